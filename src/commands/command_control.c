@@ -232,19 +232,24 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     struct store_summary summary;
     store_summarize(q->control->store, &summary);
     struct verdict verdict = verdict_of(o, summary.degraded);
+    static const char *const checksums[] = {[PROXY_CHECKSUMS_UNKNOWN] = "unknown",
+                                            [PROXY_CHECKSUMS_NONE] = "none",
+                                            [PROXY_CHECKSUMS_KNOWN] = "known"};
     json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:o, s:b, s:o, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:I, "
+        "{s:o, s:o, s:o, s:o, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, "
+        "s:I, "
         "s:o, s:o, "
         "s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin",
         command_control_text(span_from_cstr(o->origin)), "origin_bucket",
         command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known,
         "etag", o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(),
-        "size", (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",
-        seconds_json(o->age_ms), "fresh", o->is_fresh, "rebuilt", o->is_rebuilt, "in_doubt",
-        o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",
-        (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
-        (json_int_t)o->cached_blocks, "cached_bytes", (json_int_t)o->cached_bytes, "range",
+        "checksums", checksums[o->checksums], "size", (json_int_t)o->size_bytes, "block_size",
+        (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh", o->is_fresh,
+        "rebuilt", o->is_rebuilt, "in_doubt", o->is_doubted, "would_keep", o->is_wanted,
+        "home_worker", (int)o->home, "blocks", (json_int_t)(o->is_known ? o->block_count : 0),
+        "cached_blocks", (json_int_t)o->cached_blocks, "cached_bytes", (json_int_t)o->cached_bytes,
+        "range",
         json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),

@@ -77,6 +77,19 @@ static void print_group(const json_t *rule, const json_t *policy)
     }
 }
 
+static void print_checksums(const char *known)
+{
+    const char *text =
+        "not known; the next reader who wants them has the origin asked, once, and is "
+        "not held up by it";
+    if (strcmp(known, "known") == 0) {
+        text = "known; they go with replies of the whole object to who wants them";
+    } else if (strcmp(known, "none") == 0) {
+        text = "the origin names none";
+    }
+    printf("checksum %s\n", text);
+}
+
 static void print_explanation(const json_t *e)
 {
     char size[COMMANDS_BYTES_MAX], cached[COMMANDS_BYTES_MAX], age[COMMANDS_BYTES_MAX];
@@ -105,6 +118,7 @@ static void print_explanation(const json_t *e)
                has_age ? "confirmed " : "not confirmed yet",
                has_age ? command_client_time(command_client_double(e, "age_s"), age) : "",
                has_age ? " ago" : "");
+        print_checksums(command_client_text(e, "checksums"));
     }
     print_policy(json_object_get(e, "policy"));
     print_group(json_object_get(e, "rule"), json_object_get(e, "policy"));

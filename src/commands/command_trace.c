@@ -22,6 +22,17 @@ static void print_phase(const char *name, double ms, const char *note)
     }
 }
 
+static void print_checksums(const char *checksums)
+{
+    if (strcmp(checksums, "unknown") == 0) {
+        printf("  %-22s sent without: the origin is asked for the next reader\n", "checksums");
+    } else if (strcmp(checksums, "none") == 0) {
+        printf("  %-22s the origin names none\n", "checksums");
+    } else if (checksums[0] != '\0') {
+        printf("  %-22s sent\n", "checksums");
+    }
+}
+
 static void print_trace(const json_t *entry)
 {
     char note[256], bytes[COMMANDS_BYTES_MAX], rate[COMMANDS_BYTES_MAX];
@@ -39,6 +50,7 @@ static void print_trace(const json_t *entry)
     printf("%s", command_client_shown(entry, "key"));
     printf("%s%s %s%s%s\n", range[0] != '\0' ? " " : "", command_client_visible(range), result,
            reason[0] != '\0' ? " reason=" : "", reason);
+    print_checksums(command_client_text(entry, "checksums"));
     (void)snprintf(note, sizeof(note), "%llu attempts, id %.100s",
                    (unsigned long long)command_client_u64(entry, "attempts"),
                    command_client_visible(command_client_text(entry, "origin_id")));

@@ -258,6 +258,9 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
         fill->client = sub->ask.client;
         fill->trace = sub->ask.trace;
         origin_fetch_hasten(&fill->fetch, fill->client);
+        if (fill->describing) {
+            origin_fetch_hasten(&fill->describe, fill->client);
+        }
     }
     stats_add(COUNTER_coalesced_waiters, 1);
     struct attached_message *m = message_attached_new(fill->fw, NULL);
@@ -468,8 +471,10 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     fill->is_promised = is_long;
     bool describes = first != NULL && sub->ask.with_checksums && fill->described == NULL &&
                      origin_capabilities(fill->key->origin)->has_checksums;
-    fill->asks_whole =
-        describes && fill->first_byte == 0 && !is_cut && fill_describe_asks_whole(fill);
+    bool may_ask_whole = describes || (first != NULL && fill_describe_is_free(fill));
+    fill->asks_whole = may_ask_whole && fill->first_byte == 0 && !is_cut &&
+                       origin_capabilities(fill->key->origin)->has_checksums &&
+                       fill_describe_asks_whole(fill, describes);
     fill_attach(fill, sub, false);
     if (describes && !fill->asks_whole) {
         fill_describe_start(

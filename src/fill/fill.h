@@ -72,9 +72,9 @@ struct fill_ask {
     bool no_pages;     // file ranges cannot be sent to this client
     bool ahead;        // for who comes later: no bytes are given, only the end
     // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
-    // bytes: of `object`.
+    // bytes: of `object`. Who does not insist has no answer to wait for: they are learnt for the next reader.
     bool with_checksums;
-    bool insists;         // on them, however long it takes
+    bool insists;
     uint64_t first_byte;  // wanted from here
     uint64_t end_byte;    // to here; 0: all of the run
     uint64_t block;       // that holds it

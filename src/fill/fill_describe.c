@@ -21,9 +21,14 @@
 #define KIND_WRONG_MAX 4u      // of which that many count: 2^20 in a row
 #define DESCRIBE_WAIT_MS 1000u // that the head of a run waits for the answer to HEAD
 
+static uint64_t run_bytes(const struct fill_worker *fw)
+{
+    return min_u64(store_run_bytes_long(fw->store), fw->room->options.stripe_bytes);
+}
+
 static bool fits_in_run(const struct fill_worker *fw, uint64_t size_bytes)
 {
-    return size_bytes <= min_u64(store_run_bytes_long(fw->store), fw->room->options.stripe_bytes);
+    return size_bytes <= run_bytes(fw);
 }
 
 // --- listed --------------------------------------------------------------------------------------
@@ -137,11 +142,11 @@ void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes)
     stats_add(COUNTER_fills_whole_wrong, 1);
 }
 
-bool fill_describe_asks_whole(const struct fill *fill)
+bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
 {
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
-    if (listed == LISTED_NOT) {
+    if (listed == LISTED_NOT && are_wanted) {
         struct kind kind = kind_of(fill);
         asks = kind.count >= kind_proof(&kind);
     }
@@ -196,6 +201,7 @@ void fill_describe_start(struct fill *fill)
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
     f->client = fill->client;
+    f->ahead = fill->ahead;
     f->trace = &fill->trace;
     f->ask_checksums = true;
     f->on_head = on_describe_head;
@@ -204,7 +210,13 @@ void fill_describe_start(struct fill *fill)
     f->ctx = fill;
     fill->describing = true;
     stats_add(COUNTER_fills_described, 1);
+    stats_add(COUNTER_checksum_heads, 1);
     origin_fetch_start(fill->fw->worker, fill->key->origin, f);
+}
+
+bool fill_describe_is_free(const struct fill *fill)
+{
+    return (uint64_t)fill->block_count * fill->block_size_bytes >= run_bytes(fill->fw);
 }
 
 bool fill_describe_holds(struct fill *fill)

@@ -94,11 +94,10 @@ struct fill_worker {
     struct fill_map homes;    // struct home_key.map_node
     struct fill_map floors;   // fill_floor.c: not yet lifted
     struct whole_sums *whole_sums; // NULL until the first
-    // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
+    // By key hash: versions that a HEAD has described, with checksums, and of which nothing is stored yet.
     struct store_object *described[FILL_DESCRIBED];
-    uint64_t described_us; // since then so many of them gave way to others
-    unsigned described_count;
-    const struct origin *mute; // it has lately not answered who asked for checksums; compared only
+    unsigned learning;         // HEADs for checksums that nobody waits for, of all its homes
+    const struct origin *mute; // such a HEAD has failed there lately; compared only
     uint64_t mute_until_us;
     struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
     uint64_t next_token;
@@ -189,7 +188,7 @@ struct fill {
     enum err failed;                // why there never was a head; goes out with FIRST_END
     struct span failed_document;    // valid while the fill fails
     struct store_object *object;    // asked for with If-Match, or learned from the head
-    struct store_object *described; // may have this version's checksums; NULL: nothing has
+    struct store_object *described; // has this version's checksums, from a HEAD; or NULL
     uint64_t asked_us;              // when the request was sent
     bool has_head, weak;
     uint64_t first_block;
@@ -332,8 +331,11 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_describe.c -----------------------------------------------------------------------------
 
-// A new run of an unknown object, whose checksums are wanted: shall it be asked for whole?
-bool fill_describe_asks_whole(const struct fill *fill);
+// Shall a new run of an unknown object be asked for without a range? Then its answer has the object's checksums.
+// Where they are not wanted, only if a listing has named the object as small.
+bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted);
+// Does the run cover all of such an object? Then asking so costs nothing.
+bool fill_describe_is_free(const struct fill *fill);
 void fill_describe_start(struct fill *fill);       // HEAD beside it
 bool fill_describe_holds(struct fill *fill);       // does the run's head wait for the answer?
 void fill_describe_stop(struct fill *fill);        // it is not wanted any more

@@ -2,9 +2,14 @@
 // A version of an object, made from an origin's answer.
 #include "fill/fill_version.h"
 
+#include <assert.h>
+
 #include "fill/object_key.h"
 #include "origin/origin.h"
+#include "s3/s3.h"
 #include "store/store.h"
+
+static_assert(S3_SUMS_MAX == STORE_SUMS_MAX, "what is packed is kept");
 
 // Checksums stand last among an object's headers, since only some replies may have them.
 static const char CHECKSUM[] = "x-amz-checksum-";
@@ -77,14 +82,14 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
 }
 
 struct store_object *fill_version_with_checksums(const struct store_object *object,
-                                                 const struct store_object *with)
+                                                 struct span checksums)
 {
     struct buf rendered;
     buf_init(&rendered, STORE_HEADERS_MAX);
     struct span own = object->headers;
     own.len -= fill_version_checksums(own).len;
     buf_append_span(&rendered, own);
-    buf_append_span(&rendered, fill_version_checksums(with->headers));
+    buf_append_span(&rendered, checksums);
     struct store_object *copy = NULL;
     if (buf_ok(&rendered)) {
         copy =
@@ -97,4 +102,11 @@ struct store_object *fill_version_with_checksums(const struct store_object *obje
     }
     buf_done(&rendered);
     return copy;
+}
+
+struct store_sums fill_version_sums(struct span checksums)
+{
+    struct store_sums sums = {0};
+    sums.len = (uint8_t)s3_sums_pack(checksums, sums.bytes);
+    return sums;
 }

@@ -10,6 +10,7 @@
 struct object_key;
 struct origin_fetch;
 struct store_object;
+struct store_sums;
 
 // NULL when it cannot be described: its headers, ETag or version id are larger than a run can store. `known` may be NULL; the same version's
 // checksums are kept where this answer has none. An answer that would name them and does not is
@@ -22,9 +23,10 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
 struct span fill_version_checksums(struct span headers);
 // Are these the lines of an object that has none? Not to be confused with none being known.
 bool fill_version_has_none(struct span checksums);
-// `object` as it is but for its checksums, which are those of `with`, the same version. NULL when
-// they do not fit.
+// Copies `object` with these lines as its checksums. NULL if they do not fit.
 struct store_object *fill_version_with_checksums(const struct store_object *object,
-                                                 const struct store_object *with);
+                                                 struct span checksums);
+// What an index record keeps of such lines. A len of 0: nothing is known.
+struct store_sums fill_version_sums(struct span checksums);
 
 #endif

@@ -50,7 +50,6 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
     list_init(&h->next_revalidation);
     list_init(&h->concluded);
     list_init(&h->publishing);
-    timer_init(fw->worker, &h->patience, home_on_patience);
     list_push_back(fill_map_bucket(&fw->homes, key->hash), &h->map_node);
     fw->homes.count++;
     return h;
@@ -58,7 +57,6 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 
 static void home_drop(struct home_key *h)
 {
-    timer_done(&h->patience);
     store_object_unref(h->known);
     object_key_unref(h->key);
     free(h);
@@ -127,6 +125,8 @@ struct home_visible home_look_up(struct home_key *h)
     if (v.found) {
         v.rebuilt = view.rebuilt;
         v.generation = view.generation;
+        v.size_bytes = view.size_bytes;
+        v.sums = view.sums;
         v.etag_hash = view.etag_hash;
         v.block_size_bytes = view.block_size_bytes;
     }
@@ -141,7 +141,7 @@ bool home_awaits_disk(const struct home_key *h)
                                  h->key->bucket);
 }
 
-static bool home_visible_is(const struct home_visible *v, const struct store_object *object)
+bool home_visible_is(const struct home_visible *v, const struct store_object *object)
 {
     return v->found && object->etag.len > 0 &&
            v->etag_hash == hash64(object->etag.ptr, object->etag.len, 0);
@@ -193,17 +193,18 @@ void home_answer_again(struct home_key *h, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
-struct store_object **home_described(struct home_key *h)
+struct store_object *home_described(struct home_key *h)
 {
-    return &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
+    struct store_object *described = h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
+    return described != NULL && hash128_equal(described->hash, h->key->hash) ? described : NULL;
 }
 
-void home_forget_described(struct home_key *h)
+void home_describe(struct home_key *h, struct store_object *object)
 {
-    struct store_object **described = home_described(h);
-    if (*described != NULL && hash128_equal((*described)->hash, h->key->hash)) {
-        store_object_unref(*described);
-        *described = NULL;
+    struct store_object **slot = &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
+    if (object != NULL || home_described(h) != NULL) {
+        store_object_unref(*slot);
+        *slot = object != NULL ? store_object_ref(object) : NULL;
     }
 }
 
@@ -211,10 +212,8 @@ void home_forget_described(struct home_key *h)
 static void home_decide(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_NONE && list_empty(&h->held));
-    struct store_object *described = *home_described(h);
-    if (described != NULL && hash128_equal(described->hash, h->key->hash) &&
-        sub->described == NULL) {
-        sub->described = store_object_ref(described);
+    if (home_described(h) != NULL && sub->described == NULL) {
+        sub->described = store_object_ref(home_described(h));
     }
     h->state = HOME_DECIDING;
     h->token = ++h->fw->next_token;
@@ -454,6 +453,22 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
     return sum == NULL || whole_sum_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
+// What the record of this run's version is to keep of its checksums. The header of a run that holds all of the
+// object is read for every reply; one of several may be gone, or have been fetched without them.
+static struct store_sums home_sums(struct home_key *h, const struct publish_message *m)
+{
+    const struct store_object *described = home_described(h);
+    struct span lines = fill_version_checksums(m->object->headers);
+    if (lines.len > 0 && m->first_byte == 0 && m->end_byte == m->object->size_bytes) {
+        return (struct store_sums){.len = 1, .bytes = {S3_SUMS_ELSEWHERE}};
+    }
+    if (lines.len == 0 && described != NULL && fill_same_version(described, m->object) &&
+        described->size_bytes == m->object->size_bytes) {
+        lines = fill_version_checksums(described->headers);
+    }
+    return fill_version_sums(lines);
+}
+
 // Rules 14 and 15.
 static void home_publish(struct home_key *h, struct publish_message *m)
 {
@@ -469,7 +484,8 @@ static void home_publish(struct home_key *h, struct publish_message *m)
         return;
     }
     struct store_object *object = store_object_with_generation(m->object, generation);
-    store_put(h->fw->worker, h->fw->store, object, &m->place, m->asked_us);
+    struct store_sums sums = home_sums(h, m);
+    store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, m->asked_us);
     h->is_hidden = false;
     store_object_unref(object);
     home_answer_fill(m->base.from, m->fill, message_visible_new(h->fw, NULL));

@@ -31,7 +31,8 @@ struct revalidation {      // one conditional request for all who ask meanwhile
     struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // its ETag went along; NULL: none
     struct store_object *found;
-    bool describes; // unconditional: the answer has the checksums
+    bool describes;   // unconditional: the answer has the checksums
+    bool is_learning; // for these alone, and nobody has waited when it was sent
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer
@@ -64,7 +65,6 @@ struct home_key {
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
     struct list next_revalidation; // those for whom the one that was sent will not do
-    struct timer patience;         // of those who want checksums
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
 
@@ -94,8 +94,9 @@ static inline bool home_is_settled(const struct home_key *h)
 struct home_visible {
     bool found, rebuilt;
     bool unknown; // there may be one all the same
-    uint64_t generation, etag_hash;
+    uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
+    struct store_sums sums;
 };
 
 // --- home.c --------------------------------------------------------------------------------------
@@ -109,15 +110,17 @@ struct home_visible home_look_up(struct home_key *h);
 // Rule 31: could a crash now bring back what is older than what somebody is about to be given? Not where
 // the bucket is noted as written to: whatever the next process finds there it confirms first.
 bool home_awaits_disk(const struct home_key *h);
+// Is `object` the version that the record names?
+bool home_visible_is(const struct home_visible *v, const struct store_object *object);
 // Is `object` the version that counts now: known here, else visible in the index?
 bool home_is_current(struct home_key *h, const struct store_object *object);
 // Rule 31: the origin has this version (NULL: no such object), and somebody is given it. What counts
 // here and is another is invalidated, and true returned.
 bool home_find_out(struct home_key *h, const struct store_object *object);
 void home_answer_again(struct home_key *h, struct subscription *sub);
-// Where a version of this key, with checksums, is remembered; another key's may lie there.
-struct store_object **home_described(struct home_key *h);
-void home_forget_described(struct home_key *h);
+// What a HEAD has described of this key, with checksums, while nothing of it was stored; NULL: nothing.
+struct store_object *home_described(struct home_key *h);
+void home_describe(struct home_key *h, struct store_object *object); // NULL: forgets it
 void home_forget(struct home_key *h); // what is known, or being decided
 void home_route_held(struct home_key *h);
 void home_publish_held(struct home_key *h);
@@ -146,6 +149,5 @@ void home_settle(struct home_key *h);
 // --- home_revalidate.c ---------------------------------------------------------------------------
 
 void home_answer_concluded(struct home_key *h);
-void home_on_patience(struct timer *timer);
 
 #endif

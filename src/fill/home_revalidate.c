@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conditional requests, made by the key's home: one for all who ask meanwhile (rules 29, 31 and 32 of
-// README.md).
+// README.md). One without a condition tells the version's checksums, too: they are kept with the record.
+// A reader of bytes does not wait for these. The home sends a HEAD that nobody waits for, ahead of no other
+// request, and the next reader finds what it has told.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
 
-// Versions that give way to others in the table of those described, within so long.
-#define DESCRIBED_MAX 4096u
-#define DESCRIBED_US 600000000u
-// Who wants checksums with bytes that are at hand waits so long for them; for so long after that nobody does.
-#define PATIENCE_MS 1000u
+// HEADs for checksums that nobody waits for, of all workers; no worker has less than the least.
+#define LEARNING_MAX 1024u
+#define LEARNING_LEAST 32u
+// After one has failed no other is sent to that origin for so long.
 #define MUTE_US 10000000u
 
-static void revalidation_start(struct home_key *h, const struct subscription *first,
-                               bool describes);
+static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes,
+                               bool is_learning);
 
 static bool same_version(const struct store_object *a, const struct store_object *b)
 {
@@ -55,25 +56,28 @@ static const struct store_object *revalidation_names(const struct revalidation *
     return c->err == ERR_OK ? c->found : c->err == ERR_NOT_MODIFIED ? c->asked : NULL;
 }
 
-static void home_describe(struct home_key *h, struct store_object *found)
-{
-    struct store_object **described = home_described(h);
-    store_object_unref(*described);
-    *described = store_object_ref(found);
-}
-
 // Rule 31: what the answer means for what counts here: the record, the version known, a first request.
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
     const struct store_object *named = revalidation_names(c);
-    if (c->err == ERR_OK && fill_version_checksums(c->found->headers).len > 0) {
-        home_describe(h, c->found);
-    }
     struct home_visible v = home_look_up(h);
-    if (!home_find_out(h, named) && v.found && !home_is_open(h)) {
+    if (home_find_out(h, named)) {
+        return;
+    }
+    struct span checksums = {0};
+    if (c->err == ERR_OK) {
+        checksums = fill_version_checksums(c->found->headers);
+    }
+    if (v.found && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
+        if (v.sums.len == 0 && checksums.len > 0 && c->found->size_bytes == v.size_bytes) {
+            renewal.sums = fill_version_sums(checksums);
+            stats_add(COUNTER_checksums_learnt, 1);
+        }
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
+    } else if (!v.found && checksums.len > 0) {
+        home_describe(h, c->found);
     }
 }
 
@@ -127,56 +131,80 @@ void home_answer_concluded(struct home_key *h)
 
 // --- who wants checksums -------------------------------------------------------------------------
 
-static bool can_do_without(const struct subscription *sub)
-{
-    return sub->ask.with_checksums && !sub->ask.insists;
-}
-
 static void answer_described(struct home_key *h, struct subscription *sub,
                              struct store_object *described)
 {
     struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_DESCRIBED;
-    m->object = described != NULL ? store_object_ref(described) : NULL;
+    m->object = described; // its reference
     message_send(sub->at, &m->base);
 }
 
-static bool is_mute(const struct home_key *h)
+static bool has_checksums_of(const struct store_object *known, const struct store_object *asked)
 {
-    const struct fill_worker *fw = h->fw;
-    return fw->mute == h->key->origin && worker_now_us(fw->worker) < fw->mute_until_us;
+    return same_version(known, asked) && known->size_bytes == asked->size_bytes &&
+           fill_version_checksums(known->headers).len > 0;
 }
 
-static void note_mute(struct home_key *h)
+// The version asked about with its checksums (a reference), if they are known here; or NULL.
+static struct store_object *with_checksums(struct home_key *h, const struct store_object *asked)
 {
-    h->fw->mute = h->key->origin;
-    h->fw->mute_until_us = worker_now_us(h->fw->worker) + MUTE_US;
-}
-
-static void go_without(struct home_key *h, struct list *list)
-{
-    struct list others;
-    struct subscription *sub;
-    list_init(&others);
-    while ((sub = home_unhold(list)) != NULL) {
-        if (can_do_without(sub)) {
-            answer_described(h, sub, NULL);
-        } else {
-            home_hold(&others, sub);
-        }
+    if (has_checksums_of(h->known, asked)) {
+        return store_object_ref(h->known);
     }
-    list_append_all(list, &others);
+    if (has_checksums_of(home_described(h), asked)) {
+        return store_object_ref(home_described(h));
+    }
+    char text[S3_SUMS_TEXT_MAX];
+    struct home_visible v = home_look_up(h);
+    bool is_asked = home_visible_is(&v, asked) && v.size_bytes == asked->size_bytes;
+    struct span lines = {0};
+    if (is_asked) {
+        lines = s3_sums_render((struct span){(char *)v.sums.bytes, v.sums.len}, text);
+    }
+    return lines.len > 0 ? fill_version_with_checksums(asked, lines) : NULL;
 }
 
-void home_on_patience(struct timer *timer)
+// Sends a HEAD for checksums that nobody waits for, unless one is out already or must not be sent.
+static void home_learn(struct home_key *h, const struct subscription *sub)
 {
-    struct home_key *h = container_of(timer, struct home_key, patience);
+    struct fill_worker *fw = h->fw;
+    unsigned max = max_u64(LEARNING_MAX / fw->room->worker_count, LEARNING_LEAST);
+    bool is_mute = fw->mute == h->key->origin && worker_now_us(fw->worker) < fw->mute_until_us;
     if (h->revalidation != NULL) {
-        note_mute(h);
-        go_without(h, &h->revalidation->waiters);
-        go_without(h, &h->next_revalidation);
+        return;
     }
+    if (is_mute || fw->learning >= max) {
+        stats_add(COUNTER_checksum_heads_skipped, 1);
+        return;
+    }
+    revalidation_start(h, sub, true, true);
+}
+
+static void home_learnt(struct revalidation *c)
+{
+    struct fill_worker *fw = c->home->fw;
+    check(fw->learning > 0);
+    fw->learning--;
+    if (revalidation_names(c) == NULL && !err_says_absent(c->err)) {
+        fw->mute = c->home->key->origin;
+        fw->mute_until_us = worker_now_us(fw->worker) + MUTE_US;
+    }
+}
+
+// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits.
+static bool home_answer_described(struct home_key *h, struct subscription *sub)
+{
+    struct store_object *described = with_checksums(h, sub->ask.object);
+    if (described == NULL && sub->ask.insists) {
+        return false;
+    }
+    if (described == NULL) {
+        home_learn(h, sub);
+    }
+    answer_described(h, sub, described);
+    return true;
 }
 
 // --- requests ------------------------------------------------------------------------------------
@@ -189,8 +217,8 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     h->revalidation = NULL;
     c->err = err == ERR_OK && c->found == NULL ? ERR_ORIGIN_PROTOCOL : err;
     c->document = message_document(f->error_answer);
-    if (c->describes && error_row(c->err)->status == 503) {
-        note_mute(h);
+    if (c->is_learning) {
+        home_learnt(c);
     }
     // Sent before an invalidation it says nothing to anyone.
     bool outdated = c->floor != h->floor;
@@ -208,11 +236,9 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
         {
             describes |= container_of(node, struct held, node)->subscription->ask.with_checksums;
         }
-        revalidation_start(h, container_of(first, struct held, node)->subscription, describes);
+        revalidation_start(h, container_of(first, struct held, node)->subscription, describes,
+                           false);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
-    }
-    if (h->revalidation == NULL || !h->revalidation->describes) {
-        timer_stop(&h->patience);
     }
     home_settle(h);
 }
@@ -232,7 +258,8 @@ static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes)
+static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes,
+                               bool is_learning)
 {
     struct store_object *asked = first->ask.object;
     check(h->revalidation == NULL);
@@ -250,6 +277,9 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.trace = &c->trace;
     c->fetch.ask_checksums = true;
     c->describes = describes;
+    c->is_learning = is_learning;
+    c->fetch.ahead = is_learning;
+    h->fw->learning += is_learning;
     if (asked != NULL && !describes) {
         c->fetch.if_none_match = c->asked->etag;
     }
@@ -257,7 +287,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.on_body = on_revalidation_body;
     c->fetch.on_end = on_revalidation_end;
     c->fetch.ctx = c;
-    stats_add(COUNTER_revalidations, 1);
+    stats_add(describes ? COUNTER_checksum_heads : COUNTER_revalidations, 1);
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
@@ -270,37 +300,6 @@ static void home_answer_known(struct home_key *h, struct subscription *sub)
     m->object = store_object_ref(h->known);
     m->validated_us = h->known_us;
     message_send(sub->at, &m->base);
-}
-
-// Is the version asked about described already? Nor is the origin asked where many others had to be, or when
-// it does not answer: a reader can do without.
-static bool home_answer_described(struct home_key *h, struct subscription *sub)
-{
-    struct fill_worker *fw = h->fw;
-    struct store_object *described = *home_described(h);
-    bool is_this_key = described != NULL && hash128_equal(described->hash, h->key->hash);
-    if (h->state == HOME_KNOWN && fill_version_checksums(h->known->headers).len > 0) {
-        described = h->known;
-    } else if (!is_this_key && can_do_without(sub) && is_mute(h)) {
-        described = NULL;
-    } else if (!is_this_key && described != NULL) {
-        uint64_t now_us = worker_now_us(fw->worker);
-        if (now_us - fw->described_us > DESCRIBED_US) {
-            fw->described_us = now_us;
-            fw->described_count = 0;
-        }
-        if (fw->described_count++ < DESCRIBED_MAX) {
-            return false;
-        }
-        described = NULL;
-    } else if (described == NULL) {
-        return false;
-    }
-    if (described != NULL && !same_version(sub->ask.object, described)) {
-        return false;
-    }
-    answer_described(h, sub, described);
-    return true;
 }
 
 // Rules 29 and 32.
@@ -325,16 +324,16 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub, sub->ask.with_checksums);
+        revalidation_start(h, sub, sub->ask.with_checksums, false);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
+        if (h->revalidation->fetch.ahead) {
+            origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
+        }
     }
     bool waits =
         !is_new && (sub->ask.strict || (sub->ask.with_checksums && !h->revalidation->describes));
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
-    if (can_do_without(sub) && h->patience.heap_slot == 0) {
-        timer_start(&h->patience, PATIENCE_MS);
-    }
 }
 
 void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)

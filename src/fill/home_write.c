@@ -186,7 +186,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     h->open_writes += m->write->is_listed;
     check(h->open_writes > 0);
     check(!list_node_linked(&m->write->node));
-    home_forget_described(h); // most likely it has new checksums
+    home_describe(h, NULL); // most likely it has new checksums
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
     home_settle(h);

@@ -62,8 +62,8 @@ static void subscription_free(void *ptr)
     store_place_unpin(&sub->place);
     store_object_unref(sub->ask.object);
     store_object_unref(sub->ask.refused);
-    store_object_unref(sub->described);
     store_object_unref(sub->answer);
+    store_object_unref(sub->described);
     object_key_unref(sub->ask.key);
     free((void *)(uintptr_t)sub->error_answer.ptr);
     sub->magic = 0;

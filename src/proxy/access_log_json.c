@@ -62,6 +62,7 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     put_json_if(line, "why", span_from_cstr(origin_why(r->err)));
     put_json_if(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
+    put_json_if(line, "checksums", span_from_cstr(r->checksums));
     put_json_if(line, "source", span_from_cstr(request_source_name(r)));
     if (r->blocks_total > 0) {
         put_json_u64(line, "blocks_hit", r->blocks_hit);

@@ -90,18 +90,30 @@ enum step_result get_ask_home(struct request *r)
     return STEP_WAIT;
 }
 
-enum step_result get_ask_checksums(struct request *r)
+static struct fill_ask ask_for_checksums(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct fill_ask ask = {.key = g->key,
                            .object = g->object,
                            .client = request_client(r),
                            .revalidate = true,
-                           .with_checksums = true,
-                           .insists = g->is_head};
+                           .with_checksums = true};
     origin_trace_read(&r->http->headers, &ask.trace);
     g->asked_checksums = true;
-    g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
+    return ask;
+}
+
+enum step_result get_ask_checksums(struct request *r)
+{
+    struct fill_ask ask = ask_for_checksums(r);
+    ask.insists = true;
+    get_of(r)->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
+}
+
+void get_ask_to_learn_checksums(struct request *r)
+{
+    struct fill_ask ask = ask_for_checksums(r);
+    subscription_leave(subscription_ask(r->pw->fill, &ask, on_change, r));
 }

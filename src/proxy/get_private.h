@@ -24,7 +24,7 @@ struct get_state {
     struct store_place extra;      // pinned by a fill's answer; before the index shows it
     bool have_record;              // the version is the index's
     bool have_known;               // it is one that the home knew, before the index shows it
-    bool asked_checksums;          // what the record does not have of them was asked for
+    bool asked_checksums;          // what is not known of them was asked for
     bool confirmed;                // the origin has confirmed it for this request
     bool stale_allowed;
 
@@ -100,8 +100,10 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home whether the version, or which one, is current.
 enum step_result get_ask_home(struct request *r);
-// Asks the home for the checksums of the version.
+// Asks the home for the checksums of the version, and waits for them.
 enum step_result get_ask_checksums(struct request *r);
+// Has the home learn them for the next reader.
+void get_ask_to_learn_checksums(struct request *r);
 
 // --- readahead.c ---------------------------------------------------------------------------------
 

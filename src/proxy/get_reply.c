@@ -59,14 +59,41 @@ static void classify(struct request *r)
     }
 }
 
-// The stored lines without what is not for this answer.
-static struct span stored_lines(const struct request *r, unsigned status)
+// What the index's record names of the version's checksums; empty where it knows nothing.
+static struct span record_sums(const struct get_state *g)
+{
+    bool counts = g->have_record && g->view.found && g->view.etag_hash == g->etag_hash &&
+                  g->view.size_bytes == g->object->size_bytes;
+    return counts ? (struct span){(const char *)g->view.sums.bytes, g->view.sums.len}
+                  : (struct span){0};
+}
+
+static const char *checksums_word(struct span checksums, struct span sums)
+{
+    if (checksums.len > 0) {
+        return fill_version_has_none(checksums) ? "none" : "sent";
+    }
+    return sums.len == 0 ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
+}
+
+// The stored lines without what is not for this answer. The checksums that go with them from the record are in
+// `ret_text`.
+static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
+                                struct span *ret_more)
 {
     struct span lines = r->get->object->headers;
     struct span checksums = fill_version_checksums(lines);
-    if (checksums.len > 0 &&
-        (status != 200 || fill_version_has_none(checksums) || !get_state_wants_checksums(r))) {
+    bool are_wanted = status == 200 && get_state_wants_checksums(r);
+    if (checksums.len > 0 && (!are_wanted || fill_version_has_none(checksums))) {
         lines.len -= checksums.len;
+    }
+    *ret_more = (struct span){0};
+    if (are_wanted) {
+        struct span sums = record_sums(r->get);
+        r->checksums = checksums_word(checksums, sums);
+        if (checksums.len == 0 && !s3_sums_has_none(sums)) {
+            *ret_more = s3_sums_render(sums, ret_text);
+        }
     }
     return lines;
 }
@@ -79,7 +106,9 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
 {
     struct get_state *g = get_of(r);
     char before[CONTENT_RANGE_MAX + sizeof(ACCEPT_RANGES)];
-    char behind[sizeof("Age: \r\n") + U64_DIGITS_MAX];
+    char behind[sizeof("Age: \r\n") + U64_DIGITS_MAX + S3_SUMS_TEXT_MAX];
+    char text[S3_SUMS_TEXT_MAX];
+    struct span sums, stored = stored_lines(r, reply->status, text, &sums);
     struct span_writer w = {before, before + sizeof(before)};
     if (reply->status == 206) {
         span_writer_put(&w, SPAN("Content-Range: bytes "));
@@ -100,9 +129,9 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
         span_writer_put_u64(&age, g->view.age_ms / 1000);
         span_writer_put(&age, SPAN("\r\n"));
     }
+    span_writer_put(&age, sums);
     reply->rendered = request_lines(r, (struct span){before, (size_t)(w.at - before)},
-                                    (struct span){behind, (size_t)(age.at - behind)},
-                                    stored_lines(r, reply->status));
+                                    (struct span){behind, (size_t)(age.at - behind)}, stored);
     if (reply->rendered.len == 0) {
         return false;
     }
@@ -214,13 +243,13 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-// The version was fetched by ranges, to which the origin names no checksums.
+// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked for them.
 static bool lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
     return object->etag.len > 0 && get_state_wants_checksums(r) &&
            origin_capabilities(r->origin)->has_checksums &&
-           fill_version_checksums(object->headers).len == 0;
+           fill_version_checksums(object->headers).len == 0 && record_sums(r->get).len == 0;
 }
 
 static enum step_result reply_body(struct request *r, unsigned status)
@@ -267,12 +296,12 @@ enum step_result get_reply_step(struct request *r)
         return unsatisfiable(r);
     }
     if (status == 200 && lacks_checksums(r)) {
-        if (!g->asked_checksums) {
-            return get_ask_checksums(r);
-        }
+        // A body goes out without them, an answer about them does not.
         if (g->is_head) {
-            return get_state_bypass(
-                r, "checksum"); // a body does without, an answer about them does not
+            return g->asked_checksums ? get_state_bypass(r, "checksum") : get_ask_checksums(r);
+        }
+        if (!g->asked_checksums) {
+            get_ask_to_learn_checksums(r);
         }
     }
     return g->is_head ? send(r, status) : reply_body(r, status);

@@ -40,6 +40,11 @@ static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
         return;
     }
     struct proxy_object *o = &look->object;
+    struct span checksums = fill_version_checksums(found->headers);
+    if (checksums.len > 0) {
+        o->checksums =
+            fill_version_has_none(checksums) ? PROXY_CHECKSUMS_NONE : PROXY_CHECKSUMS_KNOWN;
+    }
     size_t len = min_u64(found->etag.len, sizeof(o->etag) - 1);
     memcpy(o->etag, found->etag.ptr, len);
     o->etag[len] = '\0';
@@ -58,6 +63,10 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
     o->is_changed = look->has_listed &&
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);
+    struct span sums = {(const char *)view->sums.bytes, view->sums.len};
+    o->checksums = sums.len == 0            ? PROXY_CHECKSUMS_UNKNOWN
+                   : s3_sums_has_none(sums) ? PROXY_CHECKSUMS_NONE
+                                            : PROXY_CHECKSUMS_KNOWN;
     o->age_ms = view->age_ms;
     o->size_bytes = view->size_bytes;
     o->block_size_bytes = view->block_size_bytes;

@@ -123,6 +123,13 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 // Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are named
 // as clients name them. What is looked at is what clients without a realm of their own see.
 
+// What is known of an object's checksums.
+enum proxy_checksums {
+    PROXY_CHECKSUMS_UNKNOWN, // the origin has not been asked; the next reader who wants them has it asked
+    PROXY_CHECKSUMS_NONE, // the origin names none
+    PROXY_CHECKSUMS_KNOWN
+};
+
 // What is cached of an object.
 #define PROXY_MAP_CELLS 64u
 struct proxy_object {
@@ -140,6 +147,7 @@ struct proxy_object {
     uint64_t size_bytes; // of an object that is not known: as listed, else 0
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": what is cached could not be read without waiting
+    enum proxy_checksums checksums;
     uint64_t block_count, cached_blocks, cached_bytes;
     enum origin_forbids forbids;   // to store what the origin last answered; NOTHING: not known
     bool is_wanted;                // what of it is not cached would be kept now

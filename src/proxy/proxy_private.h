@@ -226,6 +226,7 @@ struct request {
     bool known;               // the cache had a record of the object
     bool has_run;             // it has begun to be fetched for this request, and
     const char *unstored_why; // is not stored, in a word; NULL: it is
+    const char *checksums; // what a reply that may have them says of them, in a word; NULL: nothing
     enum err err;
     const char *origin_error; // the code of the origin's own error, which went on; NULL
     unsigned status;

@@ -249,8 +249,11 @@ static enum step_result take_known(struct request *r)
 // The version as it is, but with its checksums.
 static void take_checksums(struct get_state *g, const struct subscription *sub)
 {
-    struct store_object *described =
-        sub->answer != NULL ? fill_version_with_checksums(g->object, sub->answer) : NULL;
+    struct store_object *described = NULL;
+    if (sub->answer != NULL) {
+        described =
+            fill_version_with_checksums(g->object, fill_version_checksums(sub->answer->headers));
+    }
     if (described != NULL) {
         store_object_unref(g->object);
         g->object = described;

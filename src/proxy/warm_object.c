@@ -6,6 +6,7 @@
 //   not known      the first run goes to the key's home (ROUTE), and tells the version
 //   known          a version that the listing does not name, or that is stale by its rule, is confirmed
 //                  first; then each missing run goes to its stripe's owner (JOIN)
+//   all of it here the home is asked for its checksums, unless the record or a run's header names them
 //   another one    (GONE, or found so by the home): begun anew, a few times
 //   not stored     for a moment: what else of it is out ends, and it is begun anew later (warm_pace.c)
 #include "proxy/warm_private.h"
@@ -46,6 +47,7 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
         o->is_listed = true;
         o->listed_size = o->wanted_bytes = entry->size_bytes;
         o->listed_etag = entry->etag_hash;
+        fill_describe_listed(job->pw->fill, o->key->bucket, o->key->key, entry->size_bytes);
     } else {
         o->first_byte = o->at = item->first_byte;
         o->end_byte = item->end_byte;
@@ -110,7 +112,7 @@ static void forget(struct warm_object *o)
 {
     store_object_unref(o->object);
     o->object = NULL;
-    o->is_confirmed = o->is_looked_for = false;
+    o->is_confirmed = o->is_looked_for = o->are_sums_known = false;
     o->at = o->first_byte;
     atomic_fetch_sub(&o->job->published.bytes_done, o->done_bytes);
     o->done_bytes = 0;
@@ -277,6 +279,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
                            .client = job->client,
                            .object = o->object,
                            .ahead = true,
+                           .with_checksums = o->object == NULL,
                            .first_byte = node->run.first_byte,
                            .block = block,
                            .block_count = (uint32_t)count,
@@ -453,6 +456,53 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
     return ask_run(o, next);
 }
 
+// --- its checksums -------------------------------------------------------------------------------
+
+static void on_described(void *ctx, struct subscription *sub)
+{
+    struct warm_object *o = ctx;
+    if (sub->state == SUBSCRIPTION_ENDED) {
+        o->check = NULL;
+        o->are_sums_known = true; // whatever the answer is, all of the object is here
+        subscription_leave(sub);
+        changed(o);
+    }
+}
+
+// All that is wanted of it is here. WARM_OVER: its checksums are known, too.
+static enum warm_step learn_checksums(struct warm_object *o)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_worker *pw = o->job->pw;
+    enum warm_step step = WARM_OVER;
+    bool is_done = o->err == ERR_OK && !o->is_refused && o->later == NULL;
+    if (!is_done || o->are_sums_known || !origin_capabilities(o->key->origin)->has_checksums) {
+        return WARM_OVER;
+    }
+    store_lookup(pw->worker, pw->store, o->key->hash, o->first_byte, o->first_byte + 1,
+                 fill_floor(pw->fill, o->key->hash), &view);
+    bool is_other = o->object != NULL && view.found && view.etag_hash != o->etag_hash;
+    bool is_here = o->object != NULL || (view.found && view.sums.len == 0);
+    bool are_known = is_other || !is_here || (view.found && view.sums.len > 0) ||
+                     (o->object != NULL && fill_version_checksums(o->object->headers).len > 0);
+    if (!are_known && o->object == NULL) {
+        step = describe(o, &view);
+    } else if (!are_known) {
+        struct fill_ask ask = {.key = o->key,
+                               .client = o->job->client,
+                               .object = o->object,
+                               .revalidate = true,
+                               .with_checksums = true,
+                               .insists = true};
+        o->check = subscription_ask(pw->fill, &ask, on_described, o);
+        step = WARM_WAITS;
+    }
+    store_view_done(&view);
+    return step;
+}
+
+// --- its next step -------------------------------------------------------------------------------
+
 // It was not stored, and has waited: from its beginning, by the rules of now.
 static void begin_again(struct warm_object *o)
 {
@@ -480,8 +530,15 @@ enum warm_step warm_object_step(struct warm_object *o)
         }
         bool is_over = o->err != ERR_OK || o->is_refused || o->later != NULL ||
                        (o->is_looked_for && o->has_size && o->at >= end_of(o));
-        if (is_over || (o->object == NULL && o->run_count > 0)) {
-            return o->run_count > 0 ? WARM_WAITS : WARM_OVER;
+        if (o->run_count > 0 && (is_over || o->object == NULL)) {
+            return WARM_WAITS;
+        }
+        if (is_over) {
+            enum warm_step step = learn_checksums(o);
+            if (step == WARM_ASKED) {
+                continue; // its version is known now
+            }
+            return step;
         }
         store_lookup(pw->worker, pw->store, o->key->hash, o->at, o->at + STORE_WINDOW_MAX,
                      fill_floor(pw->fill, o->key->hash), &view);

@@ -119,7 +119,8 @@ struct warm_object {
     unsigned run_count;
     uint64_t held_bytes;
     struct list runs;
-    struct subscription *check; // is the version current?
+    bool are_sums_known;        // or it is known that they are not to be had
+    struct subscription *check; // is the version current, or what are its checksums?
     bool reading;
     struct store_read read;
 };

@@ -534,10 +534,15 @@ static bool renewal_read(struct renewal *r, struct renewal_copy *ret_copy)
         .validated_mono_ms = atomic_load_explicit(&r->validated_mono_ms, memory_order_acquire),
         .validated_wall_ms = atomic_load_explicit(&r->validated_wall_ms, memory_order_acquire),
     };
+    uint64_t sums[RENEWAL_SUMS];
+    for (unsigned i = 0; i < RENEWAL_SUMS; i++) {
+        sums[i] = atomic_load_explicit(&r->sums[i], memory_order_acquire);
+    }
     if (before % 2 != 0 || atomic_load_explicit(&r->sequence, memory_order_relaxed) != before ||
         copy.generation == 0) {
         return false;
     }
+    memcpy(&copy.sums, sums, sizeof(sums));
     *ret_copy = copy;
     return true;
 }
@@ -550,11 +555,16 @@ static void renewal_write_locked(struct renewal *r, const struct renewal_copy *c
     atomic_store(&r->generation, copy->generation);
     atomic_store(&r->validated_mono_ms, copy->validated_mono_ms);
     atomic_store(&r->validated_wall_ms, copy->validated_wall_ms);
+    uint64_t sums[RENEWAL_SUMS];
+    memcpy(sums, &copy->sums, sizeof(sums));
+    for (unsigned i = 0; i < RENEWAL_SUMS; i++) {
+        atomic_store(&r->sums[i], sums[i]);
+    }
     atomic_fetch_add(&r->sequence, 1);
 }
 
 bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
-                        uint64_t *ret_mono_ms)
+                        struct renewal_copy *ret_copy)
 {
     if (atomic_load_explicit(&index->renewal_count, memory_order_acquire) == 0) {
         return false;
@@ -563,7 +573,7 @@ bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t
         struct renewal_copy copy;
         if (renewal_read(renewal_slot(index, hash, probe), &copy) &&
             hash128_equal(copy.hash, hash) && copy.generation == generation) {
-            *ret_mono_ms = copy.validated_mono_ms;
+            *ret_copy = copy;
             return true;
         }
     }
@@ -593,8 +603,15 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
         }
         if (atomic_load(&slot->generation) == 0) {
             index->renewing.count++;
+            stats_add(COUNTER_index_renewals_waiting, 1);
         }
-        struct renewal_copy copy = {renewals[i].hash, renewals[i].generation, mono_ms, wall_ms};
+        struct renewal_copy copy = {renewals[i].hash, renewals[i].generation, mono_ms, wall_ms,
+                                    renewals[i].sums};
+        struct renewal_copy before;
+        if (copy.sums.len == 0 && renewal_read(slot, &before) &&
+            before.generation == copy.generation) {
+            copy.sums = before.sums;
+        }
         renewal_write_locked(slot, &copy);
         taken++;
     }
@@ -606,8 +623,13 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max)
 {
     unsigned count = 0;
+    uint64_t mono_ms, wall_ms;
     for (unsigned i = 0; i < RENEWALS_MAX && count < max; i++) {
-        if (renewal_read(&index->renewals[i], &ret_copies[count])) {
+        struct renewal_copy *copy = &ret_copies[count];
+        if (renewal_read(&index->renewals[i], copy) &&
+            (copy->sums.len == 0 ||
+             !index_memory_validated(&index->memory, copy->hash, copy->generation, &mono_ms,
+                                     &wall_ms))) {
             count++;
         }
     }
@@ -624,6 +646,7 @@ void index_renewed(struct index *index, const struct renewal_copy *copies, unsig
             if (renewal_read(r, &now) && memcmp(&now, &copies[i], sizeof(now)) == 0) {
                 renewal_write_locked(r, &(struct renewal_copy){0});
                 index->renewing.count--;
+                stats_sub(COUNTER_index_renewals_waiting, 1);
                 break;
             }
         }

@@ -12,6 +12,7 @@
 
 #define RENEWALS_MAX 16384u // table size; three quarters of it are used
 #define RENEWAL_PROBES 8u
+#define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
 #define INDEX_READERS_MAX 65u // the workers, and who rolls through it
 
 struct store;
@@ -43,7 +44,9 @@ struct renewal {
     atomic_uint sequence;
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
     _Atomic uint64_t validated_wall_ms;
+    _Atomic uint64_t sums[RENEWAL_SUMS]; // a struct store_sums
 };
+static_assert(sizeof(struct store_sums) % sizeof(uint64_t) == 0, "copied by words");
 
 struct index {
     struct store *store;
@@ -117,16 +120,18 @@ enum index_held index_lookup_durable(struct index *index, struct index_reader *r
                                      struct hash128 hash) MUST_USE;
 
 // Renewals.
-bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
-                        uint64_t *ret_mono_ms);
-unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
-                     uint64_t mono_ms,
-                     uint64_t wall_ms); // how many were taken
-// Copies up to `max` of them; index_renewed() takes those out that have not changed since.
 struct renewal_copy {
     struct hash128 hash;
     uint64_t generation, validated_mono_ms, validated_wall_ms;
+    struct store_sums sums;
 };
+bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
+                        struct renewal_copy *ret_copy);
+unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
+                     uint64_t mono_ms,
+                     uint64_t wall_ms); // how many were taken
+// Copies up to `max` of them; index_renewed() takes those out that have not changed since. Checksums of a version
+// whose put is not durable yet are left for later: there is no record that takes them.
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max);
 void index_renewed(struct index *index, const struct renewal_copy *copies, unsigned count);
 

@@ -8,8 +8,8 @@
 // Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
 // what it could touch at most: a path of pages for each key, but never more than all pages of the trees
 // and what these can be split into. It is room that segments do not have, so it is not to be guessed
-// too high: a page takes 34 records or 47 places, and one that was split takes half as many more until
-// it splits again, while removals split nothing.
+// too high: a page takes 34 records (24 with the longest checksums) or 47 places, and one that was split takes
+// half as many more until it splits again, while removals split nothing. A record that gains checksums is a put.
 #include "store/index_apply.h"
 
 #include <errno.h>
@@ -103,11 +103,10 @@ static bool record_get(struct index_txn *t, struct hash128 hash, struct index_re
 static void record_put(struct index_txn *t, struct hash128 hash, const struct index_record *record)
 {
     char key_bytes[INDEX_OBJECT_KEY_LEN];
-    char value_bytes[INDEX_OBJECT_LEN];
+    char value_bytes[INDEX_OBJECT_MAX];
     index_object_key(hash, key_bytes);
-    index_object_encode(hash, record, value_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value = {sizeof(value_bytes), value_bytes};
+    MDB_val value = {index_object_encode(hash, record, value_bytes), value_bytes};
     (void)txn_failed(t, mdb_put(t->txn, t->env->objects, &key, &value, 0)); // kept in t->rc
 }
 
@@ -292,12 +291,15 @@ static void object_add_place(struct index_txn *t, const struct index_change *c,
         }
         record->flags |= INDEX_WHOLE;
         record->place = place;
+        record->sums = c->sums.len > 0 ? c->sums : record->sums;
         t->blocks += place.block_count;
     } else {
         if (was_whole) { // some of its blocks were lost: the rest stays
             t->blocks -= record->place.block_count;
             place_put(t, record->generation, 0, c->hash, &record->place);
+            record->sums = (struct store_sums){0}; // they may be named by that run's header alone
         }
+        record->sums = c->sums.len > 0 ? c->sums : record->sums;
         record->flags &= (uint16_t)~INDEX_WHOLE;
         place_put(t, record->generation, c->place.first_block, c->hash, &place);
     }
@@ -510,6 +512,7 @@ void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal)
     if (!txn_failed(t, 0) && record_get(t, renewal->hash, &record) &&
         record.generation == renewal->generation) {
         record_validate(t->index, &record, renewal->validated_mono_ms, renewal->validated_wall_ms);
+        record.sums = renewal->sums.len > 0 ? renewal->sums : record.sums;
         record_put(t, renewal->hash, &record);
     }
 }

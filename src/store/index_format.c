@@ -2,13 +2,16 @@
 // What the index holds, version 1. Pure; any thread. Three LMDB tables in one file; numbers in
 // values are little endian, in keys big endian so that they sort.
 //
-// "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 bytes
+// "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 to 139 bytes
 //   0  4 CRC32C of key and what follows     40 8 validated at, monotonic ms of process `opener`
 //   4  2 version                            48 4 opener
 //   6  2 flags: 1 whole, 2 rebuilt; 7 1 power cuts          52 4 block size
 //   8  8 generation                         56 4 blocks of the place
 //   16 8 object size                        60 32 place of the run that holds the object (flag
 //   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms
+//   92 up to 47: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is known
+//   of them, or the headers of its runs name them. A release that does not know them judges a page with such a
+//   record as injured and rebuilds the index from segments.
 // "places": key = generation, first block                             60 bytes; for objects of
 // several runs
 //   0  4 CRC32C of key and what follows
@@ -26,8 +29,9 @@
 // up under another key is as bad as a flipped bit. A bad record is a miss.
 #include "store/index_format.h"
 
-static_assert(INDEX_OBJECT_LEN <= 96, "costs 183 bytes an object in all");
-static_assert(60 + 32 == INDEX_OBJECT_LEN, "the place ends the record");
+static_assert(INDEX_OBJECT_LEN <= 96,
+              "costs 183 bytes an object in all, and 1.5 for each of its checksums'");
+static_assert(60 + 32 == INDEX_OBJECT_LEN, "checksums begin behind the place");
 static_assert(28 + 32 == INDEX_PLACE_LEN, "the place ends the record");
 
 static void put_be64(char *at, uint64_t value)
@@ -114,9 +118,11 @@ static bool place_fits_object(const struct index_place *place, const struct inde
            place->payload_len == record->size_bytes;
 }
 
-void index_object_encode(struct hash128 hash, const struct index_record *record,
-                         char ret[INDEX_OBJECT_LEN])
+size_t index_object_encode(struct hash128 hash, const struct index_record *record,
+                           char ret[INDEX_OBJECT_MAX])
 {
+    size_t len = INDEX_OBJECT_LEN + record->sums.len;
+    check(record->sums.len <= STORE_SUMS_MAX);
     memset(ret, 0, INDEX_OBJECT_LEN);
     wire_put_u16(ret + 4, INDEX_FORMAT_VERSION);
     wire_put_u16(ret + 6, record->flags);
@@ -131,9 +137,11 @@ void index_object_encode(struct hash128 hash, const struct index_record *record,
         wire_put_u32(ret + 56, record->place.block_count);
         place_put(ret + 60, &record->place);
     }
+    memcpy(ret + INDEX_OBJECT_LEN, record->sums.bytes, record->sums.len);
     char key[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key);
-    wire_put_u32(ret, value_crc(key, ret, INDEX_OBJECT_LEN));
+    wire_put_u32(ret, value_crc(key, ret, len));
+    return len;
 }
 
 bool index_object_decode(struct hash128 hash, struct span value, struct index_record *ret_record)
@@ -141,7 +149,8 @@ bool index_object_decode(struct hash128 hash, struct span value, struct index_re
     char key[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key);
     const char *v = value.ptr;
-    if (value.len != INDEX_OBJECT_LEN || wire_get_u32(v) != value_crc(key, v, INDEX_OBJECT_LEN) ||
+    if (value.len < INDEX_OBJECT_LEN || value.len > INDEX_OBJECT_MAX ||
+        wire_get_u32(v) != value_crc(key, v, value.len) ||
         wire_get_u16(v + 4) != INDEX_FORMAT_VERSION) {
         return false;
     }
@@ -154,7 +163,9 @@ bool index_object_decode(struct hash128 hash, struct span value, struct index_re
         .validated_mono_ms = wire_get_u64(v + 40),
         .opener = wire_get_u32(v + 48),
         .block_size_bytes = wire_get_u32(v + 52),
+        .sums.len = (uint8_t)(value.len - INDEX_OBJECT_LEN),
     };
+    memcpy(record.sums.bytes, v + INDEX_OBJECT_LEN, record.sums.len);
     if (record.block_size_bytes < STORE_BLOCK_SIZE_MIN ||
         record.block_size_bytes > STORE_BLOCK_SIZE_MAX) {
         return false;

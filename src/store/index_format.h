@@ -8,7 +8,8 @@
 #define INDEX_FORMAT_VERSION 1u
 #define INDEX_OBJECT_KEY_LEN 16u
 #define INDEX_PLACE_KEY_LEN 16u
-#define INDEX_OBJECT_LEN 92u
+#define INDEX_OBJECT_LEN 92u // without checksums
+#define INDEX_OBJECT_MAX (INDEX_OBJECT_LEN + STORE_SUMS_MAX)
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u
 
@@ -32,6 +33,7 @@ struct index_record {
     uint32_t block_size_bytes;
     uint16_t flags;
     struct index_place place; // with INDEX_WHOLE
+    struct store_sums sums;   // of this version
 };
 
 struct index_meta {
@@ -44,8 +46,9 @@ void index_place_key(uint64_t generation, uint64_t first_block, char ret_key[IND
 void index_place_key_parse(const char *key, uint64_t *ret_generation, uint64_t *ret_first_block);
 struct hash128 index_object_key_parse(const char *key);
 
-void index_object_encode(struct hash128 hash, const struct index_record *record,
-                         char ret[INDEX_OBJECT_LEN]);
+// Returns its length.
+size_t index_object_encode(struct hash128 hash, const struct index_record *record,
+                           char ret[INDEX_OBJECT_MAX]) MUST_USE;
 // False: not one of ours, damaged, or under another key.
 bool index_object_decode(struct hash128 hash, struct span value,
                          struct index_record *ret_record) MUST_USE;

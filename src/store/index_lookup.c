@@ -291,17 +291,19 @@ static uint64_t age_ms(uint64_t then, uint64_t now)
 static void view_take_record(struct lookup *l, const struct index_record *record)
 {
     struct store_view *view = l->view;
-    uint64_t mono_ms;
+    struct renewal_copy renewal;
     view->found = true;
     view->generation = record->generation;
     view->size_bytes = record->size_bytes;
     view->block_size_bytes = record->block_size_bytes;
     view->etag_hash = record->etag_hash;
+    view->sums = record->sums;
     view->rebuilt =
         (record->flags & INDEX_REBUILT) != 0 || record->flags >> INDEX_CUTS_SHIFT != l->index->cuts;
-    if (index_renewal_find(l->index, l->hash, record->generation, &mono_ms)) {
+    if (index_renewal_find(l->index, l->hash, record->generation, &renewal)) {
         view->rebuilt = false;
-        view->age_ms = age_ms(mono_ms, clock_monotonic_ms());
+        view->age_ms = age_ms(renewal.validated_mono_ms, clock_monotonic_ms());
+        view->sums = renewal.sums.len > 0 ? renewal.sums : record->sums;
     } else if (view->rebuilt || record->validated_wall_ms == 0) {
         view->age_ms = UINT64_MAX;
     } else if (record->opener == l->index->opener) {
@@ -321,6 +323,9 @@ static void view_take_version(struct lookup *l)
     view->etag_hash = l->version->etag_hash;
     view->rebuilt = false;
     view->age_ms = age_ms(atomic_load(&l->version->validated_mono_ms), clock_monotonic_ms());
+    struct renewal_copy renewal = {0};
+    (void)index_renewal_find(l->index, l->hash, view->generation, &renewal); // there may be none
+    view->sums = renewal.sums.len > 0 ? renewal.sums : l->version->sums;
 }
 
 static bool version_is_of(const struct memory_version *version, const struct index_record *record)

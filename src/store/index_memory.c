@@ -259,6 +259,7 @@ static struct memory_version *version_new(const struct memory_put *put)
     version->block_size_bytes = put->block_size_bytes;
     atomic_init(&version->validated_mono_ms, put->validated_mono_ms);
     atomic_init(&version->validated_wall_ms, put->validated_wall_ms);
+    version->sums = put->sums;
     return version;
 }
 

@@ -37,6 +37,7 @@ struct memory_version {
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     _Atomic uint64_t validated_mono_ms, validated_wall_ms;
+    struct store_sums sums;               // as its first put brought them
     _Atomic(struct memory_place *) first; // newest first
 };
 
@@ -103,6 +104,7 @@ struct memory_put {
     uint32_t block_size_bytes;
     uint64_t validated_mono_ms, validated_wall_ms;
     const struct store_place *place; // NULL: it is lost already, but what is older is hidden
+    struct store_sums sums;
 };
 // False: something newer, or a delete, hides it; nothing has changed.
 bool index_memory_put(struct index_memory *memory, const struct memory_put *put) MUST_USE;

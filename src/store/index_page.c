@@ -43,9 +43,10 @@ bool index_page_tree(struct span record, struct index_tree *ret_tree)
            ret_tree->depth <= INDEX_PAGE_DEPTH_MAX;
 }
 
-static unsigned value_len(enum index_table table)
+static bool value_len_is_sound(enum index_table table, uint32_t len)
 {
-    return table == INDEX_TABLE_OBJECTS ? INDEX_OBJECT_LEN : INDEX_PLACE_LEN;
+    return table == INDEX_TABLE_OBJECTS ? len >= INDEX_OBJECT_LEN && len <= INDEX_OBJECT_MAX
+                                        : len == INDEX_PLACE_LEN;
 }
 
 static unsigned page_lower(const char *page)
@@ -132,11 +133,11 @@ static unsigned node_len(const char *page, unsigned i, const struct index_page_p
     unsigned key_len = wire_get_u16(node + 6);
     unsigned len = NODE_BYTES + key_len;
     if (at->is_leaf) {
-        len += value_len(at->table);
-        if (wire_get_u32(node) != value_len(at->table) || wire_get_u16(node + 4) != 0 ||
+        if (!value_len_is_sound(at->table, wire_get_u32(node)) || wire_get_u16(node + 4) != 0 ||
             key_len != INDEX_PAGE_KEY_LEN) {
             return 0;
         }
+        len += wire_get_u32(node);
     } else {
         uint64_t child = node_child(node);
         if (child < PAGE_FIRST || child >= at->page_count ||

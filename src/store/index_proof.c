@@ -34,10 +34,10 @@
 
 #define TABLE_OF_TABLES 1u // LMDB's own, whose rows are the named tables
 #define NEIGHBOURS 2u
-#define LEAF_LEAST_BYTES 1024u // used; LMDB joins leaves with less
-#define LEAF_ROW_BYTES 120u    // of an object
-#define BRANCH_LEAST 2u        // children; LMDB joins branches with fewer
-#define AHEAD_DEPTH 3u         // a tree of fewer levels is small, and in memory
+#define LEAF_LEAST_BYTES 1024u                  // used; LMDB joins leaves with less
+#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of an object
+#define BRANCH_LEAST 2u                         // children; LMDB joins branches with fewer
+#define AHEAD_DEPTH 3u                          // a tree of fewer levels is small, and in memory
 
 void index_proof_init(struct index_proof *proof, uint64_t page_count)
 {

@@ -99,6 +99,7 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     change->validated_mono_ms = put->validated_mono_ms;
     change->validated_wall_ms = put->validated_wall_ms;
     change->place = *put->place;
+    change->sums = put->sums;
     bool was_heavy = index_memory_is_heavy(memory);
     atomic_fetch_add(&memory->pending, 1);
     atomic_fetch_add(&memory->pending_bytes, put->place->payload_len);

@@ -56,6 +56,7 @@ struct index_change {
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
+    struct store_sums sums;                        // PUT
     struct store_place place;                      // PUT, MOVE: pinned and held
     struct index_move *move;                       // MOVE
     struct index_answer *answer;                   // who waits for a delete, or NULL

@@ -254,6 +254,14 @@ void store_place_unpin(
 
 // --- look-up -------------------------------------------------------------------------------------
 
+// An object's checksums, packed by the caller; the store keeps them with the record of one version and does
+// not look into them. What is not used of `bytes` is zero.
+#define STORE_SUMS_MAX 47u
+struct store_sums {
+    uint8_t len; // 0: nothing is known
+    uint8_t bytes[STORE_SUMS_MAX];
+};
+
 // What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none
 // kept.
 struct store_view {
@@ -263,12 +271,13 @@ struct store_view {
         // with `found`: what has been put lately is known all the same
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
-    uint64_t etag_hash;   // hash64(etag, 0)
-    uint64_t age_ms;      // since last validated; UINT64_MAX: must be revalidated (rebuilt from
-                          // segments, clock went backwards, unknown)
-    bool rebuilt;         // revalidate before first use, whatever the rule
-    unsigned place_count; // pinned; ascending by first_block; only runs that overlap the window,
-                          // not known bad
+    uint64_t etag_hash;     // hash64(etag, 0)
+    uint64_t age_ms;        // since last validated; UINT64_MAX: must be revalidated (rebuilt from
+                            // segments, clock went backwards, unknown)
+    bool rebuilt;           // revalidate before first use, whatever the rule
+    struct store_sums sums; // that its record names, see store_renewal
+    unsigned place_count;   // pinned; ascending by first_block; only runs that overlap the window,
+                            // not known bad
     struct store_place places[STORE_VIEW_PLACES_MAX];
     struct store_place
         any; // when found and place_count is 0: some other run of the object, pinned, so that its
@@ -433,9 +442,10 @@ void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 // Takes a pin and a hold of its own until the disk has it; when the disk refuses it, it is a miss
 // again (and what is older stays hidden). Refused when something newer, or a delete, is there.
 // `validated_us`: worker time at which the request that brought it was sent; counts when the version
-// is not known yet.
+// is not known yet. `sums`: what is known of its checksums; NULL: nothing new.
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
-               const struct store_place *place, uint64_t validated_us);
+               const struct store_place *place, const struct store_sums *sums,
+               uint64_t validated_us);
 
 // Who waits for a delete is told after this time that the disk does not take it.
 #define STORE_DELETE_WAIT_MS 20000u
@@ -466,10 +476,12 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
 // The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
 // batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the conditional
-// request was sent.
+// request was sent. `sums`: what the same answer says of the version's checksums; look-ups show them when the
+// call returns. With a len of 0 the record keeps those that it has.
 struct store_renewal {
     struct hash128 hash;
     uint64_t generation;
+    struct store_sums sums;
 };
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
                  size_t count, uint64_t began_us);

@@ -14,7 +14,8 @@ static uint64_t wall_ms_at(struct worker *w, uint64_t at_us)
 }
 
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
-               const struct store_place *place, uint64_t validated_us)
+               const struct store_place *place, const struct store_sums *sums,
+               uint64_t validated_us)
 {
     check(object->generation != 0);
     check(place->segment != NULL);
@@ -33,6 +34,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
         .validated_mono_ms = validated_us / 1000,
         .validated_wall_ms = wall_ms_at(w, validated_us),
         .place = lives ? &mine : NULL,
+        .sums = sums != NULL ? *sums : (struct store_sums){0},
     };
     bool entered = index_memory_put(&store->index.memory, &put);
     if (entered && lives) {

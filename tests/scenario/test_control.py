@@ -57,7 +57,7 @@ SHAPES = {
     "log": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "lines": int, "dropped": int}},
     "trace": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "requests": int}},
     "explain": {"result": {**RESULT, "uri": str, "origin": str, "origin_bucket": str, "known": bool,
-                           "etag": (str, type(None)), "size": int, "block_size": int, "age_s": MAYBE, "fresh": bool,
+                           "etag": (str, type(None)), "checksums": str, "size": int, "block_size": int, "age_s": MAYBE, "fresh": bool,
                            "rebuilt": bool, "in_doubt": bool, "would_keep": bool, "home_worker": int, "blocks": int,
                            "cached_blocks": int, "cached_bytes": int,
                            "rule": {"match": str, "where": str, "cache": bool, "freshness": str, "ttl_s": float,

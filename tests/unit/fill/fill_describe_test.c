@@ -147,7 +147,7 @@ Test(fill_describe, one_that_is_larger_than_its_kind_is_asked_for_again)
     world_end();
 }
 
-// Stored by readers who did not ask for them: found out once.
+// Stored by readers who did not ask for them: one HEAD, which nobody waits for; the next reader has them.
 Test(fill_describe, a_version_without_them_is_described_once)
 {
     begin(0);
@@ -155,11 +155,11 @@ Test(fill_describe, a_version_without_them_is_described_once)
     world_run();
     expect(plain, false);
     cr_assert_eq(origin_heads(), 0);
-    world_hold(EVENT_TIMER, -1, -1); // its answer comes in time
     int client = ask(2, false);
     world_run();
-    expect(client, true);
+    expect(client, false);
     cr_assert_eq(origin_heads(), 1);
+    cr_assert_eq(counter(COUNTER_checksums_learnt), 1);
     expect_known(true);
     world_end();
 }
@@ -168,11 +168,78 @@ Test(fill_describe, that_there_are_none_is_found_out_once)
 {
     begin(0);
     origin_name_no_checksums();
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
+    for (unsigned i = 0; i < 3; i++) {
+        int client = ask(2, false);
+        world_run();
+        expect(client, false);
+    }
+    cr_assert_eq(origin_heads(), 1);
+    expect_known(false);
+    world_end();
+}
+
+// Many ask at once, on all workers: one HEAD.
+Test(fill_describe, one_head_tells_all_who_ask_meanwhile)
+{
+    begin(0);
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
+    int clients[3 * WORLD_WORKERS];
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        clients[i] = ask(i % WORLD_WORKERS, false);
+    }
+    world_run();
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        cr_assert_eq(client_outcome(clients[i]), CLIENT_COMPLETE);
+    }
+    cr_assert_eq(origin_heads(), 1);
+    expect_known(true);
+    world_end();
+}
+
+// The run that is under way was asked for by a reader who did not want them: the HEAD is answered before the run
+// is stored, and its record has them.
+Test(fill_describe, what_is_learnt_before_the_put_is_kept_with_it)
+{
+    begin(0);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
     int client = ask(2, false);
     world_run();
     expect(client, false);
     cr_assert_eq(origin_heads(), 1);
-    expect_known(false);
+    world_release();
+    world_run();
+    expect_known(true);
+    world_end();
+}
+
+// A write in between: the HEAD tells of the version before it, and what it tells is kept with no other.
+Test(fill_describe, checksums_of_another_version_are_not_kept)
+{
+    begin(0);
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int client = ask(2, false);
+    world_run();
+    expect(client, false);
+    origin_overwrite(); // seen by the HEAD, if it comes later
+    world_release();
+    world_run();
+    plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    cr_assert_eq(client_outcome(plain), CLIENT_COMPLETE);
+    client = ask(2, false); // judged by the world: none of another version
+    world_run();
+    expect_known(true);
     world_end();
 }
 
@@ -199,30 +266,47 @@ Test(fill_describe, the_run_does_not_wait_for_ever)
     world_end();
 }
 
-// The version is at hand, HEAD does not answer: held up for a second, and then nobody is.
-Test(fill_describe, a_hit_does_not_wait_for_ever)
+// The version is at hand and HEAD does not answer: no reader of bytes waits, who asks for nothing else does.
+Test(fill_describe, a_hit_does_not_wait)
 {
     begin(0);
     int plain = client_get(1, 0, UINT64_MAX);
     world_run();
     expect(plain, false);
     world_hold(EVENT_ORIGIN, -1, -1);
-    world_hold(EVENT_TIMER, -1, -1);
-    int first = ask(2, false), head = ask(1, true);
-    world_run();
-    cr_assert_eq(client_status(first), 0);
-    world_release();
-    world_hold(EVENT_ORIGIN, -1, -1);
+    int first = ask(2, false), head = ask(1, true), second = ask(0, false);
     world_run();
     expect(first, false);
-    int second = ask(0, false);
-    world_run();
     expect(second, false);
-    cr_assert_eq(client_status(head), 0, "who asks for nothing else waits");
+    cr_assert_eq(client_status(head), 0);
     world_release();
     world_run();
     expect(head, true);
     cr_assert_eq(origin_heads(), 1);
+    expect_known(true);
+    world_end();
+}
+
+// One that has failed is not sent again at once, and nobody is told of its failure.
+Test(fill_describe, a_failed_head_is_not_repeated_for_a_while)
+{
+    begin(0);
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
+    origin_fail_next(ERR_ACCESS_DENIED);
+    for (unsigned i = 0; i < 3; i++) {
+        int client = ask(2, false);
+        world_run();
+        expect(client, false);
+    }
+    cr_assert_eq(origin_heads(), 1);
+    cr_assert_eq(counter(COUNTER_checksum_heads_skipped), 2);
+    world_advance_ms(11000);
+    int client = ask(2, false);
+    world_run();
+    expect(client, false);
+    cr_assert_eq(origin_heads(), 2);
     expect_known(true);
     world_end();
 }

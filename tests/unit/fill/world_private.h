@@ -131,6 +131,7 @@ struct world_key {
     bool found, rebuilt;
     uint64_t record_generation;
     int record_version;
+    struct store_sums sums;
     uint64_t validated_us;
     // its durable copy
     bool durable_found;

@@ -288,6 +288,7 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
     v->block_size_bytes = world.rule.block_size_bytes;
     v->etag_hash = hash64(etag.ptr, etag.len, 0);
     v->rebuilt = k->rebuilt;
+    v->sums = k->sums;
     v->age_ms = k->rebuilt ? UINT64_MAX : (world.now_us - k->validated_us) / 1000;
     view_places(v, k, first_byte, end_byte);
 }
@@ -600,6 +601,7 @@ void store_renew(struct worker *w, struct store *store, const struct store_renew
         if (k->found && k->record_generation == renewals[i].generation) {
             k->validated_us = max_u64(k->validated_us, began_us);
             k->rebuilt = false;
+            k->sums = renewals[i].sums.len > 0 ? renewals[i].sums : k->sums;
         }
     }
 }
@@ -649,7 +651,8 @@ static void delete_below(struct world_key *k, uint64_t floor)
 }
 
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
-               const struct store_place *place, uint64_t validated_us)
+               const struct store_place *place, const struct store_sums *sums,
+               uint64_t validated_us)
 {
     (void)w, (void)store;
     struct world_key *k = key_of_hash(object->hash);
@@ -664,7 +667,9 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
     if (!k->found || k->record_generation != generation) {
         k->validated_us = validated_us;
         k->rebuilt = false;
+        k->sums = (struct store_sums){0};
     }
+    k->sums = sums->len > 0 ? *sums : k->sums;
     k->found = true;
     k->record_generation = generation;
     k->record_version = s->version;

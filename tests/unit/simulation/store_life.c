@@ -134,7 +134,7 @@ static void on_publish(struct worker *w, struct message *message)
 {
     struct fetch *f = container_of(message, struct fetch, message);
     if (!f->is_doomed) {
-        store_put(w, alive.store, f->object, &f->place, f->began_us);
+        store_put(w, alive.store, f->object, &f->place, NULL, f->began_us);
         past->tally[TALLY_STORED]++;
         remember_put(f);
         tell("put key %u version %u generation %llu", f->key, f->number,
@@ -429,7 +429,7 @@ static void do_renew(struct worker *w, void *ctx)
     store_lookup(w, alive.store, hash_of(key), 0, 1, alive.floors[key], &view);
     if (view.found &&
         judge_view(key, &view, past->keys[key].acked_number) == past->keys[key].number) {
-        struct store_renewal renewal = {hash_of(key), view.generation};
+        struct store_renewal renewal = {.hash = hash_of(key), .generation = view.generation};
         store_renew(w, alive.store, &renewal, 1, worker_now_us(w));
         tell("renewed key %u generation %llu", key, (unsigned long long)view.generation);
         // What was found at the origin just now may be used, whatever was deleted before.

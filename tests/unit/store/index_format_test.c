@@ -20,27 +20,45 @@ static struct index_record record_sample(void)
                                  .place = place_sample};
 }
 
-Test(index_format, an_object_is_decoded_as_encoded_and_only_under_its_key)
+static void expect_round_trip(unsigned sums_len)
 {
     struct hash128 hash = {1, 2};
     struct index_record in = record_sample();
     struct index_record out;
-    char bytes[INDEX_OBJECT_LEN];
-    index_object_encode(hash, &in, bytes);
-    struct span value = {bytes, sizeof(bytes)};
+    char bytes[INDEX_OBJECT_MAX + 1] = {0};
+    in.sums.len = (uint8_t)sums_len;
+    for (unsigned i = 0; i < sums_len; i++) {
+        in.sums.bytes[i] = (uint8_t)(i + 1);
+    }
+    struct span value = {bytes, index_object_encode(hash, &in, bytes)};
+    cr_assert(value.len == INDEX_OBJECT_LEN + sums_len);
     cr_assert(index_object_decode(hash, value, &out));
     cr_assert(out.generation == 9 && out.size_bytes == 70000 && out.etag_hash == 11);
     cr_assert(out.validated_wall_ms == 12 && out.validated_mono_ms == 13 && out.opener == 14);
     cr_assert(out.flags == in.flags && index_place_equal(&out.place, &place_sample));
     cr_assert(out.place.payload_len == 70000 && out.place.first_unit == 5);
+    cr_assert(memcmp(&out.sums, &in.sums, sizeof(in.sums)) == 0, "what is not used is zero");
     cr_assert(!index_object_decode((struct hash128){1, 3}, value, &out));
     cr_assert(!index_object_decode((struct hash128){0, 2}, value, &out));
-    for (unsigned bit = 0; bit < 8 * INDEX_OBJECT_LEN; bit++) {
+    for (unsigned bit = 0; bit < 8 * value.len; bit++) {
         bytes[bit / 8] ^= (char)(1 << bit % 8);
         cr_assert(!index_object_decode(hash, value, &out));
         bytes[bit / 8] ^= (char)(1 << bit % 8);
     }
-    cr_assert(!index_object_decode(hash, (struct span){bytes, sizeof(bytes) - 1}, &out));
+    cr_assert(!index_object_decode(hash, (struct span){bytes, value.len - 1}, &out));
+    cr_assert(!index_object_decode(hash, (struct span){bytes, value.len + 1}, &out));
+}
+
+Test(index_format, an_object_is_decoded_as_encoded_and_only_under_its_key)
+{
+    expect_round_trip(0);
+}
+
+Test(index_format, an_objects_checksums_are_part_of_its_record)
+{
+    for (unsigned len = 1; len <= STORE_SUMS_MAX; len++) {
+        expect_round_trip(len);
+    }
 }
 
 Test(index_format, a_place_is_decoded_as_encoded_and_only_under_its_key)

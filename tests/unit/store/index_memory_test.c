@@ -305,7 +305,8 @@ struct timed {
 static void do_put_timed(struct worker *w, void *ctx)
 {
     struct timed *timed = ctx;
-    store_put(w, timed->box->store, timed->made, timed->place, worker_now_us(w) - timed->ago_us);
+    store_put(w, timed->box->store, timed->made, timed->place, NULL,
+              worker_now_us(w) - timed->ago_us);
 }
 
 Test(index_memory, a_new_version_is_as_old_as_its_request_and_is_renewed_before_it_is_durable)
@@ -833,7 +834,7 @@ static void do_flood(struct worker *w, void *ctx)
         } while (err != ERR_OK && err != ERR_DISK_BUSY);
         if (err == ERR_OK) {
             store_run_abort(run);
-            store_put(w, flood->box->store, made, flood->place, worker_now_us(w));
+            store_put(w, flood->box->store, made, flood->place, NULL, worker_now_us(w));
             flood->entered++;
         } else if (flood->err == ERR_OK) {
             flood->err = err;
@@ -953,7 +954,7 @@ static void do_race_home(struct worker *w, void *ctx)
         unsigned what = (unsigned)(race->seed >> 50) % 8;
         uint64_t said = atomic_load(&race->said[k]);
         if (what == 0 && said % 2 == 1) {
-            struct store_renewal renewal = {race->hashes[k], said / 2};
+            struct store_renewal renewal = {.hash = race->hashes[k], .generation = said / 2};
             store_renew(w, store, &renewal, 1, worker_now_us(w));
             continue;
         }
@@ -969,7 +970,7 @@ static void do_race_home(struct worker *w, void *ctx)
             atomic_store(&race->said[k], 2 * generation);
         } else {
             struct store_object *made = store_object_with_generation(race->objects[k], generation);
-            store_put(w, store, made, &race->place, worker_now_us(w));
+            store_put(w, store, made, &race->place, NULL, worker_now_us(w));
             store_object_unref(made);
             atomic_store(&race->said[k], 2 * generation + 1);
         }

@@ -66,14 +66,15 @@ static void row_key(unsigned table, unsigned i, char key[16])
 // Puts or deletes some in one transaction.
 static void env_change(struct env *e, unsigned table, bool remove, unsigned from, unsigned count)
 {
-    static char value_bytes[INDEX_OBJECT_LEN];
+    static char value_bytes[INDEX_OBJECT_MAX];
     MDB_txn *txn;
     cr_assert(mdb_txn_begin(e->env, NULL, 0, &txn) == 0);
     for (unsigned i = from; i < from + count; i++) {
         char key_bytes[16];
         row_key(table, i, key_bytes);
         MDB_val key = {sizeof(key_bytes), key_bytes};
-        MDB_val value = {table == 0 ? INDEX_OBJECT_LEN : INDEX_PLACE_LEN, value_bytes};
+        MDB_val value = {table == 0 ? INDEX_OBJECT_LEN + i % (STORE_SUMS_MAX + 1) : INDEX_PLACE_LEN,
+                         value_bytes};
         int rc = remove ? mdb_del(txn, e->tables[table], &key, NULL)
                         : mdb_put(txn, e->tables[table], &key, &value, 0);
         cr_assert(rc == 0 || (remove && rc == MDB_NOTFOUND));

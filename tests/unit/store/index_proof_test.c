@@ -68,9 +68,11 @@ static void tables_close(struct tables *t)
 // Enters or removes object `i` with its places, as a change does.
 static void object_change(struct tables *t, MDB_txn *txn, unsigned i)
 {
-    char key_bytes[16], value_bytes[INDEX_OBJECT_LEN];
-    struct index_record record = {
-        .generation = i + 1, .size_bytes = LARGE_ROWS * BLOCK, .block_size_bytes = BLOCK};
+    char key_bytes[16], value_bytes[INDEX_OBJECT_MAX];
+    struct index_record record = {.generation = i + 1,
+                                  .size_bytes = LARGE_ROWS * BLOCK,
+                                  .block_size_bytes = BLOCK,
+                                  .sums.len = (uint8_t)(i % 3 == 0 ? i % (STORE_SUMS_MAX + 1) : 0)};
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value = {INDEX_PLACE_LEN, value_bytes};
     for (unsigned b = 0; b < (i % LARGE_EVERY == 0 ? LARGE_ROWS : 1); b++) {
@@ -80,8 +82,7 @@ static void object_change(struct tables *t, MDB_txn *txn, unsigned i)
                                   : mdb_put(txn, t->env.places, &key, &value, 0)) == 0);
     }
     index_object_key(hash_of(i), key_bytes);
-    index_object_encode(hash_of(i), &record, value_bytes);
-    value.mv_size = INDEX_OBJECT_LEN;
+    value.mv_size = index_object_encode(hash_of(i), &record, value_bytes);
     cr_assert((t->is_there[i] ? mdb_del(txn, t->env.objects, &key, NULL)
                               : mdb_put(txn, t->env.objects, &key, &value, 0)) == 0);
     t->is_there[i] = !t->is_there[i];

@@ -28,14 +28,14 @@ static void row_put(MDB_txn *txn, MDB_dbi table, char *key, size_t key_len, char
 
 static void rows_put(MDB_txn *txn, const MDB_dbi tables[3], unsigned from, unsigned to)
 {
-    char key[16], value[INDEX_OBJECT_LEN];
+    char key[16], value[INDEX_OBJECT_MAX];
     for (unsigned i = from; i < to; i++) {
         struct hash128 hash = {hash64(&i, sizeof(i), 1), i};
         struct index_record record = {
             .generation = i + 1, .size_bytes = 2 * MIB, .block_size_bytes = BLOCK};
         index_object_key(hash, key);
-        index_object_encode(hash, &record, value);
-        row_put(txn, tables[0], key, sizeof(key), value, INDEX_OBJECT_LEN);
+        size_t len = index_object_encode(hash, &record, value);
+        row_put(txn, tables[0], key, sizeof(key), value, len);
         struct index_place place = {.number = 1,
                                     .header_offset = SEGMENT_DATA_OFFSET,
                                     .header_len = RUN_HEADER_FIXED,

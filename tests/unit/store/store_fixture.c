@@ -312,7 +312,7 @@ struct put_call {
 static void do_put(struct worker *w, void *ctx)
 {
     struct put_call *call = ctx;
-    store_put(w, call->box->store, call->made, call->place, worker_now_us(w));
+    store_put(w, call->box->store, call->made, call->place, NULL, worker_now_us(w));
 }
 
 static void do_look_for(struct worker *w, void *ctx)
@@ -449,7 +449,7 @@ static void do_renew(struct worker *w, void *ctx)
 
 void box_renew(struct box *box, const char *key, uint64_t generation)
 {
-    struct renew_call call = {box, {box_hash(box, key), generation}};
+    struct renew_call call = {box, {.hash = box_hash(box, key), .generation = generation}};
     box_on_worker(box, 0, do_renew, &call);
 }
 

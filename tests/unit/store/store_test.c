@@ -277,7 +277,7 @@ Test(store, renewals_are_bounded_and_drain)
     cr_assert(box_open(&box));
     static struct store_renewal renewals[3 * RENEWALS_MAX];
     for (unsigned i = 0; i < ARRAY_LEN(renewals); i++) {
-        renewals[i] = (struct store_renewal){{i, (uint64_t)i * 7919}, 1};
+        renewals[i] = (struct store_renewal){.hash = {i, (uint64_t)i * 7919}, .generation = 1};
     }
     struct renew_many call = {&box, renewals, ARRAY_LEN(renewals)};
     box_on_worker(&box, 0, do_renew_many, &call);

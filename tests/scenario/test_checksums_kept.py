@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An object's checksums belong to what is stored of it: the origin is asked for them once at most, no reader of bytes
+waits for them, and they last as long as the object does."""
+import pytest
+
+from forebay import parallel, run_forebay, scaled
+from signer import crc32_of
+from test_control import ask
+
+MODE = [("x-amz-checksum-mode", "ENABLED")]
+IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
+MIB = 1 << 20
+
+
+def sums(reply):
+    return {n: v for n, v in reply.headers if n.startswith("x-amz-checksum-")}
+
+
+def named(body):
+    return {"x-amz-checksum-crc32": crc32_of(body), "x-amz-checksum-type": "FULL_OBJECT"}
+
+
+def body_of(i, version=1):
+    return f"{version}-{i:06}-".encode() * 100
+
+
+def put_some(origin, count, none_every=0):
+    """Every none_every-th has no checksum."""
+    want = {}
+    for i in range(count):
+        body = body_of(i)
+        want[f"k/{i:06}"] = {} if none_every and i % none_every == 0 else named(body)
+        origin.put(f"k/{i:06}", len(body), body=body, checksums=want[f"k/{i:06}"])
+    return want
+
+
+def read_ranged(server, count):
+    """As readers who ask for ranges and for no checksums."""
+    def read(part):
+        with server.client() as client:
+            for i in range(part, count, 4):
+                body = body_of(i)
+                reply = client.get(f"k/{i:06}", first=0, last=len(body) - 1)
+                assert reply.status == 206 and bytes(reply.body) == body and sums(reply) == {}
+    parallel(4, read)
+    server.durable()
+
+
+def read_as_boto3(server, want, step=None):
+    """One pass. `step`: waits after as many that what they have had asked is known."""
+    given = 0
+    with server.client() as client:
+        for i, key in enumerate(sorted(want)):
+            reply = client.get(key, headers=MODE)
+            assert reply.status == 200 and bytes(reply.body) == body_of(int(key[2:]))
+            assert "hit" in reply.header("cache-status")
+            assert sums(reply) in ({}, want[key]), key
+            given += sums(reply) == want[key]
+            if step and (i + 1) % step == 0:
+                learnt(server, i + 1)
+    return given
+
+
+def learnt(server, count):
+    server.wait_metric("forebay_checksums_learnt_total", lambda v: v >= count)
+
+
+def on_disk(server):
+    server.durable()
+    server.wait_metric("forebay_index_renewals_waiting", lambda v: v == 0)
+
+
+def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origin, engine, figure):
+    """The first pass of readers who want checksums has one HEAD sent for each object and waits for none of them; later
+    passes, restarts and kills send nothing."""
+    count = scaled(10_000, least=500)
+    want = put_some(origin, count, none_every=10)
+    server = start(origin, engine=engine, settings={"access_log.path": "off"}, file=IMMUTABLE)
+    read_ranged(server, count)
+    assert not origin.requests(method="HEAD")
+    mark = origin.mark()
+    empty = server.metric("forebay_index_bytes")
+    read_as_boto3(server, want, step=250)
+    learnt(server, count)
+    heads = origin.requests(since=mark)
+    assert len(heads) == count and {r.method for r in heads} == {"HEAD"}
+    assert server.metric("forebay_checksum_heads_total") == count
+    assert server.metric("forebay_checksum_heads_skipped_total") == 0
+    mark = origin.mark()
+    for end in (None, server.restart, None):
+        assert read_as_boto3(server, want) == count
+        if end is not None:
+            on_disk(server)
+            end()
+    on_disk(server)
+    figure(f"index of {count} objects ({engine}): {empty / count:.0f} bytes each without checksums, "
+           f"{server.metric('forebay_index_bytes') / count:.0f} with")
+    server.kill9()
+    server.start()
+    assert read_as_boto3(server, want) == count
+    assert not origin.requests(since=mark)
+
+
+def test_warm_learns_them_before_any_reader(start, origin, engine):
+    """Listed as small: with the bytes. Several runs: a HEAD. Objects that are here already: a HEAD, once."""
+    count = 60
+    want = put_some(origin, count, none_every=7)
+    large = bytes(range(256)) * (9 * MIB // 256)
+    origin.put("k/large", len(large), body=large, checksums=named(large))
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        for i in range(20):
+            assert client.get(f"k/{i:06}", first=0, last=9).status == 206
+    server.durable()
+    for expected in (21, 0):
+        mark = origin.mark()
+        done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+        assert done["objects_done"] == count + 1 and done["objects_failed"] == 0
+        server.durable()
+        assert len(origin.requests(method="HEAD", since=mark)) == expected
+        mark = origin.mark()
+        assert read_as_boto3(server, want) == count
+        with server.client() as client:
+            reply = client.get("k/large", headers=MODE)
+            assert bytes(reply.body) == large and sums(reply) == named(large)
+            assert sums(client.head("k/large", headers=MODE)) == named(large)
+        assert not origin.requests(since=mark)
+        on_disk(server)
+        server.restart()
+
+
+def test_an_overwritten_object_has_its_own(start, origin, engine):
+    """Whatever was learnt of the version before it is sent with no byte of the next one, also where they are learnt while
+    it is written."""
+    server = start(origin, engine=engine, file={"rules": [{"match": "**", "freshness": "strict"}]})
+    with server.client() as client:
+        for version in range(1, 12):
+            body = body_of(0, version)
+            origin.put("a", len(body), body=body, checksums=named(body))
+            if version % 3 == 0:
+                client.get("a", first=0, last=9)
+                server.durable()
+            if version % 4 == 0:  # it goes out, and its answer is of the next version
+                with origin.hold(None, method="HEAD"):
+                    client.get("a", first=0, last=9)
+                    body = body_of(0, version + 100)
+                    origin.put("a", len(body), body=body, checksums=named(body))
+            for _ in range(3):
+                reply = client.get("a", headers=MODE)
+                assert bytes(reply.body) == body
+                assert sums(reply) in ({}, named(body)), "of another version"
+                server.settle()
+            assert sums(client.head("a", headers=MODE)) == named(body)
+
+
+def test_a_write_through_forebay_forgets_them(start, origin, engine):
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        for version in range(1, 6):
+            body = body_of(1, version)
+            assert client.request("PUT", "/bkt/a", body=body).status == 200
+            origin.put("a", len(body), body=body, checksums=named(body))  # as the store would name them
+            assert bytes(client.get("a", first=0, last=len(body) - 1).body) == body
+            server.durable()
+            for expected in ({}, named(body)):
+                reply = client.get("a", headers=MODE)
+                assert bytes(reply.body) == body and sums(reply) == expected
+                learnt(server, version)
+
+
+def test_they_are_sent_with_whole_objects_only(start, origin, engine):
+    """Learnt ones as stored ones: not with 206, not with 304, not where they are not asked for."""
+    body = body_of(2)
+    origin.put("a", len(body), body=body, checksums=named(body))
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        client.get("a", first=0, last=len(body) - 1)
+        server.durable()
+        client.get("a", headers=MODE)
+        learnt(server, 1)
+        mark = origin.mark()
+        etag = origin.version("a").etag
+        assert sums(client.get("a", headers=MODE)) == named(body)
+        for more in ({"first": 0, "last": 9}, {"first": 0, "last": len(body) - 1}, {"first": 5}, {"query": "partNumber=1"}):
+            reply = client.get("a", headers=MODE, **more)
+            assert reply.status == 206 and sums(reply) == {}
+        reply = client.get("a", headers=MODE + [("If-None-Match", etag)])
+        assert reply.status == 304 and sums(reply) == {}
+        assert sums(client.get("a")) == {} == sums(client.head("a"))
+        assert sums(client.head("a", headers=MODE)) == named(body)
+        assert not origin.requests(since=mark)
+
+
+def test_an_object_in_several_runs_keeps_them(start, origin, engine):
+    """Its first runs were stored by readers of ranges, others later: one HEAD."""
+    large = bytes(range(256)) * (10 * MIB // 256)
+    origin.put("a", len(large), body=large, checksums=named(large))
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        client.get("a", first=5 * MIB, last=5 * MIB + 9)
+        server.durable()
+        assert bytes(client.get("a", headers=MODE).body) == large
+        server.durable()
+        learnt(server, 1)
+        for end in (None, server.restart, None):
+            mark = origin.mark()
+            with server.client() as other:
+                reply = other.get("a", headers=MODE)
+                assert bytes(reply.body) == large and sums(reply) == named(large)
+            assert not origin.requests(since=mark)
+            on_disk(server)
+            if end is not None:
+                end()
+    assert len(origin.requests(key="a", method="HEAD")) == 1
+
+
+def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
+    """1,024 of all workers: further objects are asked about when they are read again."""
+    count = 1100
+    for i in range(count):
+        origin.put(f"k/{i:06}", len(body_of(i)), body=body_of(i), checksums=named(body_of(i)))
+    server = start(origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE)
+    read_ranged(server, count)
+    want = {f"k/{i:06}": named(body_of(i)) for i in range(count)}
+    with origin.hold(None):
+        assert read_as_boto3(server, want) == 0
+        server.wait_metric("forebay_checksum_heads_skipped_total", lambda v: v == count - 1024)
+        assert server.metric("forebay_checksum_heads_total") == 1024
+    learnt(server, 1024)
+    read_as_boto3(server, want)
+    learnt(server, count)
+    assert len(origin.requests(method="HEAD")) == count
+    mark = origin.mark()
+    assert read_as_boto3(server, want) == count
+    assert not origin.requests(since=mark)
+
+
+def test_explain_and_trace_say_what_is_known(start, origin, engine):
+    body = body_of(3)
+    origin.put("a", len(body), body=body, checksums=named(body))
+    origin.put("none", len(body), body=body)
+    server = start(origin, engine=engine, file=IMMUTABLE, settings={"access_log.format": "json"})
+
+    def explained(key):
+        done = run_forebay("explain", f"s3://bkt/{key}", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        (line,) = [text for text in done.stdout.splitlines() if text.startswith("checksum ")]
+        return line
+    with server.client() as client:
+        for count, (key, word) in enumerate((("a", "sent"), ("none", "none"))):
+            client.get(key, first=0, last=9)
+            server.durable()
+            assert "not known" in explained(key)
+            client.get(key, headers=MODE)
+            learnt(server, count + 1)
+            client.get(key, headers=MODE)
+            client.get(key)
+            assert ("origin names none" if word == "none" else "known;") in explained(key)
+            server.access_log(wait_for=lambda e, k=key: e["key"] == k and e.get("checksums") == word)
+            words = [e.get("checksums") for e in server.access_log(wait_for=lambda e, k=key: e["key"] == k)]
+            assert words[:3] == [None, "unknown", word]
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_store_that_refuses_head_is_not_asked_again_at_once(start, origin, engine, status):
+    body = body_of(4)
+    for key in ("a", "b"):
+        origin.put(key, len(body), body=body, checksums=named(body))
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1}, file=IMMUTABLE)
+    with server.client() as client:
+        for key in ("a", "b"):
+            client.get(key, first=0, last=9)
+        server.durable()
+        origin.fault(None, "status", status, method="HEAD", times=None)
+        for _ in range(3):
+            for key in ("a", "b"):
+                reply = client.get(key, headers=MODE)
+                assert reply.status == 200 and bytes(reply.body) == body and sums(reply) == {}
+                origin.wait_for(1, method="HEAD", done=True)
+                server.wait_metric("forebay_origin_connections", lambda v: v == 0, state="active")
+        assert len(origin.requests(method="HEAD")) == 1
+        origin.clear_faults()
+        server.advance(11)
+        for key in ("a", "b"):
+            client.get(key, headers=MODE)
+        learnt(server, 2)
+        assert sums(client.get("a", headers=MODE)) == named(body)

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checksum headers come out of their packed form as they went in, in few bytes, and nothing else is ever
+// rendered as a header.
+#include "s3/s3.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "test.h"
+
+static char text[S3_SUMS_TEXT_MAX];
+
+static struct span again(const char *lines, size_t *ret_len)
+{
+    uint8_t packed[S3_SUMS_MAX];
+    *ret_len = s3_sums_pack(span_from_cstr(lines), packed);
+    return s3_sums_render((struct span){(char *)packed, *ret_len}, text);
+}
+
+Test(s3_sums, lines_of_every_kind_come_back_as_they_were)
+{
+    static const struct {
+        const char *lines;
+        size_t len;
+    } rows[] = {
+        {"x-amz-checksum-crc32: yZRlqg==\r\n", 5},
+        {"x-amz-checksum-crc32c: 4waSgw==\r\nx-amz-checksum-type: FULL_OBJECT\r\n", 6},
+        {"x-amz-checksum-type: FULL_OBJECT\r\nx-amz-checksum-crc64nvme: rosUhgp5mIg=\r\n", 10},
+        {"x-amz-checksum-sha1: 98rxT+0R2ZpPGwXCgQRzVU4ZwUo=\r\n", 21},
+        {"x-amz-checksum-sha256: FeKwLLeLmz14KpfMnAXVSHqc0ZtXfHwtGnoFHfTXzJQ=-10000\r\n"
+         "x-amz-checksum-type: COMPOSITE\r\n",
+         36},
+        {"x-amz-checksum-sha256: FeKwLLeLmz14KpfMnAXVSHqc0ZtXfHwtGnoFHfTXzJQ=\r\n"
+         "x-amz-checksum-crc64nvme: rosUhgp5mIg=\r\nx-amz-checksum-type: FULL_OBJECT\r\n",
+         43},
+        {"x-amz-checksum-xxhash3: AAAAAAAAAAA=\r\n", 9},
+        {"x-amz-checksum-none: -\r\n", 1},
+        // What is not as an encoder writes it stays text.
+        {"x-amz-checksum-crc32: yZRlqh==\r\n", 17},
+        {"x-amz-checksum-crc32: yZRlqg==-0\r\n", 19},
+        {"x-amz-checksum-crc32: yZRlqg==-70000\r\n", 23},
+        {"x-amz-checksum-new: short\r\n", 12},
+        {"x-amz-checksum-crc32: !!!!!!==\r\n", 17},
+    };
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        size_t len;
+        struct span back = again(rows[i].lines, &len);
+        cr_assert(span_equal_cstr(back, rows[i].lines), "%u: %.*s", i, (int)back.len, back.ptr);
+        cr_assert_eq(len, rows[i].len, "%u: %zu bytes", i, len);
+    }
+}
+
+Test(s3_sums, what_does_not_fit_is_left_out_and_a_type_alone_says_nothing)
+{
+    static const char LONG[] = "x-amz-checksum-sha512: "
+                               "z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwv"
+                               "Y7kxvUdBeoGlODJ6+SfaPg==\r\n";
+    char both[512];
+    size_t len;
+    (void)snprintf(both, sizeof(both), "%sx-amz-checksum-crc32: yZRlqg==\r\n", LONG);
+    cr_assert(span_equal_cstr(again(both, &len), "x-amz-checksum-crc32: yZRlqg==\r\n"));
+    (void)snprintf(both, sizeof(both), "%sx-amz-checksum-type: FULL_OBJECT\r\n", LONG);
+    cr_assert(span_equal_cstr(again(both, &len), "x-amz-checksum-none: -\r\n"));
+    cr_assert_eq(len, 1);
+    cr_assert(span_equal_cstr(again("ETag: \"x\"\r\n", &len), "x-amz-checksum-none: -\r\n"));
+    cr_assert_eq(again("", &len).len, 0);
+    cr_assert_eq(len, 0);
+}
+
+Test(s3_sums, none_is_told_from_elsewhere)
+{
+    uint8_t packed[S3_SUMS_MAX];
+    size_t len = s3_sums_pack(SPAN("x-amz-checksum-none: -\r\n"), packed);
+    cr_assert(s3_sums_has_none((struct span){(char *)packed, len}));
+    packed[0] = S3_SUMS_ELSEWHERE;
+    cr_assert(!s3_sums_has_none((struct span){(char *)packed, 1}));
+    cr_assert_eq(s3_sums_render((struct span){(char *)packed, 1}, text).len, 0);
+}
+
+// Each byte in turn is anything: what is rendered is whole lines with our prefix, or nothing.
+Test(s3_sums, damaged_bytes_render_no_other_header)
+{
+    uint64_t random = 1;
+    for (unsigned i = 0; i < 200000; i++) {
+        uint8_t packed[S3_SUMS_MAX];
+        for (unsigned j = 0; j < sizeof(packed); j++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            packed[j] = (uint8_t)(random >> 40);
+            packed[j] = j % 3 == 0 ? packed[j] & 0x1f : packed[j];
+        }
+        struct span lines = {(char *)packed, 1 + (random >> 33) % S3_SUMS_MAX}, line;
+        lines = s3_sums_render(lines, text);
+        while (lines.len > 0 && span_split(&lines, '\n', &line)) {
+            cr_assert(span_starts_with(line, SPAN("x-amz-checksum-")));
+            cr_assert(span_ends_with(line, SPAN("\r")));
+            line.len--;
+            cr_assert_eq(span_find(line, '\r'), line.len);
+        }
+    }
+}
