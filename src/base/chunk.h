@@ -37,8 +37,9 @@ enum chunk_budget_kind {
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
     BUDGET_BODIES,  // bodies and documents that must be whole before they go on
     BUDGET_FOLDERS, // names of folders that listings of a `dir:` origin walk through, and their answers
-    BUDGET_WARM,   // names and objects at hand of warm jobs
-    BUDGET_WRITES, // keys that writes hold open, their invalidations in flight, doubts
+    BUDGET_WARM,     // names and objects at hand of warm jobs
+    BUDGET_WRITES,   // keys that writes hold open, their invalidations in flight, doubts
+    BUDGET_LISTINGS, // kept pages of listings, and questions for them
     BUDGET_KINDS
 };
 

@@ -1,281 +1,467 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers to listings, kept for a rule's list_ttl: byte for byte, per principal with its
-// realm, bucket and canonical query. A page is fetched without the client's headers (only Via goes on), so that it
-// fits every client. One cache per worker, touched by that worker only; a page answers only requests
-// on the worker that fetched it.
+// One cache of listings for all workers: answers to listings, byte for byte, for a rule's list_ttl. Equal
+// listings in flight are joined: the origin is asked once.
 //
-// A write drops, on every worker, every page of the bucket whose prefix covers the key, and marks
-// the pages still on their way that it covers: those are never kept. Both happen when the write
-// begins and again before its client is answered, so a listing asked after that answer is new. A
-// change of unknown extent moves the bucket to another epoch, under which no older page is found. A
-// page larger than PAGE_MAX is not kept; above CACHE_MAX the least recently used pages go.
+// A page has an owner, the worker that its name's hash picks. Only the owner touches its tables of pages
+// and of listings in flight, so there is no lock. The *asker* is the worker of the client's request:
 //
-// The life of a page: list_cache_begin() -> draft -> append ... -> commit -> page in the table ->
-// found, dropped or too old -> freed with its last reference.
+//   asker -> owner   ask: the name, and an empty page that would carry the answer
+//   owner -> asker   a page; or "fetch it"; or nothing yet: it joined the same listing in flight
+//   asker -> owner   (after a fetch) the page, or why there is none
+//   owner -> asker   to each that joined: the page, the error, or "ask the origin alone"
+//
+// A page that has left its asker's hands never changes; its references are atomic. The client of the fetch is
+// answered as the bytes come, those that joined when the page is whole.
+//
+// Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its client is answered
+// (fill/README.md, rules 24 to 28). On INVALIDATE the owner drops the pages whose prefix covers the key.
+// It dooms the fetches in flight whose prefix does: nobody joins them from then on, and their pages are not kept.
+// All workers acknowledge before the writer's reply. So whoever asks after that reply finds an owner without
+// older pages, and joins no fetch that began before. Those who had joined asked before the reply.
+// A change of unknown extent moves the bucket to another epoch, which is part of the name.
+//
+// Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an eighth of it.
+// Beyond that a listing goes to the origin alone and is not kept; it never fails. Above three quarters of that
+// share the owner of the most pages drops those that were used least recently.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define CACHE_MAX (16u << 20)
-#define PAGE_MAX (1u << 20)
-#define PAGE_ARENA_MAX (64u << 10) // key, prefix and headers of a page
+#define ROOM_MAX (256u << 20)
+#define BODY_LEAST 4096u
 #define TABLE_BUCKETS 256u
 
 struct list_page {
-    struct list_node table_node; // in list_cache.table
-    struct list_node used_node;  // in list_cache.used, most recent last
-    unsigned refs;               // of the table and of replies
+    struct list_node table_node; // in list_owner.pages
+    struct list_node used_node;  // in list_owner.used, most recent last
+    atomic_uint refs;
+    struct list_room *room;
+    uint64_t charged_bytes;
     uint64_t hash;
-    struct arena *arena;
-    struct span name; // principal, bucket and its epoch, query
+    struct span name, origin_bucket, prefix; // in `text`
     const struct origin *origin;
-    struct span origin_bucket, prefix;
+    uint64_t since_us; // the fetch began then, or later
+    uint64_t due_us;   // too old from then on
+    unsigned status;
     struct headers headers;
-    struct buf body;
-    uint64_t since_us, due_us; // too old from then on
-    uint64_t size_bytes;
+    char *bytes;
+    size_t len, cap;
+    char text[];
 };
 
-struct list_draft {
-    struct list_node node; // in list_cache.drafts
-    struct list_cache *cache;
-    struct list_page *page;
+struct list_ask {
+    struct message message;
+    struct proxy_worker *asker, *owner;
+    struct list_page *page; // the asker's until it is handed over with the end of the fetch
+    uint64_t ttl_us;
+    bool wants_new; // the client said no-cache
+    // the asker's
+    struct request *request; // NULL: it has gone
+    enum list_verdict verdict;
+    enum list_end end;
+    enum err err;
+    // the owner's
+    struct list_node node;       // in list_owner.granted, or in the waiters of another
+    struct list_node table_node; // in list_owner.flights while it can be joined
+    struct list waiters;         // those that joined it
     bool is_doomed;
 };
 
-struct list_cache {
-    struct list table[TABLE_BUCKETS];
+struct list_owner {
+    struct list pages[TABLE_BUCKETS], flights[TABLE_BUCKETS];
     struct list used;
-    struct list drafts;
-    uint64_t size_bytes;
+    struct list granted; // asks whose askers fetch
 };
 
-static struct list_cache *cache_of(struct proxy_worker *pw)
+struct trim {
+    struct message message;
+    struct proxy_worker *pw;
+    uint64_t goal_bytes; // of the whole room
+};
+
+// --- memory --------------------------------------------------------------------------------------
+
+static uint64_t room_max(void)
 {
-    if (pw->list_cache == NULL) {
-        struct list_cache *cache = calloc(1, sizeof(*cache));
-        check(cache != NULL);
-        for (unsigned i = 0; i < TABLE_BUCKETS; i++) {
-            list_init(&cache->table[i]);
-        }
-        list_init(&cache->used);
-        list_init(&cache->drafts);
-        pw->list_cache = cache;
-    }
-    return pw->list_cache;
+    return min_u64(chunk_budget_max_bytes() / 8, ROOM_MAX);
 }
 
-void list_cache_page_unref(struct list_page *page)
+static bool room_take(struct list_room *room, uint64_t bytes)
 {
-    if (page == NULL || --page->refs > 0) {
-        return;
-    }
-    buf_done(&page->body);
-    arena_free(page->arena);
-    free(page);
-}
-
-static void page_drop(struct list_cache *cache, struct list_page *page)
-{
-    list_remove(&page->table_node);
-    list_remove(&page->used_node);
-    cache->size_bytes -= page->size_bytes;
-    list_cache_page_unref(page);
-}
-
-static bool has_prefix(struct span name, struct span prefix)
-{
-    return name.len >= prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
-}
-
-// A header that could select another answer excludes the request: it passes through with the header,
-// and its answer is not kept.
-static bool header_changes_nothing(struct span name)
-{
-    static const char *const KNOWN[] = {"x-amz-date", "x-amz-content-sha256",
-                                        "x-amz-security-token", "x-amz-user-agent", "x-amz-te"};
-    if (!has_prefix(name, SPAN("x-amz-"))) {
-        return !has_prefix(name, SPAN("if-")) && !span_equal_nocase(name, SPAN("range")) &&
-               !span_equal_nocase(name, SPAN("origin"));
-    }
-    for (size_t i = 0; i < ARRAY_LEN(KNOWN); i++) {
-        if (span_equal_nocase(name, span_from_cstr(KNOWN[i]))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// While a write may still reach a key, nothing says when a page that names it gets old.
-static bool may_change_silently(const struct request *r)
-{
-    return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
-           store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)), r->origin_bucket,
-                            0);
-}
-
-static bool request_is_cacheable(const struct request *r)
-{
-    if ((r->s3.flags & S3_OP_LISTING) == 0 || r->rule == NULL || r->rule->list_ttl_ms == 0 ||
-        r->s3.presigned || !span_equal(r->http->method, SPAN("GET")) || may_change_silently(r)) {
-        return false;
-    }
-    for (unsigned i = 0; i < r->http->headers.count; i++) {
-        if (!header_changes_nothing(r->http->headers.items[i].name)) {
+    uint64_t max = room_max(), used = atomic_load(&room->bytes);
+    do {
+        if (used + bytes > max) {
+            stats_add(COUNTER_listings_over_budget, 1);
             return false;
         }
+    } while (!atomic_compare_exchange_weak(&room->bytes, &used, used + bytes));
+    if (!chunk_budget_try_charge(BUDGET_LISTINGS, 0, bytes)) {
+        atomic_fetch_sub(&room->bytes, bytes);
+        stats_add(COUNTER_listings_over_budget, 1);
+        return false;
     }
     return true;
 }
 
-// Principal, its realm, bucket, where it is now, its epoch and query with their lengths, so that no two of them read the
-// same: a reload may give a principal other keys at the origin, which lists something else to it;
-// empty when there is no room. Origins are not freed before pages are.
-static struct span page_name(const struct request *r)
+static void room_give(struct list_room *room, uint64_t bytes)
 {
-    struct span query;
-    if (sigv4_canonical_query(r->arena, r->s3.raw_query, false, &query) != ERR_OK) {
-        return (struct span){NULL, 0};
-    }
-    struct span realm = request_realm(r);
-    return span_from_cstr(arena_printf(
-        r->arena, "%zu %zu %zu %.*s %.*s %.*s %p %zu %.*s %llx %.*s", r->principal.name.len,
-        realm.len, r->s3.bucket.len, (int)r->principal.name.len, r->principal.name.ptr,
-        (int)realm.len, realm.len > 0 ? realm.ptr : "", (int)r->s3.bucket.len, r->s3.bucket.ptr,
-        (const void *)r->origin, r->origin_bucket.len, (int)r->origin_bucket.len,
-        r->origin_bucket.ptr, (unsigned long long)request_epoch(r), (int)query.len,
-        query.len > 0 ? query.ptr : ""));
+    atomic_fetch_sub(&room->bytes, bytes);
+    chunk_budget_discharge(BUDGET_LISTINGS, bytes);
 }
 
-static struct list_page *page_find(struct list_cache *cache, struct span name, uint64_t hash)
+static struct span text_put(char **at, struct span s)
 {
-    list_for_each(node, &cache->table[hash % TABLE_BUCKETS])
+    struct span copy = {*at, s.len};
+    if (s.len > 0) {
+        memcpy(*at, s.ptr, s.len);
+    }
+    *at += s.len;
+    return copy;
+}
+
+// NULL beyond the budget.
+static struct list_page *page_new(struct list_room *room, const struct request *r, struct span name)
+{
+    const struct s3_param *param = s3_param_find(&r->s3, "prefix");
+    struct span prefix = param != NULL ? param->value : (struct span){"", 0};
+    size_t size = sizeof(struct list_page) + name.len + r->origin_bucket.len + prefix.len;
+    if (!room_take(room, size)) {
+        return NULL;
+    }
+    struct list_page *page = calloc(1, size);
+    check(page != NULL);
+    list_node_init(&page->table_node);
+    list_node_init(&page->used_node);
+    atomic_init(&page->refs, 1);
+    page->room = room;
+    page->charged_bytes = size;
+    page->hash = hash64(name.ptr, name.len, 0);
+    char *at = page->text;
+    page->name = text_put(&at, name);
+    page->origin_bucket = text_put(&at, r->origin_bucket);
+    page->prefix = text_put(&at, prefix);
+    page->origin = r->origin;
+    return page;
+}
+
+static struct list_page *page_ref(struct list_page *page)
+{
+    atomic_fetch_add_explicit(&page->refs, 1, memory_order_relaxed);
+    return page;
+}
+
+void list_cache_page_unref(struct list_page *page)
+{
+    if (page == NULL || atomic_fetch_sub_explicit(&page->refs, 1, memory_order_acq_rel) > 1) {
+        return;
+    }
+    room_give(page->room, page->charged_bytes);
+    free(page->headers.items);
+    free(page->bytes);
+    free(page);
+}
+
+static bool page_charge(struct list_page *page, uint64_t bytes)
+{
+    bool has_room = room_take(page->room, bytes);
+    page->charged_bytes += has_room ? bytes : 0;
+    return has_room;
+}
+
+static bool page_grow(struct list_page *page, size_t cap)
+{
+    if (cap <= page->cap) {
+        return true;
+    }
+    if (!page_charge(page, cap - page->cap)) {
+        return false;
+    }
+    page->bytes = realloc(page->bytes, cap);
+    check(page->bytes != NULL);
+    page->cap = cap;
+    return true;
+}
+
+static bool page_append(struct list_page *page, struct span data)
+{
+    size_t need = page->len + data.len;
+    size_t cap = max_u64(need, min_u64(max_u64(2 * page->cap, BODY_LEAST), LIST_PAGE_MAX));
+    if (need > page->cap && !page_grow(page, cap)) {
+        return false;
+    }
+    memcpy(page->bytes + page->len, data.ptr, data.len);
+    page->len = need;
+    return true;
+}
+
+// Gives back what the body does not fill, and takes over status and headers, in one piece of memory.
+static bool page_finish(struct list_page *page, unsigned status, const struct headers *headers)
+{
+    size_t size = headers->count * sizeof(struct header);
+    for (unsigned i = 0; i < headers->count; i++) {
+        size += headers->items[i].name.len + headers->items[i].value.len;
+    }
+    if (page->len > 0 && page->len < page->cap) {
+        char *exact = realloc(page->bytes, page->len);
+        check(exact != NULL);
+        room_give(page->room, page->cap - page->len);
+        page->charged_bytes -= page->cap - page->len;
+        page->bytes = exact;
+        page->cap = page->len;
+    }
+    if (!page_charge(page, size)) {
+        return false;
+    }
+    page->status = status;
+    page->headers.items = malloc(max_u64(size, 1));
+    check(page->headers.items != NULL);
+    page->headers.count = page->headers.cap = headers->count;
+    char *at = (char *)(page->headers.items + headers->count);
+    for (unsigned i = 0; i < headers->count; i++) {
+        page->headers.items[i].name = text_put(&at, headers->items[i].name);
+        page->headers.items[i].value = text_put(&at, headers->items[i].value);
+    }
+    return true;
+}
+
+struct span list_cache_page_body(const struct list_page *page)
+{
+    return (struct span){page->bytes, page->len};
+}
+
+const struct headers *list_cache_page_headers(const struct list_page *page)
+{
+    return &page->headers;
+}
+
+unsigned list_cache_page_status(const struct list_page *page)
+{
+    return page->status;
+}
+
+// --- the owner's tables --------------------------------------------------------------------------
+
+static struct list_owner *owner_of(struct proxy_worker *pw)
+{
+    if (pw->list_owner == NULL) {
+        struct list_owner *owner = calloc(1, sizeof(*owner));
+        check(owner != NULL);
+        for (unsigned i = 0; i < TABLE_BUCKETS; i++) {
+            list_init(&owner->pages[i]);
+            list_init(&owner->flights[i]);
+        }
+        list_init(&owner->used);
+        list_init(&owner->granted);
+        pw->list_owner = owner;
+    }
+    return pw->list_owner;
+}
+
+// The hash has picked the owner by its low bits.
+static unsigned bucket_of(const struct list_page *page)
+{
+    return (unsigned)(page->hash >> 32) % TABLE_BUCKETS;
+}
+
+static bool same_question(const struct list_page *a, const struct list_page *b)
+{
+    return a->hash == b->hash && span_equal(a->name, b->name);
+}
+
+static struct list_page *page_find(struct list_owner *owner, const struct list_page *like)
+{
+    list_for_each(node, &owner->pages[bucket_of(like)])
     {
         struct list_page *page = container_of(node, struct list_page, table_node);
-        if (page->hash == hash && span_equal(page->name, name)) {
+        if (same_question(page, like)) {
             return page;
         }
     }
     return NULL;
 }
 
-struct list_page *list_cache_find(struct proxy_worker *pw, const struct request *r)
+static struct list_ask *flight_find(struct list_owner *owner, const struct list_page *like)
 {
-    if (pw->list_cache == NULL || !request_is_cacheable(r) || request_is_no_cache(r)) {
-        return NULL;
-    }
-    struct span name = page_name(r);
-    struct list_page *page = page_find(pw->list_cache, name, hash64(name.ptr, name.len, 0));
-    if (page == NULL) {
-        return NULL;
-    }
-    // By its rule then, and by that of now.
-    uint64_t now_us = worker_now_us(pw->worker);
-    if (now_us >= page->due_us || now_us >= page->since_us + r->rule->list_ttl_ms * 1000) {
-        page_drop(pw->list_cache, page);
-        return NULL;
-    }
-    list_remove(&page->used_node);
-    list_push_back(&pw->list_cache->used, &page->used_node);
-    page->refs++;
-    return page;
-}
-
-struct list_draft *list_cache_begin(struct proxy_worker *pw, const struct request *r)
-{
-    if (!request_is_cacheable(r)) {
-        return NULL;
-    }
-    struct span name = page_name(r);
-    if (name.len == 0) {
-        return NULL;
-    }
-    struct list_draft *draft = calloc(1, sizeof(*draft));
-    struct list_page *page = calloc(1, sizeof(*page));
-    check(draft != NULL);
-    check(page != NULL);
-    list_node_init(&draft->node);
-    list_node_init(&page->table_node);
-    list_node_init(&page->used_node);
-    buf_init(&page->body, PAGE_MAX);
-    page->arena = arena_new(PAGE_ARENA_MAX);
-    page->refs = 1;
-    page->hash = hash64(name.ptr, name.len, 0);
-    page->name = arena_copy(page->arena, name);
-    page->origin = r->origin;
-    page->origin_bucket = arena_copy(page->arena, r->origin_bucket);
-    const struct s3_param *prefix = s3_param_find(&r->s3, "prefix");
-    page->prefix = arena_copy(page->arena, prefix != NULL ? prefix->value : (struct span){"", 0});
-    page->since_us = worker_now_us(pw->worker);
-    page->due_us = page->since_us + r->rule->list_ttl_ms * 1000;
-    draft->page = page;
-    draft->cache = cache_of(pw);
-    draft->is_doomed =
-        page->name.ptr == NULL || page->origin_bucket.ptr == NULL || page->prefix.ptr == NULL;
-    list_push_back(&draft->cache->drafts, &draft->node);
-    return draft;
-}
-
-void list_cache_draft_append(struct list_draft *draft, struct span data)
-{
-    if (draft->is_doomed) {
-        return;
-    }
-    buf_append_span(&draft->page->body, data);
-    if (!buf_ok(&draft->page->body)) {
-        draft->is_doomed = true;
-        buf_done(&draft->page->body);
-    }
-}
-
-void list_cache_draft_abort(struct list_draft *draft)
-{
-    if (draft == NULL) {
-        return;
-    }
-    list_remove(&draft->node);
-    list_cache_page_unref(draft->page);
-    free(draft);
-}
-
-static bool headers_keep(struct list_page *page, const struct headers *headers)
-{
-    for (unsigned i = 0; i < headers->count; i++) {
-        struct span name = arena_copy(page->arena, headers->items[i].name);
-        struct span value = arena_copy(page->arena, headers->items[i].value);
-        if (name.ptr == NULL || value.ptr == NULL ||
-            !headers_add(&page->headers, page->arena, name, value)) {
-            return false;
+    list_for_each(node, &owner->flights[bucket_of(like)])
+    {
+        struct list_ask *flight = container_of(node, struct list_ask, table_node);
+        if (same_question(flight->page, like)) {
+            return flight;
         }
     }
-    return true;
+    return NULL;
 }
 
-void list_cache_draft_commit(struct list_draft *draft, const struct headers *headers)
+static uint64_t page_drop(struct proxy_worker *pw, struct list_page *page)
 {
-    if (draft == NULL) {
+    uint64_t bytes = page->charged_bytes;
+    list_remove(&page->table_node);
+    list_remove(&page->used_node);
+    atomic_fetch_sub(&pw->proxy->list_room.kept_bytes[pw->index], bytes);
+    list_cache_page_unref(page);
+    return bytes;
+}
+
+// --- too much is kept ----------------------------------------------------------------------------
+
+static void on_trim(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct trim *trim = container_of(message, struct trim, message);
+    struct proxy_worker *pw = trim->pw;
+    struct list_room *room = &pw->proxy->list_room;
+    struct list_node *node;
+    uint64_t used = atomic_load(&room->bytes);
+    uint64_t surplus = used - min_u64(used, trim->goal_bytes);
+    free(trim);
+    atomic_store(&room->is_trimming[pw->index], false);
+    while (surplus > 0 && (node = list_first(&owner_of(pw)->used)) != NULL) {
+        surplus -= min_u64(surplus, page_drop(pw, container_of(node, struct list_page, used_node)));
+    }
+}
+
+// The owner of the most pages drops some of them.
+static void make_room(struct proxy *proxy, uint64_t goal_bytes)
+{
+    struct list_room *room = &proxy->list_room;
+    unsigned most = 0;
+    for (unsigned i = 1; i < proxy->worker_count; i++) {
+        if (atomic_load(&room->kept_bytes[i]) > atomic_load(&room->kept_bytes[most])) {
+            most = i;
+        }
+    }
+    if (atomic_load(&room->kept_bytes[most]) == 0 ||
+        atomic_exchange(&room->is_trimming[most], true)) {
         return;
     }
-    struct list_cache *cache = draft->cache;
-    struct list_page *page = draft->page;
-    if (draft->is_doomed || !headers_keep(page, headers)) {
-        list_cache_draft_abort(draft);
+    struct trim *trim = calloc(1, sizeof(*trim));
+    check(trim != NULL);
+    trim->message.deliver = on_trim;
+    trim->pw = &proxy->workers[most];
+    trim->goal_bytes = goal_bytes;
+    mailbox_send(trim->pw->worker, &trim->message);
+}
+
+// --- the owner -----------------------------------------------------------------------------------
+
+static void ask_free(struct list_ask *ask)
+{
+    room_give(&ask->asker->proxy->list_room, sizeof(*ask));
+    list_cache_page_unref(ask->page);
+    free(ask);
+}
+
+static void on_answer(struct worker *to, struct message *message);
+
+static void answer(struct list_ask *ask, enum list_verdict verdict, enum err err)
+{
+    ask->verdict = verdict;
+    ask->err = err;
+    ask->message.deliver = on_answer;
+    mailbox_send(ask->asker->worker, &ask->message);
+}
+
+static void answer_page(struct list_ask *ask, struct list_page *page, enum list_verdict verdict)
+{
+    list_cache_page_unref(ask->page);
+    ask->page = page_ref(page);
+    answer(ask, verdict, ERR_OK);
+}
+
+static void grant(struct list_owner *owner, struct list_ask *ask, uint64_t now_us)
+{
+    struct list_ask *older = flight_find(owner, ask->page);
+    if (older != NULL) {
+        list_remove(&older->table_node);
+    }
+    ask->page->since_us = now_us;
+    ask->page->due_us = now_us + ask->ttl_us;
+    list_push_back(&owner->granted, &ask->node);
+    list_push_back(&owner->flights[bucket_of(ask->page)], &ask->table_node);
+    answer(ask, LIST_FETCH, ERR_OK);
+}
+
+// By its rule then, and by that of now.
+static bool is_too_old(const struct list_page *page, const struct list_ask *ask, uint64_t now_us)
+{
+    return now_us >= page->due_us || now_us >= page->since_us + ask->ttl_us;
+}
+
+static void on_ask(struct worker *to, struct message *message)
+{
+    struct list_ask *ask = container_of(message, struct list_ask, message);
+    struct list_owner *owner = owner_of(ask->owner);
+    uint64_t now_us = worker_now_us(to);
+    struct list_page *page = page_find(owner, ask->page);
+    if (page != NULL && !ask->wants_new && !is_too_old(page, ask, now_us)) {
+        list_remove(&page->used_node);
+        list_push_back(&owner->used, &page->used_node);
+        answer_page(ask, page, LIST_HIT);
         return;
     }
-    list_remove(&draft->node);
-    free(draft);
-    struct list_page *old = page_find(cache, page->name, page->hash);
+    if (page != NULL) { // nobody is shown it after what is fetched now
+        (void)page_drop(ask->owner, page);
+    }
+    struct list_ask *flight = flight_find(owner, ask->page);
+    if (flight != NULL && !ask->wants_new && !is_too_old(flight->page, ask, now_us)) {
+        stats_add(COUNTER_listings_joined, 1);
+        list_push_back(&flight->waiters, &ask->node);
+        return;
+    }
+    grant(owner, ask, now_us);
+}
+
+static void keep(struct proxy_worker *pw, struct list_page *page)
+{
+    struct list_owner *owner = owner_of(pw);
+    struct list_page *old = page_find(owner, page);
+    if (old != NULL && old->since_us > page->since_us) {
+        return;
+    }
     if (old != NULL) {
-        page_drop(cache, old);
+        (void)page_drop(pw, old);
     }
-    page->size_bytes = sizeof(*page) + page->body.cap + page->name.len + page->prefix.len + 1024;
-    while (cache->size_bytes + page->size_bytes > CACHE_MAX) {
-        page_drop(cache, container_of(list_first(&cache->used), struct list_page, used_node));
+    (void)page_ref(page);
+    list_push_back(&owner->pages[bucket_of(page)], &page->table_node);
+    list_push_back(&owner->used, &page->used_node);
+    atomic_fetch_add(&pw->proxy->list_room.kept_bytes[pw->index], page->charged_bytes);
+    if (atomic_load(&pw->proxy->list_room.bytes) > room_max() / 4 * 3) {
+        make_room(pw->proxy, room_max() / 4 * 3);
     }
-    cache->size_bytes += page->size_bytes;
-    list_push_back(&cache->table[page->hash % TABLE_BUCKETS], &page->table_node);
-    list_push_back(&cache->used, &page->used_node);
+}
+
+// The client of the fetch has gone: the next one fetches, and the others wait for that.
+static void promote(struct list_owner *owner, struct list *waiters, uint64_t now_us)
+{
+    struct list_node *node = list_pop_front(waiters);
+    if (node != NULL) {
+        struct list_ask *next = container_of(node, struct list_ask, node);
+        list_append_all(&next->waiters, waiters);
+        grant(owner, next, now_us);
+    }
+}
+
+static void on_end(struct worker *to, struct message *message)
+{
+    struct list_ask *ask = container_of(message, struct list_ask, message);
+    list_remove(&ask->node);
+    list_remove(&ask->table_node);
+    if (ask->end == LIST_END_LEFT) {
+        promote(owner_of(ask->owner), &ask->waiters, worker_now_us(to));
+    } else if (ask->end == LIST_END_WHOLE && ask->page->status == 200 && !ask->is_doomed) {
+        keep(ask->owner, ask->page);
+    }
+    struct list_node *node;
+    while ((node = list_pop_front(&ask->waiters)) != NULL) {
+        struct list_ask *waiter = container_of(node, struct list_ask, node);
+        if (ask->end == LIST_END_WHOLE) {
+            answer_page(waiter, ask->page, LIST_JOINED);
+        } else {
+            answer(waiter, ask->end == LIST_END_FAILED ? LIST_FAILED : LIST_ALONE, ask->err);
+        }
+    }
+    ask_free(ask);
 }
 
 // An empty key stands for the whole bucket.
@@ -287,45 +473,163 @@ static bool page_covers(const struct list_page *page, const struct object_key *k
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
 {
-    struct list_cache *cache = pw->list_cache;
-    if (cache == NULL) {
+    struct list_owner *owner = pw->list_owner;
+    if (owner == NULL) {
         return;
     }
-    list_for_each(draft_node, &cache->drafts)
+    list_for_each(flight_node, &owner->granted)
     {
-        struct list_draft *draft = container_of(draft_node, struct list_draft, node);
-        draft->is_doomed = draft->is_doomed || page_covers(draft->page, key);
+        struct list_ask *flight = container_of(flight_node, struct list_ask, node);
+        if (page_covers(flight->page, key)) {
+            flight->is_doomed = true;
+            list_remove(&flight->table_node);
+        }
     }
-    list_for_each(node, &cache->used)
+    list_for_each(node, &owner->used)
     {
         struct list_page *page = container_of(node, struct list_page, used_node);
         if (page_covers(page, key)) {
-            page_drop(cache, page);
+            (void)page_drop(pw, page);
         }
     }
 }
 
-struct span list_cache_page_body(const struct list_page *page)
+void list_cache_free(struct proxy_worker *pw)
 {
-    return buf_span(&page->body);
-}
-
-const struct headers *list_cache_page_headers(const struct list_page *page)
-{
-    return &page->headers;
-}
-
-void list_cache_free(struct list_cache *cache)
-{
-    if (cache == NULL) {
+    struct list_owner *owner = pw->list_owner;
+    struct list_node *node;
+    if (owner == NULL) {
         return;
     }
-    struct list_node *node;
-    while ((node = list_first(&cache->used)) != NULL) {
-        page_drop(cache, container_of(node, struct list_page, used_node));
+    while ((node = list_first(&owner->used)) != NULL) {
+        (void)page_drop(pw, container_of(node, struct list_page, used_node));
     }
-    while ((node = list_first(&cache->drafts)) != NULL) {
-        list_cache_draft_abort(container_of(node, struct list_draft, node));
+    while ((node = list_pop_front(&owner->granted)) != NULL) {
+        struct list_ask *ask = container_of(node, struct list_ask, node);
+        while ((node = list_pop_front(&ask->waiters)) != NULL) {
+            ask_free(container_of(node, struct list_ask, node));
+        }
+        ask_free(ask);
     }
-    free(cache);
+    free(owner);
+    pw->list_owner = NULL;
+}
+
+// --- the asker -----------------------------------------------------------------------------------
+
+bool list_cache_ask(struct request *r)
+{
+    struct proxy *proxy = r->pw->proxy;
+    struct span name = list_question_name(r);
+    if (name.len == 0) {
+        return false;
+    }
+    struct list_page *page = page_new(&proxy->list_room, r, name);
+    if (page == NULL || !room_take(&proxy->list_room, sizeof(struct list_ask))) {
+        list_cache_page_unref(page);
+        make_room(proxy, room_max() / 2);
+        return false;
+    }
+    struct list_ask *ask = calloc(1, sizeof(*ask));
+    check(ask != NULL);
+    list_init(&ask->waiters);
+    list_node_init(&ask->node);
+    list_node_init(&ask->table_node);
+    ask->asker = r->pw;
+    ask->owner = &proxy->workers[page->hash % proxy->worker_count];
+    ask->page = page;
+    ask->ttl_us = r->rule->list_ttl_ms * 1000;
+    ask->wants_new = request_is_no_cache(r);
+    ask->request = r;
+    ask->message.deliver = on_ask;
+    r->list_ask = ask;
+    mailbox_send(ask->owner->worker, &ask->message);
+    return true;
+}
+
+static void on_answer(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct list_ask *ask = container_of(message, struct list_ask, message);
+    struct request *r = ask->request;
+    if (r != NULL) {
+        r->list_verdict = ask->verdict;
+        request_go(r);
+    } else if (ask->verdict == LIST_FETCH) {
+        list_cache_end(ask, LIST_END_LEFT, ERR_OK);
+    } else {
+        ask_free(ask);
+    }
+}
+
+struct list_page *list_cache_take_page(struct request *r)
+{
+    struct list_ask *ask = r->list_ask;
+    r->list_ask = NULL;
+    struct list_page *page = page_ref(ask->page);
+    ask_free(ask);
+    return page;
+}
+
+enum err list_cache_take_error(struct request *r)
+{
+    struct list_ask *ask = r->list_ask;
+    enum err err = ask->err;
+    r->list_ask = NULL;
+    ask_free(ask);
+    return err;
+}
+
+struct list_ask *list_cache_take_fetch(struct request *r)
+{
+    struct list_ask *ask = r->list_ask;
+    r->list_ask = NULL;
+    return ask;
+}
+
+void list_cache_leave(struct request *r)
+{
+    struct list_ask *ask = r->list_ask;
+    if (ask == NULL) {
+        return;
+    }
+    r->list_ask = NULL;
+    ask->request = NULL;
+    if (r->list_verdict == LIST_FETCH) {
+        list_cache_end(ask, LIST_END_LEFT, ERR_OK);
+    } else if (r->list_verdict != LIST_WAITS) {
+        ask_free(ask);
+    }
+}
+
+static bool fits(struct list_ask *ask, bool has_room)
+{
+    if (!has_room) {
+        make_room(ask->asker->proxy, room_max() / 2);
+    }
+    return has_room;
+}
+
+bool list_cache_expect(struct list_ask *ask, uint64_t length)
+{
+    return length <= LIST_PAGE_MAX && fits(ask, page_grow(ask->page, length));
+}
+
+bool list_cache_append(struct list_ask *ask, struct span data)
+{
+    return ask->page->len + data.len <= LIST_PAGE_MAX && fits(ask, page_append(ask->page, data));
+}
+
+void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct headers *headers)
+{
+    bool has_room = page_finish(ask->page, status, headers);
+    list_cache_end(ask, has_room ? LIST_END_WHOLE : LIST_END_ALONE, ERR_OK);
+}
+
+void list_cache_end(struct list_ask *ask, enum list_end end, enum err err)
+{
+    ask->end = end;
+    ask->err = err;
+    ask->message.deliver = on_end;
+    mailbox_send(ask->owner->worker, &ask->message);
 }

@@ -107,14 +107,39 @@ void pass_answer_start(struct pass_state *p)
     http_reply_start(r->x, &reply);
 }
 
-void pass_answer_list_end(struct pass_state *p, bool is_good)
+void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err)
 {
-    if (is_good) {
-        list_cache_draft_commit(p->list_draft, &p->answered);
-    } else {
-        list_cache_draft_abort(p->list_draft);
+    struct list_ask *ask = p->list_ask;
+    p->list_ask = NULL;
+    if (ask != NULL) {
+        list_cache_end(ask, end, err);
     }
-    p->list_draft = NULL;
+}
+
+void pass_answer_list_end_whole(struct pass_state *p)
+{
+    struct list_ask *ask = p->list_ask;
+    p->list_ask = NULL;
+    if (ask == NULL) {
+        return;
+    }
+    if (pass_listing_pending(p) > 0) { // it ends within a name
+        list_cache_end(ask, LIST_END_ALONE, ERR_OK);
+    } else {
+        list_cache_end_whole(ask, p->relay.status, &p->answered);
+    }
+}
+
+// A page that others wait for comes as fast as the origin sends it, however slow its first client is, unless
+// memory is short.
+static void list_take(struct pass_state *p, struct span data)
+{
+    bool is_held_up = byte_queue_full(&p->down) && chunk_budget_is_short();
+    if (is_held_up || !list_cache_append(p->list_ask, data)) {
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
+    } else if (p->relay.has_length && p->received_bytes == p->relay.length) {
+        pass_answer_list_end_whole(p);
+    }
 }
 
 void pass_answer_take(struct pass_state *p, struct span data)
@@ -129,13 +154,10 @@ void pass_answer_take(struct pass_state *p, struct span data)
     } else {
         byte_queue_append(&p->down, data);
     }
-    if (p->list_draft != NULL) {
-        list_cache_draft_append(p->list_draft, data);
-        if (p->relay.has_length && p->received_bytes == p->relay.length) {
-            pass_answer_list_end(p, p->relay.status == 200);
-        }
+    if (p->list_ask != NULL) {
+        list_take(p, data);
     }
-    if (byte_queue_full(&p->down) && !p->relay_paused) {
+    if (byte_queue_full(&p->down) && !p->relay_paused && p->list_ask == NULL) {
         pass_origin_pause(p);
     }
     if (p->is_answered) {

@@ -146,24 +146,47 @@ bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 
 // --- list_cache.c --------------------------------------------------------------------------------
 
-// An answer to a listing, byte for byte; refcounted within its worker.
-struct list_page;
-// A page on its way from the origin.
-struct list_draft;
+#define LIST_PAGE_MAX (1u << 20) // bytes of a listing that is kept
 
-// NULL: not there, or too old. The caller gives the reference back with list_cache_page_unref().
-struct list_page *list_cache_find(struct proxy_worker *pw, const struct request *r);
-// NULL when this request's answer is not to be kept.
-struct list_draft *list_cache_begin(struct proxy_worker *pw, const struct request *r);
-void list_cache_draft_append(struct list_draft *draft, struct span data);
-// Keeps the page unless a write came between or it is too large. The draft is gone after; NULL is
-// fine.
-void list_cache_draft_commit(struct list_draft *draft, const struct headers *headers);
-void list_cache_draft_abort(struct list_draft *draft); // NULL is fine
-void list_cache_page_unref(struct list_page *page);
+// An answer to a listing, byte for byte, for all workers.
+struct list_page;
+// A request's question for one. With LIST_FETCH it is what the answer goes into.
+struct list_ask;
+
+// Asks the page's owner. The answer runs request_go(), with r->list_verdict. False: the listing is not
+// kept, or there is no memory for that; the origin is asked alone.
+bool list_cache_ask(struct request *r);
+// LIST_HIT, LIST_JOINED: the page, a reference for list_cache_page_unref().
+struct list_page *list_cache_take_page(struct request *r);
+enum err list_cache_take_error(struct request *r); // LIST_FAILED, LIST_ALONE
+// LIST_FETCH: goes with list_cache_end() or list_cache_end_whole(). NULL where r has none.
+struct list_ask *list_cache_take_fetch(struct request *r);
+void list_cache_leave(struct request *r); // the client has gone; harmless where nothing was asked
+
+// So many bytes will come. Then bytes of the answer. False: too large, or no memory; it cannot be kept.
+bool list_cache_expect(struct list_ask *ask, uint64_t length);
+bool list_cache_append(struct list_ask *ask, struct span data);
+void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct headers *headers);
+enum list_end {
+    LIST_END_WHOLE,  // list_cache_end_whole()
+    LIST_END_LEFT,   // the client has gone: another one fetches
+    LIST_END_ALONE,  // it cannot be kept: each asks the origin
+    LIST_END_FAILED, // with an error that is as true for the others
+};
+void list_cache_end(struct list_ask *ask, enum list_end end, enum err err);
+
+void list_cache_page_unref(struct list_page *page); // NULL is fine
 struct span list_cache_page_body(const struct list_page *page);
 const struct headers *list_cache_page_headers(const struct list_page *page);
-void list_cache_free(struct list_cache *cache); // with its worker; NULL is fine
+unsigned list_cache_page_status(const struct list_page *page);
+void list_cache_free(struct proxy_worker *pw); // with its worker
+
+// --- list_question.c -----------------------------------------------------------------------------
+
+// The name of the page that answers this request, in its arena; empty: the answer is not kept.
+struct span list_question_name(const struct request *r);
+// Is a header of that name part of the page's name? Then it goes on to the origin.
+bool list_question_has(struct span header_name);
 
 // --- serve_pass.c --------------------------------------------------------------------------------
 
@@ -299,7 +322,7 @@ struct pass_state {
     uint64_t received_bytes;
     struct headers answered; // in the exchange's arena
     struct pass_location location;
-    struct list_draft *list_draft;
+    struct list_ask *list_ask;        // the answer goes into its page, too; NULL: into none
     struct s3_list_scan *list_scan;   // NULL: no listing
     struct s3_list_names *list_names; // what may be shown of it; NULL: all
     struct span list_former;          // large object that it has named last, in memory for any
@@ -353,8 +376,9 @@ void pass_answer_headers(struct pass_state *p); // takes over those that the cli
 void pass_answer_start(struct pass_state *p);   // the head, as p->relay says it
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
 bool pass_answer_is_bodiless(const struct pass_state *p);
-// The page of a listing that is to be kept is over; harmless when there is none.
-void pass_answer_list_end(struct pass_state *p, bool is_good);
+// There is no page, or no whole one, of the listing that was to be kept; harmless when there is none.
+void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);
+void pass_answer_list_end_whole(struct pass_state *p); // the answer has come; harmless likewise
 
 // --- pass_listing.c ------------------------------------------------------------------------------
 

@@ -88,6 +88,10 @@ static enum err on_head(struct origin_relay *relay)
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     span_to_text(relay->origin_id, p->request->origin_id, sizeof(p->request->origin_id));
     pass_answer_headers(p);
+    if (p->list_ask != NULL && relay->has_length &&
+        !list_cache_expect(p->list_ask, relay->length)) {
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
+    }
     pass_location_begin(p);
     pass_direct_may_follow(p);
     if (pass_changes_any(p) && !p->is_streamed) {
@@ -103,7 +107,7 @@ static enum err on_body(struct origin_relay *relay, struct span data)
     struct pass_state *p = as_pass(relay->ctx);
     pass_doubt_take(p, data);
     if (p->request != NULL && p->head_came && !pass_listing_take(p, data)) {
-        pass_answer_list_end(p, false);
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
         pass_outcome_refuse(p, ERR_ACCESS_DENIED,
                             SPAN("The origin lists names that this access key may not list"));
         return ERR_OK;
@@ -123,7 +127,13 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     p->relay_err = err;
     p->relay_paused = false;
     pass_location_end(p);
-    pass_answer_list_end(p, err == ERR_OK && p->relay.status == 200 && p->head_came);
+    if (err == ERR_OK && p->head_came) {
+        pass_answer_list_end_whole(p);
+    } else if (p->head_came) {
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // its body broke off
+    } else {
+        pass_answer_list_end(p, LIST_END_FAILED, p->err != ERR_OK ? p->err : err);
+    }
     pass_outcome_settle(p);
     if (p->request != NULL && p->is_answered && p->head_came) {
         http_reply_ready(p->request->x);
@@ -132,13 +142,14 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 
 // --- the relay -----------------------------------------------------------------------------------
 
-// A kept page answers other requests, too, whose headers differ: it is asked for without any. Via
-// selects no answer, and without it a loop of proxies stays unseen.
-static void keep_way_only(struct headers *headers)
+// A kept page also answers requests with other headers, so it is asked for without any but those in its
+// name. Via selects no answer, and without it a loop of proxies stays unseen.
+static void keep_shared(struct headers *headers)
 {
     unsigned kept = 0;
     for (unsigned i = 0; i < headers->count; i++) {
-        if (span_equal_nocase(headers->items[i].name, SPAN("Via"))) {
+        struct span name = headers->items[i].name;
+        if (span_equal_nocase(name, SPAN("Via")) || list_question_has(name)) {
             headers->items[kept++] = headers->items[i];
         }
     }
@@ -163,9 +174,9 @@ static void relay_start(struct pass_state *p)
     relay->on_body = on_body;
     relay->on_end = on_relay_end;
     relay->ctx = p;
-    p->list_draft = list_cache_begin(p->pw, r);
-    if (p->list_draft != NULL) {
-        keep_way_only(&p->headers);
+    p->list_ask = list_cache_take_fetch(r);
+    if (p->list_ask != NULL) {
+        keep_shared(&p->headers);
     }
     pass_listing_begin(p);
     p->relay_phase = RELAY_RUNNING;

@@ -90,7 +90,7 @@ void proxy_free(struct proxy *proxy)
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);
         live_unref(proxy->workers[i].live);
-        list_cache_free(proxy->workers[i].list_cache);
+        list_cache_free(&proxy->workers[i]);
         readahead_free(proxy->workers[i].readahead);
     }
     series_table_free(proxy->series);

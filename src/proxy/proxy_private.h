@@ -17,7 +17,8 @@
 struct request;
 struct access_log;
 struct access_log_live;
-struct list_cache;
+struct list_ask;
+struct list_owner;
 struct readahead;
 struct series_table;
 struct pins_room;
@@ -36,6 +37,25 @@ struct place {
 struct places {
     struct place *items;
     atomic_uint count;
+};
+
+// --- list_cache.c: kept listings ------------------------------------------------------------------
+
+// What they take of the budget, on all workers.
+struct list_room {
+    _Atomic uint64_t bytes; // asks and pages, those that are being sent included
+    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // pages in an owner's tables
+    atomic_bool is_trimming[LOOP_WORKERS_MAX];     // the owner has been told to drop some
+};
+
+// What a page's owner says.
+enum list_verdict {
+    LIST_WAITS, // nothing yet
+    LIST_HIT,
+    LIST_JOINED, // the answer that another request fetched
+    LIST_FETCH,  // the request fetches, for itself and for those that join it
+    LIST_ALONE,  // the request asks the origin, for itself only
+    LIST_FAILED  // the fetch that it had joined failed
 };
 
 // --- process and worker --------------------------------------------------------------------------
@@ -57,6 +77,7 @@ struct proxy {
         atomic_uint runs; // asked for, and not stored yet
         _Atomic uint64_t names_bytes, objects_bytes;
     } warm_room; // of all warm jobs
+    struct list_room list_room;
     struct series_table *series;
     struct pins_room *pins;
     char id_prefix[9];
@@ -115,10 +136,10 @@ struct proxy_worker {
     struct pins_table *pins;                   // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
-    struct list_cache *list_cache;
-    struct readahead *readahead; // NULL until the first reader
-    struct list doubts;          // struct pass_doubt
-    unsigned preflights;         // on their way
+    struct list_owner *list_owner; // NULL until the first question
+    struct readahead *readahead;   // NULL until the first reader
+    struct list doubts;            // struct pass_doubt
+    unsigned preflights;           // on their way
     uint64_t next_request_id;
     struct recent *recent;
     struct bucket_counts *bucket_counts;
@@ -244,6 +265,8 @@ struct request {
     struct object_key *spare_key; // memory for the next one; stays with the pooled request
     struct get_state *get;        // serve_get.c
     struct pass_state *pass;      // serve_pass.c
+    struct list_ask *list_ask; // list_cache.c; NULL: nothing was asked, or it is the pass_state's
+    enum list_verdict list_verdict;
 };
 
 #define REQUEST_MAGIC 0x52455131u

@@ -75,14 +75,16 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
 
 static enum step_result serve_list_page(struct request *r, struct list_page *page)
 {
+    unsigned status = list_cache_page_status(page);
     struct pass_state *p = pass_state_new(r);
     p->list_page = page;
     r->pass = p;
     struct span body = list_cache_page_body(page);
-    r->result = RESULT_HIT;
+    r->result = r->list_verdict == LIST_HIT ? RESULT_HIT : RESULT_COALESCED;
+    r->collapsed = r->result == RESULT_COALESCED;
     r->reason = NULL;
     r->bytes_memory = body.len;
-    r->status = 200;
+    r->status = status;
     p->is_answered = true;
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
@@ -92,8 +94,8 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
             (void)!headers_add(headers, r->arena, kept->items[i].name, kept->items[i].value);
         }
     }
-    struct http_reply reply = {.status = 200,
-                               .reason = s3_status_reason(200),
+    struct http_reply reply = {.status = status,
+                               .reason = s3_status_reason(status),
                                .headers = headers,
                                .has_length = true,
                                .length = body.len,
@@ -170,19 +172,43 @@ enum step_result serve_pass_step_start(struct request *r)
     if (pass_direct_wanted(r)) {
         return serve_direct(r);
     }
-    struct list_page *page = list_cache_find(r->pw, r);
-    return page != NULL ? serve_list_page(r, page) : serve_relay(r, is_sts);
+    if (list_cache_ask(r)) {
+        r->step = REQUEST_PASS_LISTED;
+        return STEP_WAIT;
+    }
+    return serve_relay(r, is_sts);
+}
+
+enum step_result serve_pass_step_listed(struct request *r)
+{
+    switch (r->list_verdict) {
+    case LIST_WAITS:
+        return STEP_WAIT;
+    case LIST_HIT:
+    case LIST_JOINED:
+        return serve_list_page(r, list_cache_take_page(r));
+    case LIST_FAILED:
+        return request_fail(r, list_cache_take_error(r), NULL);
+    case LIST_ALONE:
+        (void)list_cache_take_error(r);
+        return serve_relay(r, false);
+    case LIST_FETCH:
+        return serve_relay(r, false);
+    }
+    check(false);
+    return STEP_WAIT;
 }
 
 void serve_pass_done(struct request *r)
 {
     struct pass_state *p = r->pass;
+    list_cache_leave(r);
     if (p == NULL) {
         return;
     }
     as_pass(p);
     r->pass = NULL;
-    pass_answer_list_end(p, false);
+    pass_answer_list_end(p, LIST_END_LEFT, ERR_OK);
     pass_version_leave(p);
     bool has_answer =
         p->head_came && (pass_answer_is_bodiless(p) ||

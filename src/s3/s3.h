@@ -92,6 +92,8 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains,
                           struct s3_request *ret_request) MUST_USE;
+// Does a header of that name change no answer to a read? It is of the signature, the client's library, or checksums.
+bool s3_header_is_neutral(struct span name);
 
 const char *s3_operation_name(enum s3_operation operation);
 // First parameter of that (decoded) name; NULL when absent.

@@ -635,28 +635,38 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
     }
 }
 
+bool s3_header_is_neutral(struct span name)
+{
+    static const char *const NEUTRAL[] = {"x-amz-date",
+                                          "x-amz-content-sha256",
+                                          "x-amz-security-token",
+                                          "x-amz-sdk-checksum-algorithm",
+                                          "x-amz-user-agent",
+                                          "x-amz-api-version",
+                                          "x-amz-te"};
+    // The mode, and the checksum of a body, which a read does not have.
+    const struct span checksum = SPAN("x-amz-checksum-");
+    if (name.len > checksum.len &&
+        span_equal_nocase((struct span){name.ptr, checksum.len}, checksum)) {
+        return true;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(NEUTRAL); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NEUTRAL[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // Why these headers make the answer differ from the object itself; NULL: they do not.
 static const char *headers_bypass_reason(const struct headers *headers)
 {
-    static const char *const NEUTRAL[] = {
-        "x-amz-date",           "x-amz-content-sha256",
-        "x-amz-security-token", "x-amz-sdk-checksum-algorithm",
-        "x-amz-user-agent",     "x-amz-optional-object-attributes",
-        "x-amz-api-version",    "x-amz-te"};
-    // The mode, and the checksum of a body, which a read does not have.
-    const struct span checksum = SPAN("x-amz-checksum-");
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
     for (unsigned i = 0; i < headers->count; i++) {
         struct span name = headers->items[i].name;
-        if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-"))) {
-            continue;
-        }
-        bool neutral = name.len > checksum.len &&
-                       span_equal_nocase((struct span){name.ptr, checksum.len}, checksum);
-        for (size_t j = 0; j < ARRAY_LEN(NEUTRAL) && !neutral; j++) {
-            neutral = span_equal_nocase(name, span_from_cstr(NEUTRAL[j]));
-        }
-        if (neutral) {
+        if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-")) ||
+            s3_header_is_neutral(name) ||
+            span_equal_nocase(name, SPAN("x-amz-optional-object-attributes"))) { // of a listing
             continue;
         }
         if (name.len > customer_key.len &&

@@ -115,8 +115,7 @@ def test_kept_listings_are_asked_for_without_headers(start, origin):
 
 
 @pytest.mark.parametrize("header", [
-    ("Range", "bytes=0-9"), ("If-None-Match", "*"), ("x-amz-expected-bucket-owner", "1"),
-    ("x-amz-optional-object-attributes", "RestoreStatus"), ("x-amz-request-payer", "requester")])
+    ("Range", "bytes=0-9"), ("If-None-Match", "*"), ("x-amz-new-thing", "1")])
 def test_listings_that_headers_select_are_not_kept(start, origin, header):
     server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
     with Client(server.port) as client:

@@ -88,6 +88,12 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return STEP_DONE;
 }
 
+void request_go(struct request *r)
+{
+    (void)r;
+    doors.went++;
+}
+
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
     must(headers_add(headers, r->arena, span_from_cstr(name), value));
@@ -406,6 +412,38 @@ uint64_t worker_now_us(const struct worker *w)
 {
     (void)w;
     return doors.now_us;
+}
+
+void mailbox_send(struct worker *to, struct message *message)
+{
+    must(doors.mail_count < DOORS_MAIL_MAX);
+    unsigned i = doors.mail_count++;
+    doors.mail[i].from = doors.current;
+    doors.mail[i].to = to;
+    doors.mail[i].message = message;
+}
+
+void doors_deliver(unsigned i)
+{
+    unsigned first = 0;
+    while (doors.mail[first].from != doors.mail[i].from ||
+           doors.mail[first].to != doors.mail[i].to) {
+        first++;
+    }
+    struct worker *to = doors.mail[first].to;
+    struct message *message = doors.mail[first].message;
+    doors.mail_count--;
+    memmove(&doors.mail[first], &doors.mail[first + 1],
+            (doors.mail_count - first) * sizeof(doors.mail[0]));
+    doors.current = to;
+    message->deliver(to, message);
+}
+
+void doors_deliver_all(void)
+{
+    while (doors.mail_count > 0) {
+        doors_deliver(0);
+    }
 }
 
 void timer_init(struct worker *w, struct timer *timer, void (*fire)(struct timer *timer))

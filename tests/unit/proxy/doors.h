@@ -10,6 +10,7 @@
 
 #define DOORS_WRITES_MAX 1100u
 #define DOORS_DEAD_MAX 8u
+#define DOORS_MAIL_MAX 4096u
 
 struct doors {
     // http: the client's side
@@ -56,6 +57,13 @@ struct doors {
         void *ptr;
     } dead[DOORS_DEAD_MAX];
     unsigned dead_count;
+    struct worker *current; // who sends
+    struct {
+        struct worker *from, *to;
+        struct message *message;
+    } mail[DOORS_MAIL_MAX]; // in the order in which it was sent
+    unsigned mail_count;
+    unsigned went; // calls of request_go()
 
     char told[64]; // what a test wants to read beside a failure
 };
@@ -70,5 +78,8 @@ enum err doors_relay_head(unsigned status, int64_t length); // length -1: not an
 void doors_relay_end(enum err err);
 bool doors_turn(void); // what was deferred runs; false: nothing was
 void doors_told(void); // the home has answered
+// Delivers mail[i], or what the same worker sent to the same one before.
+void doors_deliver(unsigned i);
+void doors_deliver_all(void);
 
 #endif
