@@ -24,7 +24,8 @@ struct origin_directory_relay {
     enum err start_err;
     int root_fd;
     struct origin_directory_scans *scans;
-    enum err answer; // ERR_OK: status 200 and `body`
+    enum err answer;               // ERR_OK: status 200 and `body`
+    struct s3_error_detail detail; // else: more about it
     struct buf body;
     uint64_t charged_bytes; // of the body
     struct task task;
@@ -44,7 +45,7 @@ static void answer_listing(struct origin_directory_relay *d, struct arena *arena
     struct s3_listing_page page;
     memset(&query, 0, sizeof(query));
     memset(&page, 0, sizeof(page));
-    d->answer = s3_listing_parse(arena, d->r->request, &query);
+    d->answer = s3_listing_parse(arena, d->r->request, &query, &d->detail);
     if (d->answer == ERR_OK) {
         d->answer = origin_directory_scan_page(d->scans, d->r->bucket, &query, arena, &page);
     }
@@ -136,8 +137,7 @@ static enum err prepare_head(struct origin_directory_relay *d)
     bool is_head = span_equal_cstr(r->method, "HEAD");
     r->status = d->answer == ERR_OK ? 200 : error_row(d->answer)->status;
     if (d->answer != ERR_OK) {
-        struct s3_error_detail detail;
-        memset(&detail, 0, sizeof(detail));
+        struct s3_error_detail detail = d->detail;
         detail.resource = r->request->raw_path;
         if (d->answer == ERR_NOT_IMPLEMENTED) {
             detail.message = SPAN("The origin is a directory, which is only read from: GetObject, "

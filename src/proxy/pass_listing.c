@@ -29,17 +29,21 @@ static bool is_encoded(const struct s3_request *s3)
     return encoding != NULL && span_equal_nocase(encoding->value, SPAN("url"));
 }
 
+bool pass_listing_is_limited(const struct request *r)
+{
+    const struct span everything = {"", 0};
+    return r->principal.verified && r->principal.entry != NULL && r->s3.bucket.len > 0 &&
+           !access_keys_may_see(r->principal.entry, r->s3.bucket, everything);
+}
+
 static void judge_begin(struct pass_state *p)
 {
-    const struct request *r = p->request;
-    const struct span everything = {"", 0};
-    if (!names_keys(p->s3.operation) || !r->principal.verified ||
-        access_keys_may_see(r->principal.entry, r->s3.bucket, everything)) {
+    if (!names_keys(p->s3.operation) || !pass_listing_is_limited(p->request)) {
         return;
     }
     p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
     check(p->list_names != NULL); // of what a request may fill the arena with, room is left
-    s3_list_names_begin(p->list_names, is_encoded(&p->s3));
+    s3_list_names_begin(p->list_names, &p->s3, is_encoded(&p->s3));
 }
 
 void pass_listing_begin(struct pass_state *p)
@@ -90,7 +94,7 @@ static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
     note_order(p, key, size_bytes);
 }
 
-static bool may_show(void *ctx, struct span name)
+bool pass_listing_may_show(void *ctx, struct span name)
 {
     const struct request *r = ((const struct pass_state *)ctx)->request;
     return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
@@ -101,7 +105,8 @@ bool pass_listing_take(struct pass_state *p, struct span data)
     if (p->relay.status != 200) {
         return true;
     }
-    if (p->list_names != NULL && !s3_list_names_feed(p->list_names, data, may_show, p)) {
+    if (p->list_names != NULL &&
+        !s3_list_names_feed(p->list_names, data, pass_listing_may_show, p)) {
         stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // once
         return false;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a new object or bucket is, in the answers that say so (the header Location, and in a document
 // the elements Location and Bucket). The origin names its own endpoint and bucket; the client gets
-// the endpoint, path and bucket of its request instead.
+// the endpoint, path and bucket of its request instead. And which names are in an error, for an access key that has
+// rights on a part of the bucket: elements that name anything else are left out.
 //
 // A document may come late: blanks ahead of it, which keep the connection alive for minutes, pass at
 // once. From its first byte on it is kept until it is whole, at most LOCATION_DOCUMENT_MAX bytes;
@@ -80,6 +81,12 @@ void pass_location_begin(struct pass_state *p)
     }
 }
 
+void pass_location_begin_error(struct pass_state *p)
+{
+    p->location.is_used = p->location.is_open = p->location.is_error = true;
+    buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
+}
+
 // --- The document --------------------------------------------------------------------------------
 
 static size_t find(struct span in, struct span what)
@@ -135,6 +142,24 @@ static void give_up(struct pass_state *p)
     p->location.is_open = false;
 }
 
+// What is not whole, or longer than any, cannot be judged: nothing of it is shown.
+static void hide_names(struct pass_state *p)
+{
+    struct pass_location *l = &p->location;
+    struct buf shown;
+    if (p->relay_err != ERR_OK || !buf_ok(&l->document)) {
+        l->document.len = 0;
+        return;
+    }
+    buf_init(&shown, LOCATION_DOCUMENT_MAX);
+    if (s3_error_hide(buf_span(&l->document), &p->s3, pass_listing_may_show, p, &shown)) {
+        buf_done(&l->document);
+        l->document = shown;
+    } else {
+        buf_done(&shown);
+    }
+}
+
 void pass_location_take(struct pass_state *p, struct span data)
 {
     struct pass_location *l = &p->location;
@@ -144,6 +169,10 @@ void pass_location_take(struct pass_state *p, struct span data)
     }
     byte_queue_append(&p->down, (struct span){data.ptr, blanks});
     struct span rest = {data.ptr + blanks, data.len - blanks};
+    if (l->is_error) {
+        buf_append_span(&l->document, rest); // fails where it becomes too long
+        return;
+    }
     if (rest.len > LOCATION_DOCUMENT_MAX - l->document.len) {
         give_up(p);
         byte_queue_append(&p->down, rest);
@@ -158,7 +187,9 @@ void pass_location_end(struct pass_state *p)
     if (!l->is_open) {
         return;
     }
-    if (p->request != NULL && p->relay_err == ERR_OK) {
+    if (p->request != NULL && l->is_error) {
+        hide_names(p);
+    } else if (p->request != NULL && p->relay_err == ERR_OK) {
         struct buf place;
         buf_init(&place, LOCATION_DOCUMENT_MAX);
         append_place(p, &place);

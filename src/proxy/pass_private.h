@@ -217,10 +217,11 @@ struct pass_park {
     struct timer timer;
 };
 
-// What an answer says about where things are, see pass_location.c.
+// What an answer says about where things are, or in an error about names, see pass_location.c.
 struct pass_location {
     bool is_used;        // the document's length is not the origin's
     bool is_open;        // it is being collected
+    bool is_error;       // for the names in it
     struct buf document; // as far as it has come
 };
 
@@ -388,6 +389,9 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Is it shown in part only, so that the head waits for the first bytes of the body?
 bool pass_listing_is_judged(const struct pass_state *p);
+// Has its principal rights on a part of the bucket only? Which names of it may be shown: pass_listing_may_show().
+bool pass_listing_is_limited(const struct request *r);
+bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
 // So many of the last bytes are of a name that is not whole yet.
 uint64_t pass_listing_pending(const struct pass_state *p);
 
@@ -477,6 +481,8 @@ enum err pass_xml_restore(struct pass_state *p) MUST_USE;
 
 // The answer's head has come: mends its Location, and decides whether its document is looked at.
 void pass_location_begin(struct pass_state *p);
+// The answer is an error whose names are judged: it is collected first.
+void pass_location_begin_error(struct pass_state *p);
 void pass_location_take(struct pass_state *p, struct span data); // while location.is_open
 void pass_location_end(struct pass_state *p); // the answer is over; harmless when not used
 

@@ -92,7 +92,13 @@ static enum err on_head(struct origin_relay *relay)
         !list_cache_expect(p->list_ask, relay->length)) {
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
     }
-    pass_location_begin(p);
+    if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
+        pass_listing_is_limited(p->request)) {
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // a page would have what is left out
+        pass_location_begin_error(p);
+    } else {
+        pass_location_begin(p);
+    }
     pass_direct_may_follow(p);
     if (pass_changes_any(p) && !p->is_streamed) {
         pass_outcome_settle(p);

@@ -36,7 +36,15 @@ enum step_result serve_step_parse(struct request *r)
     err = s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
                            &r->http->headers, &r->live->domains, &r->s3);
     if (err != ERR_OK) {
-        return request_fail(r, err, NULL);
+        struct s3_error_detail detail = {0};
+        const struct s3_param *part =
+            r->s3.has_part_number ? s3_param_find(&r->s3, "partNumber") : NULL;
+        if (err == ERR_INVALID_ARGUMENT && part != NULL) { // S3's words
+            detail.message = SPAN("Part number must be an integer between 1 and 10000, inclusive");
+            detail.argument_name = part->name;
+            detail.argument_value = part->value;
+        }
+        return request_fail(r, err, &detail);
     }
     r->origin = serve_find_origin(r->pw->proxy, r->live, r->s3.bucket, &r->origin_bucket);
     r->step = REQUEST_AUTHORIZE;

@@ -87,7 +87,7 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
 // source, SSE-C, expected owner, payer). Everything unknown (query parameter, method) routes to
 // S3_Unknown with flags that pass it through and, for methods other than GET and HEAD on a key,
 // invalidate. Errors: ERR_INVALID_URI (broken escape), ERR_KEY_TOO_LONG, ERR_INVALID_BUCKET_NAME,
-// ERR_INVALID_ARGUMENT (partNumber, negative max-keys), ERR_NO_MEMORY.
+// ERR_INVALID_ARGUMENT (partNumber), ERR_NO_MEMORY.
 enum err s3_request_parse(struct arena *arena, struct span method, struct span host,
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains,
@@ -199,6 +199,9 @@ struct s3_error_detail {
     struct span argument_name, argument_value;
 };
 
+// May this name be shown? It is valid during the call.
+typedef bool s3_list_names_fn(void *ctx, struct span name);
+
 // Appends the <Error> document (XML declaration first). Status is error_row(err)->status.
 void s3_error_render(enum err err, const struct s3_error_detail *detail, struct buf *out);
 
@@ -219,6 +222,11 @@ bool s3_error_unpack(struct arena *arena, struct span packed,
 // renders the document puts the client's there. Bounded. False: no S3 error.
 bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
                     bool *ret_names_key, bool *ret_names_bucket) MUST_USE;
+// Appends an <Error> document without the elements that name what may not be shown: another key, prefix or position,
+// or a resource that holds one. What `asked` says itself may be repeated. False: it is no error document, or all of it may
+// be shown; nothing is appended. Nothing is, either, where what is left is longer than 64 KiB.
+bool s3_error_hide(struct span document, const struct s3_request *asked, s3_list_names_fn *may_show,
+                   void *ctx, struct buf *out) MUST_USE;
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".
 const char *s3_status_reason(unsigned status);
 
@@ -265,9 +273,11 @@ struct s3_listing_query {
     bool encoding_url, fetch_owner;
 };
 // Continuation tokens made here are opaque: s3_listing_token() of the last name; decoded by this
-// call. ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token.
+// call. ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token; then `detail`
+// gets S3's message, and the argument's name and value.
 enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
-                          struct s3_listing_query *ret_query) MUST_USE;
+                          struct s3_listing_query *ret_query,
+                          struct s3_error_detail *detail) MUST_USE;
 void s3_listing_token(struct span last_name, struct buf *out);
 
 struct s3_listing_page {
@@ -457,18 +467,22 @@ void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan
 
 // --- s3_list_names.c: which names a listing shows, while its bytes pass ---------------------------
 
-// `name` is valid during the call.
-typedef bool s3_list_names_fn(void *ctx, struct span name);
+struct s3_list_element;
+
 struct s3_list_names {
+    const struct s3_request *asked;
     bool is_encoded, is_bad;
-    bool in_tag, in_common, in_name;
+    bool in_tag, in_common;
+    const struct s3_list_element *open; // whose text is read; NULL: of none
     uint64_t
         pending_bytes; // so many of those that were fed, the last ones, are of a name not judged yet
     size_t tag_len, text_len;
-    char tag[16], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX]; // a byte is a reference of 6 at most
+    char tag[128], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX]; // a byte is a reference of 6 at most
 };
-// `is_encoded`: names in percent coding were asked for.
-void s3_list_names_begin(struct s3_list_names *names, bool is_encoded);
+// `asked`, which lives as long: what it says itself may be repeated. NULL: nothing may. `is_encoded`: names in percent
+// coding were asked for.
+void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
+                         bool is_encoded);
 // False: there is a name that may not be shown, in this piece or in one before.
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx);

@@ -1,14 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names in a listing (keys and common prefixes), each judged before its bytes are passed on: an origin may
-// list what was not asked for. Pure; any thread; bounded by the struct.
+// The names in a listing, each judged before its bytes are passed on: an origin may list what was not asked for.
+// Pure; any thread; bounded by the struct.
 //
-// Takes <Key>NAME</Key> wherever it stands, and <Prefix>NAME</Prefix> in CommonPrefixes, in whatever pieces they
-// come. A name that is not plain text, or is longer than any, is a bad one.
+// Judged are keys and common prefixes; where the next page begins; and what the origin says was asked for, unless
+// that is what the request says. They come in whatever pieces. A name that is not plain text, or is
+// longer than any, is a bad one. A continuation token is judged where it is a plain name, as some origins'
+// are; one that looks encoded is taken for opaque.
 #include "s3/s3_private.h"
 
-void s3_list_names_begin(struct s3_list_names *names, bool is_encoded)
+enum name_kind {
+    NAME_LISTED,   // never empty
+    NAME_POSITION, // may be empty, as all that follow
+    NAME_TOKEN,
+    NAME_ECHO // of what the request says
+};
+
+struct s3_list_element {
+    const char *tag;
+    enum name_kind kind;
+    const char *param; // that it repeats
+};
+
+static const struct s3_list_element ELEMENTS[] = {
+    {"Key", NAME_LISTED, NULL},
+    {"NextMarker", NAME_POSITION, NULL},
+    {"NextKeyMarker", NAME_POSITION, NULL},
+    {"NextContinuationToken", NAME_TOKEN, NULL},
+    {"Prefix", NAME_ECHO, "prefix"},
+    {"Marker", NAME_ECHO, "marker"},
+    {"KeyMarker", NAME_ECHO, "key-marker"},
+    {"StartAfter", NAME_ECHO, "start-after"},
+    {"ContinuationToken", NAME_ECHO, "continuation-token"},
+};
+static const struct s3_list_element COMMON_PREFIX = {"Prefix", NAME_LISTED, NULL};
+
+void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
+                         bool is_encoded)
 {
-    *names = (struct s3_list_names){.is_encoded = is_encoded};
+    *names = (struct s3_list_names){.asked = asked, .is_encoded = is_encoded};
+}
+
+static const struct s3_list_element *element_find(const struct s3_list_names *names,
+                                                  struct span tag)
+{
+    for (size_t i = 0; i < ARRAY_LEN(ELEMENTS); i++) {
+        if (span_equal_cstr(tag, ELEMENTS[i].tag)) {
+            bool is_common = names->in_common && ELEMENTS[i].kind == NAME_ECHO &&
+                             span_equal_cstr(tag, COMMON_PREFIX.tag);
+            return is_common ? &COMMON_PREFIX : &ELEMENTS[i];
+        }
+    }
+    return NULL;
+}
+
+// Does it have the form of base64 or of a number, as opaque tokens do? Of what has a slash: letters of both cases and
+// digits, or padding.
+static bool is_opaque(struct span token)
+{
+    bool has_lower = false, has_upper = false, has_digit = false, has_slash = false;
+    for (size_t i = 0; i < token.len; i++) {
+        char c = token.ptr[i];
+        bool is_lower = c >= 'a' && c <= 'z', is_upper = c >= 'A' && c <= 'Z';
+        bool is_digit = c >= '0' && c <= '9';
+        if (!is_lower && !is_upper && !is_digit && c != '+' && c != '/' && c != '=' && c != '_' &&
+            c != '-') {
+            return false;
+        }
+        has_lower = has_lower || is_lower;
+        has_upper = has_upper || is_upper;
+        has_digit = has_digit || is_digit;
+        has_slash = has_slash || c == '/';
+    }
+    return !has_slash || span_ends_with(token, SPAN("=")) || (has_lower && has_upper && has_digit);
+}
+
+static bool is_allowed(const struct s3_list_names *names, struct span name,
+                       s3_list_names_fn *may_show, void *ctx)
+{
+    const struct s3_list_element *open = names->open;
+    const struct s3_param *said = open->param != NULL && names->asked != NULL
+                                      ? s3_param_find(names->asked, open->param)
+                                      : NULL;
+    return (said != NULL && span_equal(said->value, name)) ||
+           (open->kind == NAME_TOKEN && is_opaque(name)) || may_show(ctx, name);
 }
 
 // Which coding it has depends on the origin: not each heeds what was asked for.
@@ -16,11 +90,13 @@ static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void 
 {
     size_t len;
     if (names->text_len > sizeof(names->text) ||
-        !s3_xml_unescape((struct span){names->text, names->text_len}, names->name, &len) ||
-        len == 0) {
+        !s3_xml_unescape((struct span){names->text, names->text_len}, names->name, &len)) {
         return false;
     }
-    if (may_show(ctx, (struct span){names->name, len})) {
+    if (len == 0) {
+        return names->open->kind != NAME_LISTED;
+    }
+    if (is_allowed(names, (struct span){names->name, len}, may_show, ctx)) {
         return true;
     }
     for (size_t i = 0; i < len; i++) {
@@ -28,26 +104,42 @@ static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void 
     }
     return names->is_encoded &&
            span_uri_decode((struct span){names->name, len}, names->name, &len) &&
-           may_show(ctx, (struct span){names->name, len});
+           is_allowed(names, (struct span){names->name, len}, may_show, ctx);
+}
+
+// Without attributes, and without the prefix of its namespace. An element that is closed at once has no text.
+static struct span tag_name(struct span tag, bool *ret_is_end, bool *ret_is_closed)
+{
+    *ret_is_end = span_starts_with(tag, SPAN("/"));
+    *ret_is_closed = span_ends_with(tag, SPAN("/"));
+    tag = *ret_is_end ? span_after(tag, 1) : tag;
+    size_t len = 0;
+    while (len < tag.len && span_find(SPAN(" \t\r\n/"), tag.ptr[len]) == 5) {
+        len++;
+    }
+    tag.len = len;
+    size_t colon = span_find(tag, ':');
+    return colon < tag.len ? span_after(tag, colon + 1) : tag;
 }
 
 static void on_tag(struct s3_list_names *names, s3_list_names_fn *may_show, void *ctx)
 {
-    struct span tag = {names->tag, min_u64(names->tag_len, sizeof(names->tag))};
-    bool is_end =
-        span_equal_cstr(tag, "/Key") || (names->in_common && span_equal_cstr(tag, "/Prefix"));
-    if (is_end || names->in_name) {
-        names->is_bad = !is_end || !names->in_name || !judge(names, may_show, ctx);
-        names->in_name = false;
+    bool is_end, is_closed;
+    struct span tag =
+        tag_name((struct span){names->tag, min_u64(names->tag_len, sizeof(names->tag))}, &is_end,
+                 &is_closed);
+    const struct s3_list_element *element = element_find(names, tag);
+    if (names->open != NULL) {
+        names->is_bad = !is_end || element != names->open || !judge(names, may_show, ctx);
+        names->open = NULL;
         names->pending_bytes = names->is_bad ? names->pending_bytes : 0;
-    } else if (span_equal_cstr(tag, "Key") ||
-               (names->in_common && span_equal_cstr(tag, "Prefix"))) {
-        names->in_name = true;
+    } else if (element != NULL && is_end) {
+        names->is_bad = true;
+    } else if (element != NULL && !is_closed) {
+        names->open = element;
         names->text_len = 0;
     } else if (span_equal_cstr(tag, "CommonPrefixes")) {
-        names->in_common = true;
-    } else if (span_equal_cstr(tag, "/CommonPrefixes")) {
-        names->in_common = false;
+        names->in_common = !is_end && !is_closed;
     }
 }
 
@@ -58,10 +150,10 @@ bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_n
         size_t at = span_find(data, names->in_tag ? '>' : '<');
         size_t taken = min_u64(at + 1, data.len);
         struct span piece = {data.ptr, at};
-        names->pending_bytes += names->in_name ? taken : 0;
+        names->pending_bytes += names->open != NULL ? taken : 0;
         if (names->in_tag) {
             s3_list_append(names->tag, sizeof(names->tag), &names->tag_len, piece);
-        } else if (names->in_name) {
+        } else if (names->open != NULL) {
             s3_list_append(names->text, sizeof(names->text), &names->text_len, piece);
         }
         if (at < data.len) {

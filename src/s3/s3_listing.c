@@ -6,7 +6,7 @@
 // Clients send it back as it is; nothing in it is secret, and any name is a legal place to go on
 // from.
 #include "base/date.h"
-#include "s3/s3.h"
+#include "s3/s3_private.h"
 
 #define MAX_KEYS 1000u
 #define TOKEN_VERSION '1'
@@ -54,8 +54,35 @@ static struct span param_value(const struct s3_request *r, const char *name, boo
     return p != NULL ? p->value : (struct span){NULL, 0};
 }
 
+static enum err refuse(struct s3_error_detail *detail, const char *name, struct span value,
+                       const char *message)
+{
+    detail->argument_name = span_from_cstr(name);
+    detail->argument_value = value;
+    detail->message = span_from_cstr(message);
+    return ERR_INVALID_ARGUMENT;
+}
+
+// The words are S3's.
+static enum err parse_max_keys(struct span text, unsigned *ret_max_keys,
+                               struct s3_error_detail *detail)
+{
+    uint64_t value;
+    if (text.len == 0) {
+        return ERR_OK;
+    }
+    if (span_to_u64(text, &value)) {
+        *ret_max_keys = (unsigned)min_u64(value, MAX_KEYS);
+        return ERR_OK;
+    }
+    return refuse(detail, "max-keys", text,
+                  text.ptr[0] == '-' && span_to_u64(span_after(text, 1), &value)
+                      ? "Argument maxKeys must be an integer between 0 and 2147483647"
+                      : "Provided max-keys not an integer or within integer range");
+}
+
 enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
-                          struct s3_listing_query *ret_query)
+                          struct s3_listing_query *ret_query, struct s3_error_detail *detail)
 {
     check(r->operation == S3_ListObjects || r->operation == S3_ListObjectsV2);
     struct s3_listing_query q = {.v2 = r->operation == S3_ListObjectsV2,
@@ -63,17 +90,14 @@ enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
                                  .prefix = param_value(r, "prefix", NULL),
                                  .delimiter = param_value(r, "delimiter", NULL),
                                  .max_keys = MAX_KEYS};
-    struct span max_keys = param_value(r, "max-keys", NULL);
-    if (max_keys.len > 0) {
-        uint64_t value;
-        if (!span_to_u64(max_keys, &value)) {
-            return ERR_INVALID_ARGUMENT;
-        }
-        q.max_keys = (unsigned)min_u64(value, MAX_KEYS);
+    enum err err = parse_max_keys(param_value(r, "max-keys", NULL), &q.max_keys, detail);
+    if (err != ERR_OK) {
+        return err;
     }
     struct span encoding = param_value(r, "encoding-type", NULL);
     if (encoding.len > 0 && !span_equal_nocase(encoding, SPAN("url"))) {
-        return ERR_INVALID_ARGUMENT;
+        return refuse(detail, "encoding-type", encoding,
+                      "Invalid Encoding Method specified in Request");
     }
     q.encoding_url = encoding.len > 0;
 
@@ -89,9 +113,12 @@ enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
     q.continuation_token = param_value(r, "continuation-token", &q.has_continuation_token);
     q.after = q.start_after;
     if (q.continuation_token.len > 0) {
-        enum err err = token_decode(arena, q.continuation_token, &q.after);
+        err = token_decode(arena, q.continuation_token, &q.after);
         if (err != ERR_OK) {
-            return err;
+            return err == ERR_INVALID_ARGUMENT
+                       ? refuse(detail, "continuation-token", q.continuation_token,
+                                "The continuation token provided is incorrect")
+                       : err;
         }
     }
     *ret_query = q;

@@ -12,6 +12,12 @@
 // "20130524/us-east-1/s3/aws4_request"
 #define SIGV4_SCOPE_MAX (8 + 1 + SIGV4_REGION_MAX + 1 + SIGV4_SERVICE_MAX + sizeof("/aws4_request"))
 
+// What follows the first `offset` bytes, of which there are so many.
+static inline struct span span_after(struct span s, size_t offset)
+{
+    return (struct span){s.ptr + offset, s.len - offset};
+}
+
 // 32 bytes; `ret_mac` may be `key`.
 void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
 

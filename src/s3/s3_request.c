@@ -214,11 +214,6 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
 
 // --- Host ----------------------------------------------------------------------------------------
 
-static struct span span_after(struct span s, size_t offset)
-{
-    return (struct span){s.ptr + offset, s.len - offset};
-}
-
 // Cuts ":port" off; false when what follows the colon is not a port.
 static bool host_cut_port(struct span *host)
 {
@@ -720,13 +715,6 @@ static enum err read_params(struct s3_request *r)
         for (unsigned i = 0; i < r->param_count; i++) {
             r->has_response_overrides =
                 r->has_response_overrides || span_starts_with(r->params[i].name, SPAN("response-"));
-        }
-    }
-    if ((r->flags & S3_OP_LISTING) != 0) {
-        p = s3_param_find(r, "max-keys");
-        uint64_t max_keys;
-        if (p != NULL && p->value.len > 0 && !span_to_u64(p->value, &max_keys)) {
-            return ERR_INVALID_ARGUMENT;
         }
     }
     return ERR_OK;

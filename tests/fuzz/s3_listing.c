@@ -21,6 +21,7 @@ static void check_token(struct arena *arena, struct span name)
     struct headers headers = {0};
     struct s3_request r;
     struct s3_listing_query q;
+    struct s3_error_detail detail = {0};
     buf_init(&b, 1 << 16);
     buf_append_cstr(&b, "/bkt?list-type=2&continuation-token=");
     struct buf token;
@@ -30,7 +31,7 @@ static void check_token(struct arena *arena, struct span name)
     if (name.len > 0 && name.len <= S3_KEY_MAX && buf_ok(&b) &&
         s3_request_parse(arena, SPAN("GET"), SPAN("127.0.0.1"), buf_span(&b), &headers, NULL, &r) ==
             ERR_OK) {
-        check(s3_listing_parse(arena, &r, &q) == ERR_OK && span_equal(q.after, name));
+        check(s3_listing_parse(arena, &r, &q, &detail) == ERR_OK && span_equal(q.after, name));
     }
     buf_done(&token);
     buf_done(&b);
@@ -74,6 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     struct headers headers = {0};
     struct s3_request r;
     struct s3_listing_query q;
+    struct s3_error_detail detail = {0};
     struct buf target;
     buf_init(&target, 1 << 16);
     if (len < 8192 && span_split(&rest, '\n', &query)) {
@@ -82,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         if (s3_request_parse(arena, SPAN("GET"), SPAN("127.0.0.1"), buf_span(&target), &headers,
                              NULL, &r) == ERR_OK &&
             (r.operation == S3_ListObjects || r.operation == S3_ListObjectsV2) &&
-            s3_listing_parse(arena, &r, &q) == ERR_OK) {
+            s3_listing_parse(arena, &r, &q, &detail) == ERR_OK) {
             check(q.max_keys <= 1000);
             check_page(&q, rest);
         }

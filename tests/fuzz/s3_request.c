@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
             }
             if ((r.flags & S3_OP_LISTING) != 0) {
                 struct s3_listing_query q;
-                if (s3_listing_parse(arena, &r, &q) == ERR_OK) {
+                if (s3_listing_parse(arena, &r, &q, &(struct s3_error_detail){0}) == ERR_OK) {
                     check(q.max_keys <= 1000);
                 }
             }

@@ -931,9 +931,10 @@ class _Connection:
         try:
             max_keys = int(query.get("max-keys", "1000") or 1000)
         except ValueError:
-            raise S3Error(400, "InvalidArgument") from None
+            max_keys = -1
         if max_keys < 0:
-            raise S3Error(400, "InvalidArgument")
+            raise S3Error(400, "InvalidArgument", extra="<ArgumentName>max-keys</ArgumentName>"
+                          f"<ArgumentValue>{escape(query['max-keys'])}</ArgumentValue>")
         max_keys = min(max_keys, 1000)
         token = query.get("continuation-token") if v2 else None
         after = query.get("start-after", "") if v2 else query.get("marker", "")

@@ -136,6 +136,8 @@ def test_start_after_and_limits(lister):
     for bad in ("list-type=2&max-keys=-1", "list-type=2&max-keys=abc", "max-keys=-5"):
         reply = lister.list(bad)
         assert (reply.status, reply.code) == (400, "InvalidArgument"), (bad, reply)
+        text = bytes(reply.body).decode()
+        assert element(text, "ArgumentName") == "max-keys" and element(text, "ArgumentValue") == bad.split("=")[-1]
 
 
 def test_bucket_operations(lister):

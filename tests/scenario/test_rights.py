@@ -326,3 +326,49 @@ def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
         alice = Caller(guarded, "ALICE")
         body = bytes(cut.value.reply.body)
         assert b"thei" not in body and b"</Contents>" in body, body[-200:]
+
+
+def raw(status, document):
+    body = document.encode()
+    return f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+POSITION = "<NextMarker>{}</NextMarker>", "<NextKeyMarker>{}</NextKeyMarker>", "<NextContinuationToken>{}</NextContinuationToken>"
+ECHO = "<Marker>{}</Marker>", "<Prefix>{}</Prefix>", "<StartAfter>{}</StartAfter>", "<ContinuationToken>{}</ContinuationToken>"
+
+
+@pytest.mark.parametrize("element", POSITION + ECHO)
+def test_a_position_names_no_other_key(guarded, generous, element):
+    """Where the next page begins may be a name that the page itself does not show."""
+    alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
+    target = ("/bkt?list-type=2&start-after=other%2F0&continuation-token=other%2F0" if "Token" in element or "Start" in element
+              else "/bkt?versions&key-marker=other%2F0" if "Key" in element else "/bkt?marker=other%2F0") + "&prefix=mine%2F"
+    for name, may in (("theirs/key", False), ("mine/b", True), ("", True), ("other/0", element in ECHO and "Prefix" not in element),
+                      ("1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=", "Token" in element and "Next" in element)):
+        answer = raw("200 OK", "<ListBucketResult><Contents><Key>mine/a</Key><Size>1</Size></Contents>"
+                     f"{element.format(name)}</ListBucketResult>")
+        generous.fault(None, "raw", answer)
+        reply = alice.ask("GET", target)
+        if may:
+            assert reply.status == 200 and answer.endswith(bytes(reply.body)), (element, name, reply)
+        else:
+            judge_denied(reply, "AccessDenied")
+        generous.fault(None, "raw", answer)
+        assert root.ask("GET", target).status == 200
+
+
+@pytest.mark.parametrize("target,own", [("/bkt?prefix=mine%2F", "<Prefix>mine/</Prefix>"), ("/bkt/mine/k?acl", "<Key>mine/k</Key>"),
+                                        ("/bkt?prefix=mine%2F&uploads", "<Resource>/bkt</Resource>")])
+def test_an_error_names_no_other_key(guarded, generous, target, own):
+    alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
+    error = "<Error><Code>Odd</Code><Message>m</Message>{}<RequestId>1</RequestId></Error>"
+    for other in ("<Key>theirs/key</Key>", "<Resource>/bkt/theirs/key</Resource>", "<NextMarker>theirs/key</NextMarker>"):
+        for who, shown in ((alice, own), (root, own + other)):
+            generous.fault(None, "raw", raw("409 Conflict", error.format(own + other)))
+            reply = who.ask("GET", target)
+            assert reply.status == 409 and bytes(reply.body).endswith(error.format(shown).encode()), reply
+    generous.fault(None, "raw", raw("409 Conflict", error.format(own)))
+    assert bytes(alice.ask("GET", target).body) == error.format(own).encode()
+    generous.fault(None, "raw", raw("409 Conflict", error.format("<Key>theirs/key</Key>" + "x" * 70000)))
+    reply = alice.ask("GET", target)
+    assert reply.status == 409 and b"theirs" not in bytes(reply.body)

@@ -9,6 +9,7 @@
 #include "test.h"
 
 static unsigned shown;
+static const struct s3_request *asked; // NULL: nothing is known of the request
 
 static bool may_show(void *ctx, struct span name)
 {
@@ -25,7 +26,7 @@ static size_t judged(const char *document, bool is_encoded, size_t step)
     struct span rest = span_from_cstr(document);
     size_t fed = 0;
     shown = 0;
-    s3_list_names_begin(&names, is_encoded);
+    s3_list_names_begin(&names, asked, is_encoded);
     while (rest.len > 0) {
         struct span piece = {rest.ptr, rest.len < step ? rest.len : step};
         if (!s3_list_names_feed(&names, piece, may_show, prefix)) {
@@ -39,7 +40,8 @@ static size_t judged(const char *document, bool is_encoded, size_t step)
 }
 
 #define HEAD                                                                                       \
-    "<?xml version=\"1.0\"?><ListBucketResult><Prefix>other</Prefix><NextMarker>n</NextMarker>"    \
+    "<?xml "                                                                                       \
+    "version=\"1.0\"?><ListBucketResult><Name>other</Name><Prefix/><NextMarker></NextMarker>"      \
     "<Contents><Key>m/\xc3\xa9 a</Key><Size>1</Size></Contents>"
 
 Test(s3_list_names, wherever_they_are_cut)
@@ -89,4 +91,56 @@ Test(s3_list_names, names_of_any_length)
     cr_assert_eq(judged(document, false, 100), end + 6);
     memcpy(document + end, "k</Key>", sizeof("k</Key>"));
     cr_assert_leq(judged(document, false, 100), strlen("<Key>"));
+}
+
+// Positions and what is said of the request are judged like keys, but what the request says itself may be repeated.
+Test(s3_list_names, positions_and_echoes)
+{
+    static struct s3_request r;
+    struct arena *arena = arena_new(1 << 20);
+    struct headers headers = {0};
+    cr_assert_eq(s3_request_parse(arena, SPAN("GET"), SPAN("127.0.0.1"),
+                                  SPAN("/b?list-type=2&prefix=z%2F&start-after=z%20a&marker=zz&"
+                                       "continuation-token=z.1&key-marker=z/k"),
+                                  &headers, NULL, &r),
+                 ERR_OK);
+    static const char *const GOOD[] = {
+        "<NextMarker>m/\xc3\xa9 k</NextMarker>",
+        "<NextKeyMarker/>",
+        "<NextKeyMarker></NextKeyMarker>",
+        "<Prefix>z/</Prefix>",
+        "<Marker>zz</Marker>",
+        "<Marker>m/%C3%A9+k</Marker>",
+        "<StartAfter>z+a</StartAfter>",
+        "<KeyMarker>z%2Fk</KeyMarker>",
+        "<ContinuationToken>z.1</ContinuationToken>",
+        "<NextContinuationToken>1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=</"
+        "NextContinuationToken>",
+        "<NextContinuationToken>550e8400-e29b-41d4-a716-446655440000</NextContinuationToken>",
+        "<NextContinuationToken>m/\xc3\xa9 k.txt</NextContinuationToken>",
+        "<s3:Key xml:space='preserve'>m/\xc3\xa9 k</s3:Key >"};
+    static const char *const BAD[] = {"<NextMarker>theirs</NextMarker>",
+                                      "<NextKeyMarker>zz</NextKeyMarker>",
+                                      "<Prefix>zz</Prefix>",
+                                      "<Marker>z/</Marker>",
+                                      "<StartAfter>m</StartAfter>",
+                                      "<KeyMarker>other/k</KeyMarker>",
+                                      "<ContinuationToken>z.2</ContinuationToken>",
+                                      "<NextContinuationToken>theirs/key</NextContinuationToken>",
+                                      "<NextContinuationToken>theirs.txt</NextContinuationToken>",
+                                      "<Key a='b'>theirs</Key>",
+                                      "<s3:Key>theirs</s3:Key>",
+                                      "<CommonPrefixes><Prefix>z/</Prefix></CommonPrefixes>"};
+    asked = &r;
+    for (size_t step = 1; step < 50; step++) {
+        for (size_t i = 0; i < ARRAY_LEN(GOOD); i++) {
+            cr_assert_eq(judged(GOOD[i], true, step), strlen(GOOD[i]), "%s step %zu", GOOD[i],
+                         step);
+        }
+        for (size_t i = 0; i < ARRAY_LEN(BAD); i++) {
+            cr_assert_lt(judged(BAD[i], true, step), strlen(BAD[i]), "%s step %zu", BAD[i], step);
+        }
+    }
+    asked = NULL;
+    arena_free(arena);
 }

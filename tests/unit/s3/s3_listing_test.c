@@ -13,6 +13,8 @@ static struct s3_request r;
 static struct s3_listing_query q;
 static struct buf out;
 
+static struct s3_error_detail detail;
+
 static enum err parse(const char *target)
 {
     arena_free(arena);
@@ -21,7 +23,8 @@ static enum err parse(const char *target)
     cr_assert_eq(s3_request_parse(arena, SPAN("GET"), SPAN("127.0.0.1"), span_from_cstr(target),
                                   &headers, NULL, &r),
                  ERR_OK);
-    return s3_listing_parse(arena, &r, &q);
+    detail = (struct s3_error_detail){0};
+    return s3_listing_parse(arena, &r, &q, &detail);
 }
 
 static const char *render(const struct s3_listing_page *page)
@@ -51,6 +54,31 @@ Test(s3_listing, defaults_and_bounds)
     cr_assert_eq(parse("/b?encoding-type=base64"), ERR_INVALID_ARGUMENT);
     cr_assert_eq(parse("/b?list-type=2&fetch-owner=true&start-after=&delimiter="), ERR_OK);
     cr_assert(q.fetch_owner && !q.has_start_after && q.after.len == 0);
+}
+
+// A refused argument is named in S3's own words.
+Test(s3_listing, refused_arguments)
+{
+    static const struct {
+        const char *query, *name, *value, *message;
+    } cases[] = {
+        {"max-keys=-1", "max-keys", "-1",
+         "Argument maxKeys must be an integer between 0 and 2147483647"},
+        {"list-type=2&max-keys=ten", "max-keys", "ten",
+         "Provided max-keys not an integer or within integer range"},
+        {"max-keys=-", "max-keys", "-", "Provided max-keys not an integer or within integer range"},
+        {"encoding-type=base64", "encoding-type", "base64",
+         "Invalid Encoding Method specified in Request"},
+        {"list-type=2&continuation-token=zz", "continuation-token", "zz",
+         "The continuation token provided is incorrect"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char target[100];
+        (void)snprintf(target, sizeof(target), "/b?%s", cases[i].query);
+        cr_assert_eq(parse(target), ERR_INVALID_ARGUMENT);
+        cr_assert(span_equal_cstr(detail.argument_name, cases[i].name));
+        cr_assert(span_equal_cstr(detail.argument_value, cases[i].value));
+        cr_assert(span_equal_cstr(detail.message, cases[i].message));
+    }
 }
 
 Test(s3_listing, positions_and_tokens)
