@@ -403,16 +403,19 @@ static bool one_range(const struct response_head *h, struct content_range *ret_r
            parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
-// An answer that contradicts itself or names bytes that were not asked for is a lie. One that is true but says less
-// than a fill must know (no range, another unit, no total, fewer bytes than asked for) is passed on uncached.
+// An answer that names no bytes, contradicts itself or names bytes that were not asked for is a lie. One that is true
+// but says less than a fill must know (no total, fewer bytes than asked for) is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
     struct content_range range;
     uint64_t asked_first = asked->has_range ? asked->first : 0;
     uint64_t asked_last = asked->has_range ? asked->last : UINT64_MAX;
-    if (asked->head || !one_range(h, &range)) {
+    if (asked->head) {
         return ERR_ORIGIN_UNFIT;
+    }
+    if (!one_range(h, &range)) {
+        return ERR_ORIGIN_PROTOCOL;
     }
     if (range.first != asked_first || range.last > asked_last || range.last < range.first ||
         range.last >= INT64_MAX || (range.has_total && range.last >= range.total) ||

@@ -66,7 +66,7 @@ struct response_answer {
 // A 200 or 206 against what was asked: status, range, length and ETag must be the ones asked for.
 // ERR_ORIGIN_CHANGED: another ETag than If-Match named. ERR_ORIGIN_UNFIT: it may be true, but no cache can be filled
 // by it: no length, the whole object to a range, a range without a total or shorter than asked.
-// ERR_ORIGIN_PROTOCOL: it contradicts itself, or names bytes that were not asked for.
+// ERR_ORIGIN_PROTOCOL: it contradicts itself, or names no bytes, or bytes that were not asked for.
 enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer) MUST_USE;
 // Is the body a part of one version that can be named, or all of it? Its ETag and first byte.

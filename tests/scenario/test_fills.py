@@ -332,9 +332,7 @@ def test_a_lying_reply_is_never_believed(start, origin, word):
                 if isinstance(error, Truncated):
                     judge_truncated(error.reply, origin, "a", span[0] or 0)
                 continue
-            if reply.status == 206 and reply.span is None:          # passed on as it is
-                assert bytes(reply.body) == origin.bytes_of("a", span[0], span[1] - span[0] + 1)
-            elif reply.status in (200, 206):
+            if reply.status in (200, 206):
                 judge(reply, origin, "a", span[0] or 0 if reply.status == 206 else 0)
             else:
                 assert reply.status in (500, 503), (word, reply)
