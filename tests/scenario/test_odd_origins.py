@@ -323,6 +323,20 @@ def test_a_range_of_unknown_total_passes_through(start, origin, text):
         assert client.get("a", 0, 9).header("content-range").lower() == "bytes 0-9/*"
 
 
+def test_a_range_that_is_shorter_than_asked_passes_through(start, origin):
+    """An origin may send less than was asked for (RFC 9110, 15.3.7); Content-Range says so."""
+    origin.put("a", SIZE)
+    origin.fault("a", "raw", f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\n"
+                 f"Content-Range: bytes 0-99/{SIZE}\r\nContent-Length: 100\r\n\r\n".encode()
+                 + origin.bytes_of("a", 0, 100), times=None)
+    server = start(origin)
+    with server.client() as client:
+        for _ in range(2):
+            reply = client.get("a", 0, 999)
+            assert reply.status == 206 and reply.header("content-range") == f"bytes 0-99/{SIZE}", reply
+            judge(reply, origin, "a", 0, 100)
+
+
 @pytest.mark.parametrize("text", ["BYTES {0}-{1}/{2}", "bytes  {0}-{1}/{2}", "bytes\t{0}-{1}/{2}", "bytes 00{0}-00{1}/00{2}"])
 def test_other_spellings_of_a_range_are_stored(start, origin, engine, text):
     origin.put("a", SIZE)

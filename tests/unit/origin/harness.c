@@ -312,6 +312,7 @@ static enum err on_relay_head(struct origin_relay *r)
     t->run->heads++;
     t->run->status = r->status;
     t->run->has_length = r->has_length;
+    t->run->names_part = r->part_etag.len > 0;
     t->run->length = r->length;
     for (unsigned i = 0; i < r->headers_answered.count; i++) {
         const struct header *header = &r->headers_answered.items[i];

@@ -73,7 +73,7 @@ struct relay_run {
     // answered
     enum err err;
     unsigned status, heads, ends, uploads;
-    bool has_length;
+    bool has_length, names_part;
     uint64_t length;
     struct buf answer_headers; // "Name: value\n"...
     struct buf answer;

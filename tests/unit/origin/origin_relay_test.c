@@ -230,3 +230,36 @@ Test(origin_relay, lies)
     }
     rig_end(&rig);
 }
+
+// What came packed because the client accepts that is not continued by a request of ours, which would not.
+Test(origin_relay, what_is_packed_for_a_client_names_no_part)
+{
+    static const struct {
+        const char *accepts;
+        bool is_packed, names_part;
+    } cases[] = {{NULL, false, true},
+                 {NULL, true, true}, // stored like that, whoever asks
+                 {"Accept-Encoding: gzip", false, true},
+                 {"Accept-Encoding: gzip", true, false}};
+    struct server_row rows[ARRAY_LEN(cases)] = {{0}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        rows[i].answer =
+            cases[i].is_packed
+                ? "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nx-amz-id-2: 1\r\nContent-Encoding: gzip\r\n"
+                  "Content-Length: 2\r\n\r\nab"
+                : "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nx-amz-id-2: 1\r\nContent-Length: 2\r\n\r\nab";
+    }
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct relay_run run = {.method = "GET", .target = "/bkt/k", .headers = {cases[i].accepts}};
+        relay_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, ERR_OK);
+        cr_assert_eq(run.names_part, cases[i].names_part, "%zu", i);
+        cr_assert(rig_asked(&rig, (unsigned)i,
+                            cases[i].accepts != NULL ? "Accept-Encoding: gzip\r\n"
+                                                     : "Accept-Encoding: identity\r\n"));
+        relay_run_done(&run);
+    }
+    rig_end(&rig);
+}
