@@ -42,6 +42,9 @@ void headers_index_build(struct headers_index *index, const struct headers *head
 {
     check(headers->count <= HEADERS_MAX);
     index->headers = headers;
+    if (headers->count <= HEADERS_INDEX_WALKED) {
+        return;
+    }
     memset(index->first, 0xff, sizeof(index->first));
     for (unsigned i = headers->count; i-- > 0;) { // from the back, so that chains keep the order
         uint16_t *first = &index->first[bucket_of(headers->items[i].name)];
@@ -50,10 +53,23 @@ void headers_index_build(struct headers_index *index, const struct headers *head
     }
 }
 
-static unsigned walk(const struct headers_index *index, unsigned position, struct span name)
+static inline bool is_named(const struct headers *headers, unsigned position, struct span name)
 {
-    while (position != HEADERS_INDEX_NONE &&
-           !span_equal_nocase(index->headers->items[position].name, name)) {
+    const struct span *have = &headers->items[position].name;
+    return have->len == name.len && span_equal_nocase(*have, name);
+}
+
+static unsigned walk_list(const struct headers *headers, unsigned position, struct span name)
+{
+    while (position < headers->count && !is_named(headers, position, name)) {
+        position++;
+    }
+    return position < headers->count ? position : HEADERS_INDEX_NONE;
+}
+
+static unsigned walk_chain(const struct headers_index *index, unsigned position, struct span name)
+{
+    while (position != HEADERS_INDEX_NONE && !is_named(index->headers, position, name)) {
         position = index->next[position];
     }
     return position;
@@ -61,10 +77,15 @@ static unsigned walk(const struct headers_index *index, unsigned position, struc
 
 unsigned headers_index_find(const struct headers_index *index, struct span name)
 {
-    return walk(index, index->first[bucket_of(name)], name);
+    return index->headers->count <= HEADERS_INDEX_WALKED
+               ? walk_list(index->headers, 0, name)
+               : walk_chain(index, index->first[bucket_of(name)], name);
 }
 
 unsigned headers_index_next(const struct headers_index *index, unsigned position)
 {
-    return walk(index, index->next[position], index->headers->items[position].name);
+    struct span name = index->headers->items[position].name;
+    return index->headers->count <= HEADERS_INDEX_WALKED
+               ? walk_list(index->headers, position + 1, name)
+               : walk_chain(index, index->next[position], name);
 }

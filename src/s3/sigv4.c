@@ -297,7 +297,7 @@ static void put_header_value(struct sink *sink, struct span value, bool keeps_ta
 {
     value = span_trim(value);
     size_t begin = 0;
-    for (size_t i = 0; i < value.len; i++) {
+    for (size_t i = keeps_tabs ? span_find(value, ' ') : 0; i < value.len; i++) {
         if (!is_folded(value.ptr[i], keeps_tabs)) {
             continue;
         }
@@ -626,11 +626,12 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
     const struct headers *headers = index->headers;
-    bool is_signed[HEADERS_MAX] = {false};
+    bool is_signed[HEADERS_MAX];
     unsigned count = 0;
     bool host_signed = false;
     struct span rest = list;
     struct span name;
+    memset(is_signed, 0, headers->count * sizeof(is_signed[0]));
     while (span_split(&rest, ';', &name)) {
         unsigned i = headers_index_find(index, name);
         if (count++ == HEADERS_MAX || name.len == 0 || (i != HEADERS_INDEX_NONE && is_signed[i])) {
@@ -691,7 +692,7 @@ static bool holds_escaped_slash(struct span path)
 static bool any_value_holds_tab(const struct headers *headers)
 {
     for (unsigned i = 0; i < headers->count; i++) {
-        struct span value = span_trim(headers->items[i].value);
+        struct span value = headers->items[i].value;
         if (span_find(value, '\t') < value.len) {
             return true;
         }
@@ -716,7 +717,7 @@ static struct path_form forms_pick(struct forms forms, unsigned i, bool *ret_kee
     i >>= forms.has_plus;
     bool decodes_slash = forms.has_slash && (i & 1u) != 0;
     i >>= forms.has_slash;
-    *ret_keeps_tabs = i != 0;
+    *ret_keeps_tabs = i != 0 || !forms.has_tab; // without one there is less to look for
     return (struct path_form){plus_as_space, !decodes_slash};
 }
 
