@@ -300,9 +300,18 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
     if (first != NULL && home_given_precedes(&first->given, version, fill->asked_us)) {
         return false;
     }
+    if (first != NULL && fill->object != NULL &&
+        (home_redescribed_outdates(&first->redescribed, fill->object) ||
+         home_given_outdates(&first->given, fill->object))) {
+        return false;
+    }
     if (first == NULL && fill->object != NULL &&
         (sub->ask.object == NULL || !fill_same_version(fill->object, sub->ask.object))) {
         return false;
+    }
+    if (first == NULL && fill->object != NULL && !sub->ask.has_sent &&
+        !fill_same_headers(fill->object, sub->ask.object)) {
+        return false; // it would be given the run's headers
     }
     uint64_t at = max_u64(sub->ask.first_byte, fill->first_byte) - fill->first_byte;
     uint64_t chunk = at / CHUNK_SIZE;

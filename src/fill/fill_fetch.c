@@ -298,11 +298,29 @@ static void fill_expect_chunks(struct fill *fill)
     check(fill->chunks != NULL);
 }
 
-enum err fill_take_head(struct fill *fill)
+// What the answer describes. Runs of one version that was asked for carry its headers, whatever their own
+// answers say: else a reply's headers would depend on where in the object it begins. Only a revalidation
+// finds out that they have changed.
+static struct store_object *fill_head_version(const struct fill *fill)
 {
     const struct origin_fetch *f = &fill->fetch;
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
+    if (object != NULL && fill->object != NULL) {
+        struct store_object *described = fill_version_described_by(object, fill->object);
+        store_object_unref(object);
+        return described;
+    }
+    if (object != NULL) {
+        object->learnt_us = fill->asked_us;
+    }
+    return object;
+}
+
+enum err fill_take_head(struct fill *fill)
+{
+    const struct origin_fetch *f = &fill->fetch;
+    struct store_object *object = fill_head_version(fill);
     if (object == NULL) {
         return ERR_ORIGIN_UNFIT;
     }

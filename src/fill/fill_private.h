@@ -23,6 +23,7 @@
     8u // in a set: of two runs of one object hardly ever one drives out the other
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
+#define FILL_REDESCRIBED 1024u
 // Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for
 // what comes above that.
 #define FILL_QUEUE_MAX STORE_RUN_MAX
@@ -84,6 +85,12 @@ struct given_slot {
     struct home_given given;
 };
 
+struct redescribed_slot {
+    struct hash128 hash;
+    struct home_redescribed last; // of this key
+    uint64_t any_us; // when the last of the keys was redescribed that gave way to others
+};
+
 struct fill_worker {
     struct fill_room *room;
     struct store *store;
@@ -99,7 +106,8 @@ struct fill_worker {
     unsigned learning;         // HEADs for checksums that nobody waits for, of all its homes
     const struct origin *mute; // such a HEAD has failed there lately; compared only
     uint64_t mute_until_us;
-    struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
+    struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
+    struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
     unsigned unsure; // deletes of what nobody could look at, of all its homes
 };
@@ -257,6 +265,13 @@ static inline bool fill_same_version(const struct store_object *a, const struct 
     return a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
+// And with the same headers, as far as both say.
+static inline bool fill_same_headers(const struct store_object *a, const struct store_object *b)
+{
+    return fill_same_version(a, b) &&
+           (a->headers.len == 0 || b->headers.len == 0 || fill_version_is_alike(a, b));
+}
+
 // What the origin told one who asked with `asked` is true for one with `other`, too: it is about the
 // way to the origin, or they are the same there (rule 22).
 static inline bool fill_error_is_shared(enum err err, const struct sigv4_credentials *asked,
@@ -280,6 +295,23 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
 {
     bool is_given = version != 0 && version == given->version;
     return !is_given && asked_us <= max_u64(given->any_until_us, given->until_us);
+}
+
+// Was somebody given the version of `object` with headers that were learnt later, and are others?
+static inline bool home_given_outdates(const struct home_given *given,
+                                       const struct store_object *object)
+{
+    return given->version == version_hash(object) && given->learnt_us > 0 &&
+           object->learnt_us <= given->learnt_us &&
+           fill_version_headers_hash(object) != given->headers;
+}
+
+// Does `object` have headers that its version has had once, and has no more?
+static inline bool home_redescribed_outdates(const struct home_redescribed *redescribed,
+                                             const struct store_object *object)
+{
+    return redescribed->at_us > 0 && object->learnt_us <= redescribed->at_us &&
+           fill_version_headers_hash(object) != redescribed->headers;
 }
 
 // --- fill.c --------------------------------------------------------------------------------------

@@ -81,27 +81,42 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
     return object;
 }
 
-struct store_object *fill_version_with_checksums(const struct store_object *object,
-                                                 struct span checksums)
+// All headers but the checksums.
+static struct span plain_headers(const struct store_object *object)
+{
+    struct span plain = object->headers;
+    plain.len -= fill_version_checksums(plain).len;
+    return plain;
+}
+
+// `object` as `described` describes it, with these checksums.
+static struct store_object *put_together(const struct store_object *object,
+                                         const struct store_object *described,
+                                         struct span checksums)
 {
     struct buf rendered;
     buf_init(&rendered, STORE_HEADERS_MAX);
-    struct span own = object->headers;
-    own.len -= fill_version_checksums(own).len;
-    buf_append_span(&rendered, own);
+    buf_append_span(&rendered, plain_headers(described));
     buf_append_span(&rendered, checksums);
     struct store_object *copy = NULL;
     if (buf_ok(&rendered)) {
         copy =
             store_object_new(object->hash, object->realm, object->bucket, object->key, object->etag,
-                             object->version_id, buf_span(&rendered), object->size_bytes,
-                             object->block_size_bytes, object->last_modified);
+                             described->version_id, buf_span(&rendered), object->size_bytes,
+                             object->block_size_bytes, described->last_modified);
     }
     if (copy != NULL) {
-        copy->generation = object->generation;
+        copy->generation = described->generation;
+        copy->learnt_us = described->learnt_us;
     }
     buf_done(&rendered);
     return copy;
+}
+
+struct store_object *fill_version_with_checksums(const struct store_object *object,
+                                                 struct span checksums)
+{
+    return put_together(object, object, checksums);
 }
 
 struct store_sums fill_version_sums(struct span checksums)
@@ -109,4 +124,87 @@ struct store_sums fill_version_sums(struct span checksums)
     struct store_sums sums = {0};
     sums.len = (uint8_t)s3_sums_pack(checksums, sums.bytes);
     return sums;
+}
+
+struct store_object *fill_version_described_by(const struct store_object *object,
+                                               const struct store_object *described)
+{
+    struct span checksums = fill_version_checksums(object->headers);
+    return put_together(object, described,
+                        checksums.len > 0 ? checksums : fill_version_checksums(described->headers));
+}
+
+// --- two answers about one version ---------------------------------------------------------------
+
+struct header_line {
+    struct span name, value;
+};
+
+static bool next_line(struct span *rest, struct header_line *ret)
+{
+    struct span line;
+    if (rest->len == 0 || !span_split(rest, '\n', &line)) {
+        return false;
+    }
+    size_t colon = span_find(line, ':');
+    ret->name = (struct span){line.ptr, colon};
+    ret->value = colon < line.len
+                     ? span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1})
+                     : (struct span){NULL, 0};
+    return true;
+}
+
+enum header_presence { HEADER_ABSENT, HEADER_OTHER, HEADER_SAME };
+
+static enum header_presence look_for(struct span headers, const struct header_line *wanted)
+{
+    enum header_presence found = HEADER_ABSENT;
+    struct header_line line;
+    while (found != HEADER_SAME && next_line(&headers, &line)) {
+        if (span_equal_nocase(line.name, wanted->name)) {
+            found = span_equal(line.value, wanted->value) ? HEADER_SAME : HEADER_OTHER;
+        }
+    }
+    return found;
+}
+
+static bool is_expires(struct span name)
+{
+    return span_equal_nocase(name, SPAN("Expires"));
+}
+
+static bool is_tag_count(struct span name)
+{
+    return span_equal_nocase(name, SPAN("x-amz-tagging-count"));
+}
+
+static bool has_all_of(struct span headers, struct span wanted)
+{
+    struct header_line line;
+    bool has = true;
+    while (has && next_line(&wanted, &line)) {
+        enum header_presence found = look_for(headers, &line);
+        has = found == HEADER_SAME || (found == HEADER_OTHER && is_expires(line.name)) ||
+              (found == HEADER_ABSENT && is_tag_count(line.name));
+    }
+    return has;
+}
+
+bool fill_version_is_alike(const struct store_object *a, const struct store_object *b)
+{
+    struct span left = plain_headers(a), right = plain_headers(b);
+    return span_equal(left, right) || (has_all_of(left, right) && has_all_of(right, left));
+}
+
+uint64_t fill_version_headers_hash(const struct store_object *object)
+{
+    struct span rest = plain_headers(object);
+    struct header_line line;
+    uint64_t sum = 0;
+    while (next_line(&rest, &line)) {
+        if (!is_expires(line.name) && !is_tag_count(line.name)) {
+            sum += hash64(line.value.ptr, line.value.len, hash64(line.name.ptr, line.name.len, 0));
+        }
+    }
+    return sum;
 }

@@ -4,6 +4,7 @@
 #define FOREBAY_FILL_FILL_VERSION_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/bytes.h"
 
@@ -28,5 +29,15 @@ struct store_object *fill_version_with_checksums(const struct store_object *obje
                                                  struct span checksums);
 // What an index record keeps of such lines. A len of 0: nothing is known.
 struct store_sums fill_version_sums(struct span checksums);
+// Returns `object`, an answer about the version `described`, with that version's headers. Its checksums
+// are its own, or those of `described` where it names none. NULL when they do not fit.
+struct store_object *fill_version_described_by(const struct store_object *object,
+                                               const struct store_object *described);
+// Do two answers describe one upload of one version? True if both replay the same headers. Ignores the
+// order of the headers, checksums, a tag count that one of them lacks (HEAD may leave it out) and the
+// value of Expires (web servers compute it for each answer).
+bool fill_version_is_alike(const struct store_object *a, const struct store_object *b);
+// Returns a hash of the headers, which is the same for answers that are alike.
+uint64_t fill_version_headers_hash(const struct store_object *object);
 
 #endif

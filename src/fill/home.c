@@ -58,6 +58,7 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 static void home_drop(struct home_key *h)
 {
     store_object_unref(h->known);
+    store_object_unref(h->put);
     object_key_unref(h->key);
     free(h);
 }
@@ -147,6 +148,13 @@ bool home_visible_is(const struct home_visible *v, const struct store_object *ob
            v->etag_hash == hash64(object->etag.ptr, object->etag.len, 0);
 }
 
+const struct store_object *home_visible_object(const struct home_key *h,
+                                               const struct home_visible *v)
+{
+    bool is_put = v->found && h->put != NULL && h->put->generation == v->generation;
+    return is_put ? h->put : NULL;
+}
+
 bool home_is_current(struct home_key *h, const struct store_object *object)
 {
     if (h->state == HOME_KNOWN) {
@@ -217,11 +225,11 @@ static void home_decide(struct home_key *h, struct subscription *sub)
     }
     h->state = HOME_DECIDING;
     h->token = ++h->fw->next_token;
-    h->has_found = false;
     struct first_message *m = message_first_new(h->fw, h->key);
     m->subscription = sub;
     m->token = h->token;
     m->given = home_given(h);
+    m->redescribed = home_redescribed(h);
     message_send(object_key_owner(h->fw, h->key, sub->ask.block * sub->ask.block_size_bytes),
                  &m->base);
 }
@@ -302,11 +310,18 @@ static void home_fail_held(struct home_key *h, struct first_end_message *m)
     list_append_all(&h->held, &others);
 }
 
+static void home_forget_found(struct home_key *h)
+{
+    h->has_found = false;
+    store_object_unref(h->found);
+    h->found = NULL;
+}
+
 void home_forget(struct home_key *h)
 {
     h->state = HOME_NONE;
     h->token = 0;
-    h->has_found = false;
+    home_forget_found(h);
     store_object_unref(h->known);
     h->known = NULL;
 }
@@ -327,21 +342,34 @@ static uint64_t home_generation_of(struct home_key *h, const struct home_visible
     return same ? v->generation : store_generation_next(h->fw->store);
 }
 
-// Rule 31: is `object`, which a first request has found, none to be given? A conditional request that was
-// answered meanwhile found another one, or the index shows one now: which is older nobody can say.
+// Rule 31: is `object`, which a first request has found, none to be given? A check that was
+// answered meanwhile found another one, or other headers, or the index shows one now: which is older nobody can say.
 static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
                              const struct store_object *object)
 {
-    return (h->has_found && h->found_hash != version_hash(object)) ||
-           (v->found && !home_visible_is(v, object));
+    bool is_other = h->has_found && (h->found == NULL || !fill_same_headers(h->found, object));
+    return is_other || (v->found && !home_visible_is(v, object));
 }
 
-bool home_find_out(struct home_key *h, const struct store_object *object)
+static void home_note_found(struct home_key *h, struct store_object *object)
+{
+    bool is_same = !h->has_found ||
+                   (h->found != NULL && object != NULL && fill_same_headers(h->found, object));
+    store_object_unref(h->found);
+    h->found = is_same && object != NULL ? store_object_ref(object) : NULL;
+    h->has_found = true;
+}
+
+bool home_find_out(struct home_key *h, struct store_object *object)
 {
     struct home_visible v = home_look_up(h);
     bool other_visible = v.found && (object == NULL || !home_visible_is(&v, object));
     bool other_known =
         h->state == HOME_KNOWN && (object == NULL || !span_equal(h->known->etag, object->etag));
+    if (h->state == HOME_KNOWN && !other_known && !fill_same_headers(h->known, object)) {
+        home_redescribe(h, object);
+        other_known = true;
+    }
     home_give(h, object);
     if (v.unknown && !v.found) {
         home_delete_unseen(h);
@@ -351,9 +379,7 @@ bool home_find_out(struct home_key *h, const struct store_object *object)
         return true;
     }
     if (h->state == HOME_DECIDING) {
-        uint64_t found = object != NULL ? version_hash(object) : 0;
-        h->found_hash = h->has_found && h->found_hash != found ? 0 : found;
-        h->has_found = true;
+        home_note_found(h, object);
     }
     return false;
 }
@@ -371,13 +397,14 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     check(h->state == HOME_DECIDING);
     struct home_visible v = home_look_up(h);
     if (home_is_in_doubt(h, &v, m->object)) {
+        home_doubt_headers(h, m->object);
         home_invalidate(h);
         return;
     }
     h->known = store_object_with_generation(m->object, home_generation_of(h, &v, m->object));
     h->known_us = m->asked_us;
     h->state = HOME_KNOWN;
-    h->has_found = false;
+    home_forget_found(h);
     home_give(h, h->known);
     home_publish_held(h);
     home_route_held(h);
@@ -428,6 +455,17 @@ static bool home_is_undoomed(const struct home_key *h, const struct publish_mess
     return !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
+// Rule 14: does `object` have headers that the version had before? Not if it belongs to the generation
+// that counts (0: there is none).
+static bool home_is_outdated(struct home_key *h, const struct store_object *object,
+                             uint64_t generation)
+{
+    struct home_redescribed redescribed = home_redescribed(h);
+    struct home_given given = home_given(h);
+    return (generation == 0 || object->generation != generation) &&
+           (home_redescribed_outdates(&redescribed, object) || home_given_outdates(&given, object));
+}
+
 // Rule 14. The generation under which it is put; 0: it is not.
 static uint64_t home_accepts(struct home_key *h, const struct publish_message *m)
 {
@@ -436,9 +474,14 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
     }
     check(h->state != HOME_DECIDING);
     if (h->state == HOME_KNOWN) {
-        return span_equal(h->known->etag, m->object->etag) ? h->known->generation : 0;
+        bool fits = span_equal(h->known->etag, m->object->etag) &&
+                    !home_is_outdated(h, m->object, h->known->generation);
+        return fits ? h->known->generation : 0;
     }
     struct home_visible v = home_look_up(h);
+    if (home_is_outdated(h, m->object, v.found ? v.generation : 0)) {
+        return 0;
+    }
     struct home_given given = home_given(h);
     bool fits = v.found ? home_visible_is(&v, m->object)
                         : !home_given_precedes(&given, version_hash(m->object), m->asked_us);
@@ -487,7 +530,8 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     struct store_sums sums = home_sums(h, m);
     store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, m->asked_us);
     h->is_hidden = false;
-    store_object_unref(object);
+    store_object_unref(h->put);
+    h->put = object;
     home_answer_fill(m->base.from, m->fill, message_visible_new(h->fw, NULL));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a key's home gave last: the version that a first request or a conditional one found. A run of
+// What a key's home gave last: the version that a first request or a check found. A run of
 // another version that was asked for before may be older: nobody is to be given it any more (rules 14
 // and 16 of README.md). A home is forgotten when nothing of its key is undecided, a run in flight is not:
 // so this outlives it, in a table of its worker. Where keys share a slot, what was pushed out is known by
@@ -30,7 +30,21 @@ void home_give(struct home_key *h, const struct store_object *object)
     if (!hash128_equal(slot->hash, h->key->hash) || given->version != version) {
         given->any_until_us = given->until_us; // another key's, or another version, newer or not
         given->version = version;
+        given->headers = given->learnt_us = 0;
         slot->hash = h->key->hash;
     }
+    if (object != NULL && object->headers.len > 0 && object->learnt_us >= given->learnt_us) {
+        given->headers = fill_version_headers_hash(object);
+        given->learnt_us = object->learnt_us;
+    }
     given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
+}
+
+void home_doubt_headers(struct home_key *h, const struct store_object *object)
+{
+    struct home_given *given = &given_slot(h)->given;
+    if (home_given(h).version == version_hash(object)) {
+        given->headers = 0;
+        given->learnt_us = worker_now_us(h->fw->worker);
+    }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of a key's home share: home.c (which version is current, publication), home_write.c
-// (invalidation, open writes), home_revalidate.c (conditional requests). All of it runs on the home's
+// (invalidation, open writes), home_revalidate.c (is a version current?). All of it runs on the home's
 // worker.
 #ifndef FOREBAY_FILL_HOME_PRIVATE_H
 #define FOREBAY_FILL_HOME_PRIVATE_H
@@ -23,16 +23,15 @@ struct held_publish { // that came while the version was being decided
     struct publish_message message;
 };
 
-struct revalidation {      // one conditional request for all who ask meanwhile
+struct revalidation {      // one HEAD for all who ask while it is out
     struct list_node node; // answered, in the home's list of those that wait
     struct origin_fetch fetch;
     struct origin_trace trace;
     struct home_key *home;
     struct object_key *key;     // of who asked first: with these credentials
-    struct store_object *asked; // its ETag went along; NULL: none
+    struct store_object *asked; // about which version; NULL: none
     struct store_object *found;
-    bool describes;   // unconditional: the answer has the checksums
-    bool is_learning; // for these alone, and nobody has waited when it was sent
+    bool is_learning; // for the checksums alone, and nobody has waited when it was sent
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer
@@ -47,11 +46,12 @@ struct home_key {
     uint64_t token; // of the first request, while the run that carries it is in its table; else 0
     struct store_object *known; // with its generation
     uint64_t known_us;          // when the request was sent that found it
-    // What has been found elsewhere while this is being decided; 0: no object, or more than one.
+    // What has been found elsewhere while this is being decided; NULL: no object, or more than one.
     bool has_found;
-    uint64_t found_hash;
-    struct list held;       // until it is decided, or no delete is on its way
-    struct list publishing; // struct held_publish: until it is decided
+    struct store_object *found;
+    struct store_object *put; // the last that was published while this entry lived; or NULL
+    struct list held;         // until it is decided, or no delete is on its way
+    struct list publishing;   // struct held_publish: until it is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
     bool has_floor;      // not lifted yet
@@ -112,11 +112,15 @@ struct home_visible home_look_up(struct home_key *h);
 bool home_awaits_disk(const struct home_key *h);
 // Is `object` the version that the record names?
 bool home_visible_is(const struct home_visible *v, const struct store_object *object);
+// As somebody described it to this entry's home; NULL: nobody has.
+const struct store_object *home_visible_object(const struct home_key *h,
+                                               const struct home_visible *v);
 // Is `object` the version that counts now: known here, else visible in the index?
 bool home_is_current(struct home_key *h, const struct store_object *object);
 // Rule 31: the origin has this version (NULL: no such object), and somebody is given it. What counts
-// here and is another is invalidated, and true returned.
-bool home_find_out(struct home_key *h, const struct store_object *object);
+// here and is another is invalidated, and true returned. So it is if the version known here has
+// other headers.
+bool home_find_out(struct home_key *h, struct store_object *object);
 void home_answer_again(struct home_key *h, struct subscription *sub);
 // What a HEAD has described of this key, with checksums, while nothing of it was stored; NULL: nothing.
 struct store_object *home_described(struct home_key *h);
@@ -132,6 +136,15 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 struct home_given home_given(struct home_key *h);
 // From now on older versions are given to nobody. NULL: there is no such object.
 void home_give(struct home_key *h, const struct store_object *object);
+// Two answers that were under way at once describe this version otherwise, or name another: which is newer
+// nobody can say. Nothing counts that was learnt until now.
+void home_doubt_headers(struct home_key *h, const struct store_object *object);
+
+// --- home_redescribed.c --------------------------------------------------------------------------
+
+struct home_redescribed home_redescribed(struct home_key *h);
+// The origin describes the current version as `object` does, and did otherwise before.
+void home_redescribe(struct home_key *h, const struct store_object *object);
 
 // --- fill_assert.c -------------------------------------------------------------------------------
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conditional requests, made by the key's home: one for all who ask meanwhile (rules 29, 31 and 32 of
-// README.md). One without a condition tells the version's checksums, too: they are kept with the record.
-// A reader of bytes does not wait for these. The home sends a HEAD that nobody waits for, ahead of no other
-// request, and the next reader finds what it has told.
+// Is a version current? The key's home asks the origin, once for all who ask while the answer is on its way
+// (rules 29, 31 and 32 of README.md).
+//
+// The home sends HEAD without a condition and compares the answer itself, because 304 says nothing of the
+// headers. Same ETag and same headers: confirmed. Same ETag and other headers (a copy onto itself, an upload
+// of the same bytes): a new version, as with another ETag. Its bytes are fetched again.
+// The answer names the version's checksums, too: they are kept with the record. A reader of bytes does not wait
+// for these. The home sends a HEAD that nobody waits for, ahead of no other request, and the next reader finds
+// what it has told.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -13,12 +18,19 @@
 // After one has failed no other is sent to that origin for so long.
 #define MUTE_US 10000000u
 
-static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes,
+static void revalidation_start(struct home_key *h, const struct subscription *first,
                                bool is_learning);
 
 static bool same_version(const struct store_object *a, const struct store_object *b)
 {
-    return a != NULL && b != NULL && a->etag.len > 0 && span_equal(a->etag, b->etag);
+    return a != NULL && b != NULL && fill_same_version(a, b);
+}
+
+// Has the origin just described this version as it is known here?
+static bool revalidation_confirms(const struct revalidation *c, const struct store_object *object)
+{
+    return c->err == ERR_OK && same_version(object, c->found) &&
+           fill_version_is_alike(object, c->found);
 }
 
 static void revalidation_answer(struct revalidation *c, struct subscription *sub)
@@ -28,16 +40,14 @@ static void revalidation_answer(struct revalidation *c, struct subscription *sub
     m->outcome = OUTCOME_REVALIDATED;
     m->err = c->err;
     bool asks_any = sub->ask.object == NULL;
-    if (c->err == ERR_NOT_MODIFIED && asks_any) {
+    if (asks_any && revalidation_confirms(c, c->asked)) {
+        m->err = ERR_NOT_MODIFIED;
         m->object = store_object_ref(c->asked); // what the home knew
-    } else if (c->err == ERR_NOT_MODIFIED && !same_version(sub->ask.object, c->asked)) {
-        m->outcome = OUTCOME_REJOIN; // asked about another version
-    } else if (c->err == ERR_OK && sub->ask.with_checksums &&
-               same_version(sub->ask.object, c->found)) {
+    } else if (revalidation_confirms(c, sub->ask.object) && sub->ask.with_checksums) {
         m->outcome = OUTCOME_DESCRIBED;
         m->object = store_object_ref(c->found);
-    } else if (c->err == ERR_OK && same_version(sub->ask.object, c->found)) {
-        m->err = ERR_NOT_MODIFIED; // an origin that ignores conditions
+    } else if (revalidation_confirms(c, sub->ask.object)) {
+        m->err = ERR_NOT_MODIFIED;
     } else if (c->err == ERR_OK) {
         m->object = store_object_ref(c->found);
     }
@@ -50,26 +60,46 @@ static bool err_says_absent(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
 }
 
-// The version that the answer names; NULL: none.
-static const struct store_object *revalidation_names(const struct revalidation *c)
+// The visible version, as somebody who asked about it knows it; NULL: nobody did.
+static const struct store_object *revalidation_visible(const struct revalidation *c,
+                                                       const struct home_visible *v)
 {
-    return c->err == ERR_OK ? c->found : c->err == ERR_NOT_MODIFIED ? c->asked : NULL;
+    const struct store_object *put = home_visible_object(c->home, v);
+    if (put != NULL) {
+        return put;
+    }
+    if (c->asked != NULL && c->asked->generation == v->generation) {
+        return c->asked;
+    }
+    list_for_each(node, &c->waiters)
+    {
+        const struct subscription *sub = container_of(node, struct held, node)->subscription;
+        if (sub->ask.object != NULL && sub->ask.object->generation == v->generation) {
+            return sub->ask.object;
+        }
+    }
+    return NULL;
 }
 
 // Rule 31: what the answer means for what counts here: the record, the version known, a first request.
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
-    const struct store_object *named = revalidation_names(c);
+    struct store_object *found = c->err == ERR_OK ? c->found : NULL;
     struct home_visible v = home_look_up(h);
-    if (home_find_out(h, named)) {
+    const struct store_object *visible = v.found ? revalidation_visible(c, &v) : NULL;
+    const struct store_object *compared = visible != NULL ? visible : c->asked;
+    if (home_find_out(h, found)) {
         return;
     }
     struct span checksums = {0};
-    if (c->err == ERR_OK) {
-        checksums = fill_version_checksums(c->found->headers);
+    if (found != NULL) {
+        checksums = fill_version_checksums(found->headers);
     }
-    if (v.found && !home_is_open(h)) {
+    if (v.found && compared != NULL && !revalidation_confirms(c, compared)) {
+        home_redescribe(h, found);
+        home_invalidate(h);
+    } else if (v.found && compared != NULL && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
         if (v.sums.len == 0 && checksums.len > 0 && c->found->size_bytes == v.size_bytes) {
             renewal.sums = fill_version_sums(checksums);
@@ -179,7 +209,7 @@ static void home_learn(struct home_key *h, const struct subscription *sub)
         stats_add(COUNTER_checksum_heads_skipped, 1);
         return;
     }
-    revalidation_start(h, sub, true, true);
+    revalidation_start(h, sub, true);
 }
 
 static void home_learnt(struct revalidation *c)
@@ -187,7 +217,7 @@ static void home_learnt(struct revalidation *c)
     struct fill_worker *fw = c->home->fw;
     check(fw->learning > 0);
     fw->learning--;
-    if (revalidation_names(c) == NULL && !err_says_absent(c->err)) {
+    if (c->err != ERR_OK && !err_says_absent(c->err)) {
         fw->mute = c->home->key->origin;
         fw->mute_until_us = worker_now_us(fw->worker) + MUTE_US;
     }
@@ -222,7 +252,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     }
     // Sent before an invalidation it says nothing to anyone.
     bool outdated = c->floor != h->floor;
-    bool concludes = revalidation_names(c) != NULL || err_says_absent(c->err);
+    bool concludes = c->err == ERR_OK || err_says_absent(c->err);
     if (outdated || !concludes) {
         revalidation_end(c, outdated);
     } else {
@@ -231,13 +261,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     }
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
-        bool describes = false;
-        list_for_each(node, &h->next_revalidation)
-        {
-            describes |= container_of(node, struct held, node)->subscription->ask.with_checksums;
-        }
-        revalidation_start(h, container_of(first, struct held, node)->subscription, describes,
-                           false);
+        revalidation_start(h, container_of(first, struct held, node)->subscription, false);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
     home_settle(h);
@@ -248,7 +272,11 @@ static enum err on_revalidation_head(struct origin_fetch *f)
     struct revalidation *c = f->ctx;
     check(c->found == NULL);
     c->found = fill_version_from_fetch(c->home->key, f, NULL);
-    return c->found != NULL ? ERR_OK : ERR_ORIGIN_UNFIT;
+    if (c->found == NULL) {
+        return ERR_ORIGIN_UNFIT;
+    }
+    c->found->learnt_us = worker_now_us(c->home->fw->worker);
+    return ERR_OK;
 }
 
 static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
@@ -258,7 +286,7 @@ static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes,
+static void revalidation_start(struct home_key *h, const struct subscription *first,
                                bool is_learning)
 {
     struct store_object *asked = first->ask.object;
@@ -276,18 +304,15 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->trace = first->ask.trace;
     c->fetch.trace = &c->trace;
     c->fetch.ask_checksums = true;
-    c->describes = describes;
     c->is_learning = is_learning;
     c->fetch.ahead = is_learning;
     h->fw->learning += is_learning;
-    if (asked != NULL && !describes) {
-        c->fetch.if_none_match = c->asked->etag;
-    }
+    c->fetch.is_check = asked != NULL;
     c->fetch.on_head = on_revalidation_head;
     c->fetch.on_body = on_revalidation_body;
     c->fetch.on_end = on_revalidation_end;
     c->fetch.ctx = c;
-    stats_add(describes ? COUNTER_checksum_heads : COUNTER_revalidations, 1);
+    stats_add(first->ask.with_checksums ? COUNTER_checksum_heads : COUNTER_revalidations, 1);
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
@@ -300,6 +325,17 @@ static void home_answer_known(struct home_key *h, struct subscription *sub)
     m->object = store_object_ref(h->known);
     m->validated_us = h->known_us;
     message_send(sub->at, &m->base);
+}
+
+// Is a record visible that the reader does not ask about? Then nobody could compare the answer's headers with
+// those of the record, unless it was published a moment ago.
+static bool home_shows_another(struct home_key *h, const struct subscription *sub)
+{
+    struct home_visible v = home_look_up(h);
+    if (!v.found || home_visible_object(h, &v) != NULL) {
+        return v.found && !v.rebuilt && sub->ask.object == NULL && !sub->ask.strict;
+    }
+    return sub->ask.object == NULL ? !v.rebuilt : sub->ask.object->generation != v.generation;
 }
 
 // Rules 29 and 32.
@@ -315,24 +351,20 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         home_answer_known(h, sub);
         return;
     }
-    if (asks_any && !sub->ask.skip_index) {
-        struct home_visible v = home_look_up(h);
-        if (v.found && !v.rebuilt) {
-            home_answer_again(h, sub); // since the reader looked
-            return;
-        }
+    if (!sub->ask.skip_index && !sub->ask.with_checksums && home_shows_another(h, sub)) {
+        home_answer_again(h, sub); // since the reader looked
+        return;
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub, sub->ask.with_checksums, false);
+        revalidation_start(h, sub, false);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
         if (h->revalidation->fetch.ahead) {
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
     }
-    bool waits =
-        !is_new && (sub->ask.strict || (sub->ask.with_checksums && !h->revalidation->describes));
+    bool waits = !is_new && sub->ask.strict;
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
 

@@ -23,6 +23,14 @@ struct home_given {
     uint64_t version;      // its version_hash(); 0: that there is no object
     uint64_t until_us;     // what was asked for until then and is of another may be older
     uint64_t any_until_us; // the same of any version: which was given last is not known any more
+    // Its headers, by fill_version_headers_hash(), and when they were learnt; 0: they are not known.
+    uint64_t headers, learnt_us;
+};
+
+// Since when the headers of the key's version are others than before (home_redescribed.c).
+struct home_redescribed {
+    uint64_t at_us;   // a description that was learnt until then is outdated ...
+    uint64_t headers; // ... unless its fill_version_headers_hash() is this one
 };
 
 enum fill_message_type {
@@ -50,6 +58,7 @@ struct first_message {
     struct subscription *subscription;
     uint64_t token;
     struct home_given given; // a run of another version that was asked for before it is not adopted
+    struct home_redescribed redescribed; // nor is one with an outdated description
 };
 
 struct version_message {

@@ -164,8 +164,9 @@ struct origin_fetch {
     struct span if_match, if_none_match;         // full ETags as the origin sent them; empty: none
     bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
-    uint64_t client;                  // for whom: where calls wait for a place, clients take turns
-    bool ahead;                       // nobody waits for it: all others come first
+    uint64_t client; // for whom: where calls wait for a place, clients take turns
+    bool ahead;      // nobody waits for it: all others come first
+    bool is_check;   // its caller holds a version that may do: SlowDown ends it sooner
     const struct origin_trace *trace; // of who caused it; NULL
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked

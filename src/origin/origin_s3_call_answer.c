@@ -19,7 +19,7 @@
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
-    bool is_check = c->f != NULL && c->f->if_none_match.len > 0;
+    bool is_check = c->f != NULL && c->f->is_check;
     if (c->attempts <= origin->live.retries) {
         return origin_answers_others(origin, 0);
     }

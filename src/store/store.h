@@ -205,6 +205,7 @@ struct store_object {
     atomic_uint refs;
     struct hash128 hash;
     uint64_t generation; // 0 until the home has named it
+    uint64_t learnt_us;  // when the origin described it so, on the workers' clock; 0: found on disk
     uint64_t size_bytes;
     uint32_t block_size_bytes;
     time_t last_modified;                             // parsed from its header; 0 unknown
@@ -475,8 +476,8 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
 // The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
-// batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the conditional
-// request was sent. `sums`: what the same answer says of the version's checksums; look-ups show them when the
+// batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the
+// question was sent. `sums`: what the same answer says of the version's checksums; look-ups show them when the
 // call returns. With a len of 0 the record keeps those that it has.
 struct store_renewal {
     struct hash128 hash;

@@ -31,6 +31,7 @@ struct store_object *store_object_new(struct hash128 hash, struct span realm, st
     atomic_init(&object->refs, 1);
     object->hash = hash;
     object->generation = 0;
+    object->learnt_us = 0;
     object->size_bytes = size_bytes;
     object->block_size_bytes = block_size_bytes;
     object->last_modified = last_modified;
@@ -70,6 +71,7 @@ struct store_object *store_object_with_generation(const struct store_object *obj
         object->headers, object->size_bytes, object->block_size_bytes, object->last_modified);
     check(copy != NULL);
     copy->generation = generation;
+    copy->learnt_us = object->learnt_us;
     return copy;
 }
 

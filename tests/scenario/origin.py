@@ -18,6 +18,7 @@ It is stricter than HTTP asks of a server: whatever a careful client would not s
 """
 import base64
 import contextlib
+import dataclasses
 import datetime
 import email.utils
 import gzip
@@ -253,6 +254,14 @@ class Origin:
             return self.put(key, old.size if size is None else size, bucket, old.headers,
                             parts=old.parts, etag=None if old.etag is None else ...,
                             mtime=time.time())
+
+    def redescribe(self, key, headers=None, bucket=None, mtime=None):
+        """The same bytes under the same ETag, uploaded again: other headers, a later date."""
+        with self.lock:
+            objects = self.buckets[bucket or self.bucket]
+            old = objects[key]
+            objects[key] = dataclasses.replace(old, headers={**old.headers, **(headers or {})},
+                                               mtime=time.time() if mtime is None else mtime)
 
     def delete(self, key, bucket=None):
         with self.lock:

@@ -56,7 +56,7 @@ def test_delivered_is_there(start, origin, engine, workers):
             fresh = clients[(i + 4) % 6].get(key, headers=[("Cache-Control", "no-cache")])
             judge(fresh, origin, key, 0, SIZE)
             asked = origin.requests(key=key)
-            assert [(e.method, e.status) for e in asked[1:]] == [("HEAD", 304)], (key, asked)
+            assert [(e.method, e.status) for e in asked[1:]] == [("HEAD", 200)], (key, asked)
             assert origin.sent_twice(key) == 0
     finally:
         for client in clients:
@@ -92,13 +92,11 @@ def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, 
 
 
 def test_strict_fetches_no_second_body(start, origin, engine):
-    """Each reader after the first costs one question. It names the version wherever that is known when it goes out:
-    not where the record came between the reader's look-up and its question."""
+    """Each reader after the first costs one question without a body, and no bytes."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     keys = [f"strict/{i}" for i in range(scaled(600))]
     for key in keys:
         origin.put(key, SIZE)
-    named = []
     with server.client() as one, server.client() as other:
         for key in keys:
             first = one.get(key)
@@ -108,9 +106,7 @@ def test_strict_fetches_no_second_body(start, origin, engine):
             judge(other.get(key), origin, key, 0, SIZE)
             asked = origin.requests(key=key)
             assert [(e.method, e.status) for e in asked[:1]] == [("GET", 206)], (key, asked)
-            assert [e.method for e in asked[1:]] == ["HEAD"] and asked[1].status in (200, 304), (key, asked)
-            named.append(asked[1].status == 304)
-    assert len(named) > len(keys) / 2 and sum(named) >= .9 * len(named), named
+            assert [(e.method, e.status) for e in asked[1:]] == [("HEAD", 200)], (key, asked)
 
 
 # --- reads past the cache ----------------------------------------------------------------------------
@@ -333,7 +329,7 @@ def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin
     mark = origin.mark()
     with server.client() as client:
         judge(client.get("k"), origin, "k", 0, 3000, version=2)
-    assert origin.requests(key="k", since=mark, conditional=True), "the delete was durable"
+    assert origin.requests(key="k", since=mark, method="HEAD"), "the delete was durable"
 
 
 def test_a_write_that_waits_for_the_disk_holds_no_reader(start, origin, engine, tmp_path):

@@ -42,6 +42,7 @@ struct run {
     unsigned writer_count;
     int past[WORLD_KEYS]; // version that the origin has answered with past the cache; 0: none
     unsigned past_count;
+    bool is_touched;          // headers change alone; all records can be read
     bool changed[WORLD_KEYS]; // versions came and went
 };
 
@@ -157,7 +158,9 @@ static void disturb_past(struct run *run)
         return;
     }
     world_use_key(pick(4) == 0);
-    if (pick(3) == 0) {
+    if (run->is_touched && pick(2) == 0) {
+        origin_redescribe();
+    } else if (!run->is_touched && pick(3) == 0) {
         store_evict(pick(WORLD_BLOCKS));
     } else if (origin_version() < 30) {
         origin_overwrite();
@@ -255,6 +258,10 @@ static void choose_options(struct run *run)
     if (run->kind != CALM) {
         o->refuse_store = pick(8) == 0;
         o->bad_percent = pick(3) * 5;
+    }
+    run->is_touched = run->kind == PAST && run->seed % 2 == 1;
+    if (run->is_touched) {
+        o->bad_percent = 0;
     }
     if (run->kind == BEHIND) {
         o->strict = false;

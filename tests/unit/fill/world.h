@@ -109,7 +109,8 @@ bool client_has_checksums(int client); // its reply names them
 
 // The origin.
 int origin_version(void);
-void origin_overwrite(void);                       // behind our back
+void origin_overwrite(void);  // behind our back
+void origin_redescribe(void); // other headers, the same ETag and bytes; each reply's are judged
 void origin_resize(uint64_t size_bytes);           // the next overwrite has this size
 void origin_remove(void);                          // a version that is not there
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin

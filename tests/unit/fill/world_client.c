@@ -68,6 +68,23 @@ static void client_names_checksums(struct client *c, struct span lines)
     }
 }
 
+static void client_names_edition(struct client *c, struct span lines)
+{
+    struct span line;
+    uint64_t edition = 0;
+    while (lines.len > 0 && span_split(&lines, '\n', &line)) {
+        const struct span name = SPAN("x-amz-meta-edition: ");
+        if (span_starts_with(line, name)) {
+            check(
+                span_to_u64((struct span){line.ptr + name.len, line.len - name.len - 1}, &edition));
+            cr_assert((int)edition >= c->floor_edition,
+                      "stale headers: edition %d of at least %d, seed %llu", (int)edition,
+                      c->floor_edition, (unsigned long long)world.options.seed);
+            c->key->seen_edition = max_int(c->key->seen_edition, (int)edition);
+        }
+    }
+}
+
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 {
     struct client *c = &world.clients[x->client];
@@ -87,6 +104,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
         cr_assert(reply->status != 200 || reply->length == size, "a length of another version");
     }
     client_names_checksums(c, reply->rendered);
+    client_names_edition(c, reply->rendered);
     x->source = reply->source;
     cr_assert(all_bytes_are(reply->body, letter_of(c->key, c->version)), "a wrong byte");
     c->received = reply->body.len;
@@ -393,7 +411,8 @@ int client_start(const struct client_ask *ask)
                          .worker = &world.workers[ask->worker],
                          .key = world.key,
                          .slow = rnd(100) < world.options.slow_percent,
-                         .floor_version = strict ? world.key->version : given};
+                         .floor_version = strict ? world.key->version : given,
+                         .floor_edition = strict ? world.key->edition : world.key->seen_edition};
     c->arena = arena_new(1 << 20);
     c->http.method = ask->head ? SPAN("HEAD") : SPAN("GET");
     c->http.is_head = ask->head;

@@ -160,6 +160,7 @@ static void fetch_evaluate(struct fetch_play *p)
     char text[32];
     p->evaluated = true;
     p->version = p->key->version;
+    p->edition = p->key->edition;
     p->refused = fetch_refuse(p, etag_of(p->version, text, sizeof(text)));
 }
 
@@ -186,6 +187,8 @@ static void fetch_answer(struct fetch_play *p)
     f->weak_or_no_etag = world.options.no_etag;
     f->etag = world.options.no_etag ? (struct span){0} : arena_copy(p->arena, etag);
     f->forbids = world.options.no_etag ? ORIGIN_FORBIDS_ETAG : ORIGIN_FORBIDS_NOTHING;
+    check(headers_add(&f->headers, p->arena, SPAN("x-amz-meta-edition"),
+                      span_from_cstr(arena_printf(p->arena, "%d", p->edition))));
     if (f->ask_checksums && !f->has_range && !world.names_no_checksums) {
         // Of parts nobody can judge it.
         const char *parts = world.names_wrong_checksums ? "" : "-1";
@@ -249,6 +252,11 @@ void origin_overwrite(void)
     k->version++;
     check(k->version < WORLD_VERSIONS);
     k->size_bytes[k->version] = world.next_size_bytes;
+}
+
+void origin_redescribe(void)
+{
+    world.key->edition++;
 }
 
 void origin_resize(uint64_t size_bytes)

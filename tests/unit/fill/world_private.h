@@ -74,7 +74,7 @@ struct fetch_play {
     struct world_key *key;
     bool used, cancelled, paused, evaluated, answered;
     enum err refused;
-    int version;
+    int version, edition;
     uint64_t next, end;
     bool will_reset;
     struct arena *arena;
@@ -93,7 +93,7 @@ struct client {
     enum request_result result;
     bool replied, ended, told, wants, slow, has_checksums;
     unsigned status;
-    int version, floor_version;
+    int version, floor_version, floor_edition;
     uint64_t length, received, first;
 };
 
@@ -123,7 +123,9 @@ struct world_key {
     // origin
     int version, acked_version;
     int seen_version; // the newest that any client was given
-    unsigned doubts;  // that hold: nobody is given what was true before he came
+    // Changes of headers alone: a number that each answer names in its headers.
+    int edition, seen_edition;
+    unsigned doubts; // that hold: nobody is given what was true before he came
     bool missing[WORLD_VERSIONS];
     uint64_t size_bytes[WORLD_VERSIONS];
     unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];

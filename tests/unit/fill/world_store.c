@@ -132,6 +132,7 @@ struct store_object *store_object_with_generation(const struct store_object *o, 
         store_object_new(o->hash, none, none, none, o->etag, none, o->headers, o->size_bytes,
                          o->block_size_bytes, o->last_modified);
     copy->generation = generation;
+    copy->learnt_us = o->learnt_us;
     return copy;
 }
 
@@ -310,9 +311,12 @@ static struct store_object *object_at(const struct store_place *place)
     const struct segment *s = place->segment;
     struct span none = {0};
     struct hash128 hash = hash_of(s->key);
-    return store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
-                            (struct span){s->headers, s->headers_len},
-                            s->key->size_bytes[s->version], world.rule.block_size_bytes, 0);
+    struct store_object *object =
+        store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
+                         (struct span){s->headers, s->headers_len}, s->key->size_bytes[s->version],
+                         world.rule.block_size_bytes, 0);
+    object->generation = place->generation;
+    return object;
 }
 
 static enum err read_luck(struct segment *s)

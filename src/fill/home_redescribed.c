@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Versions whose headers changed while their ETag stayed (a copy onto itself, an upload of the same
+// bytes). Nothing older than the new headers is published or given to anyone any more (rules 14, 16 and 31
+// of README.md). The invalidation takes care of all that is stored or in flight. A reader in mid-body goes
+// on with its version, because its bytes are the same, and begins runs that carry the old headers.
+// This table tells those runs apart. It outlives the home's entry, as home_given.c does. Where keys share
+// a slot, the time of the change alone is kept of the key that gave way: a run may then go unstored in
+// vain, never the other way round.
+#include "fill/home_private.h"
+
+static struct redescribed_slot *redescribed_slot(struct home_key *h)
+{
+    return &h->fw->redescribed[h->key->hash.lo / FILL_MAP_BUCKETS % FILL_REDESCRIBED];
+}
+
+struct home_redescribed home_redescribed(struct home_key *h)
+{
+    const struct redescribed_slot *slot = redescribed_slot(h);
+    return hash128_equal(slot->hash, h->key->hash)
+               ? slot->last
+               : (struct home_redescribed){.at_us = slot->any_us};
+}
+
+void home_redescribe(struct home_key *h, const struct store_object *object)
+{
+    struct redescribed_slot *slot = redescribed_slot(h);
+    if (!hash128_equal(slot->hash, h->key->hash)) {
+        slot->any_us = max_u64(slot->any_us, slot->last.at_us);
+        slot->hash = h->key->hash;
+    }
+    slot->last = (struct home_redescribed){.at_us = object->learnt_us,
+                                           .headers = fill_version_headers_hash(object)};
+    stats_add(COUNTER_redescribed, 1);
+}

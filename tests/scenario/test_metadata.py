@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects whose headers change while their bytes and their ETag stay: a copy onto itself, `rclone touch`, an
+upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new headers, and nobody
+who asks later is shown the old ones."""
+import threading
+import time
+
+import pytest
+from client import judge
+
+MIB = 1 << 20
+RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
+                   {"match": "bkt/strict/**", "freshness": "strict"},
+                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+                   {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"}]}
+PAST_TTL_S = 3
+CHANGES = {
+    "content-type": ({"Content-Type": "text/plain"}, 0),
+    "metadata": ({"x-amz-meta-owner": "new"}, 0),
+    "more metadata": ({"x-amz-meta-second": "2"}, 0),
+    "date": ({}, 60),
+    "version id": ({"x-amz-version-id": "second"}, 0),
+    "storage class": ({"x-amz-storage-class": "STANDARD_IA"}, 0),
+}
+FIRST = {"x-amz-meta-owner": "old", "x-amz-version-id": "first"}
+SHOWN = ("content-type", "x-amz-meta-owner", "x-amz-meta-second", "last-modified", "x-amz-version-id",
+         "x-amz-storage-class")
+
+
+@pytest.fixture
+def ruled(start, origin, engine):
+    return start(origin, engine=engine, file=RULES, ahead_s=0)
+
+
+def shown(reply):
+    return {name: reply.header(name) for name in SHOWN}
+
+
+def direct(origin, key):
+    """The headers of the object as the origin has it now."""
+    version = origin.version(key)
+    have = {name.lower(): value for name, value in version.headers.items()}
+    have["last-modified"] = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(version.mtime))
+    return {name: have.get(name) for name in SHOWN}
+
+
+def change(origin, key, what):
+    headers, later_s = CHANGES[what]
+    origin.redescribe(key, headers, mtime=origin.version(key).mtime + later_s)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_new_headers_are_shown_after_the_ttl_and_by_strict_and_no_cache(ruled, origin, what):
+    """GET and HEAD show them, under every rule that asks, however often; the bytes are right."""
+    ways = {"short": [], "strict": [], "long": [("Cache-Control", "no-cache")]}
+    for size in (5000, 9 * MIB):
+        for kind in ways:
+            for method in ("get", "head"):
+                origin.put(f"{kind}/{method}{size}", size, headers=FIRST)
+    with ruled.client() as client:
+        for size in (5000, 9 * MIB):
+            for kind in ways:
+                for method in ("get", "head"):
+                    judge(client.get(f"{kind}/{method}{size}"), origin, f"{kind}/{method}{size}", 0, size)
+        ruled.settle()
+        for size in (5000, 9 * MIB):
+            for kind in ways:
+                for method in ("get", "head"):
+                    change(origin, f"{kind}/{method}{size}", what)
+        ruled.advance(PAST_TTL_S)
+        for size in (5000, 9 * MIB):
+            for kind, headers in ways.items():
+                for method in ("get", "head"):
+                    key = f"{kind}/{method}{size}"
+                    now = direct(origin, key)
+                    first = getattr(client, method)(key, headers=headers)
+                    assert shown(first) == now, (key, what)
+                    for again in (client.head(key), client.get(key), client.get(key, 70, 99)):
+                        assert shown(again) == now, (key, what)
+                    judge(client.get(key), origin, key, 0, size)
+    assert ruled.metric("forebay_revalidations_changed_headers_total") == 12
+
+
+def test_headers_that_stay_are_confirmed_by_one_head(ruled, origin):
+    """Nothing is fetched again as long as nothing changes."""
+    origin.put("short/a", 9 * MIB, headers=FIRST)
+    with ruled.client() as client:
+        judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
+        ruled.settle()
+        for _ in range(3):
+            ruled.advance(PAST_TTL_S)
+            mark = origin.mark()
+            judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
+            asked = origin.requests(key="short/a", since=mark)
+            assert [(e.method, e.status, e.conditional) for e in asked] == [("HEAD", 200, False)], asked
+    assert ruled.metric("forebay_revalidations_changed_headers_total") == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "kill9"])
+def test_new_headers_stay_after_a_restart(start, origin, engine, how):
+    server = start(origin, engine=engine, file=RULES, ahead_s=0)
+    origin.put("short/a", 9 * MIB, headers=FIRST)
+    with server.client() as client:
+        judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
+        server.settle()
+        change(origin, "short/a", "metadata")
+        server.advance(PAST_TTL_S)
+        now = direct(origin, "short/a")
+        assert shown(client.head("short/a")) == now
+        judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
+        server.settle()
+    if how == "kill9":
+        server.kill9()
+    else:
+        server.stop()
+    server.start()
+    with server.client() as client:
+        for reply in (client.head("short/a"), client.get("short/a"), client.get("short/a", 8 * MIB, 9 * MIB - 1)):
+            assert shown(reply) == now
+
+
+@pytest.mark.tsan
+def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
+    """A counter in the metadata only rises for whoever asks after a reply, on any worker, at any place of the
+    object, while a slow reader goes on with the version that it began."""
+    server = start(origin, engine=engine, file=RULES, settings={"workers": 4, "cache.block_size": "1MiB"}, ahead_s=0)
+    size = 12 * MIB
+    origin.put("short/a", size, headers={"x-amz-meta-count": "0"})
+    failed, least, lock, stop = [], [0], threading.Lock(), threading.Event()
+
+    def reader(number):
+        ways = [{}, {"first": 5 * MIB, "last": 5 * MIB + 999}, {"first": size - 100, "last": size - 1}, None]
+        try:
+            with server.client() as client:
+                while not stop.is_set():
+                    before = least[0]
+                    way = ways[number % len(ways)]
+                    if way is None:
+                        reply = client.head("short/a", headers=[("Cache-Control", "no-cache")])
+                    else:
+                        reply = client.get("short/a", *way.values())
+                        judge(reply, origin, "short/a", way.get("first", 0))
+                    count = int(reply.header("x-amz-meta-count"))
+                    assert count >= before, f"{count} after {before}"
+                    with lock:
+                        least[0] = max(least[0], count)
+        except BaseException as error:  # noqa: BLE001: judged below
+            failed.append(error)
+    threads = [threading.Thread(target=reader, args=(i,)) for i in range(8)]
+    with server.connection(receive_buffer=4096) as slow:
+        slow.send(b"GET /bkt/short/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for thread in threads:
+            thread.start()
+        try:
+            for count in range(1, 15):
+                mark = origin.mark()
+                origin.redescribe("short/a", {"x-amz-meta-count": str(count)})
+                origin.wait_for(3, key="short/a", since=mark, method="HEAD", done=True)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        judge(slow.read_reply(), origin, "short/a", 0, size)
+    assert not failed, failed[0]
+    assert least[0] >= 10, "nobody was shown the new headers"
+
+
+def test_headers_that_only_one_method_names_are_fetched_again_once(ruled, origin):
+    """A store whose HEAD names what its GET does not: the object is described by HEAD from then on."""
+    origin.put("strict/a", 9 * MIB, headers=FIRST)
+    origin.fault(None, "header", ("x-amz-storage-class", "ODD"), times=None, method="HEAD")
+    with ruled.client() as client:
+        for _ in range(6):
+            judge(client.get("strict/a"), origin, "strict/a", 0, 9 * MIB)
+            ruled.settle()
+    assert ruled.metric("forebay_revalidations_changed_headers_total") <= 1
+    assert origin.bytes_sent("strict/a") <= 2 * 9 * MIB
+
+
+def test_a_tag_count_that_head_leaves_out_and_a_computed_expires_change_nothing(ruled, origin):
+    origin.put("strict/a", 5000, headers=FIRST)
+    origin.fault(None, "header", ("x-amz-tagging-count", "2"), times=None, method="GET")
+    with ruled.client() as client:
+        for turn in range(4):
+            origin.fault(None, "header", ("Expires", f"Thu, 01 Jan 2099 00:00:0{turn} GMT"), times=1)
+            judge(client.get("strict/a"), origin, "strict/a", 0, 5000)
+            ruled.settle()
+    assert origin.bytes_sent("strict/a") == 5000
+
+
+def test_immutable_objects_are_not_asked_about(ruled, origin):
+    origin.put("immutable/a", 5000, headers=FIRST)
+    with ruled.client() as client:
+        judge(client.get("immutable/a"), origin, "immutable/a", 0, 5000)
+        ruled.settle()
+        before = direct(origin, "immutable/a")
+        change(origin, "immutable/a", "metadata")
+        ruled.advance(PAST_TTL_S)
+        assert shown(client.get("immutable/a")) == before
+    assert len(origin.requests(key="immutable/a")) == 1

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: an object whose headers change while its ETag stays shows the new ones to whoever asks the origin,
+// and nobody who asks later is shown the old ones. The world judges that of every reply (world_client.c).
+// Rules 14, 16, 29 and 31.
+#include "fill/home_private.h"
+#include "world_private.h"
+
+#include "test.h"
+
+static void begin(void)
+{
+    struct world_options options = {.seed = 5, .piece_bytes = WORLD_BLOCK};
+    world_begin(&options);
+}
+
+static int get_block(unsigned worker, unsigned block)
+{
+    uint64_t first = (uint64_t)block * WORLD_BLOCK;
+    return client_get(worker, first, first + WORLD_BLOCK - 1);
+}
+
+static int newest(unsigned worker, bool head)
+{
+    return client_start(
+        &(struct client_ask){.worker = worker, .head = head, .no_cache = true, .last = UINT64_MAX});
+}
+
+static void expect_complete(int client)
+{
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE, "outcome %d", client_outcome(client));
+}
+
+static void expect_everywhere(void)
+{
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
+            int client = get_block(worker, block);
+            world_run();
+            expect_complete(client);
+        }
+    }
+}
+
+// Rule 29.
+Test(redescribed, a_check_finds_other_headers)
+{
+    for (unsigned head = 0; head < 2; head++) {
+        begin();
+        int first = client_get(1, 0, UINT64_MAX);
+        world_run();
+        expect_complete(first);
+        origin_redescribe();
+        int check = newest(2, head);
+        world_run();
+        expect_complete(check);
+        cr_assert_eq(counter(COUNTER_redescribed), 1);
+        expect_everywhere();
+        cr_assert_eq(origin_sent(1, 0), 2, "fetched again, once");
+        world_end();
+    }
+}
+
+// Rule 29.
+Test(redescribed, the_same_headers_are_confirmed)
+{
+    begin();
+    int first = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect_complete(first);
+    for (unsigned i = 0; i < 3; i++) {
+        int check = newest(i, i == 1);
+        world_run();
+        expect_complete(check);
+    }
+    cr_assert_eq(origin_sent(1, 0), 1);
+    cr_assert_eq(origin_heads(), 3);
+    world_end();
+}
+
+// The reader has its first bytes when a check finds other headers. The runs that it goes on with carry the
+// old ones, and are not published.
+// Rules 14 and 31.
+Test(redescribed, the_runs_of_a_slow_reader_are_not_published)
+{
+    begin();
+    world_hold(EVENT_PULL, 0, -1);
+    int slow = client_get(2, 0, UINT64_MAX);
+    world_run();
+    origin_redescribe();
+    int check = newest(1, true);
+    world_run();
+    expect_complete(check);
+    world_release();
+    world_run();
+    expect_complete(slow);
+    expect_everywhere();
+    world_end();
+}
+
+// While such a run is in flight a first request does not take it, nor does a reader who has sent nothing.
+// Rule 16.
+Test(redescribed, a_run_with_older_headers_takes_no_new_reader)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect_complete(first);
+    int slow = client_get(2, 0, UINT64_MAX); // block 0 from the cache, then a run
+    while (client_received(slow) == 0) {
+        cr_assert(world_step());
+    }
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_run();
+    origin_redescribe();
+    world_release();
+    int check = newest(1, true);
+    world_run();
+    expect_complete(check);
+    expect_complete(slow);
+    expect_everywhere();
+    world_end();
+}
+
+// A check and a first request are under way at once, and the headers change between their answers.
+// Rule 31.
+Test(redescribed, between_a_first_request_and_a_check)
+{
+    begin();
+    int first = get_block(1, 0);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, 0, -1);
+    origin_redescribe();
+    int check = newest(2, true);
+    world_run();
+    world_release();
+    world_run();
+    expect_complete(first);
+    expect_complete(check);
+    expect_everywhere();
+    world_end();
+}
