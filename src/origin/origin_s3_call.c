@@ -36,7 +36,7 @@ static const char *operation_name(const struct origin_s3_call *c)
     if (c->r != NULL) {
         return s3_operation_name(c->r->request->operation);
     }
-    return c->f->head ? "HeadObject" : "GetObject";
+    return c->f->head && !c->by_get ? "HeadObject" : "GetObject";
 }
 
 // --- The end -------------------------------------------------------------------------------------
@@ -182,6 +182,7 @@ void origin_s3_call_attempt(struct origin_s3_call *c)
             return;
         }
     }
+    origin_s3_odd_prepare(c);
     c->phase = must_look(c) ? PHASE_LOOK : PHASE_ASK;
     c->looked = c->looked || c->phase == PHASE_LOOK;
     enum err err = origin_s3_call_build(c, &url, &headers);
@@ -217,8 +218,9 @@ static enum err fetch_head(struct origin_s3_call *c)
 {
     struct origin_fetch *f = c->f;
     struct response_answer answer;
-    struct response_asked asked = {.head = f->head,
-                                   .has_range = f->has_range,
+    bool has_range = c->by_get ? c->response_head.status == 206 : f->has_range;
+    struct response_asked asked = {.head = f->head && !c->by_get,
+                                   .has_range = has_range,
                                    .first = f->first,
                                    .last = f->last,
                                    .if_match = f->if_match,
@@ -230,7 +232,7 @@ static enum err fetch_head(struct origin_s3_call *c)
     f->status = c->response_head.status;
     f->size_bytes = answer.size_bytes;
     f->body_first = answer.body_first;
-    f->body_len = answer.body_len;
+    f->body_len = f->head ? 0 : answer.body_len;
     f->etag = answer.etag;
     f->version_id = answer.version_id;
     f->weak_or_no_etag = answer.weak_or_no_etag;
@@ -243,7 +245,10 @@ static enum err fetch_head(struct origin_s3_call *c)
     origin_slot_success(c->call.ow, clock_monotonic_us() - c->started_us);
     c->phase = PHASE_BODY;
     head_count(c);
-    return f->on_head(f);
+    origin_s3_odd_learn(c);
+    err = f->on_head(f);
+    c->is_described = c->by_get && err == ERR_OK;
+    return err;
 }
 
 enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
@@ -418,6 +423,9 @@ static enum err on_body(void *ctx, struct span data)
     if (c->f == NULL) {
         return c->r->on_body(c->r, data);
     }
+    if (c->is_described) {
+        return c->received > 1 ? ERR_CANCELLED : ERR_OK; // nobody wants the rest
+    }
     if (c->received > c->f->body_len) {
         return ERR_ORIGIN_PROTOCOL;
     }
@@ -507,7 +515,9 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
         on_looked(c);
         break;
     case PHASE_BODY:
-        if (err == ERR_OK && c->f != NULL && c->received != c->f->body_len) {
+        if (c->is_described) {
+            err = ERR_OK;
+        } else if (err == ERR_OK && c->f != NULL && c->received != c->f->body_len) {
             err = ERR_ORIGIN_RESET;
         }
         origin_count_error(err);

@@ -333,6 +333,9 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         follow_redirect(c)) {
         return;
     }
+    if (origin_s3_odd_ask_otherwise(c)) {
+        return;
+    }
     if (wants_tls(c, &body)) {
         origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_HTTPS, UINT64_MAX, "");
         origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL);

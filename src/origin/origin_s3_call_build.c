@@ -13,7 +13,9 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
 {
     const struct origin_fetch *f = c->f;
     bool ok = add(c, headers, "User-Agent", SPAN("forebay/" FOREBAY_VERSION));
-    if (f->has_range && !f->head) {
+    if (c->by_get && !c->by_whole) {
+        ok = ok && add(c, headers, "Range", SPAN("bytes=0-0"));
+    } else if (f->has_range && !f->head) {
         const char *range =
             f->last == UINT64_MAX
                 ? arena_printf(c->arena, "bytes=%llu-", (unsigned long long)f->first)
@@ -21,7 +23,7 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
                                (unsigned long long)f->last);
         ok = ok && range != NULL && add(c, headers, "Range", span_from_cstr(range));
     }
-    if (f->if_match.len > 0) {
+    if (f->if_match.len > 0 && !c->omits_if_match) {
         ok = ok && add(c, headers, "If-Match", f->if_match);
     }
     if (f->if_none_match.len > 0) {

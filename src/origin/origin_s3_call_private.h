@@ -31,6 +31,12 @@ struct origin_s3_call {
     bool wants_fresh;    // from here on each attempt has a connection of its own
     bool is_dead_answer; // what came on a used connection is no answer: ask again
     bool is_cut_short;   // we did not wait for the end of what is collected
+    // origin_s3_odd.c
+    bool by_get;                             // its HEAD is asked as a GET of the first byte ...
+    bool by_whole;                           // ... of an empty object, which has none: of all of it
+    bool is_described;                       // by_get: the caller has the head, and wants no body
+    bool omits_if_match;                     // the ETag of the answer is judged instead
+    unsigned refused_head, refused_if_match; // by that status, in this call; 0: not refused
     unsigned attempts, region_hops, redirects;
     enum err pending_err; // ends the call from the task
 
@@ -60,7 +66,7 @@ static inline struct origin_s3_call *as_origin_s3_call(struct origin_call *call)
 
 static inline struct span origin_s3_call_method(const struct origin_s3_call *c)
 {
-    return c->r != NULL ? c->r->method : c->f->head ? SPAN("HEAD") : SPAN("GET");
+    return c->r != NULL ? c->r->method : c->f->head && !c->by_get ? SPAN("HEAD") : SPAN("GET");
 }
 
 static inline struct span origin_s3_call_bucket(const struct origin_s3_call *c)
@@ -114,6 +120,15 @@ void origin_s3_call_renew_credentials(struct origin_s3_call *c);
 enum err origin_s3_call_relay_prepare(struct origin_s3_call *c) MUST_USE;
 // Tells the caller the outcome and frees the call. No transfer runs.
 void origin_s3_call_end(struct origin_s3_call *c, enum err err);
+
+// --- origin_s3_odd.c -----------------------------------------------------------------------------
+
+// Before each attempt: is this origin to be asked otherwise than by HEAD or with If-Match?
+void origin_s3_odd_prepare(struct origin_s3_call *c);
+// The answer refuses HEAD or If-Match, which an odd store does to all: true if the next attempt, without it, has begun.
+bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
+// An attempt of a fetch was answered as it was asked for.
+void origin_s3_odd_learn(struct origin_s3_call *c);
 
 // --- origin_s3_call_build.c ----------------------------------------------------------------------
 

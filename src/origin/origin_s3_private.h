@@ -110,6 +110,8 @@ struct origin_s3_state {
     struct credentials_renewer *renewer;
     atomic_long clock_skew_s; // origin's clock minus ours, once it has complained
     atomic_bool unpacks;      // origin_s3_unpacks()
+    // origin_s3_odd.c; monotonic
+    atomic_ulong head_refused_until_us, head_answered_until_us, if_match_fails_until_us;
     atomic_bool is_stopping;
 
     // Which bucket is where: all workers read and write it without a lock. A row is a bucket's hash,

@@ -457,7 +457,7 @@ class Origin:
 
 
 # Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
-_FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "overwrite", "delete",
+_FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "no_if_match", "overwrite", "delete",
                   "raw", "redirect", "moved", "expired_token", "late_result", "early", "endless"}
 _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
@@ -665,6 +665,8 @@ class _Connection:
                                        404: "NoSuchKey"}.get(status, "ServiceError"))
             if "error" in faults:
                 raise S3Error(*faults["error"])
+            if "no_if_match" in faults and "if-match" in headers:
+                raise S3Error(int(faults["no_if_match"]), "PreconditionFailed")
             if "redirect" in faults:
                 status, location = faults["redirect"]
                 raise S3Error(status, "PermanentRedirect" if status == 301 else "TemporaryRedirect",

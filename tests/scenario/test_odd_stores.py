@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag. Cached objects
+stay usable, nothing is cut, and no versions are mixed."""
+import threading
+
+import pytest
+from client import Truncated, judge
+
+MIB = 1 << 20
+SIZE = 9 * MIB
+RULES = {"rules": [{"match": "bkt/strict/**", "freshness": "strict"},
+                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"}]}
+REFUSALS = {405: "MethodNotAllowed", 403: "AccessDenied", 400: "BadRequest", 501: "NotImplemented"}
+
+
+@pytest.fixture
+def ruled(start, origin, engine):
+    return start(origin, engine=engine, file=RULES, ahead_s=0)
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_head_refused(ruled, origin, status):
+    """Past the ttl a GET of one byte confirms the object; the refusal is remembered. A new version is seen, and so is
+    that there is none any more."""
+    origin.fault(None, "error", (status, REFUSALS[status]), times=None, method="HEAD")
+    for key in ("short/a", "short/b", "short/empty"):
+        origin.put(key, 0 if "empty" in key else SIZE)
+    with ruled.client() as client:
+        for key in ("short/a", "short/b", "short/empty"):
+            judge(client.get(key), origin, key, 0, origin.version(key).size)
+        ruled.settle()
+        for turn in range(3):
+            ruled.advance(3)
+            mark = origin.mark()
+            for key in ("short/a", "short/b", "short/empty"):
+                judge(client.get(key), origin, key, 0, origin.version(key).size)
+                assert client.head(key).header("content-length") == str(origin.version(key).size)
+            heads = origin.requests(since=mark, method="HEAD")
+            assert len(heads) == (1 if turn == 0 else 0), heads
+            assert origin.bytes_sent("short/a", since=mark) <= 1
+        origin.redescribe("short/a", {"Content-Type": "text/plain"})
+        origin.overwrite("short/b", 5000)
+        origin.delete("short/empty")
+        ruled.advance(3)
+        assert client.head("short/a").header("content-type") == "text/plain"
+        judge(client.get("short/a"), origin, "short/a", 0, SIZE)
+        judge(client.get("short/b"), origin, "short/b", 0, 5000, version=2)
+        assert client.get("short/empty").status == 404
+    assert ruled.metric("forebay_origin_odd_total", kind="head-by-get") >= 9
+    assert not origin.violations
+
+
+def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
+    """Where HEAD works, 403 stands: it is not asked twice."""
+    origin.put("short/a", 5000)
+    origin.put("strict/b", 5000)
+    with ruled.client() as client:
+        for _ in range(2):
+            judge(client.get("strict/b"), origin, "strict/b", 0, 5000)
+        ruled.settle()
+        origin.fault("strict/b", "error", (403, "AccessDenied"), times=None)
+        mark = origin.mark()
+        assert client.get("strict/b").status == 403
+        asked = origin.requests(key="strict/b", since=mark)
+        assert [e.method for e in asked] == ["HEAD"], asked
+    assert ruled.metric("forebay_origin_odd_total", kind="head-by-get") == 0
+
+
+@pytest.mark.parametrize("status", [412, 400, 501])
+def test_if_match_fails(start, origin, engine, status):
+    """An object of several runs comes whole. After the first refusal it is left out."""
+    server = start(origin, engine=engine, file=RULES)
+    origin.fault(None, "no_if_match", status, times=None)
+    for key in ("a", "b"):
+        origin.put(key, 3 * SIZE)
+    with server.client() as client:
+        for key in ("a", "b"):
+            judge(client.get(key), origin, key, 0, 3 * SIZE)
+            server.settle()
+    refused = [e for e in origin.requests() if e.status == status]
+    assert 1 <= len(refused) <= 4, refused
+    assert server.metric("forebay_origin_odd_total", kind="no-if-match") >= 4
+    assert origin.sent_twice("a") == origin.sent_twice("b") == 0
+
+
+def test_without_if_match_versions_are_not_mixed(start, origin, engine):
+    """The object changes between two runs: the ETag of the answer tells, and the reply is cut."""
+    server = start(origin, engine=engine, file=RULES)
+    origin.fault(None, "no_if_match", 412, times=None)
+    origin.put("a", 3 * SIZE)
+    origin.put("b", 3 * SIZE)
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 3 * SIZE)
+    gate = threading.Event()
+    origin.fault("b", "hold", (gate,), at=2)
+    with server.connection() as connection:
+        connection.send(b"GET /bkt/b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(2, key="b")
+        origin.overwrite("b", 3 * SIZE)
+        gate.set()
+        with pytest.raises(Truncated):
+            connection.read_reply()
+    with server.client() as client:
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE, version=2)
