@@ -160,7 +160,7 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
             "the cache is full, and what would go for it is worth more: it has been read "
             "more often, or more lately",
             refused != NULL && refused->refusals_left > 0
-                ? "a few more reads soon and it is stored (refusals_left); else a larger "
+                ? "after refusals_left more reads soon it is stored; else a larger "
                   "cache.size, or a higher priority in its rule"
                 : "a larger cache.size, or a higher priority in its rule"};
     }

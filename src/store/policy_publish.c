@@ -8,7 +8,8 @@
 #define MARGIN_PART 2.0f // once more, of what is new and read in parts
 // Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less, whatever its rule
 // makes of it, is not worth the write, unless it takes the room of what is gone. Where all is read once, a key
-// that looks like another's makes it look as if some were read again.
+// that looks like another's makes it look as if some were read again. Likewise, where all that would go is worth
+// less, it is worth nothing.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 #define AGAIN_SHARE                                                                                \
     0.3f // of what is missed must be asked for again, that all of it is stored for that
@@ -58,6 +59,22 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
     return factor < 0 ? POLICY_RANK_MAX : worth < WORTH_LEAST && has_price ? 0 : factor * worth;
 }
 
+bool policy_replaces_nothing(const struct policy *policy)
+{
+    return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
+}
+
+// Returns whether a run that has been asked for before is stored whatever it is worth. What would go for it may
+// never have been read again, so a run that was asked for twice is worth more.
+static bool policy_insists(const struct policy *policy, uint64_t key, uint32_t past, bool is_same,
+                           bool is_part)
+{
+    const struct policy_published *published = &policy->published;
+    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
+    return policy_replaces_nothing(policy) ||
+           (is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past)));
+}
+
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
                                  bool is_part, uint32_t *ret_stamp)
 {
@@ -66,12 +83,13 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
     unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
     uint32_t past;
-    bool is_same = false;
+    bool is_same = false, insists = false;
     if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
         uint32_t age = policy_stamp_age(past, tick);
         is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
+        insists = policy_insists(policy, key, past, is_same, is_part);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
@@ -84,8 +102,6 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     // to be clear, then.
     bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
     float needed = is_unclear && bar > 0 ? bar * MARGIN_PART : bar;
-    bool insists =
-        is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past));
     if (worth > needed || insists) {
         return POLICY_STORE;
     }

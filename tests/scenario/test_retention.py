@@ -10,6 +10,7 @@ import pytest
 from client import judge
 from conftest import not_run
 from forebay import build_kind, scale
+from test_control import ask
 from test_traces import rows, runner, tool  # noqa: F401 (a fixture)
 from waiting import wait_for
 
@@ -119,6 +120,38 @@ def test_what_is_read_in_parts_comes_once(start, origin):
                 judge(client.get("parts", at, min(at + step, end) - 1), origin, "parts", at)
         assert refused() == before
         assert origin.sent_twice("parts") <= server.late_bytes() - late, origin.coverage("parts")
+
+
+def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, figure):
+    """A feed of several cache sizes has taught that nothing is read again. Then one object after the other is."""
+    size, feed = 512 * KIB, 400
+    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "64MiB", "access_log.path": "off"})
+    hot = [f"hot{number}" for number in range(5)]
+
+    def reason(key):
+        return ask(server, "explain", f"s3://bkt/{key}")[-1]["verdict"]["reason"]
+
+    for key in (*(f"feed{number}" for number in range(feed)), *hot):
+        origin.put(key, size)
+    with server.client() as client:
+        says = [client.get(f"feed{number}").header("cache-status") for number in range(feed)]
+        refused = sum("not-admitted" in word for word in says)
+        assert refused > feed // 4                              # each is read once, and not all of it is stored
+        refusals = []
+        for key in hot:
+            words = []
+            for _ in range(20):
+                reply = client.get(key)
+                judge(reply, origin, key, 0, size)
+                words.append(reply.header("cache-status"))
+                if "; hit" in words[-1]:
+                    break
+                # The policy hears of a refusal a moment later.
+                wait_for(lambda: reason(key) != "not-admitted", f"{key} that is stored at its next request")  # noqa: B023
+            assert "; hit" in words[-1]
+            refusals.append(sum("not-admitted" in word for word in words))
+    figure(f"64 MiB, {feed} objects of 512 KiB read once, {refused} of them refused; refusals of new hot ones: {refusals}")
+    assert max(refusals) <= 1
 
 
 KILLS = 30 if FULL else 2

@@ -59,12 +59,19 @@ Test(policy, a_cycle_larger_than_the_cache_changes_nothing)
     shelf_done(&shelf);
 }
 
+// Full, and all that would go is worth more than anything that is not known well.
+static void become_full_of_the_dear(struct shelf *shelf)
+{
+    shelf->policy->reclaim.bar = 1;
+    policy_set_full(shelf->policy, true);
+}
+
 Test(policy, what_was_refused_has_a_past)
 {
     struct shelf shelf;
     uint32_t stamp;
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
-    policy_set_full(shelf.policy, true);
+    become_full_of_the_dear(&shelf);
     cr_assert_not(shelf_miss(&shelf, 1, 3, &stamp));
     cr_assert_not(shelf_miss(&shelf, 1, 3, &stamp)); // at once: a part of the same use
     cr_assert_eq(stamp, POLICY_STAMP_SAME);
@@ -83,7 +90,7 @@ Test(policy, what_is_refused_again_and_again_is_stored)
     struct shelf shelf;
     uint32_t stamp, past;
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
-    policy_set_full(shelf.policy, true);
+    become_full_of_the_dear(&shelf);
     unsigned refused = 0;
     while (refused < 100 && !shelf_miss(&shelf, 1, 3, &stamp)) {
         refused++;
@@ -105,7 +112,7 @@ Test(policy, what_many_read_side_by_side_is_stored_for_the_second)
     struct shelf shelf;
     uint32_t stamp;
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
-    policy_set_full(shelf.policy, true);
+    become_full_of_the_dear(&shelf);
     for (uint64_t block = 0; block < 1000; block++) {
         for (unsigned rank = 0; rank < 8; rank++) {
             enum policy_verdict verdict =
@@ -351,6 +358,44 @@ Test(policy, one_that_is_read_again_among_very_many_proves_nothing)
     (void)shelf_pass_by(&shelf, 1);
     (void)read_once(&shelf, 3000000, CAPACITY_RUNS, &survivors);
     cr_assert_lt(read_once(&shelf, 4000000, 8 * CAPACITY_RUNS, &survivors), CAPACITY_RUNS / 8);
+    shelf_done(&shelf);
+}
+
+// Nothing that is held was ever read again, so whatever is asked for twice is worth more: at once, or after
+// others.
+Test(policy, what_is_read_again_is_stored_where_nothing_held_ever_was)
+{
+    struct shelf shelf;
+    unsigned survivors;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    (void)read_in_cycles(&shelf, 1);
+    (void)read_once(&shelf, 1000000, 8 * CAPACITY_RUNS, &survivors);
+    for (uint64_t block = 2000000; block < 2000010; block++) {
+        cr_assert_not(shelf_miss(&shelf, block, 0, &stamp));
+        cr_assert(shelf_miss(&shelf, block, 0, &stamp), "%llu", (unsigned long long)block);
+    }
+    struct policy_explanation why;
+    policy_explain(shelf.policy, shelf_key(3000000), 0, 0, 0, &why);
+    cr_assert(!why.would_be_taken && why.refusals_left == 1);
+    cr_assert_not(shelf_miss(&shelf, 3000000, 0, &stamp));
+    policy_explain(shelf.policy, shelf_key(3000000), 0, 0, 0, &why);
+    cr_assert(why.would_be_taken && why.refusals_left == 0);
+    (void)read_once(&shelf, 4000000, CAPACITY_RUNS / 2, &survivors);
+    cr_assert(shelf_miss(&shelf, 3000000, 0, &stamp));
+    shelf_done(&shelf);
+}
+
+// What is held is worth something: two requests at once prove nothing.
+Test(policy, two_reads_at_once_drive_out_nothing_that_is_read_again)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    (void)read_in_cycles(&shelf, 5);
+    cr_assert_not(shelf_miss(&shelf, 3000000, 0, &stamp));
+    cr_assert_not(shelf_miss(&shelf, 3000000, 0, &stamp));
+    cr_assert_not(shelf_miss(&shelf, 3000000, 0, &stamp));
     shelf_done(&shelf);
 }
 
