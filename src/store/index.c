@@ -446,9 +446,19 @@ void index_close(struct index *index)
     env_free(index, env);
 }
 
+bool index_has_room(const struct index *index, uint64_t bytes)
+{
+    uint64_t have = atomic_load(&index->allocated_bytes);
+    uint64_t used = atomic_load(&index->store->used_bytes);
+    uint64_t ceiling = atomic_load(&index->store->ceiling_bytes);
+    return bytes <= have ||
+           (used <= ceiling && align_up_u64(bytes, GROW_ALIGN) - have <= ceiling - used);
+}
+
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
 {
     uint64_t have = atomic_load(&index->allocated_bytes);
+    index->is_short = false;
     if (bytes <= have) {
         return ERR_OK;
     }
@@ -457,6 +467,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     if (!store_space_reserve(store, want - have, store->ceiling_bytes)) {
         want = align_up_u64(bytes, GROW_ALIGN);
         if (!store_space_reserve(store, want - have, store->ceiling_bytes)) {
+            index->is_short = true;
             segment_log_want(&store->log, true);
             return ERR_DISK_FULL;
         }

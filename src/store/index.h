@@ -57,6 +57,7 @@ struct index {
     uint64_t openings;
     uint64_t step_bytes;              // the file grows by this
     _Atomic uint64_t allocated_bytes; // of data.mdb; counted in store.used_bytes
+    bool is_short; // cache.size, not the disk, had no room for the last growth; the index writer's
     atomic_ulong objects, blocks;
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
@@ -88,6 +89,8 @@ void index_count(struct index *index, uint64_t objects, uint64_t blocks);
 uint64_t index_last_txn(const struct index *index);
 // The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
+// Does cache.size have room for a file of so many bytes?
+bool index_has_room(const struct index *index, uint64_t bytes);
 // Gives back what the file has and does not need. False: it is too large even so for the size that the
 // cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.
 bool index_fit(struct index *index) MUST_USE;

@@ -10,6 +10,11 @@
 // and what these can be split into. It is room that segments do not have, so it is not to be guessed
 // too high: a page takes 34 records (24 with the longest checksums) or 47 places, and one that was split takes
 // half as many more until it splits again, while removals split nothing. A record that gains checksums is a put.
+//
+// A transaction writes each page that it touches to another place, and the next two cannot reuse the old
+// one. The file never shrinks, so a transaction takes only as many changes as touch a small part of the
+// cache, or fewer if there is no room for these. The index of tiny objects then stays near the size of its
+// records, whatever comes at once.
 #include "store/index_apply.h"
 
 #include <errno.h>
@@ -19,6 +24,8 @@
 #define PAGE_BYTES 4096u
 #define PAGES_SLACK 64u
 #define DELETES_PER_GROWTH 64u
+#define TXN_PARTS 32u // of the cache: so much a transaction may write anew
+#define TXN_CHANGES_LEAST 16u
 
 static bool txn_failed(struct index_txn *t, int rc)
 {
@@ -37,11 +44,6 @@ static void txn_want_pages(struct index_txn *t, uint64_t more)
     }
 }
 
-static uint64_t tree_pages(const MDB_stat *s)
-{
-    return s->ms_branch_pages + s->ms_leaf_pages + s->ms_overflow_pages;
-}
-
 static void txn_abort(struct index_txn *t)
 {
     if (t->txn != NULL) {
@@ -50,10 +52,57 @@ static void txn_abort(struct index_txn *t)
     }
 }
 
+// Of all tables that hold something for each object or run.
+struct trees {
+    uint64_t pages;
+    unsigned depth; // of all together: pages that one change writes anew
+};
+
+static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
+{
+    const MDB_dbi tables[] = {t->env->objects, t->env->places};
+    int rc = 0;
+    *ret_trees = (struct trees){.depth = 0};
+    for (size_t i = 0; i < ARRAY_LEN(tables) && rc == 0; i++) {
+        MDB_stat s = {0};
+        rc = mdb_stat(t->txn, tables[i], &s);
+        ret_trees->pages += s.ms_branch_pages + s.ms_leaf_pages + s.ms_overflow_pages;
+        ret_trees->depth += s.ms_depth;
+    }
+    return rc;
+}
+
 // New pages of what is put, three entries at most for each change.
 static uint64_t split_pages(uint64_t pages, unsigned put_count)
 {
     return min_u64(3ull * put_count, 2 * pages + put_count / 3);
+}
+
+static uint64_t touched_pages(const struct trees *trees, unsigned put_count, unsigned removal_count)
+{
+    uint64_t paths = ((uint64_t)put_count + removal_count) * (trees->depth + 4);
+    return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
+}
+
+// As many changes as have room; t->err: not even the least have.
+static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
+                          unsigned removal_count)
+{
+    struct index *index = t->index;
+    uint64_t touched_max = index->store->capacity_bytes / TXN_PARTS / PAGE_BYTES;
+    unsigned count = put_count + removal_count;
+    for (;;) {
+        unsigned puts = count < put_count ? count : put_count;
+        uint64_t touched = touched_pages(trees, puts, count - puts);
+        bool fits = touched <= touched_max &&
+                    index_has_room(index, (t->pages + touched + PAGES_SLACK) * PAGE_BYTES);
+        if (fits || count <= TXN_CHANGES_LEAST) {
+            t->changes_max = count;
+            txn_want_pages(t, touched + PAGES_SLACK);
+            return;
+        }
+        count = count / 2 > TXN_CHANGES_LEAST ? count / 2 : TXN_CHANGES_LEAST;
+    }
 }
 
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
@@ -61,23 +110,18 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_
 {
     *t = (struct index_txn){.index = index, .env = atomic_load(&index->current)};
     MDB_envinfo info;
-    MDB_stat objects = {0}, places = {0};
+    struct trees trees;
     int rc = t->env == NULL ? MDB_NOTFOUND : mdb_env_info(t->env->env, &info);
     rc = rc != 0 ? rc : mdb_txn_begin(t->env->env, NULL, 0, &t->txn);
-    rc = rc != 0 ? rc : mdb_stat(t->txn, t->env->objects, &objects);
-    rc = rc != 0 ? rc : mdb_stat(t->txn, t->env->places, &places);
+    rc = rc != 0 ? rc : txn_measure(t, &trees);
     if (rc != 0) {
         *ret_rc = rc;
         txn_abort(t);
         return ERR_IO;
     }
-    uint64_t changes = (uint64_t)put_count + removal_count;
-    uint64_t paths = changes * (objects.ms_depth + places.ms_depth + 4);
-    uint64_t pages = tree_pages(&objects) + tree_pages(&places);
-    uint64_t whole = pages + split_pages(pages, put_count);
     t->pages = info.me_last_pgno + 1;
     t->pages_ready = atomic_load(&index->allocated_bytes) / PAGE_BYTES;
-    txn_want_pages(t, min_u64(paths, whole) + PAGES_SLACK);
+    txn_take_room(t, &trees, put_count, removal_count);
     if (t->err != ERR_OK) {
         enum err err = t->err;
         txn_abort(t);

@@ -11,13 +11,14 @@ struct index_txn {
     MDB_txn *txn;
     uint64_t pages;       // pages of the file that may be in use after the commit, at most
     uint64_t pages_ready; // allocated
+    unsigned changes_max; // changes, renewals and removals it has room for
     int64_t blocks;       // more or less than before
     int rc;               // first failure of LMDB; nothing more is tried after
     enum err err;         // first failure of the growing
 };
 
-// Begins, with room for so many changes that may put something, and so many that only remove. On failure
-// nothing is open.
+// Begins a transaction with room for changes_max of the changes: those that may put something first, then those
+// that only remove. On failure nothing is open; ERR_DISK_FULL: there is no room for TXN_CHANGES_LEAST of them.
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
                          unsigned removal_count, int *ret_rc);
 // Does what it brings hold the whole object?

@@ -5,7 +5,8 @@
 // together, so that it waits for none of them.
 //
 // A transaction that has taken a thread's time for long enough ends, and the rest is another one: how long
-// a change takes depends on how large the index is and on what the processor's caches hold of it. Those that
+// a change takes depends on how large the index is and on what the processor's caches hold of it. It also ends
+// when it has taken as many changes as the index had room for (index_apply.c). Changes that
 // somebody may wait for come first, then renewals, then what is to be forgotten. Index writer only.
 #include "store/index_batch.h"
 
@@ -200,20 +201,22 @@ static uint64_t thread_cpu_us(void)
 
 struct applying {
     uint64_t until_us; // of the thread's time
-    unsigned count;
+    unsigned count, max;
     bool is_over;
 };
 
 // One more has been applied.
 static void applied(struct applying *a)
 {
-    a->is_over = ++a->count % CHANGES_PER_LOOK == 0 && thread_cpu_us() >= a->until_us;
+    a->count++;
+    a->is_over =
+        a->count >= a->max || (a->count % CHANGES_PER_LOOK == 0 && thread_cpu_us() >= a->until_us);
 }
 
 void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
                        uint64_t cpu_us)
 {
-    struct applying a = {.until_us = thread_cpu_us() + cpu_us};
+    struct applying a = {.until_us = thread_cpu_us() + cpu_us, .max = t->changes_max};
     struct index_progress *at = &batch->at;
     unsigned removals = batch->forget != NULL ? batch->forget->slice_count : 0;
     *at = batch->in;

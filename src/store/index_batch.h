@@ -34,8 +34,8 @@ bool index_batch_ready(struct index_batch *batch, struct store *store) MUST_USE;
 // How many of them are left that may put something, and that only remove.
 unsigned index_batch_puts_left(const struct index_batch *batch);
 unsigned index_batch_removals_left(const struct index_batch *batch);
-// The next ones, until they have taken `cpu_us` of the thread's time, a few at least. Each change gets its
-// error.
+// Applies the next ones, until they have taken `cpu_us` of the thread's time (a few at least), or are as many as
+// the transaction has room for. Each change gets its error.
 void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
                        uint64_t cpu_us);
 // The transaction is committed: what was applied in it is `is_in`. True: nothing is left.

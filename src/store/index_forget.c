@@ -24,9 +24,6 @@
 #include "store/index_apply.h"
 #include "store/store_private.h"
 
-#define SLICE_MIN 64u
-#define SLICE_BYTES 4096u // that each of them may make the index grow by
-
 struct forget_list {
     struct forget_list *next;
     struct index_removal *removals;
@@ -152,12 +149,6 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
     pthread_mutex_unlock(&forget->guarded.lock);
     qsort(forget->slice, forget->slice_count, sizeof(*forget->slice), removal_compare);
     return forget->slice_count;
-}
-
-unsigned index_forget_slice(const struct store *store, bool stopping)
-{
-    uint64_t fits = max_u64(SLICE_MIN, store_size_headroom(store) / 4 / SLICE_BYTES);
-    return (unsigned)min_u64(fits, stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE);
 }
 
 void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t)

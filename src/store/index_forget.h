@@ -8,9 +8,10 @@
 
 #include "store/store.h"
 
-#define INDEX_FORGET_MAX 65536u     // places that wait
-#define INDEX_FORGET_SLICE 1024u    // so many in one commit
-#define INDEX_FORGET_WAIT_MS 10000u // for room, by who frees segments
+#define INDEX_FORGET_MAX 65536u  // places that wait
+#define INDEX_FORGET_SLICE 1024u // with one batch of changes: as many as that puts
+#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // while the store stops
+#define INDEX_FORGET_WAIT_MS 10000u                    // for room, by who frees segments
 
 struct index_removal {
     struct hash128 hash;
@@ -44,8 +45,6 @@ void index_forget_hurry(struct index_forget *forget);
 // The next places to forget, `max` at most, in the order of keys; the same ones until they are forgotten.
 // Index writer only.
 unsigned index_forget_take(struct index_forget *forget, unsigned max);
-// So many: each may want a page of the index file, and all of them no more than a quarter of the headroom.
-unsigned index_forget_slice(const struct store *store, bool stopping);
 // One of the slice.
 void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t);
 // The first so many of the slice are.

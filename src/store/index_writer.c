@@ -7,6 +7,9 @@
 // With sync and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
 // again in their segments).
 //
+// A batch for which cache.size has no room waits for a segment to make some (index_room.c). If none can go, its
+// puts leave the memory side and are counted. Nothing has failed, so filling stays on.
+//
 // A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
 // commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds its
 // file broken the index is dropped and the recovery thread rebuilds it.
@@ -33,6 +36,7 @@
 #include "stats/stats.h"
 #include "store/index_batch.h"
 #include "store/index_condemn.h"
+#include "store/index_room.h"
 #include "store/index_sync.h"
 #include "store/store_private.h"
 
@@ -332,7 +336,6 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
                           int *ret_rc)
 {
     struct store *store = writer->store;
-    struct index *index = &store->index;
     struct index_txn t;
     *ret_rc = 0;
     if (!index_batch_ready(changes, store)) {
@@ -341,7 +344,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     }
     uint64_t began_us = clock_monotonic_us();
     unsigned removals = index_batch_removals_left(changes);
-    enum err err = index_txn_begin(&t, index, index_batch_puts_left(changes), removals, ret_rc);
+    enum err err = index_room_begin(writer, changes, &t, ret_rc);
     if (err == ERR_DISK_FULL && removals > 0) { // nobody waits for it, and filling goes on
         changes->forget = NULL;
         writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
@@ -349,7 +352,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
             *ret_all = true;
             return ERR_OK;
         }
-        err = index_txn_begin(&t, index, index_batch_puts_left(changes), 0, ret_rc);
+        err = index_room_begin(writer, changes, &t, ret_rc);
     }
     if (err == ERR_OK) {
         index_batch_apply(changes, store, &t, writer->txn_cpu_us);
@@ -375,7 +378,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
     bool refused = store_real_us() < writer->forget_due_us && !writer->stopping;
-    unsigned forget_max = index_forget_slice(store, writer->stopping);
+    unsigned forget_max = writer->stopping ? INDEX_FORGET_SLICE_LAST : INDEX_FORGET_SLICE;
     unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
         return true;
@@ -404,7 +407,11 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         for (struct index_change *c = batch; c != NULL; c = c->next) {
             c->err = c->is_in && c->waiter == NULL ? c->err : err;
         }
-        writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
+        if (err == ERR_DISK_FULL && index->is_short) {
+            index_room_none(store);
+        } else {
+            writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
+        }
         writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }

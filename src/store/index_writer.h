@@ -83,6 +83,7 @@ struct index_writer {
     bool stopping;
     uint64_t forget_due_us;    // real; a refused slice is tried again then
     uint64_t renewed_us;       // last draining
+    bool waited_in_vain;       // for room; nobody waits again until a transaction has found some
     struct index_change *owed; // deletes that the disk refused
     uint64_t owed_due_us;      // real; when they are tried again
     unsigned owed_count, owed_failures;

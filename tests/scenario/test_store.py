@@ -675,6 +675,32 @@ def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine)
     assert server.disk_bytes() <= size
 
 
+def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
+    """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room by evicting."""
+    size, count = 24 * MIB, scaled(60_000, 24_000)
+    env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20"}
+    server = start(origin, engine=engine, file=IMMUTABLE, env={} if build_kind() == "release" else env,
+                   settings={"cache.size": "24MiB", "cache.policy": "lru", "access_log.path": "off"})
+    keys = [f"tiny/{i:06d}" for i in range(count)]
+    for key in keys:
+        origin.put(key, 10)
+    with Sampler(server.disk_bytes) as du:
+        fill(server, origin, keys)
+    figure(f"cache.size 24 MiB, {count} objects of 10 bytes ({engine}): highest du {du.highest / MIB:.1f} MiB, index "
+           f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, {server.metric('forebay_cache_objects'):.0f} objects held")
+    assert du.highest <= size, f"du {du.highest} > {size}"
+    assert server.metric("forebay_index_commit_failures_total") == 0
+    assert server.metric("forebay_index_full_total") == 0
+    assert server.metric("forebay_cache_admission_rejected_total", reason="error") == 0
+    assert server.metric("forebay_degraded", component="disk") == 0
+    assert not any("event=filling_off" in line or '"event":"filling_off"' in line for line in server.stderr)
+    last = keys[-500:]
+    store(server, origin, last)
+    before = origin.mark()
+    fill(server, origin, last)
+    assert origin.requests(since=before) == []
+
+
 def test_a_full_file_system(start, origin, engine, tmp_path):
     """cache.size says more than there is: every read succeeds, before, while and after."""
     with LoopDisk(tmp_path / "disk", 48 * MIB) as disk:
