@@ -46,6 +46,8 @@ struct http_handler {
     // Headers: the handler may add some.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
                        struct buf *out);
+    // Do paused readers hold up files that are to be freed? Then none of them gets min_rate_patience_ms. NULL: never.
+    bool (*files_are_short)(void *ctx);
 };
 
 // A socket that another process has made and that listens already.

@@ -291,11 +291,15 @@ void http_connection_reset_rate(struct http_connection *c)
 }
 
 // A reader that pauses costs a connection, a request and a pinned segment, or some memory. While none of
-// these is short it may pause for long, as it may at the origin. An upload holds up an origin's connection.
+// these is short it may pause for long, as it may at the origin. Segments are short while readers hold as many
+// evicted ones as they may, because then new objects replace only what nobody reads. An upload holds up an
+// origin's connection.
 static bool may_pause(const struct http_connection *c)
 {
+    const struct http_handler *handler = &connection_options(c)->handler;
     bool memory = http_reply_holds_memory(&c->x) && chunk_budget_is_short();
-    return c->blocked && c->x.body != BODY_FLOWING && !memory &&
+    bool files = handler->files_are_short != NULL && handler->files_are_short(handler->ctx);
+    return c->blocked && c->x.body != BODY_FLOWING && !memory && !files &&
            !http_server_is_crowded(c->hw->server);
 }
 

@@ -219,7 +219,16 @@ static void on_refused(void *ctx, enum err err, struct arena *arena, struct head
     stats_count_request("Other", error_row(err)->status);
 }
 
+static bool files_are_short(void *ctx)
+{
+    struct proxy *proxy = ctx;
+    return store_waits_for_readers(proxy->store);
+}
+
 struct http_handler proxy_handler(struct proxy *proxy)
 {
-    return (struct http_handler){.ctx = proxy, .on_request = on_request, .on_refused = on_refused};
+    return (struct http_handler){.ctx = proxy,
+                                 .on_request = on_request,
+                                 .on_refused = on_refused,
+                                 .files_are_short = files_are_short};
 }

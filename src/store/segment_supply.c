@@ -230,6 +230,20 @@ static bool supply_may_go(void *ctx, uint32_t number)
     return may;
 }
 
+// So many segments may be on their way out until only those without readers are picked.
+static unsigned dying_most(const struct segment_log *log)
+{
+    return (unsigned)max_u64(2, atomic_load(&log->segments_max) / 4);
+}
+
+bool segment_supply_waits_for_readers(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned held = log->guarded.dying_count - log->guarded.doomed_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return held + 1 >= dying_most(log);
+}
+
 // Picks one that can go; false: none. may_rewrite: nobody waits for its room.
 static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
 {
@@ -237,7 +251,7 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     if (!atomic_load(&log->examined)) {
         return false; // segments with room may be found yet
     }
-    unsigned max = (unsigned)max_u64(2, log->segments_max / 4);
+    unsigned max = dying_most(log);
     pthread_mutex_lock(&log->guarded.lock);
     unsigned dying = log->guarded.dying_count;
     pthread_mutex_unlock(&log->guarded.lock);

@@ -498,6 +498,11 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
     };
 }
 
+bool store_waits_for_readers(struct store *store)
+{
+    return store->attached && segment_supply_waits_for_readers(&store->log);
+}
+
 struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,
                           struct span key)
 {

@@ -134,6 +134,8 @@ struct store_summary {
 // Of used_bytes, what holds runs; the rest is reserved for them. Not on a worker.
 uint64_t store_held_bytes(struct store *store);
 void store_summarize(const struct store *store, struct store_summary *ret_summary); // any thread
+// Do readers hold so many evicted segments that only segments without readers are evicted now? Any thread.
+bool store_waits_for_readers(struct store *store);
 // 128-bit keyed hash of (realm, bucket, key); the hash key is the cache directory's own. Any
 // thread.
 struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,

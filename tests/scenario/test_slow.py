@@ -9,6 +9,7 @@ from conftest import not_run
 from forebay import build_kind
 from oracle import oracle_judge
 from test_memory import Tree
+from waiting import wait_for
 
 MIB = 1 << 20
 PLACES = 2
@@ -412,3 +413,39 @@ def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
     assert server.metric("forebay_http_slow_readers_kept_total") == 0
     with server.client() as client:
         assert client.head("up").status == client.head("left").status == 404
+
+
+def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, origin, engine):
+    """The space of an evicted segment is free when its last reader has left. While paused readers hold a quarter of
+    the segments they get half a minute, not ten, and then the whole cache serves the others again."""
+    size, count = 900 << 10, 8
+    server = start(origin, engine=engine, ahead_s=0, env={"FOREBAY_SEGMENT_SIZE": str(MIB)}, settings={
+        "workers": 1, "cache.ttl": "1h", "cache.size": "16MiB", "cache.block_size": "64KiB", "cache.policy": "lru",
+        "cache.readahead": 0, "limits.max_buffer": "4MiB"})
+    held, new = [f"held{i}" for i in range(count)], [f"new{i}" for i in range(count)]
+    for key in held + new:
+        origin.put(key, size)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(server.client())
+
+        def read(keys):
+            for key in keys:
+                judge(client.get(key), origin, key, 0, size)
+                server.settle()
+
+        def is_cached(keys):
+            mark = origin.mark()
+            read(keys)
+            return not origin.requests(since=mark)
+        wait_for(lambda: is_cached(held), lambda: f"all of them fit: {server.metrics()}")
+        for key in held:
+            connection = stack.enter_context(server.connection(receive_buffer=16384))
+            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert "hit" in connection.read_head().header("cache-status")
+        for _ in range(4):
+            read(new)
+        assert not is_cached(new), "readers hold what is evicted"
+        server.advance(40)
+        server.wait_metric("forebay_http_timeouts_total", lambda n: n >= 1, reason="rate")
+        wait_for(lambda: is_cached(new), lambda: f"all of them fit: {server.metrics()}")
+    assert server.metric("forebay_http_slow_readers_kept_total") < count

@@ -398,7 +398,8 @@ struct front *front_new(struct http_options options, unsigned workers)
     options.idle_timeout_ms = or_default(options.idle_timeout_ms, 60000);
     options.unix_mode = (unsigned)or_default(options.unix_mode, 0600);
     options.min_rate_grace_ms = or_default(options.min_rate_grace_ms, 60000);
-    options.handler = (struct http_handler){f, on_request, on_refused};
+    options.handler =
+        (struct http_handler){.ctx = f, .on_request = on_request, .on_refused = on_refused};
     enum err err = http_server_new(f->loop, &options, &f->server, &why);
     cr_assert(err == ERR_OK, "%s", buf_cstr(&why));
     buf_done(&why);

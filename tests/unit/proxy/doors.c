@@ -534,6 +534,12 @@ bool store_write_is_noted(const struct store *store, struct span origin, struct 
     return !doors.is_unnoted;
 }
 
+bool store_waits_for_readers(struct store *store)
+{
+    (void)store;
+    return false;
+}
+
 uint64_t store_run_bytes_max(const struct store *store)
 {
     (void)store;
