@@ -73,7 +73,8 @@ static const char *checksums_word(struct span checksums, struct span sums)
     if (checksums.len > 0) {
         return fill_version_has_none(checksums) ? "none" : "sent";
     }
-    return sums.len == 0 ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
+    bool are_unknown = sums.len == 0 || s3_sums_are_too_long(sums);
+    return are_unknown ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
 }
 
 // The stored lines without what is not for this answer. The checksums that go with them from the record are in
@@ -243,13 +244,16 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked for them.
+// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked for them. Where
+// they are too long for the record, only a HEAD is worth asking for them again.
 static bool lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
+    struct span sums = record_sums(r->get);
+    bool are_unknown = sums.len == 0 || (r->get->is_head && s3_sums_are_too_long(sums));
     return object->etag.len > 0 && get_state_wants_checksums(r) &&
            origin_capabilities(r->origin)->has_checksums &&
-           fill_version_checksums(object->headers).len == 0 && record_sums(r->get).len == 0;
+           fill_version_checksums(object->headers).len == 0 && are_unknown;
 }
 
 static enum step_result reply_body(struct request *r, unsigned status)

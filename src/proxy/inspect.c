@@ -64,9 +64,9 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);
     struct span sums = {(const char *)view->sums.bytes, view->sums.len};
-    o->checksums = sums.len == 0            ? PROXY_CHECKSUMS_UNKNOWN
-                   : s3_sums_has_none(sums) ? PROXY_CHECKSUMS_NONE
-                                            : PROXY_CHECKSUMS_KNOWN;
+    o->checksums = sums.len == 0 || s3_sums_are_too_long(sums) ? PROXY_CHECKSUMS_UNKNOWN
+                   : s3_sums_has_none(sums)                    ? PROXY_CHECKSUMS_NONE
+                                                               : PROXY_CHECKSUMS_KNOWN;
     o->age_ms = view->age_ms;
     o->size_bytes = view->size_bytes;
     o->block_size_bytes = view->block_size_bytes;

@@ -519,17 +519,20 @@ void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
 // --- s3_sums.c: the checksum headers of an object in few bytes ------------------------------------
 
-#define S3_SUMS_MAX 47u
-#define S3_SUMS_TEXT_MAX 2048u // what they become at most
+#define S3_SUMS_MAX 71u
+#define S3_SUMS_TEXT_MAX 2560u // what they become at most
 // Packs lines "x-amz-checksum-NAME: VALUE\r\n"; a line of another form is left out. Returns how many bytes,
-// 0 of no lines.
+// 0 of no lines. Lines that do not fit together become S3_SUMS_TOO_LONG.
 size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX]);
 // A packed form of one byte: they are known, and somewhere else.
 #define S3_SUMS_ELSEWHERE 0x05u
-// The lines again, in `ret_text`; empty if they are elsewhere, or `packed` is not what s3_sums_pack() makes.
+// A packed form of one byte: the object has checksums, too long to be kept.
+#define S3_SUMS_TOO_LONG 0x06u
+// The lines again, in `ret_text`; empty if they are elsewhere or too long, or `packed` is not what s3_sums_pack() makes.
 struct span s3_sums_render(struct span packed, char ret_text[S3_SUMS_TEXT_MAX]);
 // Do they say that the object has no checksum?
 bool s3_sums_has_none(struct span packed);
+bool s3_sums_are_too_long(struct span packed);
 
 // --- access_keys.c: the table of principals for auth.mode verify ---------------------------------
 

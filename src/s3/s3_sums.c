@@ -6,9 +6,10 @@
 //   type      x-amz-checksum-type: FULL_OBJECT or COMPOSITE
 //   digest    a known algorithm, the raw digest, and the number of parts if the value ends in "-N"
 //   text      any other line
+//   too long  the object has checksums that do not fit; nobody but the store can name them
 //
-// Items keep their order. An item that does not fit is left out. What has no digest left is packed as none,
-// because a type alone says nothing. Pure; any thread.
+// Items keep their order. Lines without a digest are packed as none, because a type alone says nothing. Where one
+// line does not fit, none is kept, because a client would take the others for all. Pure; any thread.
 #include "s3/s3.h"
 
 #include <assert.h>
@@ -20,12 +21,12 @@
 #define ITEM_FULL_OBJECT 0x02u
 #define ITEM_COMPOSITE 0x03u
 #define ITEM_TEXT 0x04u // then a length of one byte, and "name: value"
-static_assert(S3_SUMS_ELSEWHERE == 0x05u, "the next one");
+static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next ones");
 #define ITEM_DIGEST 0x10u // plus the index in `algorithms`; then the digest
 #define ITEM_PARTS 0x80u  // of a digest: then the number of parts, little endian
 #define PARTS_MAX 0xffffu
-#define DIGEST_MAX 32u
-#define BASE64_MAX 45u // of a digest, with a NUL
+#define DIGEST_MAX 64u
+#define BASE64_MAX 89u // of a digest, with a NUL
 
 #define PREFIX "x-amz-checksum-"
 
@@ -33,14 +34,15 @@ static_assert(S3_SUMS_ELSEWHERE == 0x05u, "the next one");
 static const struct {
     const char *name;
     uint8_t len;
-} algorithms[] = {{"crc32", 4},   {"crc32c", 4},  {"crc64nvme", 8},
-                  {"sha1", 20},   {"sha256", 32}, {"xxhash64", 8},
-                  {"xxhash3", 8}, {"md5", 16},    {"xxhash128", 16}};
+} algorithms[] = {{"crc32", 4},      {"crc32c", 4},   {"crc64nvme", 8}, {"sha1", 20},
+                  {"sha256", 32},    {"xxhash64", 8}, {"xxhash3", 8},   {"md5", 16},
+                  {"xxhash128", 16}, {"sha512", 64}};
 static_assert(ARRAY_LEN(algorithms) <= 16, "four bits of an item");
 
 struct packing {
     uint8_t *at, *end;
     bool has_digest;
+    bool is_too_long;
 };
 
 static bool pack_item(struct packing *p, unsigned item, struct span bytes, struct span more)
@@ -103,15 +105,17 @@ static void pack_line(struct packing *p, struct span line)
     struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
     bool is_full = span_equal_cstr(value, "FULL_OBJECT");
     if (span_equal_cstr(name, "type") && (is_full || span_equal_cstr(value, "COMPOSITE"))) {
-        (void)pack_item(p, is_full ? ITEM_FULL_OBJECT : ITEM_COMPOSITE, SPAN(""), SPAN(""));
-        return; // left out if there is no room
+        unsigned item = is_full ? ITEM_FULL_OBJECT : ITEM_COMPOSITE;
+        p->is_too_long |= !pack_item(p, item, SPAN(""), SPAN(""));
+        return;
     }
     bool is_packed = pack_digest(p, name, value);
     if (!is_packed && line.len <= UINT8_MAX) {
         char len = (char)line.len;
         is_packed = pack_item(p, ITEM_TEXT, (struct span){&len, 1}, line);
     }
-    p->has_digest |= is_packed && !span_equal_cstr(name, "type");
+    p->is_too_long |= !is_packed;
+    p->has_digest |= !span_equal_cstr(name, "type");
 }
 
 size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX])
@@ -132,9 +136,9 @@ size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX])
             pack_line(&p, line);
         }
     }
-    if (!p.has_digest) {
+    if (!p.has_digest || p.is_too_long) {
         p.at = ret_bytes;
-        *p.at++ = ITEM_NONE;
+        *p.at++ = p.has_digest ? S3_SUMS_TOO_LONG : ITEM_NONE;
     }
     return (size_t)(p.at - ret_bytes);
 }
@@ -226,4 +230,9 @@ struct span s3_sums_render(struct span packed, char ret_text[S3_SUMS_TEXT_MAX])
 bool s3_sums_has_none(struct span packed)
 {
     return packed.len == 1 && (uint8_t)packed.ptr[0] == ITEM_NONE;
+}
+
+bool s3_sums_are_too_long(struct span packed)
+{
+    return packed.len == 1 && (uint8_t)packed.ptr[0] == S3_SUMS_TOO_LONG;
 }

@@ -8,7 +8,7 @@
 // Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
 // what it could touch at most: a path of pages for each key, but never more than all pages of the trees
 // and what these can be split into. It is room that segments do not have, so it is not to be guessed
-// too high: a page takes 34 records (24 with the longest checksums) or 47 places, and one that was split takes
+// too high: a page takes 34 records (21 with the longest checksums) or 47 places, and one that was split takes
 // half as many more until it splits again, while removals split nothing. A record that gains checksums is a put.
 //
 // A transaction writes each page that it touches to another place, and the next two cannot reuse the old

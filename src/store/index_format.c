@@ -2,14 +2,14 @@
 // What the index holds, version 1. Pure; any thread. Three LMDB tables in one file; numbers in
 // values are little endian, in keys big endian so that they sort.
 //
-// "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 to 139 bytes
+// "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 to 163 bytes
 //   0  4 CRC32C of key and what follows     40 8 validated at, monotonic ms of process `opener`
 //   4  2 version                            48 4 opener
 //   6  2 flags: 1 whole, 2 rebuilt; 7 1 power cuts          52 4 block size
 //   8  8 generation                         56 4 blocks of the place
 //   16 8 object size                        60 32 place of the run that holds the object (flag
 //   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms
-//   92 up to 47: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is known
+//   92 up to 71: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is known
 //   of them, or the headers of its runs name them. A release that does not know them judges a page with such a
 //   record as injured and rebuilds the index from segments.
 // "places": key = generation, first block                             60 bytes; for objects of

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An object's checksums belong to what is stored of it: the origin is asked for them once at most, no reader of bytes
 waits for them, and they last as long as the object does."""
+import base64
+import hashlib
+
 import pytest
 
 from forebay import parallel, run_forebay, scaled
@@ -18,6 +21,10 @@ def sums(reply):
 
 def named(body):
     return {"x-amz-checksum-crc32": crc32_of(body), "x-amz-checksum-type": "FULL_OBJECT"}
+
+
+def sha256_of(body):
+    return base64.b64encode(hashlib.sha256(body).digest()).decode()
 
 
 def body_of(i, version=1):
@@ -212,6 +219,26 @@ def test_an_object_in_several_runs_keeps_them(start, origin, engine):
             if end is not None:
                 end()
     assert len(origin.requests(key="a", method="HEAD")) == 1
+
+
+def test_long_checksums_are_never_told_as_none_or_in_part(start, origin, engine):
+    """SHA-512 is kept. Several that are too long together are not: a HEAD has the origin asked for them each time, and a
+    reader of bytes goes without and has nobody asked again."""
+    body = body_of(5)
+    sha512 = {"x-amz-checksum-sha512": base64.b64encode(hashlib.sha512(body).digest()).decode()}
+    for key, named_so, heads in (("a", sha512, 1), ("b", sha512 | named(body) | {"x-amz-checksum-sha256": sha256_of(body)}, 3)):
+        origin.put(key, len(body), body=body, checksums=named_so)
+        server = start(origin, engine=engine, file=IMMUTABLE)
+        with server.client() as client:
+            client.get(key, first=0, last=9)
+            server.durable()
+            client.get(key, headers=MODE)
+            learnt(server, 1)
+            for _ in range(2):
+                assert sums(client.head(key, headers=MODE)) == named_so
+                assert sums(client.get(key, headers=MODE)) == (named_so if heads == 1 else {})
+        assert len(origin.requests(key=key, method="HEAD")) == heads
+        server.stop()
 
 
 def test_no_more_heads_than_their_limit_are_out(start, origin, engine):

@@ -50,17 +50,38 @@ Test(s3_sums, lines_of_every_kind_come_back_as_they_were)
     }
 }
 
-Test(s3_sums, what_does_not_fit_is_left_out_and_a_type_alone_says_nothing)
+#define SHA512                                                                                     \
+    "x-amz-checksum-sha512: "                                                                      \
+    "z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvU"                       \
+    "dBeoGlODJ6+SfaPg=="
+
+Test(s3_sums, the_longest_digest_fits_with_its_parts_and_its_type)
 {
-    static const char LONG[] = "x-amz-checksum-sha512: "
-                               "z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwv"
-                               "Y7kxvUdBeoGlODJ6+SfaPg==\r\n";
-    char both[512];
+    static const char lines[] = SHA512 "-10000\r\nx-amz-checksum-type: COMPOSITE\r\n";
     size_t len;
-    (void)snprintf(both, sizeof(both), "%sx-amz-checksum-crc32: yZRlqg==\r\n", LONG);
-    cr_assert(span_equal_cstr(again(both, &len), "x-amz-checksum-crc32: yZRlqg==\r\n"));
-    (void)snprintf(both, sizeof(both), "%sx-amz-checksum-type: FULL_OBJECT\r\n", LONG);
-    cr_assert(span_equal_cstr(again(both, &len), "x-amz-checksum-none: -\r\n"));
+    cr_assert(span_equal_cstr(again(lines, &len), lines));
+    cr_assert_eq(len, 68);
+}
+
+// Never a part of them, which a client would take for all, and never "none".
+Test(s3_sums, what_does_not_fit_is_too_long_and_a_type_alone_says_nothing)
+{
+    static const char *const rows[] = {
+        SHA512 "\r\nx-amz-checksum-sha1: 98rxT+0R2ZpPGwXCgQRzVU4ZwUo=\r\n",
+        "x-amz-checksum-sha1: 98rxT+0R2ZpPGwXCgQRzVU4ZwUo=\r\n" SHA512 "\r\n",
+        "x-amz-checksum-new: " SHA512 "\r\n",
+        "x-amz-checksum-new: " SHA512 SHA512 SHA512 "\r\nx-amz-checksum-crc32: yZRlqg==\r\n",
+    };
+    size_t len;
+    uint8_t packed[S3_SUMS_MAX];
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        cr_assert_eq(again(rows[i], &len).len, 0, "%u", i);
+        cr_assert_eq(s3_sums_pack(span_from_cstr(rows[i]), packed), 1);
+        cr_assert(s3_sums_are_too_long((struct span){(char *)packed, 1}));
+        cr_assert(!s3_sums_has_none((struct span){(char *)packed, 1}));
+    }
+    cr_assert(span_equal_cstr(again("x-amz-checksum-type: FULL_OBJECT\r\n", &len),
+                              "x-amz-checksum-none: -\r\n"));
     cr_assert_eq(len, 1);
     cr_assert(span_equal_cstr(again("ETag: \"x\"\r\n", &len), "x-amz-checksum-none: -\r\n"));
     cr_assert_eq(again("", &len).len, 0);
