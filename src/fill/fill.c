@@ -80,6 +80,10 @@ static void fill_send_first_end(struct fill *fill)
     struct first_end_message *m = message_first_end_new(fill->fw, fill->key);
     m->token = fill->token;
     m->err = fill->failed;
+    if (fill->failed == ERR_NOT_MODIFIED || fill->failed == ERR_PRECONDITION_FAILED) {
+        m->condition = fill->condition;
+        m->version = fill_unknown_version(fill);
+    }
     m->document = message_document(fill->failed_document);
     fill->token = 0;
     message_send(object_key_home(fill->fw, fill->key), &m->base);
@@ -202,6 +206,7 @@ void fill_send_head(struct fill *fill, struct attachment *a)
     m->subscription = a->subscription;
     m->object = store_object_ref(fill->object);
     m->stored = !fill->unstored;
+    m->origin_status = fill->origin_status;
     m->unstored_why = fill->unstored_why;
     memcpy(m->origin_id, fill->origin_id, sizeof(m->origin_id));
     m->end_byte = fill->end_byte;
@@ -251,6 +256,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
     // What is not held any more comes from disk, as far as it is there.
+    a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
     a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     if (fill->ahead && !a->ahead) {
@@ -292,7 +298,8 @@ static bool fill_has_lost_its_place(const struct fill *fill)
 static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
-    if (fill->doomed || sub->ask.block < fill->first_block ||
+    bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill->has_head);
+    if (fill->doomed || !has_place || sub->ask.block < fill->first_block ||
         sub->ask.block >= fill->first_block + fill->block_count || fill_has_lost_its_place(fill)) {
         return false;
     }
@@ -410,6 +417,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->client = sub->ask.client;
     fill->trace = sub->ask.trace;
     fill->ahead = sub->ask.ahead;
+    fill->condition = sub->ask.condition;
+    fill->suffix_bytes = sub->ask.suffix_bytes;
     fill->wanted_first_byte = sub->ask.first_byte;
     fill->wanted_end_byte = sub->ask.end_byte;
     fill->first_block = sub->ask.block;
@@ -440,14 +449,24 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
     fill_answer_again(fw, sub);
 }
 
+bool fill_has_run(struct fill_worker *fw, const struct subscription *sub)
+{
+    return fill_find(fw, sub, NULL) != NULL;
+}
+
 // Rule 16, in its order.
 static void fill_ask(struct fill_worker *fw, struct subscription *sub,
                      const struct first_message *first)
 {
     uint64_t token = first != NULL ? first->token : 0;
-    check(object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) ==
-          fw); // rule 2
+    bool is_owner =
+        object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) == fw;
+    check(is_owner || object_key_home(fw, sub->ask.key) == fw); // rule 2
     struct fill *fill = fill_find(fw, sub, first);
+    if (fill == NULL && !is_owner) {
+        fill_answer_again(fw, sub); // the run that the home has seen here has left
+        return;
+    }
     if (fill != NULL && token != 0 && sub->ask.strict) {
         fill_decline_first(fw, sub, token); // it was sent before the reader asked
         return;
@@ -481,9 +500,11 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     bool describes = first != NULL && sub->ask.with_checksums && fill->described == NULL &&
                      origin_capabilities(fill->key->origin)->has_checksums;
     bool may_ask_whole = describes || (first != NULL && fill_describe_is_free(fill));
-    fill->asks_whole = may_ask_whole && fill->first_byte == 0 && !is_cut &&
-                       origin_capabilities(fill->key->origin)->has_checksums &&
+    fill->asks_whole = may_ask_whole && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
+                       !is_cut && origin_capabilities(fill->key->origin)->has_checksums &&
                        fill_describe_asks_whole(fill, describes);
+    check(fill->object == NULL ||
+          (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
     fill_attach(fill, sub, false);
     if (describes && !fill->asks_whole) {
         fill_describe_start(

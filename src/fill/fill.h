@@ -71,6 +71,11 @@ struct fill_ask {
     bool skip_index;   // what the index says could not be read: ask the origin
     bool no_pages;     // file ranges cannot be sent to this client
     bool ahead;        // for who comes later: no bytes are given, only the end
+    // Of an unknown version only: the client's condition, which the origin judges, and how many bytes at the
+    // end are wanted, not the bytes named below; 0: those named.
+    struct origin_condition condition;
+    uint64_t suffix_bytes;
+    bool wants_version; // a version that the home knows is the answer, not a run of it
     // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
     // bytes: of `object`. Who does not insist has no answer to wait for: they are learnt for the next reader.
     bool with_checksums;
@@ -90,10 +95,12 @@ enum subscription_state {
 
 enum subscription_outcome {
     OUTCOME_NONE,
-    OUTCOME_DONE,      // everything up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN,    // ask again
-    OUTCOME_GONE,      // that version is no more (412)
-    OUTCOME_ERROR,     // err
+    OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
+    OUTCOME_REJOIN, // ask again
+    OUTCOME_GONE,   // that version is no more (412)
+    // err. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: what the origin makes of the condition asked with;
+    // of the first `error_answer` has the headers
+    OUTCOME_ERROR,
     OUTCOME_DESCRIBED, // `answer` has the checksums of the version asked about; NULL: not to be had
     // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
     // `answer` is; else neither
@@ -122,6 +129,7 @@ struct subscription {
     bool weak;                      // no strong ETag: this run cannot be put together with another
     const char *unstored_why;       // why the run is not stored, in a word; NULL: it is
     char origin_id[ORIGIN_ID_SIZE]; // of the origin's answer that brings it; "": none
+    unsigned origin_status;         // and its status
     uint64_t run_end_byte;          // exclusive, known with `answer` while attached
     struct store_place place;       // pinned
     uint64_t validated_us;          // `answer` was known, as of then; 0: the origin was asked now
@@ -148,6 +156,10 @@ struct subscription {
 struct subscription *
 subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx);
+// Can the last `suffix_bytes` of an object of unknown size be asked for as such? They and the rest of the block
+// that they begin in must fit in one run.
+bool subscription_takes_suffix(const struct store *store, uint32_t block_size_bytes,
+                               uint64_t suffix_bytes);
 void subscription_pop(struct subscription *subscription); // its first piece is used up
 // No piece is left, and the reader is at `byte`: if it is behind its run it goes on from there (rule 34).
 void subscription_want(struct subscription *subscription, uint64_t byte);

@@ -329,14 +329,19 @@ enum err fill_take_head(struct fill *fill)
         return ERR_ORIGIN_CHANGED;
     }
     object->block_size_bytes = fill->block_size_bytes;
+    bool is_suffix = fill->suffix_bytes > 0;
+    if (is_suffix) {
+        fill_unknown_place(fill, object->size_bytes);
+    }
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
     if (fill->asks_whole && end < object->size_bytes) {
         return fill_ask_range(fill, object);
     }
-    bool fits = f->body_len == end - fill->first_byte ||
+    bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
+    bool fits = f->body_first + f->body_len == end ||
                 (fill->looks_empty && f->body_len == object->size_bytes); // it has grown since
-    if (f->body_first != fill->first_byte || end < fill->first_byte || !fits ||
+    if (!begins || end < fill->first_byte || !fits ||
         (end == fill->first_byte && object->size_bytes > 0)) {
         store_object_unref(object);
         return ERR_ORIGIN_PROTOCOL;
@@ -345,8 +350,10 @@ enum err fill_take_head(struct fill *fill)
     fill->object = object;
     fill->weak = f->weak_or_no_etag;
     span_to_text(f->origin_id, fill->origin_id, sizeof(fill->origin_id));
+    fill->origin_status = f->status;
     fill->has_head = true;
-    fill->end_byte = end;
+    fill->end_byte = fill->asked_end_byte = end;
+    fill->skip_bytes = fill->first_byte - f->body_first;
     uint64_t blocks =
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
@@ -381,6 +388,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     if (fill->abandoned) {
         return ERR_CANCELLED;
     }
+    size_t skipped = (size_t)min_u64(fill->skip_bytes, data.len);
+    fill->skip_bytes -= skipped;
+    data = (struct span){data.ptr + skipped, data.len - skipped};
     bool are_first = fill->received == fill->first_byte;
     while (data.len > 0 && fill->received < fill->end_byte) {
         uint64_t at = fill->received - fill->first_byte;
@@ -493,7 +503,9 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     if (fill_ask_otherwise(fill, err)) {
         return;
     }
-    if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
+    if (fill_unknown_is_judged(fill, err)) {
+        fill_unknown_end(fill, err);
+    } else if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
         fill_gone(fill);
     } else if (!fill->has_head) {
         fill_fail(fill, err, f->error_answer);
@@ -530,7 +542,10 @@ void fill_fetch(struct fill *fill)
     if (fill->object != NULL) {
         end = min_u64(end, fill->object->size_bytes);
         f->if_match = fill->object->etag;
+    } else {
+        fill_unknown_ask(fill, f);
     }
+    fill->skip_bytes = 0;
     fill->asked_end_byte = end;
     f->last = end > 0 ? end - 1 : 0;
     f->on_head = on_fetch_head;

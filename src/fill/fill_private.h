@@ -216,6 +216,7 @@ struct fill {
     uint64_t client;                             // for whom it is fetched
     struct origin_trace trace;                   // and for which of their requests
     char origin_id[ORIGIN_ID_SIZE];              // of the origin's last answer
+    unsigned origin_status;                      // of its first answer
     bool ahead;                                  // nobody wants it yet
     uint64_t wanted_first_byte, wanted_end_byte; // by who began it
     unsigned resumes;
@@ -228,6 +229,10 @@ struct fill {
     uint64_t asked_end_byte; // of the request that is under way
     struct timer pause_timer;
     bool looks_empty; // no byte could be asked for: asked for whole
+    // fill_unknown.c
+    struct origin_condition condition; // of who began it, until there is a head
+    uint64_t suffix_bytes; // wanted at the object's end; 0: where the run begins is known
+    uint64_t skip_bytes;   // of the body, still to come, that lie in front of the run
     // fill_describe.c
     bool asks_whole, asks_again; // without a range; it was larger than the run
     bool describing, head_waits; // HEAD is out; the run's head has come before its answer
@@ -247,6 +252,7 @@ struct attachment {
     struct store_object *wanted;                 // bound to it when has_sent
     const struct sigv4_credentials *credentials; // its reader's, compared only
     bool has_sent, waiting_place, left;
+    bool is_condition;     // of its reader is the condition that the run was begun with
     bool behind, no_pages; // rule 34
     bool ahead;            // rule 20
     uint64_t next_byte;    // delivered up to here
@@ -283,9 +289,13 @@ static inline bool fill_error_is_shared(enum err err, const struct sigv4_credent
 }
 
 // By which a version is told from another of its key; never 0.
+static inline uint64_t etag_version_hash(struct span etag)
+{
+    return max_u64(hash64(etag.ptr, etag.len, 0), 1);
+}
 static inline uint64_t version_hash(const struct store_object *object)
 {
-    return max_u64(hash64(object->etag.ptr, object->etag.len, 0), 1);
+    return etag_version_hash(object->etag);
 }
 
 // May a run of `version` (0: not known yet), asked for at that time, be older than what was given? Not
@@ -294,7 +304,9 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
                                        uint64_t asked_us)
 {
     bool is_given = version != 0 && version == given->version;
-    return !is_given && asked_us <= max_u64(given->any_until_us, given->until_us);
+    bool is_denied =
+        asked_us <= given->denied_until_us && (version == 0 || version == given->denied);
+    return is_denied || (!is_given && asked_us <= max_u64(given->any_until_us, given->until_us));
 }
 
 // Was somebody given the version of `object` with headers that were learnt later, and are others?
@@ -319,6 +331,9 @@ static inline bool home_redescribed_outdates(const struct home_redescribed *rede
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 
+// Is a run in flight here that takes who asks for this version? Of an object whose size was not known it may lie
+// with the key's home instead of the owner of its stripe (rule 2).
+bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
 void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them
 void fill_leave_table(struct fill *fill); // no more joins; FIRST_END if it has a token; may free it
@@ -374,6 +389,23 @@ void fill_describe_stop(struct fill *fill);        // it is not wanted any more
 void fill_describe_learn(const struct fill *fill); // how large objects of this kind are
 // Asked for whole it is larger than the run.
 void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes);
+
+// --- fill_unknown.c ------------------------------------------------------------------------------
+
+// The run's request without a version: what of its reader's goes to the origin.
+void fill_unknown_ask(struct fill *fill, struct origin_fetch *f);
+// Did the request end with what the origin makes of the condition?
+bool fill_unknown_is_judged(const struct fill *fill, enum err err);
+void fill_unknown_end(struct fill *fill, enum err err); // then: its end
+// By version_hash(), what a 304 confirms and a 412 denies; 0: not known.
+uint64_t fill_unknown_version(const struct fill *fill);
+// The size is known, and with it where the last bytes wanted lie.
+void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
+
+// --- subscription.c ------------------------------------------------------------------------------
+
+// Its suffix becomes the place that it has in an object of that size.
+void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 

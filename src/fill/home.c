@@ -180,6 +180,9 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
 static void home_forward(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_KNOWN);
+    if (sub->ask.suffix_bytes > 0) {
+        subscription_place_suffix(sub, h->known->size_bytes);
+    }
     uint64_t first_byte = sub->ask.block * sub->ask.block_size_bytes;
     if (first_byte > 0 && first_byte >= h->known->size_bytes) {
         // The version that others found out is shorter: there is nothing to ask the origin for.
@@ -188,9 +191,10 @@ static void home_forward(struct home_key *h, struct subscription *sub)
     }
     store_object_unref(sub->ask.object);
     sub->ask.object = store_object_ref(h->known);
+    sub->ask.condition.kind = ORIGIN_CONDITION_NONE; // the reader judges it on this version
     struct ask_message *m = message_join_new(h->fw, h->key);
     m->subscription = sub;
-    message_send(object_key_owner(h->fw, h->key, sub->ask.block * sub->ask.block_size_bytes),
+    message_send(fill_has_run(h->fw, sub) ? h->fw : object_key_owner(h->fw, h->key, first_byte),
                  &m->base);
 }
 
@@ -214,6 +218,17 @@ void home_describe(struct home_key *h, struct store_object *object)
         store_object_unref(*slot);
         *slot = object != NULL ? store_object_ref(object) : NULL;
     }
+}
+
+void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
+                         uint64_t asked_us)
+{
+    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
+    m->subscription = sub;
+    m->outcome = OUTCOME_REVALIDATED;
+    m->object = store_object_ref(version);
+    m->validated_us = asked_us;
+    message_send(sub->at, &m->base);
 }
 
 // Rule 11, nothing known: the first request decides.
@@ -272,6 +287,8 @@ static void home_route(struct home_key *h, struct subscription *sub)
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
         home_answer_again(h, sub); // what is under way was sent before it came
+    } else if (h->state == HOME_KNOWN && sub->ask.wants_version) {
+        home_answer_version(h, sub, h->known, h->known_us); // rule 32
     } else if (h->state == HOME_KNOWN) {
         home_forward(h, sub);
     } else if (h->state == HOME_DECIDING) {
@@ -293,21 +310,27 @@ void home_route_held(struct home_key *h)
 }
 
 // Rule 22: one error to all who waited for the same first request and for whom it is true. A range past
-// the end is that reader's own.
+// the end is that reader's own, and so is a condition, unless others ask with the same one. Who asks without
+// one comes first then: its request fails for none of them.
 static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
-    struct list others;
+    struct list others, conditional;
     struct subscription *sub;
     list_init(&others);
+    list_init(&conditional);
     while ((sub = home_unhold(&h->held)) != NULL) {
+        bool is_condition = m->condition.kind != ORIGIN_CONDITION_NONE;
         if (m->err != ERR_INVALID_RANGE &&
+            (!is_condition || origin_condition_equal(&m->condition, &sub->ask.condition)) &&
             fill_error_is_shared(m->err, m->base.key->credentials, sub->ask.key->credentials)) {
             home_answer_error(h, sub, m->err, m->document);
         } else {
-            home_hold(&others, sub);
+            bool has_one = sub->ask.condition.kind != ORIGIN_CONDITION_NONE;
+            home_hold(is_condition && has_one ? &conditional : &others, sub);
         }
     }
     list_append_all(&h->held, &others);
+    list_append_all(&h->held, &conditional);
 }
 
 static void home_forget_found(struct home_key *h)
@@ -411,15 +434,50 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     fill_assert_home(h);
 }
 
+// Rule 31: what the origin has answered to a first request that had no head, and its readers are told.
+static bool first_end_tells(const struct first_end_message *m)
+{
+    return m->err == ERR_NO_SUCH_KEY || m->condition.kind != ORIGIN_CONDITION_NONE;
+}
+
+// The version that it denies and says no more of; 0: it says which one is current, or that there is none.
+static uint64_t first_end_denies(const struct first_end_message *m)
+{
+    return m->err == ERR_PRECONDITION_FAILED ? m->version : 0;
+}
+
+// It decides nothing here any more.
+static void home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
+{
+    if (m->version == 0) {
+        (void)home_find_out(h, NULL);
+        return;
+    }
+    bool is_denied = first_end_denies(m) != 0;
+    struct home_visible v = home_look_up(h);
+    bool is_visible = v.found && max_u64(v.etag_hash, 1) == m->version;
+    bool is_known = h->state == HOME_KNOWN && version_hash(h->known) == m->version;
+    if (is_denied) {
+        home_deny(h, m->version);
+    } else {
+        home_give_named(h, m->version);
+    }
+    if ((v.found && is_visible == is_denied) || (h->state == HOME_KNOWN && is_known == is_denied)) {
+        home_invalidate(h);
+    } else if (h->state == HOME_DECIDING && !is_denied) {
+        home_note_found(h, NULL); // nobody knows its headers
+    }
+}
+
 // Rule 13.
 void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
     check(m->token != 0);
     if (h == NULL || h->token != m->token) {
-        if (m->err == ERR_NO_SUCH_KEY) { // rule 31: its readers are told so all the same
+        if (first_end_tells(m)) {
             h = home_get(fw, m->base.key);
-            (void)home_find_out(h, NULL);
+            home_find_out_by_end(h, m);
             home_maybe_free(h);
         }
         return;
@@ -427,8 +485,10 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     bool decided = h->state == HOME_KNOWN;
     home_forget(h);
     if (!decided) {
-        if (m->err == ERR_NO_SUCH_KEY) {
-            home_give(h, NULL);
+        if (first_end_denies(m) != 0) {
+            home_deny(h, m->version);
+        } else if (first_end_tells(m)) {
+            home_give_named(h, m->version);
         }
         home_publish_held(h);
         if (m->err != ERR_OK) {

@@ -22,22 +22,38 @@ struct home_given home_given(struct home_key *h)
                : (struct home_given){.any_until_us = slot->given.any_until_us};
 }
 
-void home_give(struct home_key *h, const struct store_object *object)
+// The key's own from now on. What another key has left in it counts for this one by its time alone.
+static struct home_given *given_take(struct home_key *h)
 {
     struct given_slot *slot = given_slot(h);
     struct home_given *given = &slot->given;
-    uint64_t version = object != NULL ? version_hash(object) : 0;
-    if (!hash128_equal(slot->hash, h->key->hash) || given->version != version) {
-        given->any_until_us = given->until_us; // another key's, or another version, newer or not
-        given->version = version;
-        given->headers = given->learnt_us = 0;
+    if (!hash128_equal(slot->hash, h->key->hash)) {
+        uint64_t until_us = max_u64(given->until_us, given->denied_until_us);
+        *given = (struct home_given){.any_until_us = max_u64(given->any_until_us, until_us)};
         slot->hash = h->key->hash;
     }
+    return given;
+}
+
+void home_give_named(struct home_key *h, uint64_t version)
+{
+    struct home_given *given = given_take(h);
+    if (given->version != version) {
+        given->any_until_us = max_u64(given->any_until_us, given->until_us); // newer or not
+        given->version = version;
+        given->headers = given->learnt_us = 0;
+    }
+    given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
+}
+
+void home_give(struct home_key *h, const struct store_object *object)
+{
+    home_give_named(h, object != NULL ? version_hash(object) : 0);
+    struct home_given *given = given_take(h);
     if (object != NULL && object->headers.len > 0 && object->learnt_us >= given->learnt_us) {
         given->headers = fill_version_headers_hash(object);
         given->learnt_us = object->learnt_us;
     }
-    given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
 }
 
 void home_doubt_headers(struct home_key *h, const struct store_object *object)
@@ -47,4 +63,14 @@ void home_doubt_headers(struct home_key *h, const struct store_object *object)
         given->headers = 0;
         given->learnt_us = worker_now_us(h->fw->worker);
     }
+}
+
+void home_deny(struct home_key *h, uint64_t version)
+{
+    struct home_given *given = given_take(h);
+    if (given->denied != version) {
+        given->any_until_us = max_u64(given->any_until_us, given->denied_until_us);
+        given->denied = version;
+    }
+    given->denied_until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
 }

@@ -121,6 +121,9 @@ bool home_is_current(struct home_key *h, const struct store_object *object);
 // here and is another is invalidated, and true returned. So it is if the version known here has
 // other headers.
 bool home_find_out(struct home_key *h, struct store_object *object);
+// Rule 32: the version is as good as a record that was confirmed when the origin was asked.
+void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
+                         uint64_t asked_us);
 void home_answer_again(struct home_key *h, struct subscription *sub);
 // What a HEAD has described of this key, with checksums, while nothing of it was stored; NULL: nothing.
 struct store_object *home_described(struct home_key *h);
@@ -136,6 +139,10 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 struct home_given home_given(struct home_key *h);
 // From now on older versions are given to nobody. NULL: there is no such object.
 void home_give(struct home_key *h, const struct store_object *object);
+// The same of the version with this version_hash(), whose headers are not known. 0: it may be any, or none.
+void home_give_named(struct home_key *h, uint64_t version);
+// A client has been told that this version is not the current one: it is given to nobody that was not asked for later.
+void home_deny(struct home_key *h, uint64_t version);
 // Two answers that were under way at once describe this version otherwise, or name another: which is newer
 // nobody can say. Nothing counts that was learnt until now.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);

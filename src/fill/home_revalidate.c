@@ -316,17 +316,6 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
-// Rule 32: the version that is known here is as good as a record.
-static void home_answer_known(struct home_key *h, struct subscription *sub)
-{
-    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
-    m->subscription = sub;
-    m->outcome = OUTCOME_REVALIDATED;
-    m->object = store_object_ref(h->known);
-    m->validated_us = h->known_us;
-    message_send(sub->at, &m->base);
-}
-
 // Is a record visible that the reader does not ask about? Then nobody could compare the answer's headers with
 // those of the record, unless it was published a moment ago.
 static bool home_shows_another(struct home_key *h, const struct subscription *sub)
@@ -348,7 +337,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         return;
     }
     if (asks_any && h->state == HOME_KNOWN) {
-        home_answer_known(h, sub);
+        home_answer_version(h, sub, h->known, h->known_us);
         return;
     }
     if (!sub->ask.skip_index && !sub->ask.with_checksums && home_shows_another(h, sub)) {

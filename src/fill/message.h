@@ -25,6 +25,8 @@ struct home_given {
     uint64_t any_until_us; // the same of any version: which was given last is not known any more
     // Its headers, by fill_version_headers_hash(), and when they were learnt; 0: they are not known.
     uint64_t headers, learnt_us;
+    uint64_t denied;          // a version that was not current any more (a 412)
+    uint64_t denied_until_us; // it may be what was asked for until then
 };
 
 // Since when the headers of the key's version are others than before (home_redescribed.c).
@@ -71,7 +73,9 @@ struct version_message {
 struct first_end_message {
     struct fill_message base;
     uint64_t token;
-    enum err err;         // ERR_OK: there was a head, or no request at all
+    enum err err;                      // ERR_OK: there was a head, or no request at all
+    struct origin_condition condition; // of a reader, which the error is about; or none
+    uint64_t version; // version_hash() of the one that a 304 confirms, a 412 denies; 0: not known
     struct span document; // the origin's error, packed; heap; may be empty
 };
 
@@ -132,6 +136,7 @@ struct head_message {
     struct store_object *object; // reference
     uint64_t end_byte;
     bool stored, weak;
+    unsigned origin_status;
     const char *unstored_why; // static; NULL: it is stored
     char origin_id[ORIGIN_ID_SIZE];
 };

@@ -137,6 +137,26 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     return sub;
 }
 
+bool subscription_takes_suffix(const struct store *store, uint32_t block_size_bytes,
+                               uint64_t suffix_bytes)
+{
+    uint64_t blocks = store_run_bytes_max(store) / block_size_bytes;
+    return suffix_bytes > 0 && blocks > 0 &&
+           suffix_bytes <= blocks * block_size_bytes - (block_size_bytes - 1);
+}
+
+void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes)
+{
+    uint64_t block_size = sub->ask.block_size_bytes;
+    sub->ask.first_byte = size_bytes - min_u64(sub->ask.suffix_bytes, size_bytes);
+    sub->ask.end_byte = size_bytes;
+    sub->ask.block = sub->ask.first_byte / block_size;
+    uint64_t bytes = size_bytes - sub->ask.block * block_size;
+    uint64_t blocks = max_u64((bytes + block_size - 1) / block_size, 1);
+    sub->ask.block_count = (uint32_t)min_u64(blocks, STORE_RUN_BLOCKS_MAX);
+    sub->ask.suffix_bytes = 0;
+}
+
 void subscription_pop(struct subscription *sub)
 {
     struct list_node *node = list_first(&sub->pieces);
@@ -237,6 +257,7 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     sub->state = SUBSCRIPTION_ATTACHED;
     sub->attachment = m->attachment;
     sub->owner = m->base.from;
+    sub->next_byte = sub->ask.first_byte; // the home may have placed what was asked for
     sub->joined = m->joined;
     sub->whole = m->whole;
     if (sub->on_change == NULL) {
@@ -251,8 +272,13 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
     struct subscription *sub = as_subscription(m->subscription);
     check(sub->state == SUBSCRIPTION_ATTACHED && m->object != NULL);
     take_object(sub, &m->object);
+    if (sub->ask.suffix_bytes > 0) {
+        subscription_place_suffix(sub, sub->answer->size_bytes);
+        sub->next_byte = sub->ask.first_byte;
+    }
     sub->stored = m->stored;
     sub->unstored_why = m->unstored_why;
+    sub->origin_status = m->origin_status;
     memcpy(sub->origin_id, m->origin_id, sizeof(sub->origin_id));
     sub->run_end_byte = m->end_byte;
     sub->weak = m->weak;

@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/arena.h"
@@ -154,15 +155,43 @@ struct origin_forbids_text {
 };
 const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbids);
 
+// A condition of a client's request, which the origin judges together with the request.
+#define ORIGIN_CONDITION_MAX 128u
+enum origin_condition_kind {
+    ORIGIN_CONDITION_NONE,
+    ORIGIN_IF_MATCH,
+    ORIGIN_IF_UNMODIFIED_SINCE,
+    ORIGIN_IF_NONE_MATCH,
+    ORIGIN_IF_MODIFIED_SINCE
+};
+struct origin_condition {
+    enum origin_condition_kind kind;
+    char value[ORIGIN_CONDITION_MAX]; // one quoted ETag, or a date as date_format_http() writes it
+};
+// "If-Match" and so on; "" for none.
+static inline const char *origin_condition_name(enum origin_condition_kind kind)
+{
+    static const char *const names[] = {"", "If-Match", "If-Unmodified-Since", "If-None-Match",
+                                        "If-Modified-Since"};
+    return names[kind];
+}
+static inline bool origin_condition_equal(const struct origin_condition *a,
+                                          const struct origin_condition *b)
+{
+    return a->kind == b->kind && strcmp(a->value, b->value) == 0;
+}
+
 struct origin_fetch {
     // asked; views must live until on_end
     bool head;          // HEAD, or a bodiless conditional GET's equal: no body wanted
     struct span bucket; // at the origin
     struct span key;
     bool has_range;
-    uint64_t first, last;                        // inclusive
-    struct span if_match, if_none_match;         // full ETags as the origin sent them; empty: none
-    bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
+    uint64_t first, last;                     // inclusive
+    uint64_t suffix;                          // instead of these: so many bytes at the end; 0: not
+    struct span if_match, if_none_match;      // full ETags as the origin sent them; empty: none
+    const struct origin_condition *condition; // of a client, in addition to ours; NULL
+    bool ask_checksums;                       // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
     uint64_t client; // for whom: where calls wait for a place, clients take turns
     bool ahead;      // nobody waits for it: all others come first
@@ -175,7 +204,7 @@ struct origin_fetch {
     enum err (*on_body)(struct origin_fetch *f, struct span data);
     // Exactly once. ERR_OK: body complete. ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY,
     // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_REFUSED (403 or 400, about our keys), ERR_ORIGIN_CHANGED (412, or the answer has another
-    // ETag than If-Match; for dir: the file changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body
+    // ETag than if_match; for dir: the file changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body
     // that broke off after on_head: ERR_ORIGIN_RESET/TIMEOUT (the caller resumes with Range +
     // If-Match).
     void (*on_end)(struct origin_fetch *f, enum err err);
@@ -191,7 +220,8 @@ struct origin_fetch {
     time_t last_modified;        // 0 unknown
     struct headers headers;      // the ones to be replayed (S3's list: Content-*, Cache-Control,
                                  // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
-                                 // ...), x-amz-checksum-* apart below
+                                 // ...), x-amz-checksum-* apart below; of a 304 those that it may
+                                 // carry
     struct headers checksums;    // x-amz-checksum-*, only of whole-object answers
     enum origin_forbids forbids; // what of it forbids to store it
     bool too_young;              // dir: changed less than 2 s ago: stream, do not store

@@ -230,9 +230,37 @@ static bool condition_names(struct span condition, struct span etag)
     return span_equal_cstr(condition, "*") || span_equal(condition, etag);
 }
 
+// A client's condition against the version.
+static enum err judge_condition(const struct origin_fetch *f)
+{
+    const struct origin_condition *c = f->condition;
+    struct span value = span_from_cstr(c->value);
+    time_t since = 0;
+    bool is_dated = c->kind == ORIGIN_IF_MODIFIED_SINCE || c->kind == ORIGIN_IF_UNMODIFIED_SINCE;
+    bool is_since = is_dated && date_parse_http(value, &since) && f->last_modified > since;
+    switch (c->kind) {
+    case ORIGIN_IF_MATCH:
+        return condition_names(value, f->etag) ? ERR_OK : ERR_ORIGIN_CHANGED;
+    case ORIGIN_IF_UNMODIFIED_SINCE:
+        return is_since ? ERR_ORIGIN_CHANGED : ERR_OK;
+    case ORIGIN_IF_NONE_MATCH:
+        return condition_names(value, f->etag) ? ERR_NOT_MODIFIED : ERR_OK;
+    case ORIGIN_IF_MODIFIED_SINCE:
+        return is_since ? ERR_OK : ERR_NOT_MODIFIED;
+    case ORIGIN_CONDITION_NONE:
+        break;
+    }
+    return ERR_OK;
+}
+
 // Conditions and range against the version; fixes status and body.
 static enum err judge(struct origin_fetch *f)
 {
+    enum err err = f->condition != NULL ? judge_condition(f) : ERR_OK;
+    if (err != ERR_OK) {
+        f->status = err == ERR_NOT_MODIFIED ? 304 : 412;
+        return err;
+    }
     if (f->if_match.len > 0 && !condition_names(f->if_match, f->etag)) {
         f->status = 412;
         return ERR_ORIGIN_CHANGED;
@@ -247,13 +275,15 @@ static enum err judge(struct origin_fetch *f)
         f->body_len = f->head ? 0 : f->size_bytes;
         return ERR_OK;
     }
-    if (f->first >= f->size_bytes || f->last < f->first) {
+    uint64_t first = f->suffix > 0 ? f->size_bytes - min_u64(f->suffix, f->size_bytes) : f->first;
+    uint64_t last = f->suffix > 0 ? UINT64_MAX : f->last;
+    if (first >= f->size_bytes || last < first) {
         f->status = 416;
         return ERR_INVALID_RANGE;
     }
     f->status = 206;
-    f->body_first = f->first;
-    f->body_len = min_u64(f->last, f->size_bytes - 1) - f->first + 1;
+    f->body_first = first;
+    f->body_len = min_u64(last, f->size_bytes - 1) - first + 1;
     return ERR_OK;
 }
 

@@ -223,6 +223,7 @@ static enum err fetch_head(struct origin_s3_call *c)
                                    .has_range = has_range,
                                    .first = f->first,
                                    .last = f->last,
+                                   .suffix = f->suffix,
                                    .if_match = f->if_match,
                                    .of_store = origin_s3_unpacks(c->call.ow)};
     enum err err = response_head_judge(&c->response_head, &asked, &answer);

@@ -108,6 +108,19 @@ static void keep_answer(struct origin_s3_call *c)
     buf_done(&packed);
 }
 
+// The headers of a 304 that a client may be given: RFC 9110, section 15.4.5.
+static void keep_validators(struct origin_s3_call *c)
+{
+    static const char *const names[] = {"ETag", "Last-Modified", "Cache-Control", "Expires",
+                                        "x-amz-version-id"};
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
+        struct span name = span_from_cstr(names[i]), value;
+        if (headers_get(&c->response_head.headers, name, &value)) {
+            (void)!headers_add(&c->f->headers, c->arena, name, value); // five: there is room
+        }
+    }
+}
+
 // The answer stands. A fetch ends with its error, a relay hands the answer on.
 static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
@@ -115,6 +128,9 @@ static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
         struct origin_fetch *f = c->f;
         f->status = c->response_head.status;
         keep_answer(c);
+        if (fetch_err == ERR_NOT_MODIFIED) {
+            keep_validators(c);
+        }
         (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"),
                           &f->bucket_region);
         (void)headers_get(&c->response_head.headers, SPAN("ETag"), &f->etag);

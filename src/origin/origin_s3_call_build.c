@@ -17,7 +17,8 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
         ok = ok && add(c, headers, "Range", SPAN("bytes=0-0"));
     } else if (f->has_range && !f->head) {
         const char *range =
-            f->last == UINT64_MAX
+            f->suffix > 0 ? arena_printf(c->arena, "bytes=-%llu", (unsigned long long)f->suffix)
+            : f->last == UINT64_MAX
                 ? arena_printf(c->arena, "bytes=%llu-", (unsigned long long)f->first)
                 : arena_printf(c->arena, "bytes=%llu-%llu", (unsigned long long)f->first,
                                (unsigned long long)f->last);
@@ -28,6 +29,10 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
     }
     if (f->if_none_match.len > 0) {
         ok = ok && add(c, headers, "If-None-Match", f->if_none_match);
+    }
+    if (f->condition != NULL && f->condition->kind != ORIGIN_CONDITION_NONE) {
+        ok = ok && add(c, headers, origin_condition_name(f->condition->kind),
+                       span_from_cstr(f->condition->value));
     }
     if (f->ask_checksums) {
         ok = ok && add(c, headers, "x-amz-checksum-mode", SPAN("ENABLED"));

@@ -48,11 +48,27 @@ enum err origin_s3_status_failure(unsigned status)
     }
 }
 
+// Has a condition been sent that such an answer may follow from?
+static bool may_be_unmodified(const struct origin_fetch *f)
+{
+    enum origin_condition_kind kind =
+        f->condition != NULL ? f->condition->kind : ORIGIN_CONDITION_NONE;
+    return f->if_none_match.len > 0 || kind == ORIGIN_IF_NONE_MATCH ||
+           kind == ORIGIN_IF_MODIFIED_SINCE;
+}
+
+static bool may_have_failed(const struct origin_fetch *f)
+{
+    enum origin_condition_kind kind =
+        f->condition != NULL ? f->condition->kind : ORIGIN_CONDITION_NONE;
+    return f->if_match.len > 0 || kind == ORIGIN_IF_MATCH || kind == ORIGIN_IF_UNMODIFIED_SINCE;
+}
+
 enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code)
 {
     switch (status) {
     case 304:
-        return f->if_none_match.len > 0 ? ERR_NOT_MODIFIED : ERR_ORIGIN_PROTOCOL;
+        return may_be_unmodified(f) ? ERR_NOT_MODIFIED : ERR_ORIGIN_PROTOCOL;
     case 403:
         return ERR_ACCESS_DENIED;
     case 401:
@@ -63,7 +79,7 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
     case 405:
         return ERR_METHOD_NOT_ALLOWED;
     case 412:
-        return f->if_match.len > 0 ? ERR_ORIGIN_CHANGED : ERR_ORIGIN_PROTOCOL;
+        return may_have_failed(f) ? ERR_ORIGIN_CHANGED : ERR_ORIGIN_PROTOCOL;
     case 416:
         return f->has_range ? ERR_INVALID_RANGE : ERR_ORIGIN_PROTOCOL;
     case 501:

@@ -417,6 +417,11 @@ static enum err judge_partial(const struct response_head *h, const struct respon
     if (!one_range(h, &range)) {
         return ERR_ORIGIN_PROTOCOL;
     }
+    if (asked->suffix > 0) {
+        asked_first =
+            range.has_total ? range.total - min_u64(asked->suffix, range.total) : range.first;
+        asked_last = UINT64_MAX;
+    }
     if (range.first != asked_first || range.last > asked_last || range.last < range.first ||
         range.last >= INT64_MAX || (range.has_total && range.last >= range.total) ||
         (h->has_length && h->length != range.last - range.first + 1)) {
@@ -436,8 +441,8 @@ static enum err judge_whole(const struct response_head *h, const struct response
                             struct response_answer *answer)
 {
     // To a range only an empty object may be answered whole.
-    bool is_whole_to_range =
-        asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0);
+    bool from_start = asked->first == 0 || asked->suffix > 0;
+    bool is_whole_to_range = asked->has_range && !asked->head && !(h->length == 0 && from_start);
     // Without a length the object's size is not known, and its end may be the connection's. Content-Range has no
     // meaning here: the body may be all of the object, or only what it says.
     if (!h->has_length || is_whole_to_range ||

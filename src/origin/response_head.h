@@ -50,6 +50,7 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
 struct response_asked {
     bool head, has_range;
     uint64_t first, last; // last UINT64_MAX: to the end
+    uint64_t suffix;      // instead: bytes at the end; 0: not
     struct span if_match;
     bool of_store; // the origin is known to be one, whatever its headers say
 };

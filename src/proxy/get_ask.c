@@ -65,6 +65,11 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
         }
     }
     ask.block_count = (uint32_t)count;
+    if (g->object == NULL) {
+        ask.condition = g->condition;
+        ask.wants_version = http_conditions_any(&g->conditions);
+        ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
+    }
     g->has_asked = true;
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused); // the home needs it once
@@ -75,12 +80,13 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 enum step_result get_ask_home(struct request *r)
 {
     struct get_state *g = get_of(r);
+    bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
     struct fill_ask ask = {.key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .revalidate = true,
-                           .strict = is_strict(r),
+                           .strict = is_strict(r) || is_other,
                            .skip_index = g->skip_index};
     origin_trace_read(&r->http->headers, &ask.trace);
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);

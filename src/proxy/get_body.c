@@ -178,14 +178,6 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
     return false;
 }
 
-// A subscription covers [first_byte, run end) until its answers are all in.
-static bool run_covers(const struct subscription *sub, uint64_t byte)
-{
-    return sub != NULL && byte >= sub->ask.first_byte &&
-           byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
-           (sub->answer == NULL || byte < sub->run_end_byte);
-}
-
 // Asks for one run ahead of the one that is being sent.
 static void prefetch(struct request *r)
 {
@@ -275,7 +267,7 @@ static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
         if (g->reading) {
             return HTTP_PULL_WAIT;
         }
-        if (!run_covers(g->runs[0], g->pos) && run_covers(g->runs[1], g->pos)) {
+        if (!get_state_run_covers(g->runs[0], g->pos) && get_state_run_covers(g->runs[1], g->pos)) {
             get_state_leave(&g->runs[0]);
             g->runs[0] = g->runs[1];
             g->runs[1] = NULL;
@@ -289,7 +281,7 @@ static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
             return pull_more(r, ret_slice);
         }
         if (sub->state != SUBSCRIPTION_ENDED) {
-            if (!run_covers(sub, g->pos)) {
+            if (!get_state_run_covers(sub, g->pos)) {
                 get_state_leave(&g->runs[0]); // its run is behind us
                 continue;
             }

@@ -12,9 +12,11 @@
 struct get_state {
     struct request *owner;
     bool is_head;
-    bool needs_head; // suffix range, condition or partNumber: an unknown object is described first
+    bool
+        needs_head; // an unknown object is described first: what is asked for cannot be asked of a run
     struct http_range range;
     struct http_conditions conditions;
+    struct origin_condition condition; // the one that goes to the origin with a run
     bool client_no_cache;
     bool is_doubted; // its bucket is in doubt: what is cached must be confirmed
 
@@ -86,10 +88,14 @@ enum step_result get_state_bypass(struct request *r, const char *reason);
 bool get_state_at_hand(struct get_state *g, uint64_t byte);
 // Where `byte` of this very version lies; NULL: nowhere we know.
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
+// A subscription covers [first_byte, run end) until its answers are all in.
+bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
 void get_state_release_passed(struct get_state *g); // places in front of g->pos
 uint32_t get_state_block_size(const struct request *r);
 // Are the origin's checksums part of the answer, if it is of the whole object?
 bool get_state_wants_checksums(const struct request *r);
+// Does If-Match name another version? It may be a newer one.
+bool get_state_is_other(const struct get_state *g, struct span etag);
 void get_state_check(const struct request *r); // its parts agree with each other
 
 // --- get_ask.c -----------------------------------------------------------------------------------
@@ -111,6 +117,11 @@ void get_ask_to_learn_checksums(struct request *r);
 // g->readahead_at on.
 void readahead_note(struct request *r);
 void readahead_leave(struct request *r); // the request is over
+
+// --- get_reply.c ---------------------------------------------------------------------------------
+
+// 304 with the headers of the origin's, as origin_fetch.headers has them, packed.
+enum step_result get_reply_not_modified(struct request *r, struct span packed);
 
 // --- get_body.c ----------------------------------------------------------------------------------
 

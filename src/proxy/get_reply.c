@@ -47,6 +47,7 @@ static void classify(struct request *r)
         r->has_run = true;
         r->unstored_why = g->runs[0]->unstored_why;
     }
+    r->origin_status = g->is_head ? 200 : g->runs[0] != NULL ? g->runs[0]->origin_status : 0;
     bool is_held = g->have_record || g->have_known;
     if (g->from_origin || (!is_held && !g->is_head)) {
         r->result = r->collapsed ? RESULT_COALESCED : RESULT_MISS;
@@ -186,6 +187,28 @@ static enum step_result send(struct request *r, unsigned status)
     return STEP_DONE;
 }
 
+enum step_result get_reply_not_modified(struct request *r, struct span packed)
+{
+    struct s3_error_answer answer = {0};
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers == NULL || !s3_error_unpack(r->arena, packed, &answer)) {
+        return request_fail(r, ERR_NO_MEMORY, NULL);
+    }
+    r->result = RESULT_MISS;
+    r->status = r->origin_status = 304;
+    for (unsigned i = 0; i < answer.headers.count; i++) {
+        struct header *h = &answer.headers.items[i];
+        (void)!headers_add(headers, r->arena, arena_copy(r->arena, h->name),
+                           arena_copy(r->arena, h->value)); // few: there is room
+    }
+    request_common_headers(r, headers);
+    struct http_reply reply = {
+        .status = 304, .reason = s3_status_reason(304), .headers = headers, .no_length = true};
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
 static enum step_result condition_failed(struct request *r)
 {
     struct s3_error_detail detail = {.condition = span_from_cstr(get_of(r)->conditions.failed)};
@@ -263,6 +286,11 @@ static enum step_result reply_body(struct request *r, unsigned status)
     if (run != NULL && run->weak && run->run_end_byte < g->end) {
         // Several reads could not be known to be of one version.
         return get_state_bypass(r, "no-etag");
+    }
+    if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
+        !get_state_run_covers(run, g->pos)) {
+        get_state_leave(&g->runs[0]); // If-Range does not hold: the run begins elsewhere
+        run = NULL;
     }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
     if (!at_hand && g->have_record && g->pos != g->view_first) {

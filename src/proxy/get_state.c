@@ -2,10 +2,58 @@
 // What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to, one
 // disk read; how each is taken and given back. All of it stays with the pooled request; with a disk
 // read out the request is recycled when that ends. On the request's worker.
+#include "base/date.h"
 #include "proxy/get_private.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+static bool has_control(struct span value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        if ((unsigned char)value.ptr[i] <= ' ' || value.ptr[i] == 0x7f) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// One quoted ETag goes to the origin as it is; what a list, `*` or an unquoted one means is judged here.
+static void send_etag(struct origin_condition *ret, enum origin_condition_kind kind,
+                      struct span value)
+{
+    value = span_trim(value);
+    struct span inner = {value.ptr + 1, value.len - min_u64(value.len, 2)};
+    if (value.len > 2 && value.len < ORIGIN_CONDITION_MAX && value.ptr[0] == '"' &&
+        value.ptr[value.len - 1] == '"' && !has_control(inner) &&
+        span_find(inner, '"') == inner.len && span_find(inner, ',') == inner.len) {
+        ret->kind = kind;
+        span_to_text(value, ret->value, sizeof(ret->value));
+    }
+}
+
+static void send_date(struct origin_condition *ret, enum origin_condition_kind kind, time_t date)
+{
+    ret->kind = kind;
+    date_format_http(date, ret->value);
+}
+
+// Of the request's conditions the one that counts first (RFC 9110, section 13.2.2). The others are judged
+// when the head has come.
+static void choose_condition(struct get_state *g)
+{
+    const struct http_conditions *c = &g->conditions;
+    if (c->has_if_match) {
+        send_etag(&g->condition, ORIGIN_IF_MATCH, c->if_match);
+    } else if (c->has_if_unmodified_since) {
+        send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
+    } else if (c->has_if_none_match) {
+        send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
+        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE; // most likely there is no body
+    } else if (c->has_if_modified_since) {
+        send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
+    }
+}
 
 void get_state_begin(struct request *r)
 {
@@ -26,8 +74,11 @@ void get_state_begin(struct request *r)
         http_range_parse(value, &g->range);
     }
     http_conditions_parse(&r->http->headers, &g->conditions);
-    g->needs_head = g->is_head || g->range.kind == HTTP_RANGE_SUFFIX || r->s3.has_part_number ||
-                    http_conditions_any(&g->conditions);
+    bool is_long_suffix =
+        g->range.kind == HTTP_RANGE_SUFFIX &&
+        !subscription_takes_suffix(r->pw->store, r->rule->block_size_bytes, g->range.suffix);
+    g->needs_head = g->is_head || is_long_suffix || r->s3.has_part_number;
+    choose_condition(g);
     g->client_no_cache = request_is_no_cache(r);
 }
 
@@ -175,6 +226,13 @@ bool get_state_at_hand(struct get_state *g, uint64_t byte)
     return (is_whole && place_covers(&run->place, byte)) || get_state_place(g, byte) != NULL;
 }
 
+bool get_state_run_covers(const struct subscription *sub, uint64_t byte)
+{
+    return sub != NULL && byte >= sub->ask.first_byte &&
+           byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
+           (sub->answer == NULL || byte < sub->run_end_byte);
+}
+
 void get_state_release_passed(struct get_state *g)
 {
     if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
@@ -203,6 +261,11 @@ bool get_state_wants_checksums(const struct request *r)
     return headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
            span_equal_nocase(span_trim(mode), SPAN("ENABLED")) &&
            headers_count(&r->http->headers, SPAN("Range")) == 0 && !r->s3.has_part_number;
+}
+
+bool get_state_is_other(const struct get_state *g, struct span etag)
+{
+    return g->conditions.has_if_match && !http_etag_list_matches(g->conditions.if_match, etag);
 }
 
 void get_state_check(const struct request *r)

@@ -245,6 +245,7 @@ struct request {
     enum request_result result;
     const char *reason;       // why it was not answered from the cache; NULL: it was, or could be
     bool known;               // the cache had a record of the object
+    unsigned origin_status;   // of the answer that it is made of; 0: not known
     bool has_run;             // it has begun to be fetched for this request, and
     const char *unstored_why; // is not stored, in a word; NULL: it is
     const char *checksums; // what a reply that may have them says of them, in a word; NULL: nothing

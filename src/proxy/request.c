@@ -126,7 +126,7 @@ static struct span request_revalidated_status(struct request *r)
 // Of a miss: is what is fetched stored, and if not, why.
 static const char *request_fetched_status(struct request *r, const char *how)
 {
-    if (!r->has_run) {
+    if (!r->has_run || how == NULL) {
         return how;
     }
     return r->unstored_why == NULL
@@ -161,8 +161,10 @@ static struct span request_cache_status(struct request *r)
     case RESULT_MISS:
         text = r->err != ERR_OK
                    ? request_failed_status(r)
-                   : request_fetched_status(r, r->known ? "forebay; fwd=miss; fwd-status=206"
-                                                        : "forebay; fwd=uri-miss; fwd-status=206");
+                   : request_fetched_status(
+                         r, arena_printf(r->arena, "forebay; fwd=%s; fwd-status=%u",
+                                         r->known ? "miss" : "uri-miss",
+                                         r->origin_status != 0 ? r->origin_status : 206));
         break;
     case RESULT_COALESCED:
         text = request_fetched_status(r, "forebay; fwd=miss; collapsed");

@@ -213,9 +213,7 @@ enum step_result serve_get_step_freshness(struct request *r)
     struct get_state *g = get_of(r);
     bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->client_no_cache ||
                  g->is_doubted;
-    bool other = g->conditions.has_if_match &&
-                 !http_etag_list_matches(g->conditions.if_match, g->object->etag);
-    if (!g->confirmed && (stale || other)) {
+    if (!g->confirmed && (stale || get_state_is_other(g, g->object->etag))) {
         return get_ask_home(r);
     }
     return go_to(r, REQUEST_GET_REPLY);
@@ -232,12 +230,12 @@ static void take_found(struct get_state *g, const struct subscription *sub)
 }
 
 // Rule 32: as if the index had it.
-static enum step_result take_known(struct request *r)
+static enum step_result take_known(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
     uint64_t now_us = worker_now_us(r->pw->worker);
-    uint64_t validated_us = min_u64(g->revalidation->validated_us, now_us);
-    take_found(g, g->revalidation);
+    uint64_t validated_us = min_u64(sub->validated_us, now_us);
+    take_found(g, sub);
     g->have_known = true;
     r->known = true;
     g->view.rebuilt = false;
@@ -277,7 +275,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
         return STEP_WAIT;
     }
     if (sub->validated_us != 0) {
-        return take_known(r);
+        return take_known(r, sub);
     }
     enum err err = sub->err;
     bool is_absent = err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
@@ -327,7 +325,30 @@ static enum step_result first_answered(struct request *r, const struct subscript
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     g->from_origin = !sub->whole;
     g->have_known |= sub->whole;
-    return go_to(r, REQUEST_GET_REPLY);
+    // A run that began before this request came says nothing of a version that came since.
+    bool may_be_older = (sub->joined || sub->whole) && !g->confirmed;
+    return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
+                                                                    : go_to(r, REQUEST_GET_REPLY);
+}
+
+// The origin has judged the condition that the run was asked for with.
+static enum step_result first_judged(struct request *r, const struct subscription *sub)
+{
+    if (sub->err == ERR_NOT_MODIFIED) {
+        return get_reply_not_modified(r, sub->error_answer);
+    }
+    r->result = RESULT_MISS;
+    struct s3_error_detail detail = {
+        .condition = span_from_cstr(origin_condition_name(sub->ask.condition.kind))};
+    return request_fail(r, sub->err, &detail);
+}
+
+// The origin does not know suffixes, or gives more than was asked for.
+static bool refuses_suffix(const struct subscription *sub)
+{
+    return sub->ask.suffix_bytes > 0 &&
+           (sub->err == ERR_ORIGIN_UNFIT || sub->err == ERR_NOT_IMPLEMENTED ||
+            sub->err == ERR_INVALID);
 }
 
 // The run of a version that the origin has just confirmed has come to be in the index: it is not asked about
@@ -351,7 +372,12 @@ static enum step_result first_ended(struct request *r, const struct subscription
         return look_again(r);
     }
     r->attempts++;
-    if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_INVALID_RANGE && g->object == NULL) {
+    if (sub->outcome == OUTCOME_ERROR &&
+        (sub->err == ERR_NOT_MODIFIED || sub->err == ERR_PRECONDITION_FAILED)) {
+        return first_judged(r, sub);
+    }
+    if (sub->outcome == OUTCOME_ERROR && g->object == NULL &&
+        (sub->err == ERR_INVALID_RANGE || refuses_suffix(sub))) {
         get_state_leave(&g->runs[0]);
         return get_ask_home(r); // HEAD tells how long it is
     }
@@ -383,7 +409,7 @@ enum step_result serve_get_step_first(struct request *r)
         return STEP_WAIT;
     }
     if (sub->answer != NULL) {
-        return first_answered(r, sub);
+        return sub->outcome == OUTCOME_REVALIDATED ? take_known(r, sub) : first_answered(r, sub);
     }
     return sub->state == SUBSCRIPTION_ENDED ? first_ended(r, sub) : STEP_WAIT;
 }

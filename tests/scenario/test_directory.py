@@ -333,3 +333,24 @@ def test_what_a_read_past_the_cache_was_given(start, root, engine, method):
         assert content() == b"new" * 1001
         assert client.get("a", headers=past, method=method).status == 404
         assert client.get("a").status == client.head("a").status == 404
+
+
+def test_conditions_and_suffixes_of_a_file_that_is_not_cached(start, root, engine):
+    """They are judged with the first read of the file."""
+    data = os.urandom(3 * MIB + 5)
+    server = serve(start, root, engine, ahead_s=SETTLED_S)
+    before, after = "Mon, 01 Jan 2001 00:00:00 GMT", "Tue, 01 Jan 2036 00:00:00 GMT"
+    asks = [("If-Match", None, 200), ("If-Match", '"x"', 412), ("If-None-Match", None, 304), ("If-None-Match", '"x"', 200),
+            ("If-Modified-Since", before, 200), ("If-Modified-Since", after, 304),
+            ("If-Unmodified-Since", before, 412), ("If-Unmodified-Since", after, 200)]
+    with server.client() as client:
+        for i, (name, value, status) in enumerate(asks):
+            write(root / "bkt", f"f{i}", data)
+            reply = client.get(f"f{i}", headers=[(name, value or client.head(f"f{i}").etag)])
+            assert reply.status == status, (name, value, reply)
+            assert status != 200 or bytes(reply.body) == data
+            assert status != 304 or reply.etag == client.head(f"f{i}").etag
+        for suffix in (1, 5, 6, MIB, len(data), len(data) + 9):
+            write(root / "bkt", f"s{suffix}", data)
+            reply = client.get(f"s{suffix}", headers=[("Range", f"bytes=-{suffix}")])
+            assert reply.status == 206 and bytes(reply.body) == data[-suffix:], (suffix, reply)

@@ -206,8 +206,8 @@ def test_conditionals(forebay, origin):
             client.get("c")
 
 
-def test_a_clients_conditions_never_reach_a_fill(start, origin):
-    """If-Match of every part is answered from what is known; fills carry our own."""
+def test_a_clients_condition_reaches_a_first_run_alone(start, origin):
+    """If-Match of every part is answered from what is known; other fills carry our own."""
     server = start(origin)
     origin.put("a", 6 << 20)
     etag = origin.version("a").etag

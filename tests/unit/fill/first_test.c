@@ -67,7 +67,8 @@ Test(first, head)
     world_end();
 }
 
-// A suffix or a condition: HEAD, then runs of that version.
+// A suffix or a condition goes to the origin with the run: nothing is asked before it.
+// Rule 16.
 Test(first, suffix_range_and_conditions)
 {
     static const struct client_ask asks[] = {
@@ -78,12 +79,12 @@ Test(first, suffix_range_and_conditions)
         begin();
         int client = ask(asks[i]);
         expect_reply(client, 206, 100);
-        cr_assert_eq(origin_requests(), 2);
+        cr_assert_eq(origin_requests(), 1);
         world_end();
     }
 }
 
-// A condition that does not hold costs one HEAD.
+// A condition that does not hold costs one request.
 Test(first, conditions_that_do_not_hold)
 {
     begin();
@@ -92,6 +93,116 @@ Test(first, conditions_that_do_not_hold)
     expect_reply(ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 7}), 412, 0);
     cr_assert_eq(origin_requests(), 2);
     world_end();
+}
+
+// A condition's answer is for who asked with it. A reader without one that came meanwhile asks for itself, before
+// others with conditions do.
+// Rule 22.
+Test(first, a_failed_condition_is_no_answer_for_others)
+{
+    struct client_ask wrong = {.worker = 1, .last = UINT64_MAX, .if_match = 7};
+    struct client_ask other = {.worker = 0, .last = UINT64_MAX, .if_match = 8};
+    begin();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int first = client_start(&wrong);
+    world_run();
+    wrong.worker = 2;
+    int same = client_start(&wrong), different = client_start(&other);
+    int plain = client_get(2, 0, 9);
+    world_run();
+    cr_assert_eq(origin_requests(), 1);
+    world_release();
+    world_run();
+    expect_reply(first, 412, 0);
+    expect_reply(same, 412, 0);
+    expect_reply(different, 412, 0);
+    expect_reply(plain, 206, 10);
+    cr_assert_eq(origin_requests(), 3, "412, the bytes, If-Match of another version than these");
+    world_end();
+}
+
+// What the answer to a condition says of the version counts: no older run is joined or stored after it.
+// Rule 31.
+Test(first, no_older_run_counts_after_a_failed_condition)
+{
+    begin();
+    int old = client_get(1, 0, 9);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_run(); // v1 has been given, and is not stored yet
+    expect_reply(old, 206, 10);
+    int writer = writer_begin(2); // whoever knew it forgets it
+    world_run();
+    writer_write(writer);
+    world_run();
+    expect_reply(ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 1}), 412, 0);
+    world_release();
+    world_run();
+    cr_assert_neq(store_visible_version(), 1);
+    cr_assert_eq(client_version(get_all(0)), 2);
+    world_end();
+}
+
+// If-Match of a newer version than that of a run that is under way: the origin is asked before it is 412.
+// Rules 16, 32.
+Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
+{
+    struct world_options options = {.seed = 3, .piece_bytes = 30000};
+    world_begin(&options);
+    int old = client_get(0, 0, WORLD_BLOCK - 1);
+    while (client_status(old) == 0) {
+        (void)world_step();
+    }
+    world_hold(EVENT_ORIGIN, -1, -1);
+    origin_overwrite();
+    int newer = client_start(
+        &(struct client_ask){.worker = 2, .has_range = true, .last = 9, .if_match = 2});
+    world_run();
+    world_release();
+    world_run();
+    expect_reply(newer, 206, 10);
+    cr_assert_eq(client_version(newer), 2);
+    world_end();
+}
+
+// The last bytes of an object whose size nobody knows: the home's run, though its stripe is another worker's.
+// Whoever wants them meanwhile joins it.
+// Rules 2, 16.
+Test(first, a_suffix_is_fetched_once_whoever_owns_its_stripe)
+{
+    struct client_ask a = {.worker = 1, .suffix = 100};
+    begin();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = client_start(&a);
+    world_run();
+    expect_reply(first, 206, 100);
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        a.worker = worker;
+        expect_reply(ask(a), 206, 100);
+    }
+    world_release();
+    world_run();
+    cr_assert(store_visible(WORLD_BLOCKS - 1));
+    cr_assert_not(store_visible(WORLD_BLOCKS - 2));
+    expect_reply(ask(a), 206, 100);
+    cr_assert_eq(origin_requests(), 1);
+    expect_reply(get_all(2), 200, WORLD_SIZE);
+    cr_assert_eq(origin_sent(1, WORLD_BLOCKS - 1), 1);
+    world_end();
+}
+
+// Its body breaks off before the block begins, or inside it: the rest is asked for by its place.
+// Rule 22.
+Test(first, a_suffix_that_breaks_off_is_resumed)
+{
+    for (unsigned piece = 1000; piece < WORLD_BLOCK; piece += 9000) {
+        struct world_options options = {.seed = piece, .piece_bytes = piece};
+        world_begin(&options);
+        origin_reset_next(2);
+        expect_reply(ask((struct client_ask){.worker = 1, .suffix = 100}), 206, 100);
+        expect_reply(ask((struct client_ask){.worker = 0, .suffix = 100}), 206, 100);
+        cr_assert(store_visible(WORLD_BLOCKS - 1));
+        world_end();
+    }
 }
 
 // The ranged GET answers 416: the object is empty, and asked for without a range.

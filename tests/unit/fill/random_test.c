@@ -61,9 +61,13 @@ static void start_reader(struct run *run)
     struct client_ask ask = {
         .worker = pick(WORLD_WORKERS), .checksums = pick(3) == 0, .last = UINT64_MAX};
     uint64_t size = run->kind == BEHIND ? run->options.size_bytes : WORLD_SIZE;
-    switch (pick(10)) {
+    switch (pick(11)) {
     case 0:
         ask.head = true;
+        break;
+    case 10:
+        ask.if_match = origin_version() + (int)pick(2);
+        ask.suffix = pick(2) * (1 + pick(WORLD_BLOCK));
         break;
     case 1:
         ask.suffix = 1 + pick(2 * WORLD_BLOCK);
@@ -234,8 +238,11 @@ static void judge(struct run *run)
     for (unsigned key = 0; key < WORLD_KEYS && run->kind == CALM; key++) {
         world_use_key(key);
         for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
-            cr_assert(origin_sent(1, block) <= 1, "block %u came %u times: seed %llu", block,
-                      origin_sent(1, block), seed);
+            // The home's run for the end of an object whose size nobody knows is not its owner's (rule 2).
+            unsigned by_suffix = origin_sent_by_suffix(1, block);
+            cr_assert(by_suffix <= 1 && origin_sent(1, block) - by_suffix <= 1,
+                      "block %u came %u times, %u times by its suffix: seed %llu", block,
+                      origin_sent(1, block), by_suffix, seed);
         }
     }
 }

@@ -114,13 +114,15 @@ void origin_redescribe(void); // other headers, the same ETag and bytes; each re
 void origin_resize(uint64_t size_bytes);           // the next overwrite has this size
 void origin_remove(void);                          // a version that is not there
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin
-unsigned origin_requests(void);                    // since world_begin(), of all keys
-unsigned origin_ahead(void);                       // requests under way that nobody waits for
-unsigned origin_heads(void);                       // HEADs among them
-void origin_name_wrong_checksums(void);            // that nothing adds up to
-void origin_name_no_checksums(void);               // it has none of any object
-void origin_fail_next(enum err err);               // the next request fails before its head
-void origin_reset_next(unsigned times);            // so many bodies break off after one piece
+unsigned origin_sent_by_suffix(int version,
+                               unsigned block); // to requests for the object's last bytes
+unsigned origin_requests(void);                 // since world_begin(), of all keys
+unsigned origin_ahead(void);                    // requests under way that nobody waits for
+unsigned origin_heads(void);                    // HEADs among them
+void origin_name_wrong_checksums(void);         // that nothing adds up to
+void origin_name_no_checksums(void);            // it has none of any object
+void origin_fail_next(enum err err);            // the next request fails before its head
+void origin_reset_next(unsigned times);         // so many bodies break off after one piece
 
 // A reader past the cache: the origin has answered with that version, its newest or an older one (0: no such
 // object), and the key's home is told before the client is.

@@ -85,12 +85,27 @@ static void client_names_edition(struct client *c, struct span lines)
     }
 }
 
+// Only who asks with a condition is told that it does not hold, and only if that may be so.
+static void client_meets_condition(const struct client *c, unsigned status)
+{
+    unsigned long long seed = (unsigned long long)world.options.seed;
+    bool is_judged = status == 304 || status == 412;
+    cr_assert(!is_judged || http_conditions_any(&c->r->get->conditions),
+              "%u without a condition: seed %llu", status, seed);
+    // A HEAD may share a request that was sent before it, and a stale version may be what there is.
+    bool may_be_old = c->http.is_head || world.options.no_etag || world.options.fail_percent > 0;
+    bool holds =
+        !may_be_old && c->if_match == c->start_version && c->start_version == c->key->version;
+    cr_assert(status != 412 || !holds, "412 although it holds: seed %llu", seed);
+}
+
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 {
     struct client *c = &world.clients[x->client];
     check(!c->replied);
     c->replied = true;
     c->status = reply->status;
+    client_meets_condition(c, reply->status);
     c->result = c->r->result;
     c->length = c->http.is_head ? 0 : reply->length;
     if (reply->status >= 400) {
@@ -98,6 +113,9 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
         return;
     }
     struct span etag = serve_get_version(c->r);
+    if (reply->status == 304 && etag.len == 0) { // the origin's own
+        (void)headers_get(reply->headers, SPAN("ETag"), &etag);
+    }
     if (etag.len > 0) {
         client_names_version(c, version_of(etag));
         uint64_t size = c->key->size_bytes[c->version];
@@ -410,6 +428,8 @@ int client_start(const struct client_ask *ask)
     *c = (struct client){.used = true,
                          .worker = &world.workers[ask->worker],
                          .key = world.key,
+                         .start_version = world.key->version,
+                         .if_match = ask->if_match,
                          .slow = rnd(100) < world.options.slow_percent,
                          .floor_version = strict ? world.key->version : given,
                          .floor_edition = strict ? world.key->edition : world.key->seen_edition};

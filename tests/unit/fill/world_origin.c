@@ -128,6 +128,20 @@ static void fetch_end(struct fetch_play *p, enum err err)
     turn_end(w);
 }
 
+static uint64_t range_first(const struct fetch_play *p, int version)
+{
+    uint64_t size = p->key->size_bytes[version];
+    return p->f->suffix > 0 ? size - min_u64(p->f->suffix, size) : p->f->first;
+}
+
+static enum err judge_condition(const struct origin_condition *condition, struct span etag)
+{
+    bool is_this = span_equal_cstr(etag, condition->value);
+    return condition->kind == ORIGIN_IF_MATCH && !is_this       ? ERR_ORIGIN_CHANGED
+           : condition->kind == ORIGIN_IF_NONE_MATCH && is_this ? ERR_NOT_MODIFIED
+                                                                : ERR_OK;
+}
+
 // Why the request ends without a head; ERR_OK: it has one.
 static enum err fetch_refuse(struct fetch_play *p, struct span etag)
 {
@@ -149,7 +163,11 @@ static enum err fetch_refuse(struct fetch_play *p, struct span etag)
     if (f->if_none_match.len > 0 && span_equal(f->if_none_match, etag)) {
         return ERR_NOT_MODIFIED;
     }
-    if (f->has_range && f->first >= p->key->size_bytes[p->key->version]) {
+    enum err err = f->condition != NULL ? judge_condition(f->condition, etag) : ERR_OK;
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (f->has_range && range_first(p, p->key->version) >= p->key->size_bytes[p->key->version]) {
         return ERR_INVALID_RANGE;
     }
     return ERR_OK;
@@ -170,6 +188,10 @@ static void fetch_answer(struct fetch_play *p)
     char text[32];
     struct span etag = etag_of(p->version, text, sizeof(text));
     if (p->refused != ERR_OK) {
+        p->arena = arena_new(1 << 16);
+        if (p->refused == ERR_NOT_MODIFIED) {
+            check(headers_add(&f->headers, p->arena, SPAN("ETag"), arena_copy(p->arena, etag)));
+        }
         fetch_end(p, p->refused);
         return;
     }
@@ -178,8 +200,8 @@ static void fetch_answer(struct fetch_play *p)
     p->arena = arena_new(1 << 16);
     p->will_reset = !f->head && (world.reset_next > 0 || rnd(100) < world.options.reset_percent);
     world.reset_next -= world.reset_next > 0 && !f->head;
-    p->next = f->has_range ? f->first : 0;
-    p->end = f->has_range ? min_u64(f->last + 1, size) : size;
+    p->next = f->has_range ? range_first(p, p->version) : 0;
+    p->end = f->has_range && f->suffix == 0 ? min_u64(f->last + 1, size) : size;
     f->status = f->has_range ? 206 : 200;
     f->size_bytes = size;
     f->body_first = p->next;
@@ -214,7 +236,11 @@ static void fetch_piece(struct fetch_play *p)
     uint64_t block_size = world.rule.block_size_bytes, size = p->key->size_bytes[p->version];
     for (uint64_t b = p->next / block_size; b * block_size < size && b < MAX_BLOCKS; b++) {
         uint64_t block_end = min_u64((b + 1) * block_size, size);
-        p->key->sent[p->version][b] += block_end > p->next && block_end <= p->next + n;
+        // A part of a block, in front of a suffix, is none.
+        bool is_sent = block_end > p->next && block_end <= p->next + n &&
+                       (p->f->suffix == 0 || b * block_size >= p->f->body_first);
+        p->key->sent[p->version][b] += is_sent;
+        p->key->sent_by_suffix[p->version][b] += is_sent && p->f->suffix > 0;
     }
     p->next += n;
     enum err err = p->f->on_body(p->f, (struct span){bytes, n});
@@ -273,6 +299,11 @@ void origin_remove(void)
 unsigned origin_sent(int version, unsigned block)
 {
     return world.key->sent[version][block];
+}
+
+unsigned origin_sent_by_suffix(int version, unsigned block)
+{
+    return world.key->sent_by_suffix[version][block];
 }
 
 unsigned origin_ahead(void)

@@ -94,6 +94,7 @@ struct client {
     bool replied, ended, told, wants, slow, has_checksums;
     unsigned status;
     int version, floor_version, floor_edition;
+    int start_version, if_match; // the origin's when it asked; of its condition, 0: none
     uint64_t length, received, first;
 };
 
@@ -129,6 +130,7 @@ struct world_key {
     bool missing[WORLD_VERSIONS];
     uint64_t size_bytes[WORLD_VERSIONS];
     unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];
+    unsigned sent_by_suffix[WORLD_VERSIONS][MAX_BLOCKS];
     // index
     bool found, rebuilt;
     uint64_t record_generation;

@@ -181,7 +181,8 @@ static const struct row rows[] = {
     {"coded by a plain server", OK200 E L "Content-Encoding: gzip\r\n", false, false, NULL, PASS},
 };
 
-static enum verdict run(const struct row *row, struct arena *arena, struct response_answer *answer)
+static enum verdict run(const struct row *row, uint64_t suffix, struct arena *arena,
+                        struct response_answer *answer)
 {
     struct response_head head;
     struct span rest = span_from_cstr(row->head);
@@ -203,6 +204,7 @@ static enum verdict run(const struct row *row, struct arena *arena, struct respo
                                    .has_range = row->range,
                                    .first = 100,
                                    .last = 199,
+                                   .suffix = suffix,
                                    .if_match = span_from_cstr(row->if_match)};
     enum err err = response_head_judge(&head, &asked, answer);
     return err == ERR_ORIGIN_CHANGED                   ? CHANGED
@@ -212,13 +214,40 @@ static enum verdict run(const struct row *row, struct arena *arena, struct respo
                                                        : PASS;
 }
 
+#define S(bytes) "Content-Range: bytes " bytes "\r\n"
+// The last 100 bytes were asked for.
+static const struct row suffixes[] = {
+    {"suffix", OK206 E L S("900-999/1000"), true, false, NULL, STORE},
+    {"suffix of a short object", OK206 E "Content-Length: 7\r\n" S("0-6/7"), true, false, NULL,
+     STORE},
+    {"suffix, empty object", OK200 E "Content-Length: 0\r\n", true, false, NULL, STORE},
+    {"first bytes to a suffix", OK206 E L S("0-99/1000"), true, false, NULL, REFUSE},
+    {"more than the suffix", OK206 E "Content-Length: 101\r\n" S("899-999/1000"), true, false, NULL,
+     REFUSE},
+    {"less than the suffix", OK206 E "Content-Length: 99\r\n" S("901-999/1000"), true, false, NULL,
+     REFUSE},
+    {"suffix of unknown size", OK206 E L S("900-999/*"), true, false, NULL, UNFIT},
+    {"whole to a suffix", OK200 E "Content-Length: 1000\r\n", true, false, NULL, UNFIT}};
+
+// An answer to a suffix is the last bytes, all of them and no more.
+Test(response_head, suffix)
+{
+    for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
+        struct arena *arena = arena_new(1 << 20);
+        struct response_answer answer;
+        enum verdict verdict = run(&suffixes[i], 100, arena, &answer);
+        cr_assert_eq(verdict, suffixes[i].verdict, "%s: %d", suffixes[i].name, (int)verdict);
+        arena_free(arena);
+    }
+}
+
 // Every row of the table gets its verdict.
 Test(response_head, table)
 {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct arena *arena = arena_new(1 << 20);
         struct response_answer answer;
-        enum verdict verdict = run(&rows[i], arena, &answer);
+        enum verdict verdict = run(&rows[i], 0, arena, &answer);
         cr_assert_eq(verdict, rows[i].verdict, "%s: %d", rows[i].name, (int)verdict);
         arena_free(arena);
     }
@@ -293,7 +322,7 @@ Test(response_head, replayed)
     struct arena *arena = arena_new(1 << 20);
     struct response_answer answer;
     struct span value;
-    cr_assert_eq(run(&row, arena, &answer), STORE);
+    cr_assert_eq(run(&row, 0, arena, &answer), STORE);
     cr_assert_eq(answer.headers.count, ARRAY_LEN(names));
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         cr_assert(span_equal_cstr(answer.headers.items[i].name, names[i]));

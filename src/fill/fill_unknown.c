@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run of an object of which nothing is known, for a reader who asks with a condition or for the object's
+// last bytes. Both go to the origin with the run's request, so that no HEAD comes first.
+//
+//   condition  The origin judges it. Its 304 or 412 is the answer for who asked with the same condition, and for
+//              nobody else. All others ask again, and what the answer says of the version makes older runs
+//              count no more (rule 31). Nobody joins the run with a version of their own before its head has come
+//              but those who ask again then.
+//   suffix     The owner of the last stripe is not known before the size is, so the key's home makes the run
+//              (rule 2). It asks for as many more bytes as one block has, less one: then the block that the
+//              wanted bytes begin in is there as a whole, wherever the object ends. What comes before that
+//              block is dropped.
+//
+// Runs on the key's home, which owns the stripe that such a run is asked for.
+#include "fill/fill_private.h"
+
+// --- condition -----------------------------------------------------------------------------------
+
+void fill_unknown_ask(struct fill *fill, struct origin_fetch *f)
+{
+    check(fill->object == NULL);
+    f->condition = &fill->condition;
+    if (f->has_range && fill->suffix_bytes > 0) {
+        f->suffix = fill->suffix_bytes + fill->block_size_bytes - 1;
+    }
+}
+
+bool fill_unknown_is_judged(const struct fill *fill, enum err err)
+{
+    return fill->object == NULL && fill->condition.kind != ORIGIN_CONDITION_NONE &&
+           (err == ERR_NOT_MODIFIED || err == ERR_ORIGIN_CHANGED);
+}
+
+uint64_t fill_unknown_version(const struct fill *fill)
+{
+    struct span etag;
+    if (fill->failed == ERR_NOT_MODIFIED) {
+        bool is_named = headers_get(&fill->fetch.headers, SPAN("ETag"), &etag);
+        return is_named ? etag_version_hash(etag) : 0;
+    }
+    bool is_denied = fill->condition.kind == ORIGIN_IF_MATCH;
+    return is_denied ? etag_version_hash(span_from_cstr(fill->condition.value)) : 0;
+}
+
+// What a 304 says of the version, as its reader passes it on.
+static void pack_validators(const struct fill *fill, struct buf *out)
+{
+    struct s3_error_answer answer = {.status = 304, .headers = fill->fetch.headers};
+    s3_error_pack(&answer, out);
+}
+
+void fill_unknown_end(struct fill *fill, enum err err)
+{
+    struct buf packed;
+    buf_init(&packed, STORE_HEADERS_MAX);
+    if (err == ERR_NOT_MODIFIED) {
+        pack_validators(fill, &packed);
+    }
+    fill->failed = err == ERR_NOT_MODIFIED ? err : ERR_PRECONDITION_FAILED;
+    fill->failed_document = buf_ok(&packed) ? buf_span(&packed) : (struct span){NULL, 0};
+    list_for_each(node, &fill->readers)
+    {
+        struct attachment *a = container_of(node, struct attachment, node);
+        bool is_for = a->is_condition;
+        fill_end_attachment(a, is_for ? OUTCOME_ERROR : OUTCOME_REJOIN,
+                            is_for ? fill->failed : ERR_OK,
+                            is_for ? fill->failed_document : (struct span){NULL, 0});
+    }
+    fill_leave_table(fill);
+    fill->failed_document = (struct span){NULL, 0};
+    buf_done(&packed);
+}
+
+// --- suffix --------------------------------------------------------------------------------------
+
+void fill_unknown_place(struct fill *fill, uint64_t size_bytes)
+{
+    uint64_t block_size = fill->block_size_bytes;
+    fill->wanted_first_byte = size_bytes - min_u64(fill->suffix_bytes, size_bytes);
+    fill->first_block = fill->wanted_first_byte / block_size;
+    fill->first_byte = fill->first_block * block_size;
+    fill->received = fill->retained_from = fill->first_byte;
+    uint64_t blocks = (size_bytes - fill->first_byte + block_size - 1) / block_size;
+    fill->block_count = (uint32_t)max_u64(blocks, 1);
+    list_for_each(node, &fill->readers) // who began it
+    {
+        struct attachment *a = container_of(node, struct attachment, node);
+        a->next_byte = a->acked_byte = fill->wanted_first_byte;
+    }
+    fill->suffix_bytes = 0;
+}
