@@ -8,7 +8,8 @@
 //                                             answer, not for ever
 //
 // A kind is a bucket, a folder and the ending of a key's name. It counts as small when many of its
-// objects in a row, whoever read them, fitted in a run. An object that was asked for whole and is larger
+// objects in a row, whoever read them, fitted in a run. An object is of two kinds: one has its own folder, the other
+// the first folder of its name, which counts where its own has too few objects to prove anything (chunks, as `c/0/3/2`). An object that was asked for whole and is larger
 // is asked for again, by its range: what the origin had sent until then is lost. So its kind must then
 // prove itself anew, KIND_AGAIN times as long each time. Two kinds in one slot: the later one begins
 // anew. Kinds are a hint, of any worker, and so is what a listing named: a name of 15 bits for each object,
@@ -71,25 +72,33 @@ static enum listed listed_as(const struct fill *fill)
 #define KIND_WRONG_SHIFT 24u
 #define KIND_COUNT_MAX ((1u << KIND_WRONG_SHIFT) - 1)
 
+enum kind_reach { KIND_OF_FOLDER, KIND_OF_FIRST_FOLDER, KIND_REACHES };
+
 struct kind {
     _Atomic uint64_t *slot;
     uint32_t name, wrong, count;
 };
 
-static struct kind kind_of(const struct fill *fill)
+// Digits number the objects of one kind, as those of chunks do (`c/0/3`, `0.3`): they are no ending.
+static struct span ending_of(struct span name)
 {
-    struct span name = fill->key->key, bucket = fill->key->bucket;
-    size_t folder = name.len;
-    while (folder > 0 && name.ptr[folder - 1] != '/') {
-        folder--;
-    }
     size_t dot = name.len;
-    while (dot > folder && name.ptr[dot - 1] != '.') {
+    bool has_other = false;
+    while (dot > 0 && name.ptr[dot - 1] != '.' && name.ptr[dot - 1] != '/') {
         dot--;
+        has_other |= name.ptr[dot] < '0' || name.ptr[dot] > '9';
     }
-    bool has_ending = dot > folder && name.len - dot <= ENDING_MAX;
-    uint64_t hash = hash64(name.ptr, folder, hash64(bucket.ptr, bucket.len, 0));
-    hash = has_ending ? hash64(name.ptr + dot, name.len - dot, hash) : hash;
+    bool has_ending =
+        has_other && dot > 0 && name.ptr[dot - 1] == '.' && name.len - dot <= ENDING_MAX;
+    return has_ending ? (struct span){name.ptr + dot, name.len - dot} : (struct span){NULL, 0};
+}
+
+// `width` bytes of the key's name are the folder's.
+static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reach reach)
+{
+    struct span name = fill->key->key, bucket = fill->key->bucket, ending = ending_of(name);
+    uint64_t hash = hash64(name.ptr, width, hash64(bucket.ptr, bucket.len, reach));
+    hash = ending.len > 0 ? hash64(ending.ptr, ending.len, hash) : hash;
     struct kind kind = {.slot = &fill->fw->room->kinds[hash % FILL_KINDS],
                         .name = (uint32_t)(hash >> KIND_NAME_SHIFT)};
     uint64_t known = atomic_load_explicit(kind.slot, memory_order_relaxed);
@@ -98,6 +107,16 @@ static struct kind kind_of(const struct fill *fill)
         kind.count = (uint32_t)known & KIND_COUNT_MAX;
     }
     return kind;
+}
+
+static struct kind kind_of(const struct fill *fill, enum kind_reach reach)
+{
+    struct span name = fill->key->key;
+    size_t width = reach == KIND_OF_FOLDER ? name.len : span_find(name, '/');
+    while (reach == KIND_OF_FOLDER && width > 0 && name.ptr[width - 1] != '/') {
+        width--;
+    }
+    return kind_in(fill, width < name.len ? width : 0, reach);
 }
 
 static void kind_store(const struct kind *kind)
@@ -116,30 +135,46 @@ static uint32_t kind_proof(const struct kind *kind)
     return proof;
 }
 
+static bool kind_is_proven(const struct kind *kind)
+{
+    return kind->count >= kind_proof(kind);
+}
+
 void fill_describe_learn(const struct fill *fill)
 {
-    struct kind kind = kind_of(fill);
     bool is_small = fits_in_run(fill->fw, fill->object->size_bytes);
-    if (is_small && kind.count < kind_proof(&kind)) {
-        kind.count++;
-        kind_store(&kind);
-    } else if (!is_small && kind.count > 0) {
-        kind.count = 0;
-        kind_store(&kind);
+    for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
+        struct kind kind = kind_of(fill, reach);
+        if (is_small && !kind_is_proven(&kind)) {
+            kind.count++;
+            kind_store(&kind);
+        } else if (!is_small && kind.count > 0) {
+            kind.count = 0;
+            kind_store(&kind);
+        }
     }
 }
 
 void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes)
 {
+    stats_add(COUNTER_fills_whole_wrong, 1);
     if (listed_as(fill) != LISTED_NOT) { // it has changed since
         fill_describe_listed(fill->fw, fill->key->bucket, fill->key->key, size_bytes);
-    } else {
-        struct kind kind = kind_of(fill);
+        return;
+    }
+    for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
+        struct kind kind = kind_of(fill, reach);
+        kind.wrong += kind_is_proven(&kind) && kind.wrong < KIND_WRONG_MAX;
         kind.count = 0;
-        kind.wrong = (uint32_t)min_u64(kind.wrong + 1, KIND_WRONG_MAX);
         kind_store(&kind);
     }
-    stats_add(COUNTER_fills_whole_wrong, 1);
+}
+
+// A folder that has been wrong speaks for itself.
+static bool kinds_say_small(const struct fill *fill)
+{
+    struct kind narrow = kind_of(fill, KIND_OF_FOLDER), wide = kind_of(fill, KIND_OF_FIRST_FOLDER);
+    return kind_is_proven(&narrow) || (narrow.wrong == 0 && kind_is_proven(&wide));
 }
 
 bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
@@ -147,8 +182,7 @@ bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
     if (listed == LISTED_NOT && are_wanted) {
-        struct kind kind = kind_of(fill);
-        asks = kind.count >= kind_proof(&kind);
+        asks = kinds_say_small(fill);
     }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;

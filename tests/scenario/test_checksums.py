@@ -147,6 +147,19 @@ def test_where_many_in_a_row_were_small_the_next_is_asked_for_whole(forebay, ori
     assert forebay.metric("forebay_fills_whole_wrong_total") == 0
 
 
+@pytest.mark.parametrize("name", ["array/c/{}/3/2", "array/{}/0.3.2", "tree/{}/part.bin"])
+def test_objects_in_folders_of_their_own_are_of_the_kind_of_the_first_folder(forebay, origin, name):
+    """Chunks, a few to a folder: no folder ever holds enough of them to prove that they are small."""
+    with forebay.client() as client:
+        assert read_small(forebay, origin, client, name, PROOF + 3, MODE) == [1] * PROOF + [0] * 3
+        assert read_small(forebay, origin, client, "other/c/{}/3/2", 1, MODE) == [1]
+        origin.put("array/c/large/0", len(LARGE), body=LARGE)
+        origin.put("tree/large/part.bin", len(LARGE), body=LARGE)
+        for key in ("array/c/large/0", "tree/large/part.bin"):
+            assert client.get(key, headers=MODE).status == 200
+        assert read_small(forebay, origin, client, name.replace("{}", "again{}"), 3, MODE) == [1] * 3, "it was wrong once"
+
+
 @pytest.mark.parametrize("query", ["list-type=2", "list-type=2&encoding-type=url", ""])
 def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
     """Listed as small: one request from the first on. Listed as large: ranges, also where its kind is small. What has
