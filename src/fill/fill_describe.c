@@ -237,7 +237,7 @@ void fill_describe_start(struct fill *fill)
     f->client = fill->client;
     f->ahead = fill->ahead;
     f->trace = &fill->trace;
-    f->ask_checksums = true;
+    f->ask_checksums = f->for_checksums = true;
     f->on_head = on_describe_head;
     f->on_body = on_describe_body;
     f->on_end = on_describe_end;

@@ -305,7 +305,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.trace = &c->trace;
     c->fetch.ask_checksums = true;
     c->is_learning = is_learning;
-    c->fetch.ahead = is_learning;
+    c->fetch.ahead = c->fetch.for_checksums = is_learning;
     h->fw->learning += is_learning;
     c->fetch.is_check = asked != NULL;
     c->fetch.on_head = on_revalidation_head;

@@ -193,9 +193,10 @@ struct origin_fetch {
     const struct origin_condition *condition; // of a client, in addition to ours; NULL
     bool ask_checksums;                       // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
-    uint64_t client; // for whom: where calls wait for a place, clients take turns
-    bool ahead;      // nobody waits for it: all others come first
-    bool is_check;   // its caller holds a version that may do: SlowDown ends it sooner
+    uint64_t client;    // for whom: where calls wait for a place, clients take turns
+    bool ahead;         // nobody waits for it: all others come first
+    bool for_checksums; // alone: HEAD tells them, a GET of a range does not
+    bool is_check;      // its caller holds a version that may do: SlowDown ends it sooner
     const struct origin_trace *trace; // of who caused it; NULL
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked

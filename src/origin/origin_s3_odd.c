@@ -4,7 +4,7 @@
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
 //       GET of one byte describes the object as HEAD would, except for its checksums. An empty object has no
-//       first byte (416): it is asked for whole. The answer to that GET is the answer to the HEAD. It proves
+//       first byte (416): it is asked for whole. A caller who wants checksums alone gets the refusal. The answer to that GET is the answer to the HEAD. It proves
 //       that the store refuses HEAD as such if it succeeds: a key without rights is refused both.
 //   If-Match fails (412, 400, 501)
 //       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
@@ -36,7 +36,7 @@ void origin_s3_odd_prepare(struct origin_s3_call *c)
 {
     const struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     if (c->f != NULL) {
-        c->by_get |= c->f->head && holds(&state->head_refused_until_us);
+        c->by_get |= c->f->head && !c->f->for_checksums && holds(&state->head_refused_until_us);
         c->omits_if_match |= c->f->if_match.len > 0 && holds(&state->if_match_fails_until_us);
     }
 }
@@ -53,7 +53,7 @@ static bool head_is_refused(const struct origin_s3_call *c)
 static bool ask_head_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
-    if (!c->by_get && head_is_refused(c)) {
+    if (!c->by_get && !c->f->for_checksums && head_is_refused(c)) {
         c->by_get = true;
         c->refused_head = status;
         return true;

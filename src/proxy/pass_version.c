@@ -74,8 +74,8 @@ bool pass_version_tell(struct pass_state *p)
     struct object_key *key = request_object_key(p->request);
     struct fill_ask ask = {.key = key, .client = request_client(p->request)};
     if (denies) {
-        ask.revalidate = ask.strict = ask.skip_index =
-            true; // no reader, so it has looked at no record
+        // No reader: it has looked at no record that could be compared.
+        ask.revalidate = ask.strict = ask.skip_index = true;
     } else {
         ask.told = true;
         ask.asked_us = p->asked_us;
