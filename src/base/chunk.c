@@ -273,6 +273,12 @@ static unsigned long payload_used(void)
     return atomic_load(&budget_kinds[BUDGET_PAYLOAD]);
 }
 
+bool chunk_budget_kind_is_short(enum chunk_budget_kind kind)
+{
+    uint64_t max = chunk_budget_max_bytes();
+    return max > 0 && chunk_budget_kind_bytes(kind) > max / 8;
+}
+
 bool chunk_budget_is_short(void)
 {
     return payload_used() > payload_max() / 2;

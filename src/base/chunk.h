@@ -61,6 +61,8 @@ void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
 // charged; the caller answers SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
 
+bool chunk_budget_kind_is_short(
+    enum chunk_budget_kind kind);            // more than half of its quarter is in use
 bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
 bool chunk_budget_is_ample(void);            // less than an eighth of it is
 uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short

@@ -24,6 +24,7 @@
 #define HTTP_HEADER_COUNT_MAX 512 // as many small metadata headers as S3's 2 KiB allow, and more
 #define HTTP_HEADER_MAX 16384
 #define HTTP_DRAIN_MAX 65536    // request body bytes read and thrown away after an early reply
+#define HTTP_COLLECTED_RATE 16u // times min_rate_bytes, see http_sink.is_collected
 #define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes
 #define HTTP_OUT_HIGH 262144    // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
@@ -183,6 +184,9 @@ struct http_sink {
     enum err (*on_data)(struct http_sink *sink, struct span data);
     // Exactly once unless on_done came first: ERR_OK = the body was complete.
     void (*on_end)(struct http_sink *sink, enum err err);
+    // The body is kept in memory until it is complete, counted as BUDGET_BODIES. While that is short it must
+    // come faster.
+    bool is_collected;
 };
 // Sends "100 Continue" first when the client expects it. Without this call the body is drained
 // (HTTP_DRAIN_MAX) or the connection closed after the reply.

@@ -291,16 +291,20 @@ void http_connection_reset_rate(struct http_connection *c)
 }
 
 // A reader that pauses costs a connection, a request and a pinned segment, or some memory. While none of
-// these is short it may pause for long, as it may at the origin. Segments are short while readers hold as many
-// evicted ones as they may, because then new objects replace only what nobody reads. An upload holds up an
-// origin's connection.
+// these is short it may pause for long, as it may at the origin. An upload holds up an origin's connection.
 static bool may_pause(const struct http_connection *c)
 {
-    const struct http_handler *handler = &connection_options(c)->handler;
     bool memory = http_reply_holds_memory(&c->x) && chunk_budget_is_short();
-    bool files = handler->files_are_short != NULL && handler->files_are_short(handler->ctx);
-    return c->blocked && c->x.body != BODY_FLOWING && !memory && !files &&
+    return c->blocked && c->x.body != BODY_FLOWING && !memory &&
            !http_server_is_crowded(c->hw->server);
+}
+
+// Bytes a second that a client must send or take.
+static uint64_t least_rate(const struct http_connection *c)
+{
+    const struct http_sink *sink = c->x.sink;
+    bool holds_up = sink != NULL && sink->is_collected && chunk_budget_kind_is_short(BUDGET_BODIES);
+    return connection_limits(c)->min_rate_bytes * (holds_up ? HTTP_COLLECTED_RATE : 1);
 }
 
 // Judges each window of min_rate_grace_ms that was spent waiting for the client.
@@ -311,7 +315,7 @@ static bool too_slow(struct http_connection *c)
     if (c->waited_us < options->min_rate_grace_ms * 1000) {
         return false;
     }
-    double least = (double)connection_limits(c)->min_rate_bytes * (double)c->waited_us / 1e6;
+    double least = (double)least_rate(c) * (double)c->waited_us / 1e6;
     bool is_slow = (double)c->moved_bytes < least;
     c->slow_us = is_slow ? c->slow_us + c->waited_us : 0;
     c->waited_us = 0;

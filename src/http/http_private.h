@@ -417,7 +417,8 @@ struct http_live_limits {
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 const struct http_live_limits *http_server_limits(const struct http_server *server);
-// Are three quarters of the connections or of the requests in flight that it may have in use?
+// Are three quarters of the connections or of the requests in flight that it may have in use, or do paused
+// readers hold too many evicted segments?
 bool http_server_is_crowded(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {

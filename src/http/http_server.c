@@ -126,7 +126,9 @@ bool http_server_is_crowded(const struct http_server *server)
     const struct http_live_limits *limits = &server->limits;
     uint64_t connections = atomic_load_explicit(&server->connection_count, memory_order_relaxed);
     uint64_t inflight = atomic_load_explicit(&server->inflight_count, memory_order_relaxed);
-    return connections * 4 >= (uint64_t)limits->max_connections * 3 ||
+    const struct http_handler *handler = &server->options.handler;
+    return (handler->files_are_short != NULL && handler->files_are_short(handler->ctx)) ||
+           connections * 4 >= (uint64_t)limits->max_connections * 3 ||
            inflight * 4 >= (uint64_t)limits->max_inflight * 3;
 }
 

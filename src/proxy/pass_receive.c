@@ -58,6 +58,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
         err = feed(p, buf_span(&p->form));
     }
     pass_state_drop_form(p);
+    p->sink.is_collected = p->body.collect;
     if (err == ERR_OK && !p->body.collect) {
         pass_relay_begin(p);
     }
@@ -158,5 +159,6 @@ void pass_receive_start(struct pass_state *p)
 {
     p->sink.on_data = on_data;
     p->sink.on_end = on_data_end;
+    p->sink.is_collected = p->body.collect || p->find_form_key;
     http_body_start(p->request->x, &p->sink);
 }

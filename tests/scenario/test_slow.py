@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow readers and slow disks: neither is in the way of anybody else."""
+import base64
 import contextlib
+import hashlib
 import threading
 
 import pytest
@@ -449,3 +451,33 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
         server.wait_metric("forebay_http_timeouts_total", lambda n: n >= 1, reason="rate")
         wait_for(lambda: is_cached(new), lambda: f"all of them fit: {server.metrics()}")
     assert server.metric("forebay_http_slow_readers_kept_total") < count
+
+
+@pytest.mark.parametrize("buffer,is_short", [("16MiB", True), ("256MiB", False)], ids=["short", "ample"])
+def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(start, origin, buffer, is_short):
+    """A batch delete of 2 MiB is counted as soon as it begins, and others are refused while it holds their share. One
+    that comes with 2.5 KiB/s, more than limits.min_rate, is then cut after half a minute."""
+    server = start(origin, ahead_s=0, settings={"workers": 1, "limits.max_buffer": buffer})
+    body = b"<Delete><Object><Key>one</Key></Object></Delete>"
+    header = "Content-MD5: " + base64.b64encode(hashlib.md5(body).digest()).decode()
+    other = f"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with server.connection() as slow:
+        slow.send(b"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2097152\r\n\r\n" + b" " * 100_000)
+        server.wait_metric("forebay_buffer_bytes", lambda n: n >= 4 * MIB, kind="bodies")
+        server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
+        with server.connection() as quick:
+            quick.send(other)
+            assert quick.read_head().status == (503 if is_short else 200)
+        server.advance(40)
+
+        def is_cut(count):
+            with contextlib.suppress(OSError):
+                slow.send(b" " * 1500)
+            return count == 1
+        if is_short:
+            server.wait_metric("forebay_http_timeouts_total", is_cut, reason="rate")
+            server.wait_metric("forebay_buffer_bytes", lambda n: n == 0, kind="bodies")
+        with server.connection() as quick:
+            quick.send(other)
+            assert quick.read_head().status == 200
+    assert server.metric("forebay_http_timeouts_total", reason="rate") == (1 if is_short else 0)

@@ -318,7 +318,7 @@ static void on_request(void *ctx, struct http_exchange *x)
     atomic_fetch_add(&f->requests, 1);
     call->user.on_done = on_done;
     call->source = (struct http_source){pull, recall};
-    call->sink = (struct http_sink){on_data, on_end};
+    call->sink = (struct http_sink){.on_data = on_data, .on_end = on_end};
     call->x = x;
     call->front = f;
     worker_task_init(&call->task, on_task);

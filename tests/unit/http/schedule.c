@@ -351,7 +351,7 @@ static void on_request(void *ctx, struct http_exchange *x)
     t->x = x;
     t->user.on_done = on_done;
     t->source = (struct http_source){pull, recall};
-    t->sink = (struct http_sink){on_data, on_end};
+    t->sink = (struct http_sink){.on_data = on_data, .on_end = on_end};
     http_exchange_set_user(x, &t->user);
     if (t->body_when == AT_ONCE) {
         start_body(t);
