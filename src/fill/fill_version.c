@@ -178,13 +178,19 @@ static bool is_tag_count(struct span name)
     return span_equal_nocase(name, SPAN("x-amz-tagging-count"));
 }
 
-static bool has_all_of(struct span headers, struct span wanted)
+static bool is_date(struct span name)
+{
+    return span_equal_nocase(name, SPAN("Last-Modified"));
+}
+
+static bool has_all_of(struct span headers, struct span wanted, bool but_date)
 {
     struct header_line line;
     bool has = true;
     while (has && next_line(&wanted, &line)) {
         enum header_presence found = look_for(headers, &line);
         has = found == HEADER_SAME || (found == HEADER_OTHER && is_expires(line.name)) ||
+              (found == HEADER_OTHER && but_date && is_date(line.name)) ||
               (found == HEADER_ABSENT && is_tag_count(line.name));
     }
     return has;
@@ -193,7 +199,14 @@ static bool has_all_of(struct span headers, struct span wanted)
 bool fill_version_is_alike(const struct store_object *a, const struct store_object *b)
 {
     struct span left = plain_headers(a), right = plain_headers(b);
-    return span_equal(left, right) || (has_all_of(left, right) && has_all_of(right, left));
+    return span_equal(left, right) ||
+           (has_all_of(left, right, false) && has_all_of(right, left, false));
+}
+
+bool fill_version_is_alike_but_date(const struct store_object *a, const struct store_object *b)
+{
+    struct span left = plain_headers(a), right = plain_headers(b);
+    return has_all_of(left, right, true) && has_all_of(right, left, true);
 }
 
 uint64_t fill_version_headers_hash(const struct store_object *object)

@@ -37,6 +37,8 @@ struct store_object *fill_version_described_by(const struct store_object *object
 // order of the headers, checksums, a tag count that one of them lacks (HEAD may leave it out) and the
 // value of Expires (web servers compute it for each answer).
 bool fill_version_is_alike(const struct store_object *a, const struct store_object *b);
+// Likewise, whatever the values of Last-Modified are.
+bool fill_version_is_alike_but_date(const struct store_object *a, const struct store_object *b);
 // Returns a hash of the headers, which is the same for answers that are alike.
 uint64_t fill_version_headers_hash(const struct store_object *object);
 

@@ -31,12 +31,16 @@ struct revalidation {      // one HEAD for all who ask while it is out
     struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // about which version; NULL: none
     struct store_object *found;
-    bool is_learning; // for the checksums alone, and nobody has waited when it was sent
+    struct store_object *by_head; // what HEAD said before GET was asked; NULL: it was not doubted
+    bool is_learning;             // for the checksums alone, and nobody has waited when it was sent
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer
     struct span document; // its error; a copy
 };
+
+// The answer may be no change: it is to be asked for once more, by GET (home_doubt.c).
+bool home_doubts_answer(struct revalidation *c);
 
 struct home_key {
     struct list_node map_node;

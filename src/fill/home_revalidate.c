@@ -15,7 +15,7 @@
 // HEADs for checksums that nobody waits for, of all workers; no worker has less than the least.
 #define LEARNING_MAX 1024u
 #define LEARNING_LEAST 32u
-// After one has failed no other is sent to that origin for so long.
+// After one that told nothing no other is sent to that origin for so long.
 #define MUTE_US 10000000u
 
 static void revalidation_start(struct home_key *h, const struct subscription *first,
@@ -133,6 +133,7 @@ static void revalidation_free(void *ptr)
     object_key_unref(c->key);
     store_object_unref(c->asked);
     store_object_unref(c->found);
+    store_object_unref(c->by_head);
     free((void *)(uintptr_t)c->document.ptr);
     free(c);
 }
@@ -217,7 +218,8 @@ static void home_learnt(struct revalidation *c)
     struct fill_worker *fw = c->home->fw;
     check(fw->learning > 0);
     fw->learning--;
-    if (c->err != ERR_OK && !err_says_absent(c->err)) {
+    bool has_told = c->found != NULL && fill_version_checksums(c->found->headers).len > 0;
+    if (!has_told && !err_says_absent(c->err)) {
         fw->mute = c->home->key->origin;
         fw->mute_until_us = worker_now_us(fw->worker) + MUTE_US;
     }
@@ -244,8 +246,15 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     struct revalidation *c = f->ctx;
     struct home_key *h = c->home;
     check(h->revalidation == c);
-    h->revalidation = NULL;
     c->err = err == ERR_OK && c->found == NULL ? ERR_ORIGIN_PROTOCOL : err;
+    if (c->floor == h->floor && home_doubts_answer(c)) {
+        c->by_head = c->found;
+        c->found = NULL;
+        f->by_get = true;
+        origin_fetch_start(h->fw->worker, c->key->origin, f);
+        return;
+    }
+    h->revalidation = NULL;
     c->document = message_document(f->error_answer);
     if (c->is_learning) {
         home_learnt(c);

@@ -192,6 +192,7 @@ struct origin_fetch {
     struct span if_match, if_none_match;      // full ETags as the origin sent them; empty: none
     const struct origin_condition *condition; // of a client, in addition to ours; NULL
     bool ask_checksums;                       // x-amz-checksum-mode: ENABLED
+    bool by_get; // head: ask by GET of one byte. Set too where the origin was asked so in any case
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
     uint64_t client;    // for whom: where calls wait for a place, clients take turns
     bool ahead;         // nobody waits for it: all others come first
@@ -240,6 +241,18 @@ void origin_fetch_resume(struct origin_fetch *f);
 // Somebody waits for what was fetched ahead.
 void origin_fetch_hasten(struct origin_fetch *f, uint64_t client);
 void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows
+
+// --- stores that say something else without a change (origin_doubt.c) ----------------------------
+
+// HEAD and GET have described one object differently: HEADs are asked by GET for some minutes.
+void origin_doubt_head(struct origin *origin);
+bool origin_doubts_head(const struct origin *origin);
+// Is this the origin's own time, give or take two seconds?
+bool origin_is_now(const struct origin *origin, time_t last_modified);
+// A check found an object as it was, or as it was but for a date of now. A store that says so several times
+// in a row, and never anything else, gives each answer the time at which it answers.
+void origin_note_date(struct origin *origin, bool has_moved);
+bool origin_dates_move(const struct origin *origin);
 
 // --- relay: everything else ----------------------------------------------------------------------
 

@@ -231,6 +231,7 @@ static enum err fetch_head(struct origin_s3_call *c)
         return err;
     }
     f->status = c->response_head.status;
+    f->by_get = c->by_get;
     f->size_bytes = answer.size_bytes;
     f->body_first = answer.body_first;
     f->body_len = f->head ? 0 : answer.body_len;

@@ -6,6 +6,8 @@
 //       GET of one byte describes the object as HEAD would, except for its checksums. An empty object has no
 //       first byte (416): it is asked for whole. A caller who wants checksums alone gets the refusal. The answer to that GET is the answer to the HEAD. It proves
 //       that the store refuses HEAD as such if it succeeds: a key without rights is refused both.
+//   HEAD differs from GET (origin_doubt.c)
+//       The same.
 //   If-Match fails (412, 400, 501)
 //       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
 //       other version is ever taken for it. The right ETag proves that the store fails its own.
@@ -36,7 +38,9 @@ void origin_s3_odd_prepare(struct origin_s3_call *c)
 {
     const struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     if (c->f != NULL) {
-        c->by_get |= c->f->head && !c->f->for_checksums && holds(&state->head_refused_until_us);
+        bool is_odd =
+            origin_doubts_head(c->call.ow->origin) || holds(&state->head_refused_until_us);
+        c->by_get |= c->f->head && (c->f->by_get || (is_odd && !c->f->for_checksums));
         c->omits_if_match |= c->f->if_match.len > 0 && holds(&state->if_match_fails_until_us);
     }
 }

@@ -463,7 +463,7 @@ _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
                 "chunked", "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch",
-                "two_1xx", "header", "weak_etag", "no_content_range", "content_range", "unpacks"}
+                "two_1xx", "header", "replace", "weak_etag", "no_content_range", "content_range", "unpacks"}
 _FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip",
                 "stray", "late_stray"}
 FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
@@ -1371,6 +1371,12 @@ def _reply_head(connection, entry, status, reply, length, faults):
         framing = "close"
     if "header" in faults:
         headers.append(faults["header"])
+    for name, value in faults.get("replace", {}).items():       # None: without it; or made from what is true
+        value = value(dict(headers).get(name)) if callable(value) else value
+        if name == "Content-Length":
+            lengths = [value]
+        else:
+            headers = [h for h in headers if h[0] != name] + ([] if value is None else [(name, value)])
     lines = [f"{version} {status} {REASONS.get(status)}"] + [f"{n}: {v}" for n, v in headers]
     lines += [f"Content-Length: {n}" for n in lengths]
     lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time() + (connection.origin.clock_s or 0))}",

@@ -31,6 +31,7 @@ struct segment { // one run
     struct list_node node;
     char headers[WORLD_HEADERS_MAX];
     size_t headers_len;
+    time_t last_modified;
     struct world_key *key;
     bool dying, bad;
     bool writing; // its run is not finished

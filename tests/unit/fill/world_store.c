@@ -314,7 +314,7 @@ static struct store_object *object_at(const struct store_place *place)
     struct store_object *object =
         store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
                          (struct span){s->headers, s->headers_len}, s->key->size_bytes[s->version],
-                         world.rule.block_size_bytes, 0);
+                         world.rule.block_size_bytes, s->last_modified);
     object->generation = place->generation;
     return object;
 }
@@ -451,6 +451,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
                                      .holds = 1};
     check(object->headers.len <= sizeof(run->segment->headers));
     run->segment->headers_len = object->headers.len;
+    run->segment->last_modified = object->last_modified;
     if (object->headers.len > 0) {
         memcpy(run->segment->headers, object->headers.ptr, object->headers.len);
     }

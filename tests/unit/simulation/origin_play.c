@@ -49,6 +49,28 @@ const char *origin_name(const struct origin *origin)
     return "origin";
 }
 
+void origin_doubt_head(struct origin *origin)
+{
+    (void)origin;
+}
+
+bool origin_is_now(const struct origin *origin, time_t last_modified)
+{
+    (void)origin, (void)last_modified;
+    return false;
+}
+
+void origin_note_date(struct origin *origin, bool has_moved)
+{
+    (void)origin, (void)has_moved;
+}
+
+bool origin_dates_move(const struct origin *origin)
+{
+    (void)origin;
+    return false;
+}
+
 bool origin_retry_take(struct origin *origin)
 {
     (void)origin;

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Is what a check has found a change, or is the store odd? What a client is given comes by GET, so a HEAD that
+// contradicts it proves nothing by itself. An upload has a later Last-Modified. Where a HEAD tells of a change without
+// one, or of nothing but a date of this moment, the home asks once more, by GET of one byte, before it drops anything.
+// What it learns so is the origin's (origin_doubt.c), so that further checks cost one request again.
+#include "fill/home_private.h"
+
+#include "origin/origin.h"
+
+// An answer that differs in its date alone, from a store that gives each answer the time, is about the version
+// as it was.
+static void take_as_it_was(struct revalidation *c)
+{
+    struct store_object *same = fill_version_described_by(c->found, c->asked);
+    if (same != NULL) {
+        same->generation = 0;
+        same->learnt_us = c->found->learnt_us;
+        store_object_unref(c->found);
+        c->found = same;
+    }
+}
+
+// HEAD has proven right, and names more: its checksums.
+static void take_head(struct revalidation *c)
+{
+    store_object_unref(c->found);
+    c->found = store_object_ref(c->by_head);
+}
+
+static bool is_alike(const struct store_object *a, const struct store_object *b)
+{
+    return fill_same_version(a, b) && fill_version_is_alike(a, b);
+}
+
+static bool is_alike_but_date(const struct store_object *a, const struct store_object *b)
+{
+    return fill_same_version(a, b) && fill_version_is_alike_but_date(a, b);
+}
+
+// What HEAD says of the checksums holds if it is about this version.
+static void take_checksums(struct revalidation *c)
+{
+    struct span checksums = fill_version_checksums(c->by_head->headers);
+    bool is_same = fill_same_version(c->by_head, c->found) &&
+                   c->by_head->size_bytes == c->found->size_bytes && checksums.len > 0;
+    struct store_object *with = is_same ? fill_version_with_checksums(c->found, checksums) : NULL;
+    if (with != NULL) {
+        store_object_unref(c->found);
+        c->found = with;
+    }
+}
+
+bool home_doubts_answer(struct revalidation *c)
+{
+    const struct store_object *asked = c->asked;
+    struct origin *origin = c->key->origin;
+    if (c->err != ERR_OK || asked == NULL || asked->headers.len == 0 ||
+        !origin_capabilities(origin)->is_remote) {
+        return false;
+    }
+    bool stays = is_alike(asked, c->found);
+    if (c->by_head != NULL && stays) {
+        take_checksums(c);
+    }
+    if (c->by_head != NULL && (stays || !is_alike_but_date(c->by_head, c->found))) {
+        origin_doubt_head(origin);
+    } else if (c->by_head != NULL) {
+        take_head(c);
+    }
+    time_t date = c->found->last_modified;
+    bool is_now = origin_is_now(origin, date);
+    if (stays) {
+        if (!is_now) {
+            origin_note_date(origin, false);
+        }
+        return false;
+    }
+    bool moves = is_now && is_alike_but_date(asked, c->found);
+    if (moves && c->fetch.by_get) {
+        origin_note_date(origin, true);
+    }
+    if (moves && origin_dates_move(origin)) {
+        take_as_it_was(c);
+        return false;
+    }
+    bool is_later = date != 0 && asked->last_modified != 0 && date != asked->last_modified;
+    return !c->fetch.by_get && (moves || !is_later);
+}

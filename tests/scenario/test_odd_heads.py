@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores whose HEAD tells another tale than their GET, and stores that call every object new. What is cached stays
+usable: a check costs a request or two, not the object, and no GET shows what only HEAD says."""
+import itertools
+import time
+
+import pytest
+from client import judge
+
+MIB = 1 << 20
+SIZE = 9 * MIB
+RULES = {"rules": [{"match": "bkt/strict/**", "freshness": "strict"},
+                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"}]}
+
+
+CALLS = itertools.count()
+
+
+def now(_=None):
+    """The time of the answer, another one each time."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - next(CALLS) % 2))
+
+
+TALES = {
+    "type": {"Content-Type": "application/xml"},
+    "no date": {"Last-Modified": None},
+    "weak tag": {"ETag": lambda v: "W/" + v},
+    "bare tag": {"ETag": lambda v: v.strip('"')},
+    "upper tag": {"ETag": str.upper},
+    "other tag": {"ETag": '"' + "f" * 32 + '"'},
+    "length": {"Content-Length": "1234"},
+    "now": {"Last-Modified": now},
+    "no metadata": {"x-amz-meta-owner": None},
+    "no version": {"x-amz-version-id": None},
+}
+
+
+@pytest.fixture
+def ruled(start, origin, engine):
+    return start(origin, engine=engine, file=RULES, ahead_s=0)
+
+
+@pytest.mark.parametrize("tale", TALES)
+@pytest.mark.parametrize("size", [5000, SIZE])
+def test_head_tells_another_tale(ruled, origin, tale, size):
+    origin.fault(None, "replace", TALES[tale], times=None, method="HEAD")
+    keys = ["strict/a", "strict/b"]
+    for key in keys:
+        origin.put(key, size, headers={"x-amz-meta-owner": "me", "x-amz-version-id": "first"})
+    with ruled.client() as client:
+        for turn in range(6):
+            for key in keys:
+                reply = client.get(key)
+                judge(reply, origin, key, 0, size)
+                assert reply.header("content-type") == "binary/octet-stream"
+                assert reply.header("x-amz-meta-owner") == "me"
+                assert reply.header("x-amz-version-id") == "first"
+            ruled.settle()
+    for key in keys:
+        assert origin.bytes_sent(key) <= size + 10
+        assert len(origin.requests(key=key)) <= 12 + size // (4 * MIB)
+
+
+def test_every_answer_calls_the_object_new(ruled, origin):
+    """After three checks the date of this moment is not taken for a change any more; a real change is."""
+    origin.fault(None, "replace", {"Last-Modified": now}, times=None)
+    origin.put("short/a", SIZE)
+    with ruled.client() as client:
+        for turn in range(10):
+            if turn == 8:
+                sent = origin.bytes_sent("short/a")
+                origin.redescribe("short/a", {"Content-Type": "text/plain"})
+            reply = client.get("short/a")
+            judge(reply, origin, "short/a", 0, SIZE)
+            assert turn < 8 or reply.header("content-type") == "text/plain"
+            ruled.settle()
+            ruled.advance(3)
+    assert sent <= 4 * SIZE + 8
+
+
+def test_a_store_without_head_is_asked_for_checksums_once(ruled, origin):
+    """A refusal tells none, so the store is left alone for a while."""
+    origin.fault(None, "error", (405, "MethodNotAllowed"), times=None, method="HEAD")
+    origin.put("long/a", SIZE)
+    with ruled.client() as client:
+        judge(client.get("long/a"), origin, "long/a", 0, SIZE)
+        for turn in range(6):
+            judge(client.get("long/a", headers=[("x-amz-checksum-mode", "ENABLED")]), origin, "long/a", 0, SIZE)
+            ruled.settle()
+            if turn == 1:
+                mark = origin.mark()
+        assert origin.requests(key="long/a", since=mark) == []
+
+
+def test_a_head_that_differs_tells_checksums_once(ruled, origin):
+    origin.fault(None, "replace", {"Content-Type": "application/xml"}, times=None, method="HEAD")
+    origin.put("long/a", SIZE, checksums={"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="})
+    with ruled.client() as client:
+        judge(client.get("long/a", 0, SIZE - 2), origin, "long/a", 0)
+        ruled.settle()
+        asks = [("x-amz-checksum-mode", "ENABLED")]
+        for turn in range(4):
+            judge(client.get("long/a", 70, 99, headers=asks), origin, "long/a", 70)
+            ruled.settle()
+        assert len(origin.requests(key="long/a", method="HEAD")) <= 2
+        assert client.get("long/a", 70, 99).header("content-type") == "binary/octet-stream"
