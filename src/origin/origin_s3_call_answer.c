@@ -212,6 +212,15 @@ static bool may_follow(const struct origin_s3_call *c)
            c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
+// Whose signature is on it: an address that is asked without one may name anything.
+static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
+{
+    struct span key = c->r != NULL ? c->r->request->key : c->f->key;
+    bool is_anonymous =
+        (c->set != NULL && c->set->is_anonymous) || (c->r != NULL && c->r->is_unsigned);
+    return is_anonymous || origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), key);
+}
+
 // See the rules at the head of origin_s3_redirect.c.
 static bool follow_redirect(struct origin_s3_call *c)
 {
@@ -226,7 +235,8 @@ static bool follow_redirect(struct origin_s3_call *c)
     if (!may_follow(c) || !headers_get(&c->response_head.headers, SPAN("Location"), &location) ||
         origin_s3_redirect_build(c->arena, is_https, c->host, location, &url, &is_presigned) !=
             ERR_OK ||
-        !origin_s3_host_is_within(url.host, c->redirect_reach)) {
+        !origin_s3_host_is_within(url.host, c->redirect_reach) ||
+        !(is_presigned || asks_for_the_same(c, &url))) {
         stats_add(COUNTER_origin_redirects_passed, 1);
         return false;
     }

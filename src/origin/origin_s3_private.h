@@ -66,6 +66,8 @@ bool origin_s3_host_is_valid(struct span host, bool may_be_template);
 enum err origin_s3_redirect_build(struct arena *arena, bool is_https, struct span host,
                                   struct span location, struct origin_s3_url *ret_url,
                                   bool *ret_is_presigned) MUST_USE;
+// Does it name this object (an empty key: this bucket), in path or virtual-hosted style?
+bool origin_s3_redirect_is_to(const struct origin_s3_url *url, struct span bucket, struct span key);
 // Is this host a name, or an address no further inside than `reach`?
 bool origin_s3_host_is_within(struct span host, enum transfer_reach reach);
 

@@ -9,6 +9,8 @@
 //     sent the redirect: the internet may not point into a private network, nor either of them to this machine.
 //     A literal address is judged here, a name when its addresses are connected to (transfer_connection.c).
 //   - No request with a customer's encryption key (SSE-C), which is meant for one store.
+//   - Signed with our keys, only the bucket and the key that were asked for, in path or virtual-hosted style: else whoever
+//     may set an object's redirect could read or delete what only Forebay's keys may.
 // The request is signed anew for the new host, so a signature is of no use elsewhere. A URL that carries a signature
 // of its own (presigned) goes out without ours. Retries after a failure begin at the endpoint again. Pure; any thread.
 #include <arpa/inet.h>
@@ -44,6 +46,29 @@ bool origin_s3_host_is_within(struct span host, enum transfer_reach reach)
     text[name.len] = '\0';
     enum transfer_reach own = transfer_reach_of_text(text);
     return own == TRANSFER_REACH_ANY || own <= reach;
+}
+
+static bool take_end(struct span *path, struct span end)
+{
+    bool is_there = path->len > end.len && path->ptr[path->len - end.len - 1] == '/' &&
+                    span_equal((struct span){path->ptr + path->len - end.len, end.len}, end);
+    if (is_there) {
+        path->len -= end.len + 1;
+    }
+    return is_there;
+}
+
+bool origin_s3_redirect_is_to(const struct origin_s3_url *url, struct span bucket, struct span key)
+{
+    struct span path = url->path;
+    struct buf encoded;
+    buf_init(&encoded, 65536);
+    buf_append_uri_encoded(&encoded, key, true);
+    bool is_key = buf_ok(&encoded) && (take_end(&path, buf_span(&encoded)) || key.len == 0);
+    buf_done(&encoded);
+    bool is_virtual = url->host.len > bucket.len && url->host.ptr[bucket.len] == '.' &&
+                      span_equal_nocase((struct span){url->host.ptr, bucket.len}, bucket);
+    return is_key && (bucket.len == 0 || (is_virtual && path.len == 0) || take_end(&path, bucket));
 }
 
 static bool location_is_clean(struct span location)

@@ -203,6 +203,20 @@ def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, locatio
     assert server.metric("forebay_origin_errors_total", reason="slowdown") == 0
 
 
+@pytest.mark.parametrize("path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"])
+def test_a_redirect_to_something_else_is_not_signed(start, origin, node, path):
+    """Who may set one object's redirect is not given another object, bucket or listing by our keys."""
+    for key in ("a", "b", "x/a"):
+        both(origin, node, key)
+    node.put("a", SIZE, bucket="other")
+    origin.fault("a", "moved", (307, node.endpoint + path), times=None)
+    server = start(origin)
+    with server.client() as client:
+        for method in ("GET", "HEAD", "DELETE"):
+            assert client.request(method, "/bkt/a").status == 307
+    assert not node.requests()
+
+
 def test_a_circle_of_redirects_ends(start, origin):
     origin.put("a", SIZE)
     origin.fault("a", "moved", (302, f"{origin.endpoint}/bkt/a"), times=None)
