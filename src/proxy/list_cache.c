@@ -31,10 +31,13 @@
 #define ROOM_MAX (256u << 20)
 #define BODY_LEAST 4096u
 #define TABLE_BUCKETS 256u
+#define PREFIX_BUCKETS 1024u
 
 struct list_page {
-    struct list_node table_node; // in list_owner.pages
-    struct list_node used_node;  // in list_owner.used, most recent last
+    struct list_node table_node;  // in list_owner.pages
+    struct list_node used_node;   // in list_owner.used, most recent last
+    struct list_node prefix_node; // in list_owner.by_prefix
+    uint64_t prefix_hash;         // of the bucket and the prefix
     atomic_uint refs;
     struct list_room *room;
     uint64_t charged_bytes;
@@ -70,6 +73,8 @@ struct list_ask {
 
 struct list_owner {
     struct list pages[TABLE_BUCKETS], flights[TABLE_BUCKETS];
+    struct list
+        by_prefix[PREFIX_BUCKETS]; // the pages again: a write finds those that its key may be on
     struct list used;
     struct list granted; // asks whose askers fetch
 };
@@ -120,6 +125,22 @@ static struct span text_put(char **at, struct span s)
     return copy;
 }
 
+// Byte by byte, because a key is looked up under each of its prefixes.
+static uint64_t prefix_hash_begin(const struct origin *origin, struct span bucket)
+{
+    return hash64(bucket.ptr, bucket.len, (uint64_t)(uintptr_t)origin);
+}
+
+static uint64_t prefix_hash_step(uint64_t hash, char byte)
+{
+    return (hash ^ (uint8_t)byte) * 0x100000001b3u; // FNV-1a
+}
+
+static struct list *prefix_bucket(struct list_owner *owner, uint64_t hash)
+{
+    return &owner->by_prefix[(hash >> 32) % PREFIX_BUCKETS];
+}
+
 // NULL beyond the budget.
 static struct list_page *page_new(struct list_room *room, const struct request *r, struct span name)
 {
@@ -133,6 +154,7 @@ static struct list_page *page_new(struct list_room *room, const struct request *
     check(page != NULL);
     list_node_init(&page->table_node);
     list_node_init(&page->used_node);
+    list_node_init(&page->prefix_node);
     atomic_init(&page->refs, 1);
     page->room = room;
     page->charged_bytes = size;
@@ -142,6 +164,10 @@ static struct list_page *page_new(struct list_room *room, const struct request *
     page->origin_bucket = text_put(&at, r->origin_bucket);
     page->prefix = text_put(&at, prefix);
     page->origin = r->origin;
+    page->prefix_hash = prefix_hash_begin(r->origin, r->origin_bucket);
+    for (size_t i = 0; i < prefix.len; i++) {
+        page->prefix_hash = prefix_hash_step(page->prefix_hash, prefix.ptr[i]);
+    }
     return page;
 }
 
@@ -251,6 +277,9 @@ static struct list_owner *owner_of(struct proxy_worker *pw)
             list_init(&owner->pages[i]);
             list_init(&owner->flights[i]);
         }
+        for (unsigned i = 0; i < PREFIX_BUCKETS; i++) {
+            list_init(&owner->by_prefix[i]);
+        }
         list_init(&owner->used);
         list_init(&owner->granted);
         pw->list_owner = owner;
@@ -298,6 +327,7 @@ static uint64_t page_drop(struct proxy_worker *pw, struct list_page *page)
     uint64_t bytes = page->charged_bytes;
     list_remove(&page->table_node);
     list_remove(&page->used_node);
+    list_remove(&page->prefix_node);
     atomic_fetch_sub(&pw->proxy->list_room.kept_bytes[pw->index], bytes);
     list_cache_page_unref(page);
     return bytes;
@@ -425,6 +455,7 @@ static void keep(struct proxy_worker *pw, struct list_page *page)
     (void)page_ref(page);
     list_push_back(&owner->pages[bucket_of(page)], &page->table_node);
     list_push_back(&owner->used, &page->used_node);
+    list_push_back(prefix_bucket(owner, page->prefix_hash), &page->prefix_node);
     atomic_fetch_add(&pw->proxy->list_room.kept_bytes[pw->index], page->charged_bytes);
     if (atomic_load(&pw->proxy->list_room.bytes) > room_max() / 4 * 3) {
         make_room(pw->proxy, room_max() / 4 * 3);
@@ -471,6 +502,37 @@ static bool page_covers(const struct list_page *page, const struct object_key *k
            (key->key.len == 0 || span_starts_with(key->key, page->prefix));
 }
 
+static void drop_pages_of_bucket(struct proxy_worker *pw, const struct object_key *key)
+{
+    list_for_each(node, &pw->list_owner->used)
+    {
+        struct list_page *page = container_of(node, struct list_page, used_node);
+        if (page_covers(page, key)) {
+            (void)page_drop(pw, page);
+        }
+    }
+}
+
+// Looks under each prefix of the key, so that a write costs no more where many other pages are kept.
+static void drop_pages_of_key(struct proxy_worker *pw, const struct object_key *key)
+{
+    uint64_t hash = prefix_hash_begin(key->origin, key->bucket);
+    for (size_t i = 0; !list_empty(&pw->list_owner->used); i++) {
+        struct list *pages = prefix_bucket(pw->list_owner, hash);
+        list_for_each(node, pages)
+        {
+            struct list_page *page = container_of(node, struct list_page, prefix_node);
+            if (page->prefix_hash == hash && page_covers(page, key)) {
+                (void)page_drop(pw, page);
+            }
+        }
+        if (i == key->key.len) {
+            return;
+        }
+        hash = prefix_hash_step(hash, key->key.ptr[i]);
+    }
+}
+
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
 {
     struct list_owner *owner = pw->list_owner;
@@ -485,12 +547,10 @@ void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
             list_remove(&flight->table_node);
         }
     }
-    list_for_each(node, &owner->used)
-    {
-        struct list_page *page = container_of(node, struct list_page, used_node);
-        if (page_covers(page, key)) {
-            (void)page_drop(pw, page);
-        }
+    if (key->key.len == 0) {
+        drop_pages_of_bucket(pw, key);
+    } else {
+        drop_pages_of_key(pw, key);
     }
 }
 

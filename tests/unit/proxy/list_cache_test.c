@@ -306,6 +306,37 @@ Test(list_cache, write_drops_what_it_touches)
     end();
 }
 
+// Pages of every prefix: a write drops those whose prefix its key begins with, and no other.
+Test(list_cache, write_finds_the_pages_of_all_prefixes_of_its_key)
+{
+    static const char bytes[] = "aab/b";
+    char prefixes[40][8], query[400];
+    uint64_t dice = 7;
+    for (unsigned round = 0; round < 30; round++) {
+        begin();
+        for (unsigned i = 0; i < ARRAY_LEN(prefixes); i++) {
+            dice = hash64(&dice, sizeof(dice), i);
+            unsigned len = (unsigned)(dice % sizeof(prefixes[i]));
+            for (unsigned j = 0; j < len; j++) {
+                prefixes[i][j] = bytes[(dice >> (8 + 3 * j)) % (sizeof(bytes) - 1)];
+            }
+            prefixes[i][len] = '\0';
+            (void)snprintf(query, sizeof(query), "list-type=2&max-keys=%u&prefix=%s", i + 1,
+                           prefixes[i]);
+            store("open", "b", query, prefixes[i]);
+        }
+        const char *key = round % 2 == 0 ? "aab/bbaa/" : "ab";
+        drop("b", key);
+        for (unsigned i = 0; i < ARRAY_LEN(prefixes); i++) {
+            (void)snprintf(query, sizeof(query), "list-type=2&max-keys=%u&prefix=%s", i + 1,
+                           prefixes[i]);
+            bool is_prefix = strncmp(key, prefixes[i], strlen(prefixes[i])) == 0;
+            cr_assert_eq(is_cached("open", "b", query, prefixes[i]), !is_prefix, "%s", query);
+        }
+        end();
+    }
+}
+
 // A listing that began before a write is not kept, and not joined after it.
 Test(list_cache, begun_before_write)
 {
