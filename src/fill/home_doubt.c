@@ -69,10 +69,10 @@ bool home_doubts_answer(struct revalidation *c)
     }
     time_t date = c->found->last_modified;
     bool is_now = origin_is_now(origin, date);
+    if (date != 0 && !is_now) {
+        origin_note_date(origin, false);
+    }
     if (stays) {
-        if (!is_now) {
-            origin_note_date(origin, false);
-        }
         return false;
     }
     bool moves = is_now && is_alike_but_date(asked, c->found);

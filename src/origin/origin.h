@@ -249,8 +249,8 @@ void origin_doubt_head(struct origin *origin);
 bool origin_doubts_head(const struct origin *origin);
 // Is this the origin's own time, give or take two seconds?
 bool origin_is_now(const struct origin *origin, time_t last_modified);
-// A check found an object as it was, or as it was but for a date of now. A store that says so several times
-// in a row, and never anything else, gives each answer the time at which it answers.
+// A check found an object as it was but for a date of now (has_moved), or an older date. A store that shows the
+// first several times in a row gives each answer the time at which it answers.
 void origin_note_date(struct origin *origin, bool has_moved);
 bool origin_dates_move(const struct origin *origin);
 

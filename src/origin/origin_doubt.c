@@ -5,7 +5,7 @@
 //       GET is what clients are given, so checks ask by GET of one byte (origin_s3_odd.c).
 //   Last-Modified is the time of the answer
 //       It then says nothing, and home_doubt.c compares without it. Proven by MOVED_DATES checks in a row that
-//       found nothing else changed; one check that finds an old date unchanged disproves it.
+//       found nothing else changed; one that finds any older date disproves it.
 #include "base/clock.h"
 #include "base/log.h"
 #include "origin/origin_private.h"
