@@ -32,7 +32,7 @@ struct revalidation {      // one HEAD for all who ask while it is out
     struct store_object *asked; // about which version; NULL: none
     struct store_object *found;
     struct store_object *by_head; // what HEAD said before GET was asked; NULL: it was not doubted
-    bool is_learning;             // for the checksums alone, and nobody has waited when it was sent
+    bool is_learning; // for the checksums alone, and no client has waited when it was sent
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer

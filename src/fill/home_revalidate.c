@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-// HEADs for checksums that nobody waits for, of all workers; no worker has less than the least.
+// HEADs for checksums that no client waits for, of all workers; no worker has less than the least.
 #define LEARNING_MAX 1024u
 #define LEARNING_LEAST 32u
 // After one that told nothing no other is sent to that origin for so long.
@@ -197,20 +197,15 @@ static struct store_object *with_checksums(struct home_key *h, const struct stor
     return lines.len > 0 ? fill_version_with_checksums(asked, lines) : NULL;
 }
 
-// Sends a HEAD for checksums that nobody waits for, unless one is out already or must not be sent.
-static void home_learn(struct home_key *h, const struct subscription *sub)
+// May another HEAD for checksums be sent that no client waits for?
+static bool home_may_learn(const struct home_key *h)
 {
-    struct fill_worker *fw = h->fw;
+    const struct fill_worker *fw = h->fw;
     unsigned max = max_u64(LEARNING_MAX / fw->room->worker_count, LEARNING_LEAST);
     bool is_mute = fw->mute == h->key->origin && worker_now_us(fw->worker) < fw->mute_until_us;
-    if (h->revalidation != NULL) {
-        return;
-    }
-    if (is_mute || fw->learning >= max) {
-        stats_add(COUNTER_checksum_heads_skipped, 1);
-        return;
-    }
-    revalidation_start(h, sub, true);
+    bool may = !is_mute && fw->learning < max;
+    stats_add(COUNTER_checksum_heads_skipped, may ? 0 : 1);
+    return may;
 }
 
 static void home_learnt(struct revalidation *c)
@@ -225,15 +220,17 @@ static void home_learnt(struct revalidation *c)
     }
 }
 
-// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits.
+// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits. A warm job insists
+// as long as HEADs for them may be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     struct store_object *described = with_checksums(h, sub->ask.object);
-    if (described == NULL && sub->ask.insists) {
+    bool is_out = h->revalidation != NULL;
+    if (described == NULL && sub->ask.insists && (!sub->ask.ahead || is_out || home_may_learn(h))) {
         return false;
     }
-    if (described == NULL) {
-        home_learn(h, sub);
+    if (described == NULL && !sub->ask.insists && !is_out && home_may_learn(h)) {
+        revalidation_start(h, sub, true);
     }
     answer_described(h, sub, described);
     return true;
@@ -355,10 +352,10 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub, false);
+        revalidation_start(h, sub, sub->ask.with_checksums && sub->ask.ahead);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
-        if (h->revalidation->fetch.ahead) {
+        if (h->revalidation->fetch.ahead && !sub->ask.ahead) {
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
     }

@@ -492,6 +492,7 @@ static enum warm_step learn_checksums(struct warm_object *o)
                                .client = o->job->client,
                                .object = o->object,
                                .revalidate = true,
+                               .ahead = true,
                                .with_checksums = true,
                                .insists = true};
         o->check = subscription_ask(pw->fill, &ask, on_described, o);

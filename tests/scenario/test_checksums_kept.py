@@ -311,3 +311,19 @@ def test_a_store_that_refuses_head_is_not_asked_again_at_once(start, origin, eng
             client.get(key, headers=MODE)
         learnt(server, 2)
         assert sums(client.get("a", headers=MODE)) == named(body)
+
+
+@pytest.mark.parametrize("status", [403, 405])
+def test_warm_goes_on_without_checksums_where_the_store_refuses_head(start, origin, engine, status):
+    """Only the HEADs that are out when the first one has failed are sent, one for each object in flight."""
+    count = 800
+    put_some(origin, count)
+    server = start(origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE)
+    read_ranged(server, count)
+    origin.fault(None, "status", status, method="HEAD", times=None)
+    mark = origin.mark()
+    done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+    assert done["objects_done"] == count and done["objects_failed"] == 0
+    asked = [r for r in origin.requests(since=mark) if r.key]
+    assert len(asked) < count / 2
+    assert server.metric("forebay_checksum_heads_skipped_total") > count / 2
