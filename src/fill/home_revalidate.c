@@ -138,11 +138,11 @@ static void revalidation_free(void *ptr)
     free(c);
 }
 
-static void revalidation_end(struct revalidation *c, bool outdated)
+static void revalidation_end(struct revalidation *c, bool says_nothing)
 {
     struct subscription *sub;
     while ((sub = home_unhold(&c->waiters)) != NULL) {
-        if (outdated ||
+        if (says_nothing ||
             !fill_error_is_shared(c->err, c->key->credentials, sub->ask.key->credentials)) {
             home_answer_again(c->home, sub);
         } else {
@@ -260,7 +260,8 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     bool outdated = c->floor != h->floor;
     bool concludes = c->err == ERR_OK || err_says_absent(c->err);
     if (outdated || !concludes) {
-        revalidation_end(c, outdated);
+        // A failed question for checksums alone says nothing of the version: who joined it asks by itself.
+        revalidation_end(c, outdated || c->is_learning);
     } else {
         revalidation_conclude(c);
         list_push_back(&h->concluded, &c->node);

@@ -50,6 +50,30 @@ def test_head_refused(ruled, origin, status):
     assert not origin.violations
 
 
+def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, origin, engine):
+    """That question is HEAD or nothing. A reader past the ttl who came while it was out asks by itself."""
+    origin.put("a", 5000)
+    origin.fault(None, "status", 405, times=None, method="HEAD")
+    server = start(origin, engine=engine, ahead_s=0, file={"rules": [{"match": "**", "freshness": "ttl", "ttl": "60s"}]})
+    replies = []
+
+    def read():
+        with server.client() as client:
+            replies.append(client.get("a"))
+    with server.client() as client:
+        client.get("a", first=0, last=9)
+        server.durable()
+        with origin.hold(None, method="HEAD"):
+            assert client.get("a", headers=[("x-amz-checksum-mode", "ENABLED")]).status == 200
+            origin.wait_for(1, method="HEAD")
+            server.advance(61)
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            server.wait_metric("forebay_revalidations_joined_total", lambda v: v == 1)
+        reader.join(60)
+        judge(replies[0], origin, "a", 0, 5000)
+
+
 def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
     """Where HEAD works, 403 stands: it is not asked twice."""
     origin.put("short/a", 5000)
