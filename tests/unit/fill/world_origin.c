@@ -103,6 +103,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
 {
     (void)origin;
     check(f->key.len == 1);
+    f->headers = f->checksums = (struct headers){0};
     for (unsigned i = 0; i < MAX_FETCHES; i++) {
         struct fetch_play *p = &world.fetches[i];
         if (!p->used) {
