@@ -77,7 +77,7 @@ def on_disk(server):
     server.wait_metric("forebay_index_renewals_waiting", lambda v: v == 0)
 
 
-def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origin, engine, figure):
+def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origin, engine):
     """The first pass of readers who want checksums has one HEAD sent for each object and waits for none of them; later
     passes, restarts and kills send nothing."""
     count = scaled(10_000, least=500)
@@ -86,7 +86,6 @@ def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origi
     read_ranged(server, count)
     assert not origin.requests(method="HEAD")
     mark = origin.mark()
-    empty = server.metric("forebay_index_bytes")
     read_as_boto3(server, want, step=250)
     learnt(server, count)
     heads = origin.requests(since=mark)
@@ -100,8 +99,6 @@ def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origi
             on_disk(server)
             end()
     on_disk(server)
-    figure(f"index of {count} objects ({engine}): {empty / count:.0f} bytes each without checksums, "
-           f"{server.metric('forebay_index_bytes') / count:.0f} with")
     server.kill9()
     server.start()
     assert read_as_boto3(server, want) == count
