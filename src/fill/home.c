@@ -446,12 +446,20 @@ static uint64_t first_end_denies(const struct first_end_message *m)
     return m->err == ERR_PRECONDITION_FAILED ? m->version : 0;
 }
 
-// It decides nothing here any more.
-static void home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
+// Rule 31: does it contradict what was found elsewhere while this was being decided? Which is newer nobody
+// can say.
+static bool first_end_is_in_doubt(const struct home_key *h, const struct first_end_message *m)
+{
+    bool is_found = h->found != NULL && version_hash(h->found) == m->version;
+    bool is_denied = first_end_denies(m) != 0;
+    return h->has_found && (h->found == NULL || is_found == is_denied);
+}
+
+// True: what counts here is another, and has been invalidated.
+static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
 {
     if (m->version == 0) {
-        (void)home_find_out(h, NULL);
-        return;
+        return home_find_out(h, NULL);
     }
     bool is_denied = first_end_denies(m) != 0;
     struct home_visible v = home_look_up(h);
@@ -464,9 +472,29 @@ static void home_find_out_by_end(struct home_key *h, const struct first_end_mess
     }
     if ((v.found && is_visible == is_denied) || (h->state == HOME_KNOWN && is_known == is_denied)) {
         home_invalidate(h);
-    } else if (h->state == HOME_DECIDING && !is_denied) {
-        home_note_found(h, NULL); // nobody knows its headers
+        return true;
     }
+    if (h->state == HOME_DECIDING) {
+        home_note_found(h, NULL); // nobody knows more of it
+    }
+    return false;
+}
+
+// The answer to a first request that still decides. True: it contradicts another one. It decides nothing then,
+// what counts here is invalidated, and the held have been routed again.
+static bool home_doubts_end(struct home_key *h, const struct first_end_message *m)
+{
+    if (!first_end_tells(m)) {
+        return false;
+    }
+    bool in_doubt = first_end_is_in_doubt(h, m);
+    if (home_find_out_by_end(h, m)) {
+        return true;
+    }
+    if (in_doubt) {
+        home_invalidate(h);
+    }
+    return in_doubt;
 }
 
 // Rule 13.
@@ -477,19 +505,17 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     if (h == NULL || h->token != m->token) {
         if (first_end_tells(m)) {
             h = home_get(fw, m->base.key);
-            home_find_out_by_end(h, m);
+            (void)home_find_out_by_end(h, m);
             home_maybe_free(h);
         }
         return;
     }
     bool decided = h->state == HOME_KNOWN;
+    if (!decided && home_doubts_end(h, m)) {
+        return;
+    }
     home_forget(h);
     if (!decided) {
-        if (first_end_denies(m) != 0) {
-            home_deny(h, m->version);
-        } else if (first_end_tells(m)) {
-            home_give_named(h, m->version);
-        }
         home_publish_held(h);
         if (m->err != ERR_OK) {
             home_fail_held(h, m);

@@ -50,7 +50,8 @@ struct home_key {
     uint64_t token; // of the first request, while the run that carries it is in its table; else 0
     struct store_object *known; // with its generation
     uint64_t known_us;          // when the request was sent that found it
-    // What has been found elsewhere while this is being decided; NULL: no object, or more than one.
+    // What has been found elsewhere while this is being decided; NULL: no object, more than one answer, or one
+    // that says no more than a version's name.
     bool has_found;
     struct store_object *found;
     struct store_object *put; // the last that was published while this entry lived; or NULL

@@ -559,6 +559,123 @@ Test(past, known_for_longer_than_it_is_fresh)
     world_end();
 }
 
+// --- what a first request ends with is older than what a check has found -----------------------------
+
+// The origin has judged a first request, which nobody else's condition is; its answer is on its way. Then the object
+// is overwritten, and a check finds that.
+static int begin_older_answer(struct client_ask ask)
+{
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int client = client_start(&ask);
+    world_run();
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    origin_overwrite();
+    int check = head_newest(1);
+    world_run();
+    expect(check, origin_version());
+    cr_assert_eq(client_status(client), 0);
+    return client;
+}
+
+// Who asks now is given what the check has found, not what the first request ends with.
+static void expect_newer_answer(int first, unsigned status, struct client_ask ask)
+{
+    int next = client_start(&ask);
+    world_run();
+    cr_assert_eq(client_status(next), 0, "held");
+    world_release();
+    world_run();
+    cr_assert_eq(client_status(first), status, "status %u", client_status(first));
+    expect(next, origin_version());
+    expect_everywhere(origin_version());
+    world_end();
+}
+
+// A run of version 1 is on its way to the disk. The 304 names that version, the check names version 2.
+// Rules 13 and 31.
+Test(past, a_304_does_not_bring_back_the_version_before_that_of_a_check)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    deliver_and_hold();
+    store_evict(0);
+    world_run();
+    cr_assert_not(store_visible(0));
+    int client = begin_older_answer((struct client_ask){.last = UINT64_MAX, .if_none_match = 1});
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    world_run();
+    cr_assert_eq(client_status(client), 304);
+    world_release();
+    world_run();
+    cr_assert_neq(store_visible_version(), 1);
+    expect_everywhere(2);
+    world_end();
+}
+
+// Rules 13 and 31.
+Test(past, a_304_from_before_a_check_is_no_answer_for_who_asks_after_it)
+{
+    begin();
+    struct client_ask ask = {.worker = 2, .last = UINT64_MAX, .if_none_match = 1};
+    expect_newer_answer(begin_older_answer(ask), 304, ask);
+}
+
+// Rules 13 and 31.
+Test(past, a_412_from_before_a_check_is_no_answer_for_who_asks_after_it)
+{
+    begin();
+    struct client_ask ask = {.worker = 2, .last = UINT64_MAX, .if_match = 2};
+    expect_newer_answer(begin_older_answer(ask), 412, ask);
+}
+
+// Rules 13 and 31.
+Test(past, a_404_from_before_a_check_is_no_answer_for_who_asks_after_it)
+{
+    begin();
+    origin_remove();
+    struct client_ask ask = {.worker = 2, .last = UINT64_MAX};
+    expect_newer_answer(begin_older_answer(ask), 404, ask);
+}
+
+// A client is told 412 for version 1 by a first request that decides nothing any more. Another one has
+// looked at version 1 before.
+// Rules 13 and 31.
+Test(past, a_412_counts_against_what_another_first_request_finds)
+{
+    begin();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    uint64_t begins = (uint64_t)2 * WORLD_BLOCK;
+    int denied = client_start(&(struct client_ask){
+        .worker = 2, .has_range = true, .first = begins, .last = begins + 9, .if_match = 1});
+    world_run();
+    world_hold_message(MESSAGE_invalidate, 0, 1);
+    int writer = writer_begin(2);
+    world_run();
+    int older = get_block(0, 0);
+    world_run();
+    cr_assert(world_do(EVENT_ORIGIN, 1, -1));
+    origin_overwrite();
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    world_run();
+    cr_assert_eq(client_status(denied), 412);
+    cr_assert(world_do(EVENT_ORIGIN, 1, -1));
+    world_run();
+    int next = get_block(2, 0);
+    world_run();
+    world_release();
+    world_run();
+    expect(older, 1);
+    expect(next, 2);
+    writer_write(writer);
+    world_run();
+    expect_everywhere(3);
+    world_end();
+}
+
 // --- unknown is not absent -------------------------------------------------------------------------
 
 // A write while the index cannot be looked at removes what it may hold.
