@@ -378,6 +378,10 @@ static void home_note_found(struct home_key *h, struct store_object *object)
 {
     bool is_same = !h->has_found ||
                    (h->found != NULL && object != NULL && fill_same_headers(h->found, object));
+    bool is_described = is_same && h->found != NULL && h->found->headers.len > 0;
+    if (is_described && object->headers.len == 0) {
+        return; // a read past the cache names no headers
+    }
     store_object_unref(h->found);
     h->found = is_same && object != NULL ? store_object_ref(object) : NULL;
     h->has_found = true;

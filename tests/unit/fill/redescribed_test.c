@@ -140,3 +140,29 @@ Test(redescribed, between_a_first_request_and_a_check)
     expect_everywhere();
     world_end();
 }
+
+// A read past the cache names the same version then, and no headers.
+// Rule 31.
+Test(redescribed, a_version_that_is_told_without_headers_hides_none_that_a_check_found)
+{
+    begin();
+    int first = get_block(1, 0);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, 0, -1);
+    origin_redescribe();
+    int check = newest(2, true);
+    world_run();
+    expect_complete(check);
+    int teller = teller_start(2, 1);
+    world_run();
+    cr_assert(teller_answered(teller));
+    int next = get_block(2, 0);
+    world_run();
+    world_release();
+    world_run();
+    expect_complete(first);
+    expect_complete(next);
+    expect_everywhere();
+    world_end();
+}
