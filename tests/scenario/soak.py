@@ -28,7 +28,7 @@ MODE = [("x-amz-checksum-mode", "ENABLED")]
 GONE = (Closed, OSError)
 NEWEST = 6       # segments where flipped bits meet somebody
 TRIES = 8
-REFUSED = {400, 403, 404, 412, 416, 500, 502, 503, 504}
+REFUSED = {301, 400, 403, 404, 412, 416, 500, 502, 503, 504}    # 301: a redirect that may not be followed is passed on
 STRANGE = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 
 
@@ -318,14 +318,18 @@ class Sufferer:
         self.origin.put(key, size, checksums={"x-amz-checksum-crc32": crc32_of(body),
                                               "x-amz-checksum-type": "FULL_OBJECT"})
         fault = self.origin.fault(key, "flip", self.dice.randrange(size), method="GET")
+        reply, described_by = None, None
         try:
-            # A condition has the object described first, with its checksum.
-            reply = self.connected().get(key, headers=MODE + [("If-None-Match", '"x"')])
+            # A HEAD tells the checksum, which this process keeps for the read after it.
+            if self.connected().request("HEAD", self.connected().target(key), MODE).header("x-amz-checksum-crc32"):
+                described_by = self.soak.server.process
+            reply = self.connected().get(key, headers=MODE)
         except (Truncated, *GONE):
-            reply = None
+            pass
         self.end_fault(FLIPS, fault)
         if reply is not None and reply.status == 200 and bytes(reply.body) != body:
-            assert reply.header("x-amz-checksum-crc32"), "wrong, and the client cannot know"
+            may_know = described_by is not None and described_by is self.soak.server.process
+            assert reply.header("x-amz-checksum-crc32") or not may_know, "wrong, and the client cannot know"
         self.read_clean(key, size)
 
     # --- writes -------------------------------------------------------------------------------------------
