@@ -216,8 +216,10 @@ static bool page_append(struct list_page *page, struct span data)
     if (need > page->cap && !page_grow(page, cap)) {
         return false;
     }
-    memcpy(page->bytes + page->len, data.ptr, data.len);
-    page->len = need;
+    if (data.len > 0) { // neither pointer need be one if not
+        memcpy(page->bytes + page->len, data.ptr, data.len);
+        page->len = need;
+    }
     return true;
 }
 
