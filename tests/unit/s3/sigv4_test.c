@@ -313,6 +313,7 @@ Test(sigv4, tabs_in_values_are_folded_when_signing_and_verified_in_both_forms)
         cr_assert(rows[i].want == ERR_OK ||
                   span_find(mismatch.canonical_request, '\t') == mismatch.canonical_request.len);
     }
+    method = "GET"; // tests may share a process
 }
 
 // A request may hold all three ambiguous bytes at once: each of the eight forms is found.
@@ -328,6 +329,7 @@ Test(sigv4, ambiguous_bytes_of_path_and_values_are_tried_together)
         cr_assert_eq(mismatch.plus_is_space, i % 2 == 1);
         cr_assert_eq(verify("/a+b%2Fd"), ERR_SIGNATURE_MISMATCH, "%zu", i);
     }
+    method = "GET"; // tests may share a process
 }
 
 static enum err claim_of(const char *authorization)
@@ -462,6 +464,7 @@ Test(sigv4, hundreds_of_headers_are_signed_and_verified)
     cr_assert_eq(verify("/key"), ERR_OK);
     headers.items[300].name = SPAN("x-amz-other");
     cr_assert_eq(verify("/key"), ERR_HEADERS_NOT_SIGNED);
+    method = "GET"; // tests may share a process
 }
 
 Test(sigv4, the_list_of_signed_headers_is_bounded_and_names_each_once)
