@@ -61,14 +61,20 @@ def test_all_workers_share_one_listing(start, origin):
             assert sum(map(asked_nobody, replies)) == len(replies) - 1
 
 
+def one_fetch_for_all(server, clients):
+    """All clients ask for one listing, and all but the first have joined its fetch; returns what gives their replies."""
+    join = at_once(clients, lambda client: client.list())
+    server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
+    return join
+
+
 @pytest.mark.tsan
 def test_equal_listings_in_flight_are_joined(start, origin):
     origin.put("a", 1)
     server = start(origin, settings=KEPT)
     with connections(server) as clients:
         with origin.hold(None):
-            join = at_once(clients, lambda client: client.list())
-            server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
+            join = one_fetch_for_all(server, clients)
         replies = join()
     assert len(origin.requests()) == 1
     assert {reply.status for reply in replies} == {200}
@@ -81,8 +87,7 @@ def test_an_error_is_shared_by_those_in_flight_and_not_kept(start, origin):
     with connections(server) as clients:
         with origin.hold(None):
             origin.fault(None, "error", (404, "NoSuchBucket"))
-            join = at_once(clients, lambda client: client.list())
-            server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
+            join = one_fetch_for_all(server, clients)
         for reply in join():
             assert reply.status == 404 and b"NoSuchBucket" in bytes(reply.body), reply
         assert len(origin.requests()) == 1
@@ -95,8 +100,7 @@ def test_an_origin_that_cannot_be_reached_fails_all_in_flight(start, origin):
     with connections(server) as clients:
         with origin.hold(None):
             origin.fault(None, "close", times=None)
-            join = at_once(clients, lambda client: client.list())
-            server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
+            join = one_fetch_for_all(server, clients)
         assert {reply.status for reply in join()} == {503}
         asked = len(origin.requests())
         origin.clear_faults()
@@ -265,8 +269,7 @@ def test_a_listing_beyond_the_budget_is_answered_and_not_kept(start, origin):
     server = start(origin, settings=KEPT | {"limits.max_buffer": "4MiB"})
     with connections(server) as clients:
         with origin.hold(None):
-            join = at_once(clients, lambda client: client.list())
-            server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
+            join = one_fetch_for_all(server, clients)
         replies = join()
         assert {reply.status for reply in replies} == {200}
         assert len({bytes(reply.body) for reply in replies}) == 1 and len(replies[0].body) > (512 << 10)
