@@ -340,6 +340,13 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
     assert server.metric("forebay_hit_blocks_total", path="read") == 0
 
 
+def begun(stack, server, key):
+    """A connection that has read the head of KEY's reply and takes little more; the STACK closes it."""
+    connection = stack.enter_context(server.connection(receive_buffer=65536))
+    connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    return connection, connection.read_head()
+
+
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
     """Each connection asks for more than may be queued for it and takes nothing until all is stored. Then it
     gets its object: no byte came twice, none was read back to be checked."""
@@ -350,11 +357,7 @@ def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine
     for key in keys:
         origin.put(key, size)
     with contextlib.ExitStack() as stack:
-        readers = []
-        for key in keys:
-            connection = stack.enter_context(server.connection(receive_buffer=65536))
-            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-            readers.append((connection, connection.read_head()))
+        readers = [begun(stack, server, key) for key in keys]
         server.settle()
         assert server.metric("forebay_fills_total", state="stored") == count
         assert server.metric("forebay_fill_readers_detached_total") == count
@@ -379,11 +382,7 @@ def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, ori
             judge(client.get(key), origin, key, 0, 24 * MIB)
     server.settle()
     with contextlib.ExitStack() as stack:
-        readers = []
-        for key in keys:
-            connection = stack.enter_context(server.connection(receive_buffer=65536))
-            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-            readers.append((connection, connection.read_head()))
+        readers = [begun(stack, server, key) for key in keys]
         (pauses, reply), (stops, stopped) = readers
         server.advance(200)
         server.wait_metric("forebay_http_slow_readers_kept_total", lambda n: n >= 2)
