@@ -64,7 +64,8 @@ struct fill_ask {
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?
-    bool told;         // no question: an answer past the cache named `object`, NULL: none
+    bool reads; // revalidate: the client wants bytes, so GET decides where the origin refuses HEAD
+    bool told;  // no question: an answer past the cache named `object`, NULL: none
     uint64_t asked_us; // told: when the origin was asked
     bool strict;       // only a request to the origin not yet sent will do
     bool has_sent;     // bytes of `object` have reached the client

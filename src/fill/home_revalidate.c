@@ -315,6 +315,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.ahead = c->fetch.for_checksums = is_learning;
     h->fw->learning += is_learning;
     c->fetch.is_check = asked != NULL;
+    c->fetch.get_decides = asked != NULL || first->ask.reads;
     c->fetch.on_head = on_revalidation_head;
     c->fetch.on_body = on_revalidation_body;
     c->fetch.on_end = on_revalidation_end;
@@ -356,6 +357,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         revalidation_start(h, sub, sub->ask.with_checksums && sub->ask.ahead);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
+        h->revalidation->fetch.get_decides |= sub->ask.reads || sub->ask.object != NULL;
         if (h->revalidation->fetch.ahead && !sub->ask.ahead) {
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }

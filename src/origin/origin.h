@@ -198,6 +198,9 @@ struct origin_fetch {
     bool ahead;         // nobody waits for it: all others come first
     bool for_checksums; // alone: HEAD tells them, a GET of a range does not
     bool is_check;      // its caller holds a version that may do: SlowDown ends it sooner
+    // head: its caller holds or wants bytes. GET of one byte decides where HEAD of this key is refused. May be set
+    // while the answer is on its way.
+    bool get_decides;
     const struct origin_trace *trace; // of who caused it; NULL
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked

@@ -4,19 +4,28 @@
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
 //       GET of one byte describes the object as HEAD would, except for its checksums. An empty object has no
-//       first byte (416): it is asked for whole. A caller who wants checksums alone gets the refusal. The answer to that GET is the answer to the HEAD. It proves
-//       that the store refuses HEAD as such if it succeeds: a key without rights is refused both.
+//       first byte (416): it is asked for whole. A caller who wants checksums alone gets the refusal. The answer
+//       to that GET is the answer to the HEAD. It proves that the store refuses HEAD as such if it succeeds: a
+//       key without rights is refused both.
+//   HEAD of one key refused (400, 403, although the origin answers other HEADs)
+//       The same, if the caller holds bytes or wants them (get_decides): a policy may refuse HEAD where it grants
+//       GET. Only the key is remembered, whatever the GET's answer is, so that the next check costs one request.
+//       The answer to a client's own HEAD stands.
 //   HEAD differs from GET (origin_doubt.c)
 //       The same.
 //   If-Match fails (412, 400, 501)
 //       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
 //       other version is ever taken for it. The right ETag proves that the store fails its own.
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
 #define ODD_US 600000000u // what is learnt holds for so long
+// A key's entry holds its time in its lowest bits, in these units.
+#define KEY_TIME_US 10000000u
+#define KEY_TIME_MASK 0xffffull
 
 static bool holds(const atomic_ulong *until_us)
 {
@@ -34,15 +43,52 @@ static bool note(atomic_ulong *until_us)
     return have_us < now_us;
 }
 
+// The key's place in the table, and what stands there, less the time. Keys that share a place push each other out.
+static atomic_ulong *key_slot(const struct origin_s3_call *c, uint64_t *ret_name)
+{
+    struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
+    struct span bucket = c->f->bucket, key = c->f->key;
+    uint64_t hash = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
+    *ret_name = hash & ~KEY_TIME_MASK;
+    return &state->heads_refused[hash % ORIGIN_S3_HEADS_REFUSED];
+}
+
+static uint64_t key_time(void)
+{
+    return clock_monotonic_us() / KEY_TIME_US & KEY_TIME_MASK;
+}
+
+static void note_key(const struct origin_s3_call *c)
+{
+    uint64_t name = 0;
+    atomic_ulong *slot = key_slot(c, &name);
+    atomic_store_explicit(slot, name | key_time(), memory_order_relaxed);
+}
+
+static bool key_is_noted(const struct origin_s3_call *c)
+{
+    uint64_t name = 0;
+    uint64_t noted = atomic_load_explicit(key_slot(c, &name), memory_order_relaxed);
+    uint64_t age = (key_time() - noted) & KEY_TIME_MASK;
+    return noted != 0 && (noted & ~KEY_TIME_MASK) == name && age < ODD_US / KEY_TIME_US;
+}
+
 void origin_s3_odd_prepare(struct origin_s3_call *c)
 {
     const struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     if (c->f != NULL) {
-        bool is_odd =
-            origin_doubts_head(c->call.ow->origin) || holds(&state->head_refused_until_us);
+        bool is_odd = origin_doubts_head(c->call.ow->origin) ||
+                      holds(&state->head_refused_until_us) ||
+                      (c->f->get_decides && key_is_noted(c));
         c->by_get |= c->f->head && (c->f->by_get || (is_odd && !c->f->for_checksums));
         c->omits_if_match |= c->f->if_match.len > 0 && holds(&state->if_match_fails_until_us);
     }
+}
+
+// The origin has answered other HEADs lately.
+static bool answers_heads(const struct origin_s3_call *c)
+{
+    return holds(&origin_s3_state_of(c->call.ow)->head_answered_until_us);
 }
 
 static bool head_is_refused(const struct origin_s3_call *c)
@@ -50,16 +96,20 @@ static bool head_is_refused(const struct origin_s3_call *c)
     unsigned status = c->response_head.status;
     bool is_unknown = status == 405 || status == 501;
     bool is_denied = status == 400 || status == 403;
-    return is_unknown ||
-           (is_denied && !holds(&origin_s3_state_of(c->call.ow)->head_answered_until_us));
+    return is_unknown || (is_denied && (c->f->get_decides || !answers_heads(c)));
 }
 
 static bool ask_head_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
     if (!c->by_get && !c->f->for_checksums && head_is_refused(c)) {
+        bool is_keys = answers_heads(c) && status != 405 && status != 501;
         c->by_get = true;
-        c->refused_head = status;
+        if (is_keys) {
+            note_key(c);
+        } else {
+            c->refused_head = status;
+        }
         return true;
     }
     uint64_t size = 0;

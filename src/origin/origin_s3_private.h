@@ -12,7 +12,8 @@
 #define ORIGIN_S3_REGION_MAX 63u       // bytes of a name
 #define ORIGIN_S3_REDIRECTS_MAX 4u     // that one call follows
 #define ORIGIN_S3_LOCATION_MAX 8192u   // bytes of one that is followed
-#define ORIGIN_S3_POOLS_MAX 16u        // credential sets with connections of their own, per worker
+#define ORIGIN_S3_HEADS_REFUSED 256u // keys whose HEAD is refused that an origin remembers, at most
+#define ORIGIN_S3_POOLS_MAX 16u      // credential sets with connections of their own, per worker
 
 // --- origin_s3_endpoint.c: pure ------------------------------------------------------------------
 
@@ -114,6 +115,7 @@ struct origin_s3_state {
     atomic_bool unpacks;      // origin_s3_unpacks()
     // origin_s3_odd.c; monotonic
     atomic_ulong head_refused_until_us, head_answered_until_us, if_match_fails_until_us;
+    atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED]; // keys; a hash and a time; 0: none
     atomic_bool is_stopping;
 
     // Which bucket is where: all workers read and write it without a lock. A row is a bucket's hash,

@@ -86,6 +86,7 @@ enum step_result get_ask_home(struct request *r)
                            .object = g->object,
                            .refused = g->refused,
                            .revalidate = true,
+                           .reads = !g->is_head,
                            .strict = is_strict(r) || is_other,
                            .skip_index = g->skip_index};
     origin_trace_read(&r->http->headers, &ask.trace);

@@ -285,7 +285,7 @@ static void on_impatient(struct timer *timer)
 static void explain_ask_origin(struct explanation *e)
 {
     struct origin_fetch *f = &e->fetch;
-    f->head = true;
+    f->head = f->get_decides = true;
     f->bucket = e->key->bucket;
     f->key = e->key->key;
     f->on_head = on_origin_head;

@@ -325,6 +325,7 @@ static enum warm_step confirm(struct warm_object *o)
                            .client = o->job->client,
                            .object = o->object,
                            .revalidate = true,
+                           .reads = true,
                            .strict = true};
     o->check = subscription_ask(o->job->pw->fill, &ask, on_checked, o);
     return WARM_WAITS;

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from client import Truncated, judge
+from test_auth import ALL, ORIGIN_SECRETS, Caller, judge_nothing, keys_file, origin_keys, verify
 
 MIB = 1 << 20
 SIZE = 9 * MIB
@@ -74,8 +75,64 @@ def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, o
         judge(replies[0], origin, "a", 0, 5000)
 
 
+@pytest.mark.parametrize("size", [0, 5000, SIZE])
+@pytest.mark.parametrize("status", [403, 400])
+def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, origin, status, size):
+    """Past the ttl GET of one byte decides about a key whose HEAD alone is refused. The key is remembered; all other
+    keys are still asked by HEAD."""
+    keys = ("short/refused", "short/granted")
+    for key in keys:
+        origin.put(key, size)
+    origin.fault("short/refused", "error", (status, REFUSALS[status]), times=None, method="HEAD")
+    with ruled.client() as client:
+        for key in keys:
+            judge(client.get(key), origin, key, 0, size)
+        ruled.settle()
+        for turn in range(3):
+            ruled.advance(3)
+            mark = origin.mark()
+            for key in reversed(keys):      # the store answers HEADs before it refuses one
+                judge(client.get(key), origin, key, 0, size)
+            assert [e.method for e in origin.requests(key="short/granted", since=mark)] == ["HEAD"]
+            asked = [e.method for e in origin.requests(key="short/refused", since=mark)]
+            assert asked[:2] == (["HEAD", "GET"] if turn == 0 else ["GET"] + asked[1:2]), asked
+            assert origin.bytes_sent("short/refused", since=mark) <= 1
+        origin.overwrite("short/refused", 7000)
+        ruled.advance(3)
+        judge(client.get("short/refused"), origin, "short/refused", 0, 7000, version=2)
+
+
+def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
+    """A client's HEAD gets the store's own answer. A GET that needs to know the size does not fail with it, whether its
+    HEAD is its own or one that it shares."""
+    for key in ("granted", "a", "b"):
+        origin.put(f"short/{key}", 5000)
+    for key in ("a", "b"):
+        origin.fault(f"short/{key}", "error", (403, "AccessDenied"), times=None, method="HEAD")
+    replies = []
+
+    def head():
+        with ruled.client() as client:
+            replies.append(client.head("short/b"))
+    with ruled.client() as client:
+        assert client.head("short/granted").status == 200
+        assert client.head("short/a").status == 403
+        assert [e.method for e in origin.requests(key="short/a")] == ["HEAD"]
+        assert client.get("short/a", 40 * MIB, 40 * MIB + 1).status == 416
+        reader = threading.Thread(target=head, daemon=True)
+        with origin.hold("short/b", method="HEAD"):
+            reader.start()
+            origin.wait_for(1, key="short/b", method="HEAD")
+            past = threading.Thread(target=lambda: replies.append(client.get("short/b", 40 * MIB, 40 * MIB + 1)), daemon=True)
+            past.start()
+            ruled.wait_metric("forebay_revalidations_joined_total", lambda v: v == 1)
+        reader.join(60)
+        past.join(60)
+    assert sorted(reply.status for reply in replies) == [200, 416]
+
+
 def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
-    """Where HEAD works, 403 stands: it is not asked twice."""
+    """Where GET is refused as HEAD is, 403 stands, and from then on costs one request."""
     origin.put("short/a", 5000)
     origin.put("strict/b", 5000)
     with ruled.client() as client:
@@ -83,11 +140,58 @@ def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
             judge(client.get("strict/b"), origin, "strict/b", 0, 5000)
         ruled.settle()
         origin.fault("strict/b", "error", (403, "AccessDenied"), times=None)
-        mark = origin.mark()
-        assert client.get("strict/b").status == 403
-        asked = origin.requests(key="strict/b", since=mark)
-        assert [e.method for e in asked] == ["HEAD"], asked
-    assert ruled.metric("forebay_origin_odd_total", kind="head-by-get") == 0
+        for methods in (["HEAD", "GET"], ["GET"], ["GET"]):
+            mark = origin.mark()
+            assert client.get("strict/b").status == 403
+            asked = origin.requests(key="strict/b", since=mark)
+            assert [e.method for e in asked] == methods, asked
+        origin.clear_faults()
+        judge(client.get("strict/b"), origin, "strict/b", 0, 5000)
+    assert ruled.metric("forebay_origin_odd_total", kind="head-by-get") == 1
+
+
+def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
+    """Two principals with keys of their own at the store, which refuses HEAD to both and then GET to one: its success
+    serves that one alone, although the key's refusal is remembered for both."""
+    allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
+    path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
+    origin.credentials = {**origin.credentials, **ORIGIN_SECRETS}
+    server = start(origin, engine=engine, settings=verify(path), file={"rules": RULES["rules"]}, ahead_s=0)
+    origin.put("short/a", 5000)
+    callers = {who: Caller(server, who) for who in allow}
+    for caller in callers.values():
+        assert caller.ask("HEAD", "/bkt/short/a").status == 200
+        judge(caller.get("short/a"), origin, "short/a", 0, 5000)
+    server.settle()
+    origin.fault(None, "error", (403, "AccessDenied"), times=None, method="HEAD")
+    for denied, granted in (("ALICE", "BOB"), ("BOB", "ALICE")):
+        server.advance(3)
+        origin.credentials = {k: v for k, v in {**origin.credentials, **ORIGIN_SECRETS}.items()
+                              if k != f"origin-{denied.lower()}"}
+        for _ in range(2):
+            judge(callers[granted].get("short/a"), origin, "short/a", 0, 5000)
+            for method in ("GET", "HEAD"):
+                judge_nothing(callers[denied].ask(method, "/bkt/short/a"))
+
+
+def test_more_keys_refuse_head_than_are_remembered(ruled, origin):
+    """Each read is right; a key that made room for another one costs a HEAD again."""
+    keys = [f"strict/{i}" for i in range(300)]
+    for key in keys:
+        origin.put(key, 10)
+    origin.put("strict/granted", 10)
+    with ruled.client() as client:
+        for key in ["strict/granted", *keys]:
+            judge(client.get(key), origin, key, 0, 10)
+        ruled.settle()
+        assert client.get("strict/granted").status == 200
+        origin.fault(None, "error", (403, "AccessDenied"), times=None, method="HEAD")
+        for _ in range(2):
+            mark = origin.mark()
+            for key in keys:
+                judge(client.get(key), origin, key, 0, 10)
+        heads = origin.requests(since=mark, method="HEAD")
+        assert len(keys) - 256 <= len(heads) < len(keys)
 
 
 @pytest.mark.parametrize("status", [412, 400, 501])
