@@ -221,6 +221,19 @@ static json_t *cells_json(const struct proxy_object *o)
     return cells;
 }
 
+// What its store does against S3's promises.
+static json_t *oddities_json(const struct proxy_object *o)
+{
+    json_t *oddities = json_array();
+    for (unsigned i = 0; i < ORIGIN_ODDITIES; i++) {
+        const struct origin_oddity_text *text = origin_oddity_text((enum origin_oddity)i);
+        json_t *oddity =
+            o->oddities[i] ? json_pack("{s:s, s:s}", "word", text->word, "text", text->text) : NULL;
+        check(oddity == NULL ? !o->oddities[i] : json_array_append_new(oddities, oddity) == 0);
+    }
+    return oddities;
+}
+
 struct question {
     struct admin_call *call;
     struct command_control *control;
@@ -236,14 +249,13 @@ static void on_explained(void *ctx, const struct proxy_object *o)
                                             [PROXY_CHECKSUMS_NONE] = "none",
                                             [PROXY_CHECKSUMS_KNOWN] = "known"};
     json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:o, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, "
-        "s:I, "
-        "s:o, s:o, "
-        "s:{s:s, s:s, s:s}}",
+        "{s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, "
+        "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin",
-        command_control_text(span_from_cstr(o->origin)), "origin_bucket",
-        command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known,
-        "etag", o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(),
+        command_control_text(span_from_cstr(o->origin)), "oddities", oddities_json(o),
+        "origin_bucket", command_control_text(o->origin_bucket), "rule", rule_json(o->rule),
+        "known", o->is_known, "etag",
+        o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(),
         "checksums", checksums[o->checksums], "size", (json_int_t)o->size_bytes, "block_size",
         (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh", o->is_fresh,
         "rebuilt", o->is_rebuilt, "in_doubt", o->is_doubted, "would_keep", o->is_wanted,

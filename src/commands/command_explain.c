@@ -90,6 +90,13 @@ static void print_checksums(const char *known)
     printf("checksum %s\n", text);
 }
 
+static void print_oddities(const json_t *oddities)
+{
+    for (size_t i = 0; i < json_array_size(oddities); i++) {
+        printf("odd      %s\n", command_client_text(json_array_get(oddities, i), "text"));
+    }
+}
+
 static void print_explanation(const json_t *e)
 {
     char size[COMMANDS_BYTES_MAX], cached[COMMANDS_BYTES_MAX], age[COMMANDS_BYTES_MAX];
@@ -104,6 +111,7 @@ static void print_explanation(const json_t *e)
     } else {
         printf("object   not known here, from %s\n", command_client_text(e, "origin"));
     }
+    print_oddities(json_object_get(e, "oddities"));
     print_rule(json_object_get(e, "rule"));
     if (is_known) {
         printf("cached   %llu of %llu blocks of this range, %llu of %llu of the object (%s)\n",

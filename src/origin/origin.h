@@ -247,6 +247,20 @@ void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follo
 
 // --- stores that say something else without a change (origin_doubt.c) ----------------------------
 
+// What a store does against S3's promises, as its answers have shown.
+enum origin_oddity {
+    ORIGIN_REFUSES_HEAD,
+    ORIGIN_HEAD_DIFFERS,
+    ORIGIN_FAILS_IF_MATCH,
+    ORIGIN_DATES_MOVE,
+    ORIGIN_ODDITIES
+};
+bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity); // any thread
+struct origin_oddity_text {
+    const char *word; // in explain
+    const char *text; // for people: the oddity, and what follows
+};
+const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity);
 // HEAD and GET have described one object differently: HEADs are asked by GET for some minutes.
 void origin_doubt_head(struct origin *origin);
 bool origin_doubts_head(const struct origin *origin);

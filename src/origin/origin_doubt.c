@@ -14,6 +14,43 @@
 #define MOVED_DATES 3u
 #define NOW_S 2
 
+const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity)
+{
+    static const struct origin_oddity_text texts[ORIGIN_ODDITIES] = {
+        [ORIGIN_REFUSES_HEAD] =
+            {"refuses-head", "the store refuses HEAD: Forebay checks objects by GET of one byte"},
+        [ORIGIN_HEAD_DIFFERS] = {"head-differs",
+                                 "the store's HEAD and GET describe objects "
+                                 "differently: Forebay checks them by GET of one byte"},
+        [ORIGIN_FAILS_IF_MATCH] = {"fails-if-match",
+                                   "the store fails If-Match for its own ETag: Forebay leaves it "
+                                   "out and compares the ETag of each answer"},
+        [ORIGIN_DATES_MOVE] = {"dates-move", "the store dates each answer by its clock: Forebay "
+                                             "compares objects without Last-Modified"},
+    };
+    check(oddity < ORIGIN_ODDITIES);
+    return &texts[oddity];
+}
+
+static bool holds(const atomic_ulong *until_us)
+{
+    return clock_monotonic_us() < atomic_load_explicit(until_us, memory_order_relaxed);
+}
+
+bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity)
+{
+    switch (oddity) {
+    case ORIGIN_REFUSES_HEAD:
+        return holds(&origin->head_refused_until_us);
+    case ORIGIN_HEAD_DIFFERS:
+        return holds(&origin->head_doubted_until_us);
+    case ORIGIN_FAILS_IF_MATCH:
+        return holds(&origin->if_match_fails_until_us);
+    default:
+        return origin_dates_move(origin);
+    }
+}
+
 void origin_doubt_head(struct origin *origin)
 {
     if (!origin_doubts_head(origin)) {
@@ -24,8 +61,7 @@ void origin_doubt_head(struct origin *origin)
 
 bool origin_doubts_head(const struct origin *origin)
 {
-    return clock_monotonic_us() <
-           atomic_load_explicit(&origin->head_doubted_until_us, memory_order_relaxed);
+    return origin_is_odd(origin, ORIGIN_HEAD_DIFFERS);
 }
 
 bool origin_is_now(const struct origin *origin, time_t last_modified)

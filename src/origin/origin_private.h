@@ -156,10 +156,10 @@ struct origin {
     atomic_llong credentials_expire_s; // wall clock; 0: never
     atomic_llong date_skew_s;          // its clock less ours, by the Date of its answers
     atomic_bool has_date_skew;
-    // origin_doubt.c
-    atomic_ulong head_doubted_until_us; // monotonic
-    atomic_uint moved_dates;            // in a row
-    struct origin_probe *probe;         // NULL: it is not probed
+    // origin_doubt.c, origin_s3_odd.c; monotonic
+    atomic_ulong head_doubted_until_us, head_refused_until_us, if_match_fails_until_us;
+    atomic_uint moved_dates;    // in a row
+    struct origin_probe *probe; // NULL: it is not probed
 
     // The origin's Server header; values are kept until the origin is freed.
     _Atomic(const char *) server_header;

@@ -75,13 +75,12 @@ static bool key_is_noted(const struct origin_s3_call *c)
 
 void origin_s3_odd_prepare(struct origin_s3_call *c)
 {
-    const struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
+    const struct origin *origin = c->call.ow->origin;
     if (c->f != NULL) {
-        bool is_odd = origin_doubts_head(c->call.ow->origin) ||
-                      holds(&state->head_refused_until_us) ||
+        bool is_odd = origin_doubts_head(origin) || origin_is_odd(origin, ORIGIN_REFUSES_HEAD) ||
                       (c->f->get_decides && key_is_noted(c));
         c->by_get |= c->f->head && (c->f->by_get || (is_odd && !c->f->for_checksums));
-        c->omits_if_match |= c->f->if_match.len > 0 && holds(&state->if_match_fails_until_us);
+        c->omits_if_match |= c->f->if_match.len > 0 && origin_is_odd(origin, ORIGIN_FAILS_IF_MATCH);
     }
 }
 
@@ -145,20 +144,21 @@ bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c)
 void origin_s3_odd_learn(struct origin_s3_call *c)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
-    const char *name = origin_shown(c->call.ow->origin);
+    struct origin *origin = c->call.ow->origin;
+    const char *name = origin_shown(origin);
     if (c->f->head && !c->by_get) {
         (void)note(&state->head_answered_until_us);
     }
     if (c->by_get) {
         stats_add(COUNTER_origin_heads_by_get, 1);
     }
-    if (c->refused_head != 0 && note(&state->head_refused_until_us)) {
+    if (c->refused_head != 0 && note(&origin->head_refused_until_us)) {
         log_warn_condition("origin_refuses_head", "origin=%s status=%u", name, c->refused_head);
     }
     if (c->omits_if_match) {
         stats_add(COUNTER_origin_if_match_omitted, 1);
     }
-    if (c->refused_if_match != 0 && note(&state->if_match_fails_until_us)) {
+    if (c->refused_if_match != 0 && note(&origin->if_match_fails_until_us)) {
         log_warn_condition("origin_if_match_fails", "origin=%s status=%u", name,
                            c->refused_if_match);
     }

@@ -105,6 +105,9 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
     o->rule = rules_find(look->live, o->bucket, o->key);
     o->origin = origin_describe(look->key->origin);
+    for (unsigned i = 0; i < ORIGIN_ODDITIES; i++) {
+        o->oddities[i] = origin_is_odd(look->key->origin, (enum origin_oddity)i);
+    }
     (void)serve_find_origin(proxy, look->live, o->bucket, &o->origin_bucket);
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
     o->block_size_bytes = o->rule->block_size_bytes;

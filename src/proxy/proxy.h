@@ -135,7 +135,8 @@ enum proxy_checksums {
 struct proxy_object {
     struct span bucket, key;
     const struct proxy_rule *rule;
-    const char *origin; // as origin_describe() says it
+    const char *origin;             // as origin_describe() says it
+    bool oddities[ORIGIN_ODDITIES]; // of its store
     struct span origin_bucket;
     unsigned home;       // the worker that decides for the key
     bool is_known;       // there is a record; what follows is of it

@@ -56,7 +56,7 @@ SHAPES = {
                        "requests_inflight": float, "changes_per_s": dict}},
     "log": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "lines": int, "dropped": int}},
     "trace": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "requests": int}},
-    "explain": {"result": {**RESULT, "uri": str, "origin": str, "origin_bucket": str, "known": bool,
+    "explain": {"result": {**RESULT, "uri": str, "origin": str, "oddities": [{"word": str, "text": str}], "origin_bucket": str, "known": bool,
                            "etag": (str, type(None)), "checksums": str, "size": int, "block_size": int, "age_s": MAYBE, "fresh": bool,
                            "rebuilt": bool, "in_doubt": bool, "would_keep": bool, "home_worker": int, "blocks": int,
                            "cached_blocks": int, "cached_bytes": int,

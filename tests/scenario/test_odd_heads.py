@@ -7,6 +7,7 @@ import time
 
 import pytest
 from client import judge
+from test_odd_stores import explained
 
 MIB = 1 << 20
 SIZE = 9 * MIB
@@ -77,6 +78,7 @@ def test_every_answer_calls_the_object_new(ruled, origin):
             ruled.settle()
             ruled.advance(3)
         assert sent <= 4 * SIZE + 8
+        assert "dates-move" in explained(ruled, "short/a")
         origin.clear_faults()       # an old date ends the doubt: then one of this moment is a change again
         for mtime in (time.time() - 3600, time.time()):
             origin.redescribe("short/a", mtime=mtime)

@@ -6,6 +6,7 @@ import threading
 import pytest
 from client import Truncated, judge
 from test_auth import ALL, ORIGIN_SECRETS, Caller, judge_nothing, keys_file, origin_keys, verify
+from test_control import ask, said
 
 MIB = 1 << 20
 SIZE = 9 * MIB
@@ -19,6 +20,11 @@ def ruled(start, origin, engine):
     return start(origin, engine=engine, file=RULES, ahead_s=0)
 
 
+def explained(server, key):
+    """The oddities of the key's store that explain names."""
+    return [odd["word"] for odd in ask(server, "explain", f"s3://bkt/{key}")[-1]["oddities"]]
+
+
 @pytest.mark.parametrize("status", REFUSALS)
 def test_head_refused(ruled, origin, status):
     """Past the ttl a GET of one byte confirms the object; the refusal is remembered. A new version is seen, and so is
@@ -30,6 +36,7 @@ def test_head_refused(ruled, origin, status):
         for key in ("short/a", "short/b", "short/empty"):
             judge(client.get(key), origin, key, 0, origin.version(key).size)
         ruled.settle()
+        assert explained(ruled, "short/a") == []
         for turn in range(3):
             ruled.advance(3)
             mark = origin.mark()
@@ -48,6 +55,7 @@ def test_head_refused(ruled, origin, status):
         judge(client.get("short/b"), origin, "short/b", 0, 5000, version=2)
         assert client.get("short/empty").status == 404
     assert ruled.metric("forebay_origin_odd_total", kind="head-by-get") >= 9
+    assert explained(ruled, "short/a") == ["refuses-head"]
     assert not origin.violations
 
 
@@ -209,6 +217,8 @@ def test_if_match_fails(start, origin, engine, status):
     assert 1 <= len(refused) <= 4, refused
     assert server.metric("forebay_origin_odd_total", kind="no-if-match") >= 4
     assert origin.sent_twice("a") == origin.sent_twice("b") == 0
+    assert explained(server, "a") == ["fails-if-match"]
+    assert "fails If-Match for its own ETag" in said(server, "explain", "s3://bkt/a")
 
 
 def test_without_if_match_versions_are_not_mixed(start, origin, engine):
