@@ -173,6 +173,12 @@ void subscription_leave(struct subscription *subscription);
 // ERR_OK. Any thread.
 const char *fill_store_refusal(enum err err);
 
+// Shall a hit have the key's home learn the checksums of `object`, for later readers? True: the caller asks the home
+// now, by an ask `with_checksums` that does not insist. Until that is answered other hits of the version get false.
+// Takes no memory and no lock, and sends no message.
+bool fill_learn_claim(struct fill_worker *fw, const struct object_key *key,
+                      const struct store_object *object) MUST_USE;
+
 // A listing has named the object and its size: how it is best asked for, by who wants its checksums.
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);

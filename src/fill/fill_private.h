@@ -18,6 +18,9 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_UNCACHEABLE 4096u
+// Slots of fill_learn.c: versions that are being asked about, and origins that are not asked for a time.
+#define FILL_LEARN_VERSIONS 16384u
+#define FILL_LEARN_ORIGINS 64u
 #define FILL_RUN_SUMS 8192u
 #define FILL_RUN_SUM_WAYS                                                                          \
     8u // in a set: of two runs of one object hardly ever one drives out the other
@@ -67,10 +70,14 @@ struct fill_room {
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
-    _Atomic uint64_t *here;                   // FILL_HERE_SLOTS names of blocks, fill_here.c
-    _Atomic uint64_t *kinds;                  // FILL_KINDS, fill_describe.c; a hint, of any worker
-    _Atomic uint16_t *listed;                 // FILL_LISTED, fill_describe.c; a hint
-    _Atomic uint64_t *uncacheable;            // FILL_UNCACHEABLE, fill_uncacheable.c; a hint
+    _Atomic uint64_t *here;        // FILL_HERE_SLOTS names of blocks, fill_here.c
+    _Atomic uint64_t *kinds;       // FILL_KINDS, fill_describe.c; a hint, of any worker
+    _Atomic uint16_t *listed;      // FILL_LISTED, fill_describe.c; a hint
+    _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE, fill_uncacheable.c; a hint
+    struct {                       // fill_learn.c
+        atomic_uint in_flight;
+        _Atomic uint64_t versions[FILL_LEARN_VERSIONS], paused[FILL_LEARN_ORIGINS];
+    } learning;
     struct run_sum_slot *run_sums;            // FILL_RUN_SUMS, reply_sum.c
     _Atomic uint64_t verdicts[FILL_VERDICTS]; // reply_sum.c
     struct {
@@ -103,9 +110,6 @@ struct fill_worker {
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD has described, with checksums, and of which nothing is stored yet.
     struct store_object *described[FILL_DESCRIBED];
-    unsigned learning;         // HEADs for checksums that nobody waits for, of all its homes
-    const struct origin *mute; // such a HEAD has failed there lately; compared only
-    uint64_t mute_until_us;
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
@@ -365,6 +369,17 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory 
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
+
+// --- fill_learn.c --------------------------------------------------------------------------------
+
+// May one more HEAD for checksums that nobody waits for be sent there? Counts a refusal.
+bool fill_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
+// The home has answered what fill_learn_claim() allowed.
+void fill_learn_release(struct fill_worker *fw, const struct object_key *key,
+                        const struct store_object *object);
+void fill_learn_begin(struct fill_worker *fw); // such a HEAD is sent
+// It has ended. One that has failed pauses them for its origin.
+void fill_learn_end(struct fill_worker *fw, const struct origin *origin, bool has_failed);
 
 // --- fill_uncacheable.c --------------------------------------------------------------------------
 

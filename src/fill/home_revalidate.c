@@ -7,16 +7,10 @@
 // of the same bytes): a new version, as with another ETag. Its bytes are fetched again.
 // The answer names the version's checksums, too: they are kept with the record. A reader of bytes does not wait
 // for these. The home sends a HEAD that nobody waits for, ahead of no other request, and the next reader finds
-// what it has told.
+// what it has told. fill_learn.c says which readers ask for one.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
-
-// HEADs for checksums that no client waits for, of all workers; no worker has less than the least.
-#define LEARNING_MAX 1024u
-#define LEARNING_LEAST 32u
-// After one that told nothing no other is sent to that origin for so long.
-#define MUTE_US 10000000u
 
 static void revalidation_start(struct home_key *h, const struct subscription *first,
                                bool is_learning);
@@ -81,6 +75,17 @@ static const struct store_object *revalidation_visible(const struct revalidation
     return NULL;
 }
 
+// What the record keeps of the checksums. An answer that contradicts the record's size says nothing of its bytes.
+// Nobody is asked again for their checksums then, unless a client waits for them.
+static struct store_sums revalidation_sums(const struct revalidation *c, uint64_t size_bytes)
+{
+    if (c->found->size_bytes != size_bytes) {
+        return (struct store_sums){.len = 1, .bytes = {S3_SUMS_TOO_LONG}};
+    }
+    stats_add(COUNTER_checksums_learnt, 1);
+    return fill_version_sums(fill_version_checksums(c->found->headers));
+}
+
 // Rule 31: what the answer means for what counts here: the record, the version known, a first request.
 static void revalidation_conclude(struct revalidation *c)
 {
@@ -101,9 +106,8 @@ static void revalidation_conclude(struct revalidation *c)
         home_invalidate(h);
     } else if (v.found && compared != NULL && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
-        if (v.sums.len == 0 && checksums.len > 0 && c->found->size_bytes == v.size_bytes) {
-            renewal.sums = fill_version_sums(checksums);
-            stats_add(COUNTER_checksums_learnt, 1);
+        if (v.sums.len == 0 && checksums.len > 0) {
+            renewal.sums = revalidation_sums(c, v.size_bytes);
         }
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
     } else if (!v.found && checksums.len > 0) {
@@ -197,27 +201,11 @@ static struct store_object *with_checksums(struct home_key *h, const struct stor
     return lines.len > 0 ? fill_version_with_checksums(asked, lines) : NULL;
 }
 
-// May another HEAD for checksums be sent that no client waits for?
-static bool home_may_learn(const struct home_key *h)
-{
-    const struct fill_worker *fw = h->fw;
-    unsigned max = max_u64(LEARNING_MAX / fw->room->worker_count, LEARNING_LEAST);
-    bool is_mute = fw->mute == h->key->origin && worker_now_us(fw->worker) < fw->mute_until_us;
-    bool may = !is_mute && fw->learning < max;
-    stats_add(COUNTER_checksum_heads_skipped, may ? 0 : 1);
-    return may;
-}
-
 static void home_learnt(struct revalidation *c)
 {
-    struct fill_worker *fw = c->home->fw;
-    check(fw->learning > 0);
-    fw->learning--;
     bool has_told = c->found != NULL && fill_version_checksums(c->found->headers).len > 0;
-    if (!has_told && !err_says_absent(c->err)) {
-        fw->mute = c->home->key->origin;
-        fw->mute_until_us = worker_now_us(fw->worker) + MUTE_US;
-    }
+    fill_learn_release(c->home->fw, c->home->key, c->asked);
+    fill_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
 // Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits. A warm job insists
@@ -226,11 +214,17 @@ static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     struct store_object *described = with_checksums(h, sub->ask.object);
     bool is_out = h->revalidation != NULL;
-    if (described == NULL && sub->ask.insists && (!sub->ask.ahead || is_out || home_may_learn(h))) {
+    bool insists = sub->ask.insists;
+    if (described == NULL && insists &&
+        (!sub->ask.ahead || is_out || fill_learn_may_ask(h->fw, h->key->origin))) {
         return false;
     }
-    if (described == NULL && !sub->ask.insists && !is_out && home_may_learn(h)) {
-        revalidation_start(h, sub, true);
+    if (described == NULL && !insists && !is_out) {
+        if (fill_learn_may_ask(h->fw, h->key->origin)) {
+            revalidation_start(h, sub, true);
+        } else {
+            fill_learn_release(h->fw, h->key, sub->ask.object);
+        }
     }
     answer_described(h, sub, described);
     return true;
@@ -313,7 +307,9 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.ask_checksums = true;
     c->is_learning = is_learning;
     c->fetch.ahead = c->fetch.for_checksums = is_learning;
-    h->fw->learning += is_learning;
+    if (is_learning) {
+        fill_learn_begin(h->fw);
+    }
     c->fetch.is_check = asked != NULL;
     c->fetch.get_decides = asked != NULL || first->ask.reads;
     c->fetch.on_head = on_revalidation_head;

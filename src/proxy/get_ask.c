@@ -121,6 +121,9 @@ enum step_result get_ask_checksums(struct request *r)
 
 void get_ask_to_learn_checksums(struct request *r)
 {
+    if (!fill_learn_claim(r->pw->fill, get_of(r)->key, get_of(r)->object)) {
+        return;
+    }
     struct fill_ask ask = ask_for_checksums(r);
     subscription_leave(subscription_ask(r->pw->fill, &ask, on_change, r));
 }

@@ -526,7 +526,8 @@ void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX]);
 // A packed form of one byte: they are known, and somewhere else.
 #define S3_SUMS_ELSEWHERE 0x05u
-// A packed form of one byte: the object has checksums, too long to be kept.
+// A packed form of one byte: only the store can name them. They are too long to be kept, or the store's answers about
+// the object contradict each other.
 #define S3_SUMS_TOO_LONG 0x06u
 // The lines again, in `ret_text`; empty if they are elsewhere or too long, or `packed` is not what s3_sums_pack() makes.
 struct span s3_sums_render(struct span packed, char ret_text[S3_SUMS_TEXT_MAX]);

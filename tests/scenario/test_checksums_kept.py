@@ -259,6 +259,75 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
     assert not origin.requests(since=mark)
 
 
+def messages_of_hits(server, count, key="a"):
+    """How many messages workers send each other while so many hits want checksums that are not known."""
+    before = server.metric("forebay_mailbox_messages_total")
+    with server.client() as client:
+        for _ in range(count):
+            reply = client.get(key, headers=MODE)
+            assert reply.status == 200 and sums(reply) == {} and "hit" in reply.header("cache-status")
+    return server.metric("forebay_mailbox_messages_total") - before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, workers):
+    """While the object is being asked about; while 1,024 other HEADs are out; after one has failed."""
+    count = 1023
+    for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
+        origin.put(key, len(body_of(0)), body=body_of(0), checksums=named(body_of(0)))
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": workers, "access_log.path": "off"},
+                   file=IMMUTABLE)
+    with server.client() as client:
+        for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
+            assert client.get(key, first=0, last=9).status == 206
+    server.durable()
+    with server.client() as client, origin.hold(None):
+        client.get("a", headers=MODE)
+        origin.wait_for(1, key="a", method="HEAD")
+        assert messages_of_hits(server, 500) < 100, "being asked about"
+        for i in range(count):
+            client.get(f"k/{i:06}", headers=MODE)
+        server.wait_metric("forebay_checksum_heads_total", lambda v: v == 1024)
+        assert messages_of_hits(server, 500, "b") < 100, "too many are out"
+        assert server.metric("forebay_checksum_heads_total") == 1024
+    learnt(server, 1024)
+    origin.fault("b", "status", 405, method="HEAD", times=None)
+    with server.client() as client:
+        client.get("b", headers=MODE)
+        origin.wait_for(1, key="b", method="HEAD", done=True)
+        server.wait_metric("forebay_origin_connections", lambda v: v == 0, state="active")
+        assert messages_of_hits(server, 500, "b") < 100, "paused"
+    assert len(origin.requests(key="b", method="HEAD")) == 1
+
+
+def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
+    """It says nothing of the stored bytes, also after a restart. A client's HEAD goes to the origin."""
+    body = body_of(6)
+    origin.put("a", len(body), body=body, checksums=named(body))
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        client.get("a", first=0, last=9)
+        server.durable()
+        origin.fault("a", "replace", {"Content-Length": str(len(body) + 1)}, method="HEAD", times=None)
+        client.get("a", headers=MODE)
+        origin.wait_for(1, key="a", method="HEAD", done=True)
+        server.settle()
+    for end in (None, server.restart, None):
+        with server.client() as client:
+            for _ in range(3):
+                reply = client.get("a", headers=MODE)
+                assert bytes(reply.body) == body and sums(reply) == {}
+                server.settle()
+        assert len(origin.requests(key="a", method="HEAD")) == 1
+        on_disk(server)
+        if end is not None:
+            end()
+    assert server.metric("forebay_checksums_learnt_total") == 0
+    origin.clear_faults()
+    with server.client() as client:
+        assert sums(client.head("a", headers=MODE)) == named(body)
+
+
 def test_explain_and_trace_say_what_is_known(start, origin, engine):
     body = body_of(3)
     origin.put("a", len(body), body=body, checksums=named(body))
