@@ -2,18 +2,22 @@
 """Concurrent writers and readers that record what they saw, and the judge of such a record.
 
 Every write of a key has a number of its own, its bytes say so cell by cell, so a read tells which write it
-saw and whether it saw only one. The record is one row for each operation:
+saw and whether it saw only one. So does a label in the object's metadata, which a copy onto itself changes
+without a change of the bytes or the ETag. The record has a row for each operation and register. Key `k` is
+the register of the bytes' number, `k label` that of the label; a write or a delete is one of both:
 
     [kind, key, value, began, ended]     kind w: a write of VALUE (0: the key is gone), ENDED None when the
                                          writer never heard that it was done
                                          kind r: a read that saw VALUE (0: no such key)
                                          kind p: a write at the origin, past Forebay: nobody need see
                                          it, but whoever asks after somebody saw it sees nothing older
+                                         kind s: a reply that showed label and number together, as VALUE
 
 Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs one process
 of clients; `judge()` says what is wrong with all records together.
 """
 import bisect
+import contextlib
 import hashlib
 import json
 import random
@@ -29,6 +33,7 @@ from oracle import oracle_bytes, oracle_judge
 BUCKET = "bkt"
 SIZES = (32, 4096, 65536, 65536 + 32, 200_000)
 LISTED = "list/"
+LABEL = "x-amz-meta-label"
 
 
 class Session:
@@ -79,8 +84,10 @@ class Session:
 
     def write(self, key):
         kind = self.rng.random()
-        if kind < 0.70:
+        if kind < 0.55:
             return self.put(key)
+        if kind < 0.70:
+            return self.relabel(key)
         if kind < 0.80:
             return self.gone(key, "DELETE", f"/{BUCKET}/{quote(key)}")
         if kind < 0.86:
@@ -91,7 +98,19 @@ class Session:
         return self.put(key, cut=self.rng.choice([1, 20, 3000]))
 
     def record(self, key, number, began, done):
-        self.rows.append(["w", key, number, began, time.monotonic() if done else None])
+        ended = time.monotonic() if done else None
+        self.rows += [["w", key, number, began, ended], ["w", label_of(key), number, began, ended]]
+
+    def relabel(self, key):
+        """A copy onto itself with other metadata: the same bytes under the same ETag."""
+        label = next(self.numbers)
+        path = f"/{BUCKET}/{quote(key)}"
+        began = time.monotonic()
+        reply = self.ask("PUT", path, [("Content-Length", "0"), ("x-amz-copy-source", path), (LABEL, str(label)),
+                                       ("x-amz-metadata-directive", "REPLACE")])
+        if reply is None or reply.status == 200:
+            self.counts["relabel"] += 1
+            self.rows.append(["w", label_of(key), label, began, None if reply is None else time.monotonic()])
 
     def put(self, key, cut=None):
         number = next(self.numbers)
@@ -100,8 +119,8 @@ class Session:
             cut = 1
         self.etags['"' + hashlib.md5(body).hexdigest() + '"'] = number
         began = time.monotonic()
-        reply = self.ask("PUT", f"/{BUCKET}/{quote(key)}", [("Content-Length", str(len(body)))], body,
-                         cut)
+        reply = self.ask("PUT", f"/{BUCKET}/{quote(key)}", [("Content-Length", str(len(body))), (LABEL, str(number))],
+                         body, cut)
         self.counts["cut" if cut else "put"] += 1
         self.record(key, number, began, reply is not None and reply.status == 200)
 
@@ -113,11 +132,11 @@ class Session:
 
     def multipart(self, key):
         path = f"/{BUCKET}/{quote(key)}"
-        made = self.ask("POST", path + "?uploads", [("Content-Length", "0")])
+        number = next(self.numbers)
+        made = self.ask("POST", path + "?uploads", [("Content-Length", "0"), (LABEL, str(number))])
         upload = made.element("UploadId") if made is not None else None
         if not upload:
             return
-        number = next(self.numbers)
         body = self.content(key, number)
         half = len(body) // 64 * 32
         for part, data in ((1, body[:half]), (2, body[half:])):
@@ -127,6 +146,7 @@ class Session:
                 return
         sums = b"".join(hashlib.md5(data).digest() for data in (body[:half], body[half:]))
         self.etags['"' + hashlib.md5(sums).hexdigest() + '-2"'] = number
+        self.etags['"' + hashlib.md5(body).hexdigest() + '"'] = number     # after a copy onto itself
         xml = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>x</ETag></Part>" for n in (1, 2))
         body = f"<CompleteMultipartUpload>{xml}</CompleteMultipartUpload>".encode()
         began = time.monotonic()
@@ -159,10 +179,10 @@ class Session:
                                   first if reply.status == 206 else 0)
             known = self.etags.get(reply.etag)
             assert known in (None, number), f"{key}: ETag of {known}, bytes of {number}"
-            self.rows.append(["r", key, number, began, ended])
+            self.saw(key, number, reply, began, ended)
             self.counts["read"] += 1
         elif reply.status == 404:
-            self.rows.append(["r", key, 0, began, ended])
+            self.saw(key, 0, None, began, ended)
             self.counts["not there"] += 1
         else:
             self.counts[f"status {reply.status}"] += 1
@@ -173,8 +193,14 @@ class Session:
         ended = time.monotonic()
         if reply is not None and reply.status in (200, 404):
             value = ["etag", reply.etag] if reply.status == 200 else 0
-            self.rows.append(["r", key, value, began, ended])
+            self.saw(key, value, reply if value else None, began, ended)
             self.counts["head"] += 1
+
+    def saw(self, key, value, reply, began, ended):
+        label = int(reply.header(LABEL)) if reply is not None else 0
+        self.rows += [["r", key, value, began, ended], ["r", label_of(key), label, began, ended]]
+        if label:
+            self.rows.append(["s", key, [label, value], began, ended])
 
     def listing(self):
         began = time.monotonic()
@@ -201,16 +227,29 @@ class Session:
         self.close()
 
 
+def label_of(key):
+    """The name of the key's second register."""
+    return key + " label"
+
+
 def write_past(origin, keys, number, rows, etags):
-    """A write at the origin itself, of a key that no listing shows: those are kept for a time of their own."""
+    """A write at the origin itself, of a key that no listing shows: those are kept for a time of their own. Every third
+    changes an object's metadata alone."""
     rng = random.Random(number)
     key = rng.choice([key for key in keys if not key.startswith(LISTED)])
+    if number % 3 == 0:
+        began = time.monotonic()
+        with contextlib.suppress(KeyError):    # it is gone
+            origin.redescribe(key, {LABEL: str(number)})
+            rows.append(["p", label_of(key), number, began, time.monotonic()])
+        return
     body = oracle_bytes(f"{BUCKET}/{key}", number, 0, rng.choice(SIZES))
     etag = '"' + hashlib.md5(body).hexdigest() + '"'
     etags[etag] = number
     began = time.monotonic()
-    origin.put(key, len(body), body=body, etag=etag)
-    rows.append(["p", key, number, began, time.monotonic()])
+    origin.put(key, len(body), body=body, etag=etag, headers={LABEL: str(number)})
+    ended = time.monotonic()
+    rows += [["p", key, number, began, ended], ["p", label_of(key), number, began, ended]]
 
 
 # --- the judge --------------------------------------------------------------------------------------
@@ -219,20 +258,35 @@ def judge(rows, etags, limit=10):
     """[(story)]: reads of what was overwritten before they began, of what no one had written yet, and of what is
     older than what another read had seen before they began."""
     writes, reads, past = defaultdict(list), defaultdict(list), defaultdict(list)
+    shown = []
     for kind, key, value, began, ended in rows:
         if kind == "w":
             writes[key].append((value, began, float("inf") if ended is None else ended))
         elif kind == "p":
             writes[key].append((value, began, float("inf")))
             past[key].append((value, began, ended))
+        elif kind == "s":
+            shown.append((key, *value))
         else:
             reads[key].append((value, began, ended))
-    wrong = []
+    wrong = _judge_shown(shown, {(key, value) for key in writes for value, _, _ in writes[key]}, etags)
     for key, seen in reads.items():
         wrong += _judge_key(key, [(0, float("-inf"), float("-inf")), *writes[key]], seen, etags)
         wrong += _judge_steps(key, [*writes[key], *past[key]], seen, etags)
         if len(wrong) >= limit:
             break
+    return wrong
+
+
+def _judge_shown(shown, written, etags):
+    """A label goes with the bytes of one write: its own, or those that a copy found."""
+    of_label, wrong = {}, []
+    for key, label, value in shown:
+        number = etags.get(value[1], value[1]) if isinstance(value, list) else value
+        own = label if (key, label) in written else number
+        first = of_label.setdefault((key, label), own)
+        if number != first:
+            wrong.append(f"{key}: label {label} was shown with the bytes of {number}, it belongs to those of {first}")
     return wrong
 
 

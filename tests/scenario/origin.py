@@ -1047,19 +1047,29 @@ class _Connection:
         if "content-length" not in headers and "transfer-encoding" not in headers:
             raise S3Error(411, "MissingContentLength")
         source = headers.get("x-amz-copy-source")
+        data = self._payload(headers, body) if source is None else None
+        with origin.lock:       # a copy is of one moment
+            etag = self._store(entry, headers, source, data)
+        if source is not None:
+            kind = "CopyPartResult" if "uploadId" in query else "CopyObjectResult"
+            return self._xml(entry, f"<{kind}><ETag>{escape(etag)}</ETag><LastModified>"
+                             f"{_iso(time.time())}</LastModified></{kind}>")
+        self._reply(entry, 200, [("ETag", etag)])
+
+    def _store(self, entry, headers, source, data):
+        """What an upload or a copy changes; the lock is held. Returns the ETag."""
+        origin, query = self.origin, entry.query
+        kept = {"Content-Type": headers.get("content-type", "binary/octet-stream")}
         if source is not None:
             raw = urllib.parse.unquote(source.lstrip("/"))
             bucket, _, key = raw.partition("/")
             key = key.split("?versionId=")[0]
-            with origin.lock:
-                have = origin.buckets.get(bucket, {}).get(key)
+            have = origin.buckets.get(bucket, {}).get(key)
             if have is None:
                 raise S3Error(404, "NoSuchKey")
             data = origin.bytes_of(key, bucket=bucket)
-            kept = dict(have.headers)
-        else:
-            data = self._payload(headers, body)
-            kept = {"Content-Type": headers.get("content-type", "binary/octet-stream")}
+            if headers.get("x-amz-metadata-directive") != "REPLACE":
+                kept = dict(have.headers)
         for name, value in entry.headers:
             if name.startswith("x-amz-meta-") or name in ("cache-control", "content-disposition",
                                                           "content-language", "expires"):
@@ -1070,35 +1080,24 @@ class _Connection:
             kept["Content-Encoding"] = coding
         etag = '"' + hashlib.md5(data).hexdigest() + '"'
         if "uploadId" in query:
-            with origin.lock:
-                upload = origin.uploads.get(query["uploadId"])
-                if upload is None:
-                    raise S3Error(404, "NoSuchUpload")
-                if source is not None and "x-amz-copy-source-range" in headers:
-                    span = _parse_range(headers["x-amz-copy-source-range"], len(data))
-                    data = data[span[0]:span[1] + 1]
-                    etag = '"' + hashlib.md5(data).hexdigest() + '"'
-                upload["parts"][int(query["partNumber"])] = data
-        else:
-            with origin.lock:
-                have = origin.buckets[entry.bucket].get(entry.key)
-                if headers.get("if-none-match") == "*" and have is not None:
-                    raise S3Error(412, "PreconditionFailed",
-                                  extra="<Condition>If-None-Match</Condition>")
-                if "if-match" in headers and (have is None
-                                              or not _etag_in(have.etag, headers["if-match"])):
-                    raise S3Error(412, "PreconditionFailed",
-                                  extra="<Condition>If-Match</Condition>")
-                origin.put(entry.key, len(data), entry.bucket, kept, etag=etag, body=data,
-                           mtime=time.time(),
-                           checksums={n: v for n, v in entry.headers
-                                      if n.startswith("x-amz-checksum-")
-                                      and n != "x-amz-checksum-mode"})
-        if source is not None:
-            kind = "CopyPartResult" if "uploadId" in query else "CopyObjectResult"
-            return self._xml(entry, f"<{kind}><ETag>{escape(etag)}</ETag><LastModified>"
-                             f"{_iso(time.time())}</LastModified></{kind}>")
-        self._reply(entry, 200, [("ETag", etag)])
+            upload = origin.uploads.get(query["uploadId"])
+            if upload is None:
+                raise S3Error(404, "NoSuchUpload")
+            if source is not None and "x-amz-copy-source-range" in headers:
+                span = _parse_range(headers["x-amz-copy-source-range"], len(data))
+                data = data[span[0]:span[1] + 1]
+                etag = '"' + hashlib.md5(data).hexdigest() + '"'
+            upload["parts"][int(query["partNumber"])] = data
+            return etag
+        have = origin.buckets[entry.bucket].get(entry.key)
+        if headers.get("if-none-match") == "*" and have is not None:
+            raise S3Error(412, "PreconditionFailed", extra="<Condition>If-None-Match</Condition>")
+        if "if-match" in headers and (have is None or not _etag_in(have.etag, headers["if-match"])):
+            raise S3Error(412, "PreconditionFailed", extra="<Condition>If-Match</Condition>")
+        origin.put(entry.key, len(data), entry.bucket, kept, etag=etag, body=data, mtime=time.time(),
+                   checksums={n: v for n, v in entry.headers
+                              if n.startswith("x-amz-checksum-") and n != "x-amz-checksum-mode"})
+        return etag
 
     def _post(self, entry, headers, body, faults):
         origin, query = self.origin, entry.query
