@@ -354,7 +354,9 @@ static void control_ls(void *ctx, struct admin_call *call)
 
 // --- evict ---------------------------------------------------------------------------------------
 
-// All of a call's objects at once; each answers in a slot of its own.
+#define EVICT_AT_ONCE 64u // objects of one call
+
+// A call's objects; each answers in a slot of its own. The end of one starts the next.
 struct evict_one {
     struct evict_all *all;
     struct command_uri uri;
@@ -368,7 +370,7 @@ struct evict_all {
     struct admin_call *call;
     struct proxy *proxy;
     unsigned count;
-    atomic_uint left;
+    atomic_uint next, left;
     struct evict_one items[];
 };
 
@@ -399,12 +401,16 @@ static void evict_answer(struct evict_all *all)
     evict_free(all);
 }
 
+static void evict_next(struct evict_all *all);
+
 static void on_evicted(void *ctx, enum err err)
 {
     struct evict_one *one = ctx;
+    struct evict_all *all = one->all;
     one->err = err;
-    if (atomic_fetch_sub(&one->all->left, 1) == 1) {
-        evict_answer(one->all);
+    evict_next(all);
+    if (atomic_fetch_sub(&all->left, 1) == 1) {
+        evict_answer(all);
     }
 }
 
@@ -414,6 +420,19 @@ static void on_evict_looked(void *ctx, const struct proxy_object *object)
     one->is_known = object->is_known;
     one->cached_bytes = object->cached_bytes;
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
+}
+
+// The caller has counted one that has not ended, so `all` stays.
+static void evict_next(struct evict_all *all)
+{
+    unsigned i = atomic_fetch_add(&all->next, 1);
+    struct evict_one *one = i < all->count ? &all->items[i] : NULL;
+    if (one != NULL && one->uri.key.len > 0) {
+        proxy_explain(all->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX, false, false,
+                      on_evict_looked, one);
+    } else if (one != NULL) {
+        proxy_evict(all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
+    }
 }
 
 // What of a URI is its key out of percent coding; false: it is none.
@@ -486,15 +505,13 @@ static void control_evict(void *ctx, struct admin_call *call)
         evict_free(all);
         return;
     }
-    all->call = call;                      // and with it the names
-    for (unsigned i = 0; i < count; i++) { // the last of them may free it
-        struct evict_one *one = &all->items[i];
-        if (one->uri.key.len > 0) {
-            proxy_explain(control->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX, false,
-                          false, on_evict_looked, one);
-        } else {
-            proxy_evict(control->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
-        }
+    all->call = call; // and with it the names
+    atomic_fetch_add(&all->left, 1);
+    for (unsigned i = 0; i < EVICT_AT_ONCE; i++) {
+        evict_next(all);
+    }
+    if (atomic_fetch_sub(&all->left, 1) == 1) {
+        evict_answer(all);
     }
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is cached of an object is made untrue, as by a write that nobody makes: the key's home invalidates it
-// in each realm that may hold it, so no reader on any worker is given it after, also if a run of it is on
-// its way now. A whole bucket goes to its next epoch. The bytes stay on disk until their segment goes. On
-// one worker.
+// Evicts an object or a bucket on an operator's order, as if a write had changed it. The home of each name that a
+// copy of the object is held under (one for each realm) invalidates it. From then on no reader on any worker is
+// given that copy, also if a run of it is in flight. A whole bucket goes to its next epoch. The bytes stay on disk
+// until their segment is evicted.
+//
+// Memory: an order may be for a thousand objects of many realms. A worker has a few names in flight at a time, counted
+// (BUDGET_WRITES), and makes a record of no other. On one worker.
+#include "proxy/pass_private.h"
+
 #include "proxy/inspect_private.h"
 
 #include <stdlib.h>
@@ -10,42 +15,112 @@
 
 struct eviction {
     struct message message;
+    struct list_node node; // in pw->evictions until all of its names have been started
     struct proxy *proxy;
+    struct live *live;
     void (*done)(void *ctx, enum err err);
     void *ctx;
     struct span bucket, key;
     enum err err;
-    unsigned left; // of writes
-    struct key_write *writes;
-    unsigned write_count;
+    struct access_keys *table; // its realms; NULL: there is no keys file
+    size_t realm;              // the next one
+    unsigned in_flight;
     struct bucket_write bucket_write;
     char names[];
+};
+
+struct evicted_name {
+    struct key_write kw;
+    struct eviction *eviction;
 };
 
 static void eviction_end(struct eviction *e, struct worker *w)
 {
     e->done(e->ctx, e->err);
-    for (unsigned i = 0; i < e->write_count; i++) {
-        object_key_unref(e->writes[i].key);
-    }
-    worker_free_later(w, free, e->writes);
+    access_keys_unref(e->table);
+    live_unref(e->live);
     worker_free_later(w, free, e);
 }
 
-static void on_key_ready(struct key_write *kw)
+// --- an object, under each of its names ----------------------------------------------------------
+
+static void on_name_ready(struct key_write *kw)
 {
-    struct eviction *e = kw->ctx;
+    struct evicted_name *name = container_of(kw, struct evicted_name, kw);
+    struct eviction *e = name->eviction;
     e->err = kw->err != ERR_OK ? ERR_LIMIT : e->err;
     invalidate_end(proxy_worker_of(worker_current())->fill, kw);
 }
 
-static void on_key_ended(struct key_write *kw)
+static void on_name_ended(struct key_write *kw)
 {
-    struct eviction *e = kw->ctx;
-    if (--e->left == 0) {
-        eviction_end(e, worker_current());
+    struct evicted_name *name = container_of(kw, struct evicted_name, kw);
+    struct eviction *e = name->eviction;
+    struct proxy_worker *pw = proxy_worker_of(worker_current());
+    object_key_unref(kw->key);
+    worker_free_later(pw->worker, free, name);
+    chunk_budget_discharge(BUDGET_WRITES, PASS_WRITE_BYTES);
+    pw->evicting--;
+    if (--e->in_flight == 0 && !list_node_linked(&e->node)) {
+        eviction_end(e, pw->worker);
+    }
+    worker_defer(pw->worker, &pw->evict_task);
+}
+
+// Starts the name in the next realm: the common one, then those of the keys file. With the last of them the eviction
+// leaves the list.
+static void name_start(struct proxy_worker *pw, struct eviction *e)
+{
+    size_t count = 0;
+    const struct span *realms = e->table != NULL ? access_keys_realms(e->table, &count) : NULL;
+    struct evicted_name *name = calloc(1, sizeof(*name));
+    check(name != NULL && e->realm <= count);
+    name->eviction = e;
+    name->kw.key =
+        inspect_key(e->proxy, e->live, e->realm == 0 ? e->proxy->realm : realms[e->realm - 1],
+                    e->bucket, e->key);
+    name->kw.on_ready = on_name_ready;
+    name->kw.on_ended = on_name_ended;
+    if (e->realm++ == count) {
+        list_remove(&e->node);
+    }
+    e->in_flight++;
+    pw->evicting++;
+    invalidate_begin(pw->fill, &name->kw);
+}
+
+// A few are never refused, so that an order ends while memory is short.
+static bool name_charge(const struct proxy_worker *pw)
+{
+    if (pw->evicting < PASS_WRITES_AT_ONCE) {
+        chunk_budget_charge(BUDGET_WRITES, PASS_WRITE_BYTES);
+        return true;
+    }
+    return pw->evicting < PASS_WRITES_WINDOW &&
+           chunk_budget_try_charge(BUDGET_WRITES, 0, PASS_WRITE_BYTES);
+}
+
+static void on_evict_turn(struct task *task)
+{
+    struct proxy_worker *pw = container_of(task, struct proxy_worker, evict_task);
+    struct list_node *node;
+    unsigned most = PASS_WRITES_PER_TURN;
+    while (most > 0 && (node = list_first(&pw->evictions)) != NULL && name_charge(pw)) {
+        name_start(pw, container_of(node, struct eviction, node));
+        most--;
+    }
+    if (most == 0) {
+        worker_defer(pw->worker, &pw->evict_task);
     }
 }
+
+void evict_worker_init(struct proxy_worker *pw)
+{
+    list_init(&pw->evictions);
+    worker_task_init(&pw->evict_task, on_evict_turn);
+}
+
+// --- a bucket ------------------------------------------------------------------------------------
 
 static void on_bucket_ready(struct bucket_write *bw)
 {
@@ -59,34 +134,15 @@ static void on_bucket_ended(struct bucket_write *bw)
     eviction_end(bw->ctx, worker_current());
 }
 
-// In the common realm and in those of the keys file.
-static void evict_key(struct eviction *e, struct proxy_worker *pw)
-{
-    size_t realm_count = 0;
-    const struct span *realms =
-        pw->known != NULL ? access_keys_realms(pw->known, &realm_count) : NULL;
-    e->write_count = e->left = (unsigned)realm_count + 1;
-    e->writes = calloc(e->write_count, sizeof(*e->writes));
-    check(e->writes != NULL);
-    for (unsigned i = 0; i < e->write_count; i++) {
-        struct key_write *kw = &e->writes[i];
-        kw->key = inspect_key(e->proxy, pw->live, i == 0 ? e->proxy->realm : realms[i - 1],
-                              e->bucket, e->key);
-        kw->ctx = e;
-        kw->on_ready = on_key_ready;
-        kw->on_ended = on_key_ended;
-    }
-    for (unsigned i = 0; i < e->write_count; i++) {
-        invalidate_begin(pw->fill, &e->writes[i]);
-    }
-}
-
 static void on_evict(struct worker *to, struct message *message)
 {
     struct eviction *e = container_of(message, struct eviction, message);
     struct proxy_worker *pw = proxy_worker_of(to);
     if (e->key.len > 0) {
-        evict_key(e, pw);
+        e->table = pw->known != NULL ? access_keys_ref(pw->known) : NULL;
+        e->live = live_ref(pw->live);
+        list_push_back(&pw->evictions, &e->node);
+        worker_defer(pw->worker, &pw->evict_task);
         return;
     }
     struct span origin_bucket;
@@ -111,6 +167,7 @@ void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
     }
     e->bucket = (struct span){e->names, bucket.len};
     e->key = (struct span){e->names + bucket.len, key.len};
+    list_node_init(&e->node);
     e->message.deliver = on_evict;
     mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
 }

@@ -20,6 +20,7 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     pw->fill = fill_worker_of(pw->worker);
     list_init(&pw->request_pool);
     list_init(&pw->doubts);
+    evict_worker_init(pw);
     pw->recent = recent_new();
     pw->bucket_counts = bucket_counts_new();
     pw->live = live_new(&proxy->options.settings);

@@ -140,6 +140,9 @@ struct proxy_worker {
     struct readahead *readahead;   // NULL until the first reader
     struct list doubts;            // struct pass_doubt
     unsigned preflights;           // on their way
+    struct list evictions;         // evict.c
+    unsigned evicting;             // names in flight
+    struct task evict_task;
     uint64_t next_request_id;
     struct recent *recent;
     struct bucket_counts *bucket_counts;
@@ -350,6 +353,10 @@ serve_get_version(const struct request *r); // ETag of the version answered with
 // --- serve_pass.c --------------------------------------------------------------------------------
 
 void serve_pass_done(struct request *r); // on_done: cancels the relay
+
+// --- evict.c -------------------------------------------------------------------------------------
+
+void evict_worker_init(struct proxy_worker *pw);
 
 // --- list_cache.c --------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from client import Client, Closed, Connection, judge_streamed, request_bytes
 from forebay import build_kind, parallel, scaled
 from conftest import not_run
 from signer import Signer
+from test_control import ask
 from test_memory import (ANONYMOUS_MAX, FILLED, MIB, POD, SlowReader, Tree, Watch, anonymous_of, group,
                          settings_of_the_pod)
 
@@ -102,6 +103,37 @@ def test_batch_deletes_in_many_realms_stay_within_the_budget(group, start, origi
         assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 404
     nothing_is_kept(server)
     assert server.alive and (group is None or group.kills() == 0)
+
+
+def test_evicting_many_objects_in_many_realms_stays_within_the_budget(group, start, origin, engine, tmp_path, figure):
+    """Four orders at once, of 500 objects each, with 63 realms: each object is evicted from all realms, and the memory for
+    it is that of a window."""
+    no_sanitizer()
+    orders, objects = 4, 500
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, **keys_file(tmp_path, REALMS), workers=2))
+    keys = [[f"{r}/{i}" for i in range(objects)] for r in range(orders)]
+    origin.put(keys[3][7], 4096)
+    with Actor(server) as client:
+        assert client.ask("GET", f"/bkt/{keys[3][7]}").status == 200
+    server.durable()
+    before = memory_of(group, server)()
+
+    def evict(i):
+        lines = ask(server, "evict", *(f"s3://bkt/{key}" for key in keys[i]))
+        assert all(line["ok"] for line in lines[:-1]), lines
+    with Watch(memory_of(group, server), []) as watch:
+        parallel(orders, evict)
+    assert watch.error is None
+    grown = watch.highest - before
+    figure(f"{engine}, {orders} x {objects} objects evicted in {REALMS + 1} realms: {grown / MIB:.1f} MiB anonymous memory more "
+           f"than the {before / MIB:.1f} before, {server.metric('forebay_invalidations_total'):.0f} invalidations")
+    assert server.metric("forebay_invalidations_total") >= orders * objects * (REALMS + 1)
+    assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
+    nothing_is_kept(server)
+    origin.overwrite(keys[3][7], 4096)
+    with Actor(server) as client:
+        assert client.ask("GET", f"/bkt/{keys[3][7]}").etag == origin.version(keys[3][7]).etag
 
 
 def test_collected_bodies_stay_within_their_share(group, start, origin, engine, figure):
