@@ -22,7 +22,8 @@
 //
 // Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an eighth of it.
 // Beyond that a listing goes to the origin alone and is not kept; it never fails. Above three quarters of that
-// share the owner of the most pages drops those that were used least recently.
+// share the owner of the most pages drops those that were used least recently. A page that its rule forbids after a
+// reload is dropped with the reload, and one that is too old when others are kept.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -32,6 +33,7 @@
 #define BODY_LEAST 4096u
 #define TABLE_BUCKETS 256u
 #define PREFIX_BUCKETS 1024u
+#define EXPIRED_AT_ONCE 4u
 
 struct list_page {
     struct list_node table_node;  // in list_owner.pages
@@ -42,7 +44,8 @@ struct list_page {
     struct list_room *room;
     uint64_t charged_bytes;
     uint64_t hash;
-    struct span name, origin_bucket, prefix; // in `text`
+    struct span name, bucket, origin_bucket,
+        prefix; // in `text`; the first bucket is as the client names it
     const struct origin *origin;
     uint64_t since_us; // the fetch began then, or later
     uint64_t due_us;   // too old from then on
@@ -146,7 +149,8 @@ static struct list_page *page_new(struct list_room *room, const struct request *
 {
     const struct s3_param *param = s3_param_find(&r->s3, "prefix");
     struct span prefix = param != NULL ? param->value : (struct span){"", 0};
-    size_t size = sizeof(struct list_page) + name.len + r->origin_bucket.len + prefix.len;
+    size_t size =
+        sizeof(struct list_page) + name.len + r->s3.bucket.len + r->origin_bucket.len + prefix.len;
     if (!room_take(room, size)) {
         return NULL;
     }
@@ -161,6 +165,7 @@ static struct list_page *page_new(struct list_room *room, const struct request *
     page->hash = hash64(name.ptr, name.len, 0);
     char *at = page->text;
     page->name = text_put(&at, name);
+    page->bucket = text_put(&at, r->s3.bucket);
     page->origin_bucket = text_put(&at, r->origin_bucket);
     page->prefix = text_put(&at, prefix);
     page->origin = r->origin;
@@ -444,13 +449,35 @@ static void on_ask(struct worker *to, struct message *message)
     grant(owner, ask, now_us);
 }
 
+// How long a page may be shown by the rules of now; 0: it is not kept.
+static uint64_t ttl_us_of(const struct proxy_worker *pw, const struct list_page *page)
+{
+    return rules_find(pw->live, page->bucket, (struct span){"", 0})->list_ttl_ms * 1000;
+}
+
+// A page that is kept makes those give way that nobody may be shown any more.
+static void drop_expired(struct proxy_worker *pw, uint64_t now_us)
+{
+    struct list_node *node;
+    for (unsigned i = 0; i < EXPIRED_AT_ONCE && (node = list_first(&pw->list_owner->used)) != NULL;
+         i++) {
+        struct list_page *page = container_of(node, struct list_page, used_node);
+        if (now_us < page->due_us) {
+            return;
+        }
+        (void)page_drop(pw, page);
+    }
+}
+
 static void keep(struct proxy_worker *pw, struct list_page *page)
 {
     struct list_owner *owner = owner_of(pw);
     struct list_page *old = page_find(owner, page);
-    if (old != NULL && old->since_us > page->since_us) {
+    if (ttl_us_of(pw, page) == 0 || (old != NULL && old->since_us > page->since_us)) {
         return;
     }
+    drop_expired(pw, worker_now_us(pw->worker));
+    old = page_find(owner, page);
     if (old != NULL) {
         (void)page_drop(pw, old);
     }
@@ -553,6 +580,21 @@ void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
         drop_pages_of_bucket(pw, key);
     } else {
         drop_pages_of_key(pw, key);
+    }
+}
+
+void list_cache_apply_rules(struct proxy_worker *pw)
+{
+    uint64_t now_us = worker_now_us(pw->worker);
+    if (pw->list_owner == NULL) {
+        return;
+    }
+    list_for_each(node, &pw->list_owner->used)
+    {
+        struct list_page *page = container_of(node, struct list_page, used_node);
+        if (now_us >= page->since_us + ttl_us_of(pw, page)) {
+            (void)page_drop(pw, page);
+        }
     }
 }
 

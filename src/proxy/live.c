@@ -86,6 +86,7 @@ static void on_live(struct worker *to, struct message *message)
     struct live *live = container_of(message, struct live, message);
     live_unref(pw->live);
     pw->live = live;
+    list_cache_apply_rules(pw);
     check(sem_post(live->told) == 0);
 }
 

@@ -361,6 +361,8 @@ void evict_worker_init(struct proxy_worker *pw);
 // --- list_cache.c --------------------------------------------------------------------------------
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
+// The worker's rules are others: drops the pages that these would not show any more.
+void list_cache_apply_rules(struct proxy_worker *pw);
 
 // --- readahead.c ---------------------------------------------------------------------------------
 

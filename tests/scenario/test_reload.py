@@ -106,11 +106,42 @@ def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engin
     origin.put("large", 3 * MIB)
     assert asked(server, origin, "large") > 0 and asked(server, origin, "large") > 0
     with server.client() as client:                 # each worker has listings of its own
-        for list_ttl, costs in (("1h", 1), ("1h", 0), ("0s", 1), ("1h", 0), ("0s", 1)):
+        for list_ttl, costs in (("1h", 1), ("1h", 0), ("2h", 0), ("0s", 1), ("1h", 1), ("0s", 1)):
             change(server, {"cache": {"list_ttl": list_ttl}})
             mark = origin.mark()
             assert client.list().status == 200
             assert len(origin.requests(since=mark)) == costs, list_ttl
+
+
+def kept_listings(server):
+    return server.metric("forebay_buffer_bytes", kind="listings")
+
+
+def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, origin, engine):
+    """Their memory is nobody's from then on, also that of one whose fetch is in flight; those of other buckets stay."""
+    def keep(*buckets, **cache):
+        return {"rules": [{"match": f"{bucket}/**", "list_ttl": "1h"} for bucket in buckets],
+                "cache": {"list_ttl": "0s", **cache}}
+    server = serve(start, origin, keep("bkt", "other"), engine=engine)
+    origin.put("k", 1)
+    origin.put("k", 1, bucket="other")
+    with server.client() as client:
+        for prefix in range(40):
+            assert client.list(f"list-type=2&prefix={prefix}").status == 200
+        assert client.request("GET", "/other?list-type=2").status == 200
+        server.wait_metric("forebay_buffer_bytes", lambda v: v > 41 * 300, kind="listings")
+        change(server, keep("other"))
+        assert 0 < kept_listings(server) < 2000
+        mark = origin.mark()
+        assert client.request("GET", "/other?list-type=2").status == 200
+        assert not origin.requests(since=mark)
+        with origin.hold(None):
+            join = threading.Thread(target=lambda: client.request("GET", "/other?list-type=2&prefix=k"))
+            join.start()
+            origin.wait_for(1, bucket="other", since=mark)
+            change(server, {"rules": [], "cache": {"list_ttl": "0s"}})
+        join.join()
+        server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="listings")
 
 
 def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):

@@ -16,7 +16,8 @@
 
 static struct proxy_worker workers[WORKERS];
 static struct proxy proxy = {.workers = workers, .worker_count = WORKERS};
-static struct proxy_rule rule = {.list_ttl_ms = 1000};
+static struct proxy_rule rule = {.match = "**", .list_ttl_ms = 1000};
+static struct live live = {.settings = {.obey_no_cache = true, .rules = &rule, .rule_count = 1}};
 static int origin_one, origin_two;
 
 struct ask {
@@ -33,6 +34,7 @@ static void begin(void)
     for (unsigned i = 0; i < WORKERS; i++) {
         workers[i].proxy = &proxy;
         workers[i].index = i;
+        workers[i].live = &live;
         workers[i].worker = (struct worker *)(void *)&threads[i];
     }
 }
@@ -55,7 +57,6 @@ static void ask_init(struct ask *a, unsigned worker, const char *principal, cons
                      const char *query)
 {
     static struct s3_domains domains;
-    static struct live live = {.settings = {.obey_no_cache = true}};
     memset(a, 0, sizeof(*a));
     a->arena = arena_new(1u << 20);
     a->http.method = SPAN("GET");
@@ -367,6 +368,42 @@ Test(list_cache, begun_before_write)
 }
 
 // no-cache joins nothing and finds nothing; what it brings replaces only what is older.
+Test(list_cache, pages_that_a_rule_forbids_are_dropped_with_it)
+{
+    begin();
+    store("open", "b", "list-type=2&prefix=a", "a");
+    struct ask late;
+    ask_init(&late, 0, "open", "b", "list-type=2&prefix=late");
+    cr_assert_eq(ask_now(&late), LIST_FETCH);
+    rule.list_ttl_ms = 0;
+    for (unsigned i = 0; i < WORKERS; i++) {
+        list_cache_apply_rules(&workers[i]);
+        cr_assert_eq(atomic_load(&proxy.list_room.kept_bytes[i]), 0);
+    }
+    fetch(&late, "late"); // it began before
+    ask_done(&late);
+    doors_deliver_all();
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_LISTINGS), 0);
+    rule.list_ttl_ms = 1000;
+    end();
+}
+
+Test(list_cache, expired_pages_make_way_for_others)
+{
+    begin();
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 50; i++) {
+            char query[64];
+            snprintf(query, sizeof(query), "list-type=2&prefix=%u.%u", round, i);
+            store("open", "b", query, "page");
+        }
+        doors.now_us += 1000000;
+    }
+    uint64_t kept = chunk_budget_kind_bytes(BUDGET_LISTINGS);
+    cr_assert_lt(kept, 3 * 50 * 600, "%llu", (unsigned long long)kept);
+    end();
+}
+
 Test(list_cache, no_cache)
 {
     begin();
