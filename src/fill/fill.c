@@ -497,11 +497,10 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     bool is_cut = count > short_count && !is_long;
     fill = fill_new(fw, sub, token, (uint32_t)(is_cut ? short_count : count));
     fill->is_promised = is_long;
-    bool describes = first != NULL && sub->ask.with_checksums && fill->described == NULL &&
-                     origin_capabilities(fill->key->origin)->has_checksums;
-    bool may_ask_whole = describes || (first != NULL && fill_describe_is_free(fill));
-    fill->asks_whole = may_ask_whole && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
-                       !is_cut && origin_capabilities(fill->key->origin)->has_checksums &&
+    bool is_from_start = first != NULL && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
+                         origin_capabilities(fill->key->origin)->has_checksums;
+    bool describes = is_from_start && sub->ask.with_checksums && fill->described == NULL;
+    fill->asks_whole = is_from_start && (describes || fill_describe_is_free(fill)) &&
                        fill_describe_asks_whole(fill, describes);
     check(fill->object == NULL ||
           (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));

@@ -56,8 +56,7 @@ void fill_assert_run(const struct fill *fill)
     check(fill->token == 0 || fill->in_table); // rule 19
     check(fill->in_table == list_node_linked(&fill->map_node));
     check(!fill->abandoned || (!fill->in_table && list_empty(&fill->readers)));
-    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty ||
-          fill->described != NULL);
+    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty);
     check(!fill->head_waits || (fill->describing && fill->fetching && !fill->has_head));
     check(!fill->resume_waiting || !fill->fetching);
     check(!fill->paused || (fill->fetching && !fill->parking));

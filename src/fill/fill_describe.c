@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origin's checksums of an object that is fetched for the first time, by a reader who wants them. A
-// run is asked for by its range, and S3 names them in answers to HEAD and of whole objects only. So
+// How the first run of an unknown object is asked for, so that its reader has the object's checksums. S3 names
+// them in answers to HEAD and of whole objects, never of ranges.
 //
-//   where it was listed as small, or objects  the run is asked for without a range: nothing is asked
-//   of its kind have proven small             twice
-//   else                                      HEAD goes out beside the run, whose head waits for the
-//                                             answer, not for ever
+//   listed as small, or of a    The request has no range, so one answer brings bytes and checksums. If the object is
+//   kind that may be small      larger than the run, the run takes its bytes and ends the transfer there. That costs
+//                               a connection and what the socket still held, but no request.
+//   listed as large, or of a    The run is asked for by its range, and a HEAD is sent beside it. The run's head is held
+//   large kind                  until HEAD has answered, but no longer than it took to come itself. After that the
+//                               reply goes without checksums, and its home has a HEAD sent that nobody waits for.
 //
-// A kind is a bucket, a folder and the ending of a key's name. It counts as small when many of its
-// objects in a row, whoever read them, fitted in a run. An object is of two kinds: one has its own folder, the other
-// the first folder of its name, which counts where its own has too few objects to prove anything (chunks, as `c/0/3/2`). An object that was asked for whole and is larger
-// is asked for again, by its range: what the origin had sent until then is lost. So its kind must then
-// prove itself anew, KIND_AGAIN times as long each time. Two kinds in one slot: the later one begins
-// anew. Kinds are a hint, of any worker, and so is what a listing named: a name of 15 bits for each object,
-// and whether it fits in a run. All else runs on the stripe's owner.
+// Large kinds are not asked for whole each time, because a connection and up to some MiB are lost with each cut. Their
+// HEAD is waited for, because nobody could judge the reply or what is stored of it if the checksums came later.
+//
+// An object is of two kinds: one is its bucket, its own folder and its key's ending, the other has the first folder
+// instead. The second decides while the first is unknown, because chunks lie few to a folder (`c/0/3/2`). Each kind
+// has a score between -KIND_SCORE_MAX and KIND_SCORE_MAX. An object that fits in a run adds 1, a larger one takes
+// KIND_SCORE_MAX away, and a kind is large while its score is negative. So one transfer is cut for
+// KIND_SCORE_MAX small objects at most, in the long run.
+//
+// If two kinds share a slot, the later one begins anew. Kinds and what listings named are hints of all workers. A
+// listed object has a name of 15 bits, and one bit that says whether it fits in a run. All else runs on the stripe's
+// owner.
 #include "fill/fill_private.h"
 
 #define ENDING_MAX 16u
-#define KIND_PROOF 16u         // so many in a row
-#define KIND_AGAIN 16u         // times as many after each that was large
-#define KIND_WRONG_MAX 4u      // of which that many count: 2^20 in a row
-#define DESCRIBE_WAIT_MS 1000u // that the head of a run waits for the answer to HEAD
+#define KIND_SCORE_MAX 16
+// How long a run's head is held for the HEAD beside it: as long as it took to come itself, within these.
+#define DESCRIBE_WAIT_LEAST_MS 100u
+#define DESCRIBE_WAIT_MAX_MS 1000u
 
 static uint64_t run_bytes(const struct fill_worker *fw)
 {
@@ -67,16 +74,15 @@ static enum listed listed_as(const struct fill *fill)
 
 // --- kinds ---------------------------------------------------------------------------------------
 
-// In a slot: the name, how often its kind was wrong, how many were small since.
+// A slot holds the kind's name above its score, which is kept as an unsigned offset from -KIND_SCORE_MAX.
 #define KIND_NAME_SHIFT 32u
-#define KIND_WRONG_SHIFT 24u
-#define KIND_COUNT_MAX ((1u << KIND_WRONG_SHIFT) - 1)
 
 enum kind_reach { KIND_OF_FOLDER, KIND_OF_FIRST_FOLDER, KIND_REACHES };
 
 struct kind {
     _Atomic uint64_t *slot;
-    uint32_t name, wrong, count;
+    uint32_t name;
+    int score; // 0: unknown
 };
 
 // Digits number the objects of one kind, as those of chunks do (`c/0/3`, `0.3`): they are no ending.
@@ -102,9 +108,8 @@ static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reac
     struct kind kind = {.slot = &fill->fw->room->kinds[hash % FILL_KINDS],
                         .name = (uint32_t)(hash >> KIND_NAME_SHIFT)};
     uint64_t known = atomic_load_explicit(kind.slot, memory_order_relaxed);
-    if (known >> KIND_NAME_SHIFT == kind.name) {
-        kind.wrong = (uint32_t)known >> KIND_WRONG_SHIFT;
-        kind.count = (uint32_t)known & KIND_COUNT_MAX;
+    if (known >> KIND_NAME_SHIFT == kind.name && known != 0) { // 0: an unused slot
+        kind.score = (int)(uint32_t)known - KIND_SCORE_MAX;
     }
     return kind;
 }
@@ -119,62 +124,36 @@ static struct kind kind_of(const struct fill *fill, enum kind_reach reach)
     return kind_in(fill, width < name.len ? width : 0, reach);
 }
 
-static void kind_store(const struct kind *kind)
+static void kind_add(const struct kind *kind, bool is_small)
 {
-    uint64_t known = (uint64_t)kind->name << KIND_NAME_SHIFT |
-                     (uint64_t)kind->wrong << KIND_WRONG_SHIFT | kind->count;
-    atomic_store_explicit(kind->slot, known, memory_order_relaxed);
-}
-
-static uint32_t kind_proof(const struct kind *kind)
-{
-    uint32_t proof = KIND_PROOF;
-    for (unsigned i = 0; i < kind->wrong; i++) {
-        proof *= KIND_AGAIN;
+    int score = kind->score + (is_small ? 1 : -KIND_SCORE_MAX);
+    score = score < -KIND_SCORE_MAX  ? -KIND_SCORE_MAX
+            : score > KIND_SCORE_MAX ? KIND_SCORE_MAX
+                                     : score;
+    if (score != kind->score) { // no store where nothing changes: the slots are shared
+        uint64_t known =
+            (uint64_t)kind->name << KIND_NAME_SHIFT | (uint32_t)(score + KIND_SCORE_MAX);
+        atomic_store_explicit(kind->slot, known, memory_order_relaxed);
     }
-    return proof;
-}
-
-static bool kind_is_proven(const struct kind *kind)
-{
-    return kind->count >= kind_proof(kind);
 }
 
 void fill_describe_learn(const struct fill *fill)
 {
-    bool is_small = fits_in_run(fill->fw, fill->object->size_bytes);
+    uint64_t size_bytes = fill->object->size_bytes;
+    bool is_small = fits_in_run(fill->fw, size_bytes);
     for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
         struct kind kind = kind_of(fill, reach);
-        if (is_small && !kind_is_proven(&kind)) {
-            kind.count++;
-            kind_store(&kind);
-        } else if (!is_small && kind.count > 0) {
-            kind.count = 0;
-            kind_store(&kind);
-        }
+        kind_add(&kind, is_small);
     }
-}
-
-void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes)
-{
-    stats_add(COUNTER_fills_whole_wrong, 1);
-    if (listed_as(fill) != LISTED_NOT) { // it has changed since
+    if (!is_small && listed_as(fill) == LISTED_SMALL) { // it has grown since
         fill_describe_listed(fill->fw, fill->key->bucket, fill->key->key, size_bytes);
-        return;
-    }
-    for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
-        struct kind kind = kind_of(fill, reach);
-        kind.wrong += kind_is_proven(&kind) && kind.wrong < KIND_WRONG_MAX;
-        kind.count = 0;
-        kind_store(&kind);
     }
 }
 
-// A folder that has been wrong speaks for itself.
-static bool kinds_say_small(const struct fill *fill)
+static bool kinds_say_large(const struct fill *fill)
 {
-    struct kind narrow = kind_of(fill, KIND_OF_FOLDER), wide = kind_of(fill, KIND_OF_FIRST_FOLDER);
-    return kind_is_proven(&narrow) || (narrow.wrong == 0 && kind_is_proven(&wide));
+    int narrow = kind_of(fill, KIND_OF_FOLDER).score;
+    return narrow < 0 || (narrow == 0 && kind_of(fill, KIND_OF_FIRST_FOLDER).score < 0);
 }
 
 bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
@@ -182,13 +161,13 @@ bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
     if (listed == LISTED_NOT && are_wanted) {
-        asks = kinds_say_small(fill);
+        asks = !kinds_say_large(fill);
     }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;
 }
 
-// --- HEAD ----------------------------------------------------------------------------------------
+// --- HEAD beside a run ---------------------------------------------------------------------------
 
 static enum err on_describe_head(struct origin_fetch *f)
 {
@@ -259,9 +238,11 @@ bool fill_describe_holds(struct fill *fill)
     if (!fill->describing || f->checksums.count > 0 || f->body_len == 0) {
         return false;
     }
+    uint64_t took_ms = (worker_now_us(fill->fw->worker) - fill->asked_us) / 1000;
+    uint64_t wait_ms = min_u64(max_u64(took_ms, DESCRIBE_WAIT_LEAST_MS), DESCRIBE_WAIT_MAX_MS);
     fill->head_waits = true;
     fill_pause_update(fill);
-    timer_start(&fill->pause_timer, DESCRIBE_WAIT_MS);
+    timer_start(&fill->pause_timer, wait_ms);
     return true;
 }
 

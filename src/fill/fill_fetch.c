@@ -277,17 +277,6 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     }
 }
 
-// Asked for whole it is larger than the run: the answer has described it, as HEAD would have.
-static enum err fill_ask_range(struct fill *fill, struct store_object *object)
-{
-    fill_describe_was_wrong(fill, object->size_bytes);
-    store_object_unref(fill->described);
-    fill->described = object;
-    fill->asks_whole = false;
-    fill->asks_again = true;
-    return ERR_CANCELLED;
-}
-
 // Room for as many as it has bytes for: most objects are small, and an owner has many fills.
 static void fill_expect_chunks(struct fill *fill)
 {
@@ -335,17 +324,17 @@ enum err fill_take_head(struct fill *fill)
     }
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
-    if (fill->asks_whole && end < object->size_bytes) {
-        return fill_ask_range(fill, object);
-    }
     bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
+    bool is_cut = fill->asks_whole && end < object->size_bytes;
+    // What looked empty may have grown since.
     bool fits = f->body_first + f->body_len == end ||
-                (fill->looks_empty && f->body_len == object->size_bytes); // it has grown since
+                ((is_cut || fill->looks_empty) && f->body_len == object->size_bytes);
     if (!begins || end < fill->first_byte || !fits ||
         (end == fill->first_byte && object->size_bytes > 0)) {
         store_object_unref(object);
         return ERR_ORIGIN_PROTOCOL;
     }
+    bool is_first = fill->object == NULL;
     store_object_unref(fill->object);
     fill->object = object;
     fill->weak = f->weak_or_no_etag;
@@ -359,7 +348,10 @@ enum err fill_take_head(struct fill *fill)
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill_expect_chunks(fill);
     fill->state = FILL_BODY;
-    fill_describe_learn(fill);
+    if (is_first) { // once for each object, however many runs it has
+        fill_describe_learn(fill);
+    }
+    stats_add(COUNTER_fills_whole_cut, is_cut ? 1 : 0);
     fill_begin_run(fill, f);
     fill_release_promise(fill);
     checksum_begin(fill);
@@ -425,8 +417,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     fill_window_update(fill); // at once: one turn may bring all that the socket holds
     fill_pause_update(fill);
     fill_assert_run(fill);
-    // The last reader left and the block it was in is whole: nothing more is wanted.
-    return data.len > 0 && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
+    // The answer may hold more than the run: it was asked for without a range, or its last reader has left since.
+    bool has_more = data.len > 0 || f->body_first + f->body_len > fill->end_byte;
+    return has_more && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
 }
 
 void fill_on_resume_timer(struct timer *timer)
@@ -452,20 +445,18 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// No range of an empty object can be satisfied: what has no first byte is asked for whole; and what was
-// asked for whole and is large, by its range. The call that has ended is on the stack, so not here.
+// No range of an empty object can be satisfied, so it is asked for whole. The call that has ended is on the stack,
+// so not from here.
 static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
     bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
                          fill->first_byte == 0 && !fill->looks_empty;
-    if (!no_first_byte && !fill->asks_again) {
-        return false;
+    if (no_first_byte) {
+        fill->looks_empty = true;
+        fill->resume_waiting = true;
+        timer_start(&fill->resume_timer, 0);
     }
-    fill->looks_empty |= no_first_byte;
-    fill->asks_again = false;
-    fill->resume_waiting = true;
-    timer_start(&fill->resume_timer, 0);
-    return true;
+    return no_first_byte;
 }
 
 static void on_fetch_end(struct origin_fetch *f, enum err err)

@@ -238,9 +238,10 @@ struct fill {
     uint64_t suffix_bytes; // wanted at the object's end; 0: where the run begins is known
     uint64_t skip_bytes;   // of the body, still to come, that lie in front of the run
     // fill_describe.c
-    bool asks_whole, asks_again; // without a range; it was larger than the run
-    bool describing, head_waits; // HEAD is out; the run's head has come before its answer
-    enum err head_err;           // why the head that had waited was not taken
+    bool asks_whole;   // its first request has no range
+    bool describing;   // a HEAD is out beside it
+    bool head_waits;   // the run's head has come before HEAD's answer
+    enum err head_err; // why the head that had waited was not taken
     struct origin_fetch describe;
     struct message memory_message;
     struct task deliver_task;
@@ -393,17 +394,16 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_describe.c -----------------------------------------------------------------------------
 
-// Shall a new run of an unknown object be asked for without a range? Then its answer has the object's checksums.
-// Where they are not wanted, only if a listing has named the object as small.
+// Is a new run of an unknown object asked for without a range, so that the answer has the object's checksums?
+// Unless they are wanted, only an object that a listing named as small is.
 bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted);
-// Does the run cover all of such an object? Then asking so costs nothing.
+// Does the run cover all of an object that fits in one? Then a request without a range costs nothing.
 bool fill_describe_is_free(const struct fill *fill);
-void fill_describe_start(struct fill *fill);       // HEAD beside it
-bool fill_describe_holds(struct fill *fill);       // does the run's head wait for the answer?
-void fill_describe_stop(struct fill *fill);        // it is not wanted any more
-void fill_describe_learn(const struct fill *fill); // how large objects of this kind are
-// Asked for whole it is larger than the run.
-void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes);
+void fill_describe_start(struct fill *fill); // sends a HEAD beside the run
+bool fill_describe_holds(struct fill *fill); // is the run's head held for the answer?
+void fill_describe_stop(struct fill *fill);  // the answer is not wanted any more
+// Notes whether objects of this kind fit in a run.
+void fill_describe_learn(const struct fill *fill);
 
 // --- fill_unknown.c ------------------------------------------------------------------------------
 

@@ -833,19 +833,20 @@ class _Connection:
                 if framing == "chunked" and take:
                     self.sock.sendall(pending + b"%x\r\n" % take + bytes(part) + b"\r\n")
                     pending = b""
+                    entry.sent += take
                 elif pending and take <= 65536:
                     self.sock.sendall(pending + bytes(part))
                     pending = b""
+                    entry.sent += take
                 else:
                     if pending:
                         self.sock.sendall(pending)
                         pending = b""
                     if take and "drip" in faults:
                         self._drip(entry, part, faults["drip"])
-                    elif take:
-                        self.sock.sendall(part)
+                    else:
+                        self._send_all(entry, part)
                 at += take
-                entry.sent += take if "drip" not in faults else 0
                 while stops and stops[0][0] == at and (len(piece) or at == length):
                     _, word, argument = stops.pop(0)
                     self._body_fault(entry, word, argument)
@@ -868,6 +869,14 @@ class _Connection:
             gone.set()
         if framing == "close" or "wrong_length" in faults:
             raise Cut()
+
+    def _send_all(self, entry, part):
+        """Counts what the socket has taken, also if the client then closes the connection."""
+        view = memoryview(part)
+        while view:
+            taken = self.sock.send(view)
+            entry.sent += taken
+            view = view[taken:]
 
     def _drip(self, entry, part, step):
         for at in range(0, len(part), step):

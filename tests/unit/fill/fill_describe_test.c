@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: who asks for an object's checksums is given them, whoever fetched it first and however, at one
-// request to the origin more at most, and none where they are known.
+// Proves: a reader who asks for an object's checksums is given them with the first request, whose transfer ends with
+// the run. Where that is too dear, or another reader was first, one HEAD tells them and nobody waits for it.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -38,19 +38,145 @@ static void expect_known(bool has_checksums)
     cr_assert_eq(origin_requests(), before);
 }
 
-Test(fill_describe, a_first_read_has_a_head_beside_it)
+static void expect_sent_once(int version)
+{
+    for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
+        cr_assert_eq(origin_sent(version, block), 1, "block %u: %u", block,
+                     origin_sent(version, block));
+    }
+}
+
+// --- asked for whole -----------------------------------------------------------------------------
+
+// Nothing is known of its kind: the first run's request has no range, and its transfer ends with the run.
+Test(fill_describe, first_read_of_a_large_object_is_cut_after_its_first_run)
 {
     begin(0);
     int client = ask(2, false);
     world_run();
     expect(client, true);
-    cr_assert_eq(origin_heads(), 1);
-    for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
-        cr_assert_eq(origin_sent(1, block), 1);
-    }
+    cr_assert_eq(client_length(client), WORLD_SIZE);
+    cr_assert_eq(origin_heads(), 0);
+    cr_assert_eq(origin_requests(), 3, "one for each run");
+    cr_assert_eq(counter(COUNTER_fills_whole), 1);
+    cr_assert_eq(counter(COUNTER_fills_whole_cut), 1);
+    expect_sent_once(1);
     expect_known(true);
     world_end();
 }
+
+Test(fill_describe, first_read_of_a_small_object_is_one_request)
+{
+    begin(2 * WORLD_BLOCK);
+    int clients[2 * WORLD_KEYS]; // at once, two for each key
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        world_use_key(i % WORLD_KEYS);
+        clients[i] = ask(i % WORLD_WORKERS, false);
+    }
+    world_run();
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        expect(clients[i], true);
+    }
+    cr_assert_eq(origin_requests(), WORLD_KEYS);
+    cr_assert_eq(counter(COUNTER_fills_whole_cut), 0);
+    world_end();
+}
+
+Test(fill_describe, reader_with_a_range_causes_no_head)
+{
+    for (unsigned suffix = 0; suffix < 2; suffix++) {
+        begin(0);
+        int client = client_start(&(struct client_ask){
+            .worker = 2, .has_range = true, .checksums = true, .last = 99, .suffix = suffix * 100});
+        world_run();
+        cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
+        cr_assert_eq(client_status(client), 206);
+        cr_assert_eq(origin_requests(), 1);
+        cr_assert_eq(origin_heads(), 0);
+        cr_assert_eq(counter(COUNTER_fills_whole), 0);
+        world_end();
+    }
+}
+
+// The rest of the run comes by a range that ends with it.
+Test(fill_describe, cut_run_whose_body_breaks_is_resumed_by_a_range)
+{
+    for (unsigned times = 1; times <= 3; times++) {
+        begin(0);
+        origin_reset_next(times);
+        int client = ask(2, false);
+        world_run();
+        expect(client, true);
+        cr_assert_eq(counter(COUNTER_fills_resumed), times);
+        expect_sent_once(1);
+        expect_known(true);
+        world_end();
+    }
+}
+
+// While memory is short the transfer pauses, and is parked: then it goes on by ranges.
+Test(fill_describe, cut_run_waits_for_memory)
+{
+    for (unsigned seed = 0; seed < 50; seed++) {
+        struct world_options options = {.seed = seed, .buffer_bytes = 1, .slow_percent = 50};
+        world_begin(&options);
+        int clients[3];
+        for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+            clients[i] = ask(i, false);
+        }
+        world_run();
+        for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+            expect(clients[i], true);
+        }
+        cr_assert_eq(origin_heads(), 0);
+        world_end();
+    }
+}
+
+Test(fill_describe, cut_run_that_is_not_stored_is_streamed)
+{
+    struct world_options options = {.seed = 5, .refuse_store = true};
+    world_begin(&options);
+    int client = ask(2, false);
+    world_run();
+    expect(client, true);
+    cr_assert_eq(origin_requests(), 3);
+    expect_sent_once(1);
+    world_end();
+}
+
+// Runs of a version that has no name cannot be put together: the request passes through.
+Test(fill_describe, cut_run_without_an_etag_passes_through)
+{
+    struct world_options options = {.seed = 5, .no_etag = true};
+    world_begin(&options);
+    int client = ask(2, false);
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_PASSED);
+    cr_assert_eq(origin_requests(), 1);
+    world_end();
+}
+
+Test(fill_describe, cut_run_is_left_at_any_time)
+{
+    for (unsigned steps = 0; steps < 40; steps++) {
+        begin(0);
+        int client = ask(2, false);
+        for (unsigned i = 0; i < steps; i++) {
+            (void)world_step();
+        }
+        if (client_outcome(client) == CLIENT_OPEN) {
+            client_leave(client);
+        }
+        world_run();
+        client = ask(1, false);
+        world_run();
+        cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
+        world_end();
+    }
+}
+
+// --- kinds ---------------------------------------------------------------------------------------
 
 // Nothing of the key is known any more.
 static void write_anew(void)
@@ -62,88 +188,144 @@ static void write_anew(void)
     cr_assert(writer_replied(writer));
 }
 
-// Whoever reads them shows that they are small. Both keys are of one kind.
-static void read_small(unsigned count)
+// Reads each object once, for its first time, and returns how many of them were asked for by ranges.
+static unsigned read_anew(unsigned count, uint64_t size_bytes)
 {
+    uint64_t before = counter(COUNTER_fills_whole);
     for (unsigned i = 0; i < count; i++) {
+        origin_resize(size_bytes);
+        write_anew();
+        int client = ask(2, false);
+        world_run();
+        cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
+        cr_assert_eq(client_length(client), size_bytes);
+    }
+    return count - (unsigned)(counter(COUNTER_fills_whole) - before);
+}
+
+#define SMALL (2u * WORLD_BLOCK)
+#define SCORE 16u // so many small ones make up for one that is large
+
+Test(fill_describe, after_one_large_object_its_kind_is_asked_for_by_ranges)
+{
+    begin(0);
+    cr_assert_eq(read_anew(1, WORLD_SIZE), 0);
+    world_use_key(1); // both keys are of one kind
+    cr_assert_eq(read_anew(3, WORLD_SIZE), 3);
+    cr_assert_eq(origin_heads(), 3);
+    cr_assert_eq(counter(COUNTER_fills_whole_cut), 1);
+    world_end();
+}
+
+Test(fill_describe, many_small_objects_in_a_row_make_a_large_kind_small_again)
+{
+    begin(0);
+    cr_assert_eq(read_anew(1, WORLD_SIZE), 0);
+    cr_assert_eq(read_anew(SCORE + 3, SMALL), SCORE);
+    world_end();
+}
+
+Test(fill_describe, one_large_object_among_many_small_ones_changes_nothing)
+{
+    begin(0);
+    cr_assert_eq(read_anew(SCORE, SMALL), 0);
+    cr_assert_eq(read_anew(1, WORLD_SIZE), 0);
+    cr_assert_eq(read_anew(1, SMALL), 0);
+    cr_assert_eq(read_anew(1, WORLD_SIZE), 0);
+    cr_assert_eq(read_anew(1, SMALL), 1, "two are too many");
+    world_end();
+}
+
+// Readers of ranges show it, too.
+Test(fill_describe, kind_is_learnt_from_whoever_reads)
+{
+    begin(0);
+    int plain = client_get(1, WORLD_BLOCK, WORLD_BLOCK + 9);
+    world_run();
+    cr_assert_eq(client_outcome(plain), CLIENT_COMPLETE);
+    world_use_key(1);
+    cr_assert_eq(read_anew(1, WORLD_SIZE), 1);
+    world_end();
+}
+
+Test(fill_describe, reader_who_does_not_ask_sees_no_other_requests)
+{
+    begin(SMALL);
+    for (unsigned i = 0; i < SCORE + 1; i++) {
         int client = client_get(2, 0, UINT64_MAX);
         world_run();
         expect(client, false);
         write_anew();
     }
-}
-
-#define PROOF 16u
-
-Test(fill_describe, where_many_in_a_row_were_small_the_next_is_asked_for_whole)
-{
-    begin(2 * WORLD_BLOCK);
-    read_small(PROOF - 1);
-    world_use_key(1);
-    world_hold(EVENT_TIMER, -1, -1); // the run's head waits for HEAD's answer
-    for (unsigned whole = 0; whole < 2; whole++) {
-        unsigned before = origin_requests();
-        int client = ask(2, false);
-        world_run();
-        expect(client, true);
-        cr_assert_eq(origin_requests() - before, 2 - whole);
-        cr_assert_eq(counter(COUNTER_fills_whole), whole);
-        write_anew();
-    }
-    world_end();
-}
-
-Test(fill_describe, who_does_not_ask_sees_no_other_requests)
-{
-    begin(2 * WORLD_BLOCK);
-    read_small(PROOF + 1);
-    cr_assert_eq(origin_heads(), 0);
+    cr_assert_eq(origin_requests(), SCORE + 1);
     cr_assert_eq(counter(COUNTER_fills_whole), 0);
     world_end();
 }
 
-Test(fill_describe, a_large_one_in_between_has_its_kind_begin_anew)
+// --- HEAD beside a run ---------------------------------------------------------------------------
+
+// The kind is large. Returns a reader of key 1 whose run and HEAD are out, and the HEAD's place.
+static int ask_beside(int *ret_head)
 {
-    begin(2 * WORLD_BLOCK);
-    read_small(PROOF - 1);
-    origin_resize(WORLD_SIZE);
-    origin_overwrite();
-    world_hold(EVENT_TIMER, -1, -1); // the run's head waits for HEAD's answer
-    int large = ask(2, false);
+    begin(0);
+    int plain = client_get(1, 0, UINT64_MAX);
     world_run();
-    expect(large, true);
-    cr_assert_eq(origin_heads(), 1);
-    for (unsigned i = 0; i < PROOF + 1; i++) {
-        world_use_key(1);
-        origin_resize(2 * WORLD_BLOCK);
-        write_anew();
-        int small = ask(2, false);
-        world_run();
-        expect(small, true);
+    expect(plain, false);
+    world_use_key(1);
+    int client = ask(2, false);
+    world_deliver_all();
+    *ret_head = -1;
+    for (int i = 0; i < MAX_FETCHES; i++) {
+        *ret_head = world.fetches[i].used && world.fetches[i].f->head ? i : *ret_head;
     }
-    cr_assert_eq(origin_heads(), 1 + PROOF);
+    cr_assert_geq(*ret_head, 0);
+    cr_assert_eq(origin_heads(), 1);
+    return client;
+}
+
+Test(fill_describe, reply_has_what_the_head_beside_its_run_has_told_in_time)
+{
+    int head, client = ask_beside(&head);
+    while (world.fetches[head].used && world.fetches[head].f->head) {
+        cr_assert(world_do(EVENT_ORIGIN, head, -1));
+    }
+    world_run();
+    expect(client, true);
+    cr_assert_eq(origin_heads(), 1);
+    expect_sent_once(1);
+    expect_known(true);
     world_end();
 }
 
-// What turns out larger is asked for by its range; nothing is sent twice.
-Test(fill_describe, one_that_is_larger_than_its_kind_is_asked_for_again)
+// HEAD does not answer: the run's head waits as long as it took to come, and goes without.
+Test(fill_describe, run_does_not_wait_for_long)
 {
-    begin(2 * WORLD_BLOCK);
-    read_small(PROOF);
-    world_use_key(1);
-    origin_resize(WORLD_SIZE);
-    origin_overwrite();
-    unsigned before = origin_requests();
-    int client = ask(2, false);
+    int head, client = ask_beside(&head);
+    world_hold(EVENT_ORIGIN, head, -1);
+    world_hold(EVENT_TIMER, -1, -1);
     world_run();
-    expect(client, true);
-    cr_assert_eq(client_length(client), WORLD_SIZE);
-    for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
-        cr_assert_eq(origin_sent(2, block), 1);
+    cr_assert_eq(client_status(client), 0);
+    origin_fail_next(ERR_ORIGIN_5XX);
+    world_release();
+    world_run();
+    expect(client, false);
+    cr_assert_eq(client_received(client), WORLD_SIZE);
+    expect_sent_once(1);
+    world_end();
+}
+
+// The HEAD tells of a version that was written since.
+Test(fill_describe, head_that_tells_of_another_version_is_not_believed)
+{
+    int head, client = ask_beside(&head);
+    while (!world_do(EVENT_ORIGIN, head, -1)) {
     }
-    cr_assert_eq(origin_requests() - before, 4, "whole, and three runs");
-    cr_assert_eq(origin_heads(), 0);
-    cr_assert_eq(counter(COUNTER_fills_whole_wrong), 1);
+    origin_overwrite();
+    while (world.fetches[head].used && world.fetches[head].f->head) {
+        cr_assert(world_do(EVENT_ORIGIN, head, -1));
+    }
+    world_run();
+    expect(client, false);
     world_end();
 }
 
@@ -243,29 +425,6 @@ Test(fill_describe, checksums_of_another_version_are_not_kept)
     world_end();
 }
 
-// HEAD that does not answer holds up a reply for a second.
-Test(fill_describe, the_run_does_not_wait_for_ever)
-{
-    begin(0);
-    int client = ask(2, false);
-    world_deliver_all();
-    int head = -1;
-    for (int i = 0; i < MAX_FETCHES; i++) {
-        head = world.fetches[i].used && world.fetches[i].f->head ? i : head;
-    }
-    cr_assert_geq(head, 0);
-    world_hold(EVENT_ORIGIN, head, -1);
-    world_hold(EVENT_TIMER, -1, -1);
-    world_run();
-    cr_assert_eq(client_status(client), 0);
-    origin_fail_next(ERR_ORIGIN_5XX);
-    world_release();
-    world_run();
-    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
-    cr_assert_eq(client_received(client), WORLD_SIZE);
-    world_end();
-}
-
 // The version is at hand and HEAD does not answer: no reader of bytes waits, who asks for nothing else does.
 Test(fill_describe, a_hit_does_not_wait)
 {
@@ -327,12 +486,11 @@ Test(fill_describe, what_is_not_what_the_origin_says_never_looks_whole)
     world_end();
 }
 
-// A first read that nobody waits for any more takes its HEAD with it.
-Test(fill_describe, who_leaves_leaves_nothing_behind)
+// A run that nobody waits for any more takes its HEAD with it.
+Test(fill_describe, run_that_is_left_leaves_nothing_behind)
 {
     for (unsigned steps = 0; steps < 12; steps++) {
-        begin(0);
-        int client = ask(2, false);
+        int head, client = ask_beside(&head);
         for (unsigned i = 0; i < steps; i++) {
             (void)world_step();
         }
