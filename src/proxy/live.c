@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings that may change while the process runs: rules, buckets, and what else requests go by. Each worker has a copy
-// of its own, made by whoever changes them and brought by a message; a request, an object of a warm job and a
+// of its own, which proxy_set() makes and a message brings; a request, an object of a warm job and a
 // question of an operator hold the one that they began with, and with the last of them it is gone. So nothing is
 // shared, and what a request goes by does not change under it.
 #include "proxy/proxy_private.h"
@@ -77,26 +77,5 @@ void live_unref(struct live *live)
     if (live != NULL && --live->refs == 0) {
         arena_free(live->arena);
         free(live);
-    }
-}
-
-static void on_live(struct worker *to, struct message *message)
-{
-    struct proxy_worker *pw = proxy_worker_of(to);
-    struct live *live = container_of(message, struct live, message);
-    live_unref(pw->live);
-    pw->live = live;
-    list_cache_apply_rules(pw);
-    check(sem_post(live->told) == 0);
-}
-
-void live_publish(struct proxy *proxy, const struct proxy_settings *settings, sem_t *told)
-{
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        struct live *live = live_new(settings);
-        live->settings.logs_access = live->settings.logs_access && proxy->access_log != NULL;
-        live->told = told;
-        live->message.deliver = on_live;
-        mailbox_send_from_any_thread(proxy->workers[i].worker, &live->message);
     }
 }

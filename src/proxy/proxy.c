@@ -185,6 +185,28 @@ void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
     reload_round(reload, on_known);
 }
 
+static void on_live(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct live *live = container_of(message, struct live, message);
+    live_unref(pw->live);
+    pw->live = live;
+    list_cache_apply_rules(pw);
+    check(sem_post(live->told) == 0);
+}
+
+// A copy to each worker, which posts `told` when it goes by it.
+static void publish_live(struct proxy *proxy, const struct proxy_settings *settings, sem_t *told)
+{
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        struct live *live = live_new(settings);
+        live->settings.logs_access = live->settings.logs_access && proxy->access_log != NULL;
+        live->told = told;
+        live->message.deliver = on_live;
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &live->message);
+    }
+}
+
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told)
 {
@@ -195,5 +217,5 @@ void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
     }
     places_add(proxy, settings); // before anybody reads or writes there
     pins_room_set(proxy, settings);
-    live_publish(proxy, settings, told);
+    publish_live(proxy, settings, told);
 }

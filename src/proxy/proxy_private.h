@@ -120,8 +120,6 @@ static inline struct live *live_ref(struct live *live)
     return live;
 }
 void live_unref(struct live *live); // NULL is fine
-// A copy to each worker, which posts `told` when it goes by it. One thread.
-void live_publish(struct proxy *proxy, const struct proxy_settings *settings, sem_t *told);
 
 struct proxy_worker {
     struct proxy *proxy;
