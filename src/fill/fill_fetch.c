@@ -367,6 +367,9 @@ static enum err on_fetch_head(struct origin_fetch *f)
         return ERR_CANCELLED;
     }
     if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
+        if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
+            fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
+        }
         bool fits =
             f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
@@ -512,6 +515,17 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     fill_assert_run(fill);
 }
 
+// Has a client bytes of the version?
+static bool fill_has_sent(const struct fill *fill)
+{
+    bool has_sent = false;
+    list_for_each(node, &fill->readers)
+    {
+        has_sent |= container_of(node, struct attachment, node)->has_sent;
+    }
+    return has_sent;
+}
+
 void fill_fetch(struct fill *fill)
 {
     check(!fill->fetching && !fill->parked && !fill->abandoned && fill->state <= FILL_BODY);
@@ -533,6 +547,7 @@ void fill_fetch(struct fill *fill)
     if (fill->object != NULL) {
         end = min_u64(end, fill->object->size_bytes);
         f->if_match = fill->object->etag;
+        f->is_bound = fill->has_head || fill_has_sent(fill);
     } else {
         fill_unknown_ask(fill, f);
     }

@@ -3,10 +3,11 @@
 //
 // An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, no length, or is the
 // whole object for a range. A request for it asks the origin twice: once for a fill, which fails, and once to pass
-// the answer on. While its key is remembered, requests pass through at once. The others are streamed by fills; what
-// is remembered of them is for explain.
+// the answer on. While its key is remembered, requests pass through at once. So do those for a key of which replicas
+// have answered with several versions (ORIGIN_FORBIDS_VERSIONS), because a reply of several runs might be cut where
+// one GET is not. The others are streamed by fills; what is remembered of them is for explain.
 //
-// A key is forgotten when it is invalidated, when an answer can be stored, and after a time: a minute at first, because
+// A key is forgotten when it is invalidated and when an answer can be stored, unless replicas differ, and after a time: a minute at first, because
 // a balancer's mood may pass, and twice as long each time that the same is found again, up to 17 hours.
 //
 // The table is shared by all workers. A slot holds a name of 36 bits, how often the time was doubled, the reason and
@@ -60,7 +61,8 @@ static void count(enum origin_forbids why)
         [ORIGIN_FORBIDS_CUSTOMER_KEY] = COUNTER_fills_uncacheable_key,
         [ORIGIN_FORBIDS_COOKIE] = COUNTER_fills_uncacheable_cookie,
         [ORIGIN_FORBIDS_CACHE_CONTROL] = COUNTER_fills_uncacheable_control,
-        [ORIGIN_FORBIDS_CODING] = COUNTER_fills_uncacheable_coding};
+        [ORIGIN_FORBIDS_CODING] = COUNTER_fills_uncacheable_coding,
+        [ORIGIN_FORBIDS_VERSIONS] = COUNTER_fills_uncacheable_versions};
     stats_add(counters[why], 1);
 }
 
@@ -88,7 +90,8 @@ enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash
 void fill_uncacheable_forget(struct fill_worker *fw, struct hash128 hash)
 {
     uint64_t value = atomic_load_explicit(slot_of(fw, hash), memory_order_relaxed);
-    if ((value & NAME_MASK) == name_of(hash)) {
+    bool is_kept = (value >> WHY_SHIFT & FIELD_MASK) == ORIGIN_FORBIDS_VERSIONS;
+    if ((value & NAME_MASK) == name_of(hash) && !is_kept) {
         atomic_store_explicit(slot_of(fw, hash), 0, memory_order_relaxed);
     }
 }

@@ -147,6 +147,7 @@ enum origin_forbids {
     ORIGIN_FORBIDS_COOKIE,        // Set-Cookie, and nothing shows that this is S3
     ORIGIN_FORBIDS_CACHE_CONTROL, // private or no-store, likewise
     ORIGIN_FORBIDS_CODING,        // Content-Encoding, likewise
+    ORIGIN_FORBIDS_VERSIONS,      // the store's replicas answer with several versions in turn
     ORIGIN_FORBIDS_COUNT
 };
 struct origin_forbids_text {
@@ -201,6 +202,9 @@ struct origin_fetch {
     // head: its caller holds or wants bytes. GET of one byte decides where HEAD of this key is refused. May be set
     // while the answer is on its way.
     bool get_decides;
+    // A client has bytes of the version that if_match names: where the store answers with another one, or none, its
+    // other replicas are asked before the fetch fails.
+    bool is_bound;
     const struct origin_trace *trace; // of who caused it; NULL
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked
@@ -253,6 +257,7 @@ enum origin_oddity {
     ORIGIN_HEAD_DIFFERS,
     ORIGIN_FAILS_IF_MATCH,
     ORIGIN_DATES_MOVE,
+    ORIGIN_VERSIONS_DIFFER,
     ORIGIN_ODDITIES
 };
 bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity); // any thread

@@ -27,6 +27,9 @@ const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity)
                                    "out and compares the ETag of each answer"},
         [ORIGIN_DATES_MOVE] = {"dates-move", "the store dates each answer by its clock: Forebay "
                                              "compares objects without Last-Modified"},
+        [ORIGIN_VERSIONS_DIFFER] = {"versions-differ",
+                                    "the store's replicas answer with several versions of an "
+                                    "object in turn: Forebay passes reads of such keys through"},
     };
     check(oddity < ORIGIN_ODDITIES);
     return &texts[oddity];
@@ -46,6 +49,8 @@ bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity)
         return holds(&origin->head_doubted_until_us);
     case ORIGIN_FAILS_IF_MATCH:
         return holds(&origin->if_match_fails_until_us);
+    case ORIGIN_VERSIONS_DIFFER:
+        return holds(&origin->versions_differ_until_us);
     default:
         return origin_dates_move(origin);
     }

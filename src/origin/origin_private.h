@@ -157,7 +157,8 @@ struct origin {
     atomic_llong date_skew_s;          // its clock less ours, by the Date of its answers
     atomic_bool has_date_skew;
     // origin_doubt.c, origin_s3_odd.c; monotonic
-    atomic_ulong head_doubted_until_us, head_refused_until_us, if_match_fails_until_us;
+    atomic_ulong head_doubted_until_us, head_refused_until_us, if_match_fails_until_us,
+        versions_differ_until_us;
     atomic_uint moved_dates;    // in a row
     struct origin_probe *probe; // NULL: it is not probed
 

@@ -37,6 +37,7 @@ struct origin_s3_call {
     bool is_described;                       // by_get: the caller has the head, and wants no body
     bool omits_if_match;                     // the ETag of the answer is judged instead
     unsigned refused_head, refused_if_match; // by that status, in this call; 0: not refused
+    unsigned replicas_asked;                 // because another version answered
     unsigned attempts, region_hops, redirects;
     enum err pending_err; // ends the call from the task
 
@@ -127,6 +128,9 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err);
 void origin_s3_odd_prepare(struct origin_s3_call *c);
 // The answer refuses HEAD or If-Match, which an odd store does to all: true if the next attempt, without it, has begun.
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
+// The answer denies the version asked for, of which a client has bytes: true if the next attempt, on a connection of
+// its own, has begun. Another replica may answer that one.
+bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
 // An attempt of a fetch was answered as it was asked for.
 void origin_s3_odd_learn(struct origin_s3_call *c);
 

@@ -13,15 +13,20 @@
 //       The answer to a client's own HEAD stands.
 //   HEAD differs from GET (origin_doubt.c)
 //       The same.
-//   If-Match fails (412, 400, 501)
+//   If-Match fails (412, 400, 501), although the store has not taken one lately
 //       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
 //       other version is ever taken for it. The right ETag proves that the store fails its own.
+//   Another version answers, or none, although clients have bytes of the one asked for (is_bound)
+//       The same GET again, REPLICAS_MAX times, each on a connection of its own: another replica may answer it. The
+//       version asked for proves that replicas differ, because a version that was replaced does not come back. The
+//       answer then forbids to store it (ORIGIN_FORBIDS_VERSIONS), and reads of the key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
+#define REPLICAS_MAX 4u   // attempts of one call after another version answered
 #define ODD_US 600000000u // what is learnt holds for so long
 // A key's entry holds its time in its lowest bits, in these units.
 #define KEY_TIME_US 10000000u
@@ -121,6 +126,19 @@ static bool ask_head_otherwise(struct origin_s3_call *c)
     return false;
 }
 
+bool origin_s3_odd_ask_replica(struct origin_s3_call *c)
+{
+    bool asks = c->f != NULL && c->f->is_bound && c->f->if_match.len > 0 &&
+                c->replicas_asked < REPLICAS_MAX && origin_retry_take(c->call.ow->origin);
+    if (asks) {
+        c->replicas_asked++;
+        c->omits_if_match = false;
+        c->wants_fresh = true;
+        origin_s3_call_attempt(c);
+    }
+    return asks;
+}
+
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
@@ -130,10 +148,12 @@ bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c)
     }
     if (c->f->head) {
         asks = ask_head_otherwise(c);
-    } else if (c->f->if_match.len > 0 && !c->omits_if_match &&
+    } else if (c->f->if_match.len > 0 && !c->omits_if_match && c->refused_if_match == 0 &&
                (status == 412 || status == 400 || status == 501)) {
         c->omits_if_match = asks = true;
         c->refused_if_match = status;
+    } else if (status == 412 || status == 404 || status == 416) {
+        return origin_s3_odd_ask_replica(c);
     }
     if (asks) {
         origin_s3_call_attempt(c);
@@ -158,7 +178,19 @@ void origin_s3_odd_learn(struct origin_s3_call *c)
     if (c->omits_if_match) {
         stats_add(COUNTER_origin_if_match_omitted, 1);
     }
-    if (c->refused_if_match != 0 && note(&origin->if_match_fails_until_us)) {
+    bool differ = c->replicas_asked > 0 ||
+                  (c->refused_if_match != 0 && holds(&state->if_match_answered_until_us));
+    if (differ) {
+        c->f->forbids = ORIGIN_FORBIDS_VERSIONS;
+        stats_add(COUNTER_origin_versions_differ, 1);
+    }
+    if (differ && note(&origin->versions_differ_until_us)) {
+        log_warn_condition("origin_versions_differ", "origin=%s", name);
+    }
+    if (c->f->if_match.len > 0 && !c->omits_if_match) {
+        (void)note(&state->if_match_answered_until_us);
+    }
+    if (!differ && c->refused_if_match != 0 && note(&origin->if_match_fails_until_us)) {
         log_warn_condition("origin_if_match_fails", "origin=%s status=%u", name,
                            c->refused_if_match);
     }

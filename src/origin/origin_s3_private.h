@@ -114,7 +114,7 @@ struct origin_s3_state {
     atomic_long clock_skew_s; // origin's clock minus ours, once it has complained
     atomic_bool unpacks;      // origin_s3_unpacks()
     // origin_s3_odd.c
-    atomic_ulong head_answered_until_us;                 // monotonic
+    atomic_ulong head_answered_until_us, if_match_answered_until_us; // monotonic
     atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED]; // keys; a hash and a time; 0: none
     atomic_bool is_stopping;
 

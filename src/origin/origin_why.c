@@ -26,6 +26,9 @@ const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbid
                                           "no-store, and no header that it is S3"},
         [ORIGIN_FORBIDS_CODING] = {"content-encoding",
                                    "the origin has packed it, and sends no header of S3's"},
+        [ORIGIN_FORBIDS_VERSIONS] = {"versions",
+                                     "the origin's replicas answer with several versions of it "
+                                     "in turn"},
     };
     check(forbids < ORIGIN_FORBIDS_COUNT);
     return &rows[forbids];

@@ -88,6 +88,8 @@ enum step_result get_state_bypass(struct request *r, const char *reason);
 bool get_state_at_hand(struct get_state *g, uint64_t byte);
 // Where `byte` of this very version lies; NULL: nowhere we know.
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
+// Is all that the client wants in the window that was looked up, which is of these bytes?
+bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte);
 // A subscription covers [first_byte, run end) until its answers are all in.
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
 void get_state_release_passed(struct get_state *g); // places in front of g->pos

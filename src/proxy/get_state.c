@@ -216,6 +216,24 @@ const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
     return NULL;
 }
 
+bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte)
+{
+    uint64_t size = g->view.size_bytes;
+    bool is_bounded = g->range.kind == HTTP_RANGE_FIRST_LAST;
+    uint64_t wanted_end = is_bounded ? min_u64(g->range.last, size - 1) + 1 : size;
+    if (size > 0 && wanted_end > end_byte) {
+        return false;
+    }
+    for (uint64_t at = first_byte; size > 0 && at < wanted_end;) {
+        const struct store_place *place = get_state_place(g, at);
+        if (place == NULL) {
+            return false;
+        }
+        at = place->first_block * place->block_size_bytes + place->payload_len;
+    }
+    return true;
+}
+
 bool get_state_at_hand(struct get_state *g, uint64_t byte)
 {
     const struct subscription *run = g->runs[0];

@@ -97,6 +97,13 @@ static enum step_result answer_fits_not(struct request *r)
     return get_state_bypass(r, "answer");
 }
 
+// Replicas have answered with several versions lately: what comes in several runs might be cut.
+static bool replicas_differ(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    return !g->is_head && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
+}
+
 // The index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
@@ -106,6 +113,9 @@ static enum step_result lookup_missed(struct request *r)
     struct get_state *g = get_of(r);
     if (!g->view.found && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_SHAPE) {
         return get_state_bypass(r, "answer");
+    }
+    if (replicas_differ(r)) {
+        return get_state_bypass(r, "versions");
     }
     // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
     // current is for the home to find out (rule 31).
@@ -145,6 +155,9 @@ enum step_result serve_get_step_lookup(struct request *r)
     g->have_record = true;
     r->known = true;
     g->etag_hash = g->view.etag_hash;
+    if (replicas_differ(r) && !get_state_covers(g, first, end)) {
+        return get_state_bypass(r, "versions"); // the rest might be of another one
+    }
     g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
     return go_to(r, read_small(r) ? REQUEST_GET_FRESHNESS : REQUEST_GET_DESCRIBE);
 }

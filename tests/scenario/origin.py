@@ -164,6 +164,7 @@ class Origin:
         self.serial = 0
         self.rate = None                    # limit_rate()
         self.delay_s = 0.0                  # added before every reply head
+        self.replicas = {}                  # key: which Version (None: it is not there) answers a read, by its Entry
         self.clock_s = None                 # ahead of ours by so much, and requests are refused by it; None: they are not
         self.keep_alive = True
         self.connection_class = _Connection
@@ -751,6 +752,8 @@ class _Connection:
     def _get(self, entry, headers, faults):
         with self.origin.lock:
             version = entry.found or self.origin.buckets[entry.bucket].get(entry.key)
+            if entry.key in self.origin.replicas:
+                version = self.origin.replicas[entry.key](entry)
         if version is None:
             raise S3Error(404, "NoSuchKey", "The specified key does not exist.",
                           extra=f"<Key>{escape(entry.key)}</Key>")

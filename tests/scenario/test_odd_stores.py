@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag. Cached objects
 stay usable, nothing is cut, and no versions are mixed."""
+import itertools
 import threading
 
 import pytest
@@ -240,3 +241,60 @@ def test_without_if_match_versions_are_not_mixed(start, origin, engine):
             connection.read_reply()
     with server.client() as client:
         judge(client.get("b"), origin, "b", 0, 3 * SIZE, version=2)
+
+
+@pytest.mark.parametrize("sticks", [False, True])
+@pytest.mark.parametrize("other", ["version", "shorter", "absent"])
+def test_replicas_that_differ_cut_no_reply(start, origin, engine, other, sticks):
+    """Two replicas behind one endpoint have different versions of a key, or one has none. They take turns, by request
+    or by connection. No reply is cut or mixed where one direct GET is not, and then reads of the key pass through."""
+    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h"})
+    replicas = []
+    for size in (3 * SIZE, SIZE if other == "shorter" else 3 * SIZE):
+        origin.put("a", size)
+        replicas.append(origin.version("a"))
+    if other == "absent":
+        replicas[1] = None
+    origin.put("b", 3 * SIZE)
+    turns = itertools.count()
+
+    def answers(entry):
+        turn = next(turns)
+        return replicas[(entry.connection if sticks and turn > 0 else turn) % 2]
+    with server.client() as client:
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)     # the store takes If-Match
+        origin.replicas["a"] = answers
+        for _ in range(6):
+            reply = client.get("a")
+            if reply.status == 404 and other == "absent":
+                continue
+            number = origin.number_of("a", reply.etag.strip('"'))
+            judge(reply, origin, "a", 0, replicas[number - 1].size, version=number)
+        assert explained(server, "a") == ["versions-differ"]
+        mark = origin.mark()
+        reply = client.get("a", 100, 199)
+        assert reply.status in (206, 404) and "versions" in reply.header("cache-status")
+        assert len(origin.requests(since=mark)) == 1
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)
+    assert server.metric("forebay_origin_odd_total", kind="other-version") >= 1
+    assert server.metric("forebay_fills_uncacheable_total", why="versions") >= 1
+
+
+def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, engine):
+    """No replica has it any more: the reply is cut after four more requests, and the next reader gets the new one."""
+    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB"})
+    origin.put("a", 3 * SIZE)
+    gate = threading.Event()
+    origin.fault("a", "hold", (gate,), at=2, times=None)
+    with server.connection() as connection:
+        connection.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(2, key="a")
+        origin.overwrite("a", 3 * SIZE)
+        gate.set()
+        with pytest.raises(Truncated):
+            connection.read_reply()
+    refused = [e for e in origin.requests(key="a") if e.status == 412]
+    assert len(refused) <= 2 * (1 + 4), refused
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 3 * SIZE, version=2)
+    assert explained(server, "a") == []
