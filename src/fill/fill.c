@@ -249,6 +249,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->subscription = sub;
     a->at = sub->at;
     a->has_sent = sub->ask.has_sent;
+    fill->fetch.is_bound |= a->has_sent;
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
     a->credentials = sub->ask.key->credentials;
     a->no_pages = sub->ask.no_pages;

@@ -203,7 +203,7 @@ struct origin_fetch {
     // while the answer is on its way.
     bool get_decides;
     // A client has bytes of the version that if_match names: where the store answers with another one, or none, its
-    // other replicas are asked before the fetch fails.
+    // other replicas are asked before the fetch fails. May be set while the answer is on its way.
     bool is_bound;
     const struct origin_trace *trace; // of who caused it; NULL
 
