@@ -35,22 +35,17 @@ const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity)
     return &texts[oddity];
 }
 
-static bool holds(const atomic_ulong *until_us)
-{
-    return clock_monotonic_us() < atomic_load_explicit(until_us, memory_order_relaxed);
-}
-
 bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity)
 {
     switch (oddity) {
     case ORIGIN_REFUSES_HEAD:
-        return holds(&origin->head_refused_until_us);
+        return origin_holds(&origin->head_refused_until_us);
     case ORIGIN_HEAD_DIFFERS:
-        return holds(&origin->head_doubted_until_us);
+        return origin_holds(&origin->head_doubted_until_us);
     case ORIGIN_FAILS_IF_MATCH:
-        return holds(&origin->if_match_fails_until_us);
+        return origin_holds(&origin->if_match_fails_until_us);
     case ORIGIN_VERSIONS_DIFFER:
-        return holds(&origin->versions_differ_until_us);
+        return origin_holds(&origin->versions_differ_until_us);
     default:
         return origin_dates_move(origin);
     }

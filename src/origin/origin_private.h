@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/clock.h"
 #include "base/list.h"
 #include "origin/origin.h"
 
@@ -193,6 +194,14 @@ bool origin_answers_others(const struct origin *origin, uint64_t since_us);
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_count_error(enum err err);
 void origin_server_header_learn(struct origin *origin, struct span value);
+
+// --- origin_doubt.c, origin_s3_odd.c -------------------------------------------------------------
+
+// What was learnt of a store holds until then.
+static inline bool origin_holds(const atomic_ulong *until_us)
+{
+    return clock_monotonic_us() < atomic_load_explicit(until_us, memory_order_relaxed);
+}
 
 // --- origin_slots.c ------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@
 //       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
 //       other version is ever taken for it. The right ETag proves that the store fails its own.
 //   Another version answers, or none, although clients have bytes of the one asked for (is_bound)
-//       The same GET again, REPLICAS_MAX times, each on a connection of its own: another replica may answer it. The
-//       version asked for proves that replicas differ, because a version that was replaced does not come back. The
+//       The same GET again, each time on a connection of its own: another replica may answer it. The version asked
+//       for proves that replicas differ, because a version that was replaced does not come back. The
 //       answer then forbids to store it (ORIGIN_FORBIDS_VERSIONS), and reads of the key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
@@ -26,16 +26,13 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define REPLICAS_MAX 4u   // attempts of one call after another version answered
-#define ODD_US 600000000u // what is learnt holds for so long
+// Attempts of one call after another version answered: most objects that change do so for good.
+#define REPLICAS_MAX 2u
+#define REPLICAS_MAX_OF_ODD 8u // of a store whose replicas are known to differ
+#define ODD_US 600000000u      // what is learnt holds for so long
 // A key's entry holds its time in its lowest bits, in these units.
 #define KEY_TIME_US 10000000u
 #define KEY_TIME_MASK 0xffffull
-
-static bool holds(const atomic_ulong *until_us)
-{
-    return clock_monotonic_us() < atomic_load_explicit(until_us, memory_order_relaxed);
-}
 
 // Memory that all workers share is written only when half of the time has passed.
 static bool note(atomic_ulong *until_us)
@@ -92,7 +89,7 @@ void origin_s3_odd_prepare(struct origin_s3_call *c)
 // The origin has answered other HEADs lately.
 static bool answers_heads(const struct origin_s3_call *c)
 {
-    return holds(&origin_s3_state_of(c->call.ow)->head_answered_until_us);
+    return origin_holds(&origin_s3_state_of(c->call.ow)->head_answered_until_us);
 }
 
 static bool head_is_refused(const struct origin_s3_call *c)
@@ -128,8 +125,11 @@ static bool ask_head_otherwise(struct origin_s3_call *c)
 
 bool origin_s3_odd_ask_replica(struct origin_s3_call *c)
 {
+    struct origin *origin = c->call.ow->origin;
+    bool is_odd = origin_is_odd(origin, ORIGIN_VERSIONS_DIFFER);
+    unsigned max = is_odd ? REPLICAS_MAX_OF_ODD : REPLICAS_MAX;
     bool asks = c->f != NULL && c->f->is_bound && c->f->if_match.len > 0 &&
-                c->replicas_asked < REPLICAS_MAX && origin_retry_take(c->call.ow->origin);
+                c->replicas_asked < max && origin_retry_take(origin);
     if (asks) {
         c->replicas_asked++;
         c->omits_if_match = false;
@@ -179,7 +179,7 @@ void origin_s3_odd_learn(struct origin_s3_call *c)
         stats_add(COUNTER_origin_if_match_omitted, 1);
     }
     bool differ = c->replicas_asked > 0 ||
-                  (c->refused_if_match != 0 && holds(&state->if_match_answered_until_us));
+                  (c->refused_if_match != 0 && origin_holds(&state->if_match_answered_until_us));
     if (differ) {
         c->f->forbids = ORIGIN_FORBIDS_VERSIONS;
         stats_add(COUNTER_origin_versions_differ, 1);

@@ -268,6 +268,8 @@ void fetch_run(struct harness *h, unsigned worker, struct fetch_run *run)
     struct fetch_test t = {.h = h, .run = run};
     buf_init(&run->body, 64u << 20);
     t.f.head = run->head;
+    t.f.get_decides = run->get_decides;
+    t.f.is_bound = run->is_bound;
     t.f.has_range = run->has_range;
     t.f.first = run->first;
     t.f.last = run->last;

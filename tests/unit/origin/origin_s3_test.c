@@ -159,6 +159,85 @@ Test(origin_s3, odd_store)
     rig_end(&rig);
 }
 
+#define PART(tag)                                                                                  \
+    "HTTP/1.1 206 Partial Content\r\nETag: \"" tag "\"\r\nContent-Range: bytes 2-5/9\r\n"          \
+    "Content-Length: 4\r\n\r\n2345"
+
+// HEAD of one key is refused by a store that answers others: GET decides where the caller holds bytes. The key is
+// remembered, for such callers.
+Test(origin_s3, head_of_a_key_refused)
+{
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"e1\"\r\nContent-Length: 9\r\n\r\n"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e1\"\r\nContent-Range: bytes 0-0/9\r\n"
+                   "Content-Length: 1\r\n\r\n0"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"e1\"\r\nContent-Length: 9\r\n\r\n"},
+    };
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    struct fetch_run runs[] = {
+        {.key = "granted", .head = true},
+        {.key = "k", .head = true},
+        {.key = "k", .head = true, .get_decides = true},
+        {.key = "k", .head = true, .get_decides = true},
+        {.key = "k", .head = true},
+        {.key = "granted", .head = true, .get_decides = true},
+    };
+    static const enum err errs[] = {
+        ERR_OK, ERR_ACCESS_DENIED, ERR_OK, ERR_ACCESS_DENIED, ERR_ACCESS_DENIED, ERR_OK};
+    for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+        fetch_run(&rig.h, 0, &runs[i]);
+        cr_assert_eq(runs[i].err, errs[i], "%zu %s", i, error_name(runs[i].err));
+        fetch_run_done(&runs[i]);
+    }
+    cr_assert_eq(runs[2].size_bytes, 9);
+    cr_assert(rig_asked(&rig, 2, "HEAD /bkt/k HTTP/1.1"));
+    cr_assert(rig_asked(&rig, 3, "GET /bkt/k HTTP/1.1"));
+    cr_assert(rig_asked(&rig, 4, "GET /bkt/k HTTP/1.1"), "it is remembered");
+    cr_assert(rig_asked(&rig, 5, "HEAD /bkt/k HTTP/1.1"), "a client's own HEAD is asked as it is");
+    cr_assert(rig_asked(&rig, 6, "HEAD /bkt/granted HTTP/1.1"));
+    rig_end(&rig);
+}
+
+// Another version answers where a client has bytes of the one asked for: other connections are asked. The version
+// asked for proves that replicas differ, and then more of them are. Whoever has sent nothing hears of the change.
+Test(origin_s3, replicas_differ)
+{
+    struct server_row rows[] = {
+        {.answer = PART("e1")},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = PART("e2")},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = PART("e2")},
+        {.answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = PART("e1")},
+        {.answer = PART("e2")},
+        {.answer = PART("e2")},
+        {.answer = PART("e2")},
+        {.answer = PART("e1")},
+    };
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    struct fetch_run asks = {
+        .key = "k", .has_range = true, .first = 2, .last = 5, .if_match = "\"e1\""};
+    static const enum err errs[] = {ERR_OK, ERR_ORIGIN_CHANGED, ERR_OK, ERR_OK};
+    for (size_t i = 0; i < ARRAY_LEN(errs); i++) {
+        struct fetch_run run = asks;
+        run.is_bound = i > 1;
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, errs[i], "%zu %s", i, error_name(run.err));
+        cr_assert_eq(run.storable, i == 0 || i == 1);
+        fetch_run_done(&run);
+        cr_assert_eq(origin_is_odd(rig.h.origin, ORIGIN_VERSIONS_DIFFER), i > 1);
+    }
+    cr_assert_not(origin_is_odd(rig.h.origin, ORIGIN_FAILS_IF_MATCH));
+    rig_end(&rig);
+}
+
 // Statuses and codes become the errors they stand for, with their document; none is repeated.
 Test(origin_s3, errors)
 {
