@@ -130,13 +130,13 @@ def feed(rig, forebay, paths, count, connections, rate):
     after, later = rig.metrics(forebay), thread_figures(forebay)
     grown = {name: after.get(name, 0) - before.get(name, 0) for name in after}
     rejected = {reason: grown.get(f'forebay_cache_admission_rejected_total{{reason="{reason}"}}', 0)
-                for reason in ("space", "index-busy", "disk-busy", "error")}
+                for reason in ("no-segment", "disk-full", "index-busy", "disk-busy", "disk-degraded")}
     freed = max(watch.freed(), 1)
     own = [later[n][k] - threads[n][k] for k in (0, 1) for n in THREADS[:2] if n in later]
     read, cpu = sum(own[:len(own) // 2]), sum(own[len(own) // 2:])
     return {"rps": got["rps"], "mbps": got["bytes"] / got["us"], "freed": freed,
-            "no_segment": 100 * rejected["space"] / len(requests),
-            "behind": 100 * (sum(rejected.values()) - rejected["space"]) / len(requests),
+            "no_segment": 100 * rejected["no-segment"] / len(requests),
+            "behind": 100 * (sum(rejected.values()) - rejected["no-segment"]) / len(requests),
             "over": max(0, watch.most - SIZE), "read_kib": read / freed / 1024, "free_ms": cpu / freed / 1e6,
             "write_ms": (later["index-writer"][1] - threads["index-writer"][1]) / freed / 1e6,
             "unused": 100 * grown.get("forebay_segment_unused_bytes_total", 0) / max(1, grown.get(

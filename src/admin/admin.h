@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "stats/stats.h"
 
 #define ADMIN_CONNECTIONS_MAX 32u    // at once; more wait to be accepted, or are closed
 #define ADMIN_BODY_MAX (256u << 10)  // of a request
@@ -87,8 +88,10 @@ struct admin_options {
     admin_probe_fn alive; // heartbeat of every worker
     admin_probe_fn ready;
     admin_probe_fn started;
-    admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
-    admin_render_fn config;                       // JSON of /api/v1/config; NULL = 404
+    enum refusal (*refusal)(
+        void *ctx);          // why nothing is stored now; NULL = never known. Admin thread
+    admin_render_fn metrics; // more rows of Prometheus text; NULL = none
+    admin_render_fn config;  // JSON of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
     struct admin_lines lines;                     // of /api/v1/log; turn NULL = 404
     void *ctx;                                    // of the callbacks above actions

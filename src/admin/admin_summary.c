@@ -4,6 +4,8 @@
 //
 //   time, uptime_s, version, ready, reason   of now
 //   degraded     components of forebay_degraded that are 1, but for io_engine
+//   refusal      the word of refusals.def for why nothing is stored now; null: nothing is known that prevents it
+//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since the start
 //   counters     {row: total}; gauges are of now
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is above all
 //                bounds
@@ -90,20 +92,37 @@ static json_t *degraded_json(void)
     return json;
 }
 
+static json_t *refusals_json(void)
+{
+    json_t *json = json_array();
+    for (int why = REFUSAL_none + 1; why < REFUSAL_COUNT_; why++) {
+        const struct refusal_text *row = refusal_text((enum refusal)why);
+        json_t *one =
+            json_pack("{s:s, s:s, s:s, s:I}", "word", row->word, "text", row->text, "remedy",
+                      row->remedy, "count", (json_int_t)refusal_sum((enum refusal)why));
+        check(one != NULL && json_array_append_new(json, one) == 0);
+    }
+    return json;
+}
+
 json_t *admin_summary(const struct admin *admin)
 {
     struct buf why;
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
     bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
+    enum refusal refusal =
+        admin->options.refusal == NULL ? REFUSAL_none : admin->options.refusal(admin->options.ctx);
     json_t *json = json_pack(
-        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
-        admin_json_text(buf_span(&why)), "degraded", degraded_json(), "counters", counters_json(),
-        "histograms", histograms_json(), "requests", table_json(STATS_REQUESTS, on_second),
-        "results", table_json(STATS_RESULTS, on_second), "bypass",
-        table_json(STATS_BYPASS, on_first), "origin", table_json(STATS_ORIGIN, on_second));
+        admin_json_text(buf_span(&why)), "degraded", degraded_json(), "refusal",
+        refusal != REFUSAL_none ? refusal_text(refusal)->word : NULL, "refusals", refusals_json(),
+        "counters", counters_json(), "histograms", histograms_json(), "requests",
+        table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
+        "bypass", table_json(STATS_BYPASS, on_first), "origin",
+        table_json(STATS_ORIGIN, on_second));
     check(json != NULL);
     buf_done(&why);
     return json;

@@ -102,9 +102,11 @@ static void announce_to_people(const struct command_announcement *s,
                           ? "  (open: whoever reaches it may read)"
                           : "  (signatures are verified)");
     }
-    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s\n", summary->dir, held,
-                  capacity, reserved,
-                  summary->degraded ? "; DEGRADED, nothing is stored: see the log" : "");
+    const struct refusal_text *why =
+        summary->refusal != REFUSAL_none ? refusal_text(summary->refusal) : NULL;
+    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s%s\n", summary->dir, held,
+                  capacity, reserved, why != NULL ? "; NOTHING IS STORED: " : "",
+                  why != NULL ? why->text : "");
     (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
                   residency_text());
     (void)fprintf(stderr,

@@ -86,24 +86,26 @@ static struct verdict verdict_of_origin(enum err err)
     }
 }
 
+static struct verdict verdict_of_refusal(enum refusal why)
+{
+    const struct refusal_text *row = refusal_text(why);
+    return (struct verdict){row->word, row->text, row->remedy};
+}
+
 // The first that holds of what keeps a read from being answered from the cache.
-static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
+static struct verdict verdict_of(const struct proxy_object *o, const struct store_summary *store)
 {
     const struct proxy_rule *rule = o->rule;
     bool has_some = o->range_cached_blocks > 0;
     bool has_all = o->is_known && o->range_cached_blocks == o->range_blocks;
-    if (is_degraded) {
-        return (struct verdict){
-            "disk-degraded", "the cache directory does not work: nothing is stored",
-            "forebay doctor looks at cache.dir, and forebay status says the same"};
+    if (store->is_blind) {
+        return verdict_of_refusal(store->refusal);
     }
     if (!rule->cache) {
-        return (struct verdict){"rule", "its rule says cache: false",
-                                "change that rule, or put one in front of it"};
+        return verdict_of_refusal(REFUSAL_rule);
     }
     if (rule->max_object_size_bytes > 0 && o->size_bytes > rule->max_object_size_bytes) {
-        return (struct verdict){"too-large", "it is larger than max_object_size",
-                                "raise cache.max_object_size, or that of its rule"};
+        return verdict_of_refusal(REFUSAL_too_large);
     }
     if (o->is_known && o->is_doubted) {
         return (struct verdict){
@@ -143,26 +145,23 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
             forbids->word, forbids->text,
             "what the origin, or a balancer in front of it, adds to its answers"};
     }
-    if (o->policy != NULL && !o->policy->is_filling) {
-        return (struct verdict){"disk-full", "nothing is stored now: the disk has no room",
-                                "free space on the file system, or a lower cache.min_free"};
+    if (store->refusal != REFUSAL_none) {
+        return verdict_of_refusal(store->refusal);
     }
     const struct store_explain_run *refused = refused_piece(o->policy);
     if (refused != NULL && rule->share_percent > 0 &&
         o->policy->group_bytes >= o->policy->group_max_bytes) {
-        return (struct verdict){"not-admitted",
+        return (struct verdict){refusal_text(REFUSAL_not_admitted)->word,
                                 "the cache is full, and the objects of its rule take their share",
                                 "a larger share in its rule, or a larger cache.size"};
     }
     if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
-        return (struct verdict){
-            "not-admitted",
-            "the cache is full, and what would go for it is worth more: it has been read "
-            "more often, or more lately",
-            refused != NULL && refused->refusals_left > 0
-                ? "after refusals_left more reads soon it is stored; else a larger "
-                  "cache.size, or a higher priority in its rule"
-                : "a larger cache.size, or a higher priority in its rule"};
+        struct verdict verdict = verdict_of_refusal(REFUSAL_not_admitted);
+        if (refused != NULL && refused->refusals_left > 0) {
+            verdict.remedy = "after refusals_left more reads soon it is stored; else raise "
+                             "cache.size, or its priority in a rule";
+        }
+        return verdict;
     }
     return has_some ? (struct verdict){"partial",
                                        "a part of it has not been read, or was evicted: the origin "
@@ -202,11 +201,11 @@ static json_t *policy_json(const struct store_explain *policy)
             (json_int_t)run->refusals_left);
         check(piece != NULL && json_array_append_new(pieces, piece) == 0);
     }
-    json_t *json =
-        json_pack("{s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:o}", "stores", policy->is_filling,
-                  "keeps_up", policy->keeps_up, "learns", policy->learns, "full", policy->is_full,
-                  "silent", policy->is_silent, "group_bytes", (json_int_t)policy->group_bytes,
-                  "group_max_bytes", (json_int_t)policy->group_max_bytes, "pieces", pieces);
+    json_t *json = json_pack(
+        "{s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:o}", "stores", policy->refusal == REFUSAL_none,
+        "keeps_up", policy->keeps_up, "learns", policy->learns, "full", policy->is_full, "silent",
+        policy->is_silent, "group_bytes", (json_int_t)policy->group_bytes, "group_max_bytes",
+        (json_int_t)policy->group_max_bytes, "pieces", pieces);
     check(json != NULL);
     return json;
 }
@@ -244,7 +243,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     struct question *q = ctx;
     struct store_summary summary;
     store_summarize(q->control->store, &summary);
-    struct verdict verdict = verdict_of(o, summary.degraded);
+    struct verdict verdict = verdict_of(o, &summary);
     static const char *const checksums[] = {[PROXY_CHECKSUMS_UNKNOWN] = "unknown",
                                             [PROXY_CHECKSUMS_NONE] = "none",
                                             [PROXY_CHECKSUMS_KNOWN] = "known"};

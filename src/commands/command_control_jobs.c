@@ -136,8 +136,10 @@ static json_t *job_json(const struct job *job)
     double elapsed_s = (double)p.elapsed_us / 1e6;
     double rate = elapsed_s > 0 ? (double)p.bytes_fetched / elapsed_s : 0;
     uint64_t left = p.bytes - min_u64(p.bytes, p.bytes_done);
+    const struct refusal_text *waits = p.waits != REFUSAL_none ? refusal_text(p.waits) : NULL;
     json_t *json = json_pack(
-        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:f, s:f, "
+        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s?, s:f, "
+        "s:f, "
         "s:o, s:o}",
         "id", (int)job->id, "kind", "warm", "what", command_control_text(span_from_cstr(job->what)),
         "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
@@ -145,7 +147,8 @@ static json_t *job_json(const struct job *job)
         "objects_failed", (json_int_t)p.objects_failed, "objects_refused",
         (json_int_t)p.objects_refused, "bytes", (json_int_t)p.bytes, "bytes_done",
         (json_int_t)p.bytes_done, "bytes_fetched", (json_int_t)p.bytes_fetched, "inflight",
-        (int)p.inflight, "waits", p.waits, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
+        (int)p.inflight, "waits", waits != NULL ? waits->word : NULL, "waits_text",
+        waits != NULL ? waits->text : NULL, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
         p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
         "failures", failures_json(&p));
     check(json != NULL);
@@ -329,8 +332,12 @@ void command_control_warm(void *ctx, struct admin_call *call)
         return;
     }
     store_summarize(control->store, &summary);
-    if (summary.degraded && id == 0) { // one that has begun waits
-        admin_call_refuse(&call, 503, "the cache directory does not work: nothing would be stored");
+    if (summary.degraded && summary.refusal != REFUSAL_none &&
+        id == 0) { // one that has begun waits
+        char why[256];
+        (void)snprintf(why, sizeof(why), "%s: nothing would be stored",
+                       refusal_text(summary.refusal)->text);
+        admin_call_refuse(&call, 503, why);
         return;
     }
     struct proxy_warm_item *items = items_take(&call, uris);

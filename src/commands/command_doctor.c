@@ -88,6 +88,7 @@ int command_doctor(int argc, char **argv)
         check_configuration(&doctor, argc - (int)doctor.bucket_count, argv + doctor.bucket_count);
     if (config != NULL) {
         command_doctor_host(&doctor);
+        command_doctor_server(&doctor);
         command_doctor_use(&doctor);
         command_doctor_origin(&doctor);
     }

@@ -52,6 +52,7 @@ void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
 // --- the checks
 
 void command_doctor_host(struct doctor *doctor);   // disk, engine, limits, ports
+void command_doctor_server(struct doctor *doctor); // what a running server says of its cache
 void command_doctor_use(struct doctor *doctor);    // clients here, exposure
 void command_doctor_origin(struct doctor *doctor); // network, clock, credentials, rights
 

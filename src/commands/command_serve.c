@@ -172,6 +172,14 @@ static bool probe_alive(void *ctx, struct buf *why)
     return true;
 }
 
+static enum refusal probe_refusal(void *ctx)
+{
+    const struct serve *s = ctx;
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    return summary.refusal;
+}
+
 static bool probe_ready(void *ctx, struct buf *why)
 {
     struct serve *s = ctx;
@@ -185,7 +193,10 @@ static bool probe_ready(void *ctx, struct buf *why)
         buf_append_cstr(why, "the cache disk does not work");
         return false;
     }
-    buf_append_cstr(why, summary.degraded ? "ready, without a cache disk" : "ready");
+    buf_append_cstr(why, "ready");
+    if (summary.degraded && summary.refusal != REFUSAL_none) {
+        buf_printf(why, "; nothing is stored: %s", refusal_text(summary.refusal)->text);
+    }
     unsigned troubled = 0;
     for (unsigned i = 0; i < s->origins.origin_count; i++) {
         const struct origin *origin = s->origins.origins[i];
@@ -358,6 +369,7 @@ static int serve_build_admin(struct serve *s)
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
         .alive = probe_alive,
         .ready = probe_ready,
+        .refusal = probe_refusal,
         .started = probe_started,
         .metrics = render_metrics,
         .config = show_config,

@@ -22,6 +22,23 @@ static uint64_t sum_of(const json_t *object)
     return sum;
 }
 
+// {word: count} of the rows of refusals.def that were met since the start.
+static json_t *unstored_of(const json_t *summary)
+{
+    json_t *json = json_object();
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(summary, "refusals"), i, row)
+    {
+        uint64_t count = command_client_u64(row, "count");
+        if (count > 0) {
+            check(json_object_set_new(json, command_client_text(row, "word"),
+                                      json_integer((json_int_t)count)) == 0);
+        }
+    }
+    return json;
+}
+
 static double share(uint64_t part, uint64_t whole)
 {
     return whole > 0 ? (double)part / (double)whole : 0;
@@ -38,12 +55,14 @@ static json_t *figures_of(const json_t *summary)
                     command_client_u64(results, "revalidated") +
                     command_client_u64(results, "stale");
     json_t *json = json_pack(
-        "{s:s, s:f, s:b, s:s, s:O?, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "{s:s, s:f, s:b, s:s, s:O?, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, "
         "s:I, s:I, s:I, s:I}",
         "version", command_client_text(summary, "version"), "uptime_s",
         command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
         "reason", command_client_text(summary, "reason"), "degraded",
-        json_object_get(summary, "degraded"), "byte_hit_ratio", share(memory + disk, served),
+        json_object_get(summary, "degraded"), "refusal", json_object_get(summary, "refusal"),
+        "unstored", unstored_of(summary), "byte_hit_ratio", share(memory + disk, served),
         "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes", (json_int_t)used,
         "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes", (json_int_t)(used - held),
         "cache_capacity_bytes", (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
@@ -80,6 +99,28 @@ static const char *meaning_of(const char *component)
     return "see the server log";
 }
 
+// What is not stored now, and what was not since the start.
+static void print_refusals(const json_t *f)
+{
+    const char *now = command_client_text(f, "refusal");
+    enum refusal why = refusal_of_word(now);
+    const char *word;
+    json_t *count, *counts = json_object_get(f, "unstored");
+    unsigned shown = 0;
+    if (now[0] != '\0') { // a newer server may have other words
+        const struct refusal_text *row = why != REFUSAL_none ? refusal_text(why) : NULL;
+        printf("  stores   nothing now: %s%s%s%s%s\n", now, row != NULL ? ": " : "",
+               row != NULL ? row->text : "", row != NULL ? "; " : "",
+               row != NULL ? row->remedy : "");
+    }
+    json_object_foreach(counts, word, count)
+    {
+        printf("%s%s %lld", shown++ == 0 ? "  unstored " : ", ", word,
+               (long long)json_integer_value(count));
+    }
+    printf("%s", shown > 0 ? " since the start\n" : "");
+}
+
 static void print_screen(const struct command_client *client, const json_t *f)
 {
     char a[COMMANDS_BYTES_MAX], b[COMMANDS_BYTES_MAX], c[COMMANDS_BYTES_MAX];
@@ -107,6 +148,7 @@ static void print_screen(const struct command_client *client, const json_t *f)
     printf("  now      %llu requests, %llu fills\n",
            (unsigned long long)command_client_u64(f, "requests_inflight"),
            (unsigned long long)command_client_u64(f, "fills_inflight"));
+    print_refusals(f);
     for (size_t i = 0; i < json_array_size(degraded); i++) {
         const char *name = json_string_value(json_array_get(degraded, i));
         printf("  DEGRADED %s: %s\n", name, meaning_of(name));

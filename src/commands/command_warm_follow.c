@@ -22,22 +22,6 @@ static double share_of(const json_t *job)
                          : 1;
 }
 
-// What a job waits for before it asks for more; the page has the same words. "": it does not wait.
-static const char *words_of_wait(const json_t *job)
-{
-    static const char *const words[][2] = {{"disk-busy", "the disk is behind"},
-                                           {"index-busy", "the index is behind"},
-                                           {"disk-full", "the disk has no room"},
-                                           {"disk-degraded", "the disk does not work"},
-                                           {"memory", "memory is short"}};
-    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        if (strcmp(command_client_text(job, "waits"), words[i][0]) == 0) {
-            return words[i][1];
-        }
-    }
-    return "";
-}
-
 static double share(uint64_t done, uint64_t all)
 {
     return all > 0 ? (double)done / (double)all : 1;
@@ -54,7 +38,7 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
     char done[COMMANDS_BYTES_MAX], all[COMMANDS_BYTES_MAX], rate[COMMANDS_BYTES_MAX];
     char eta[COMMANDS_BYTES_MAX] = "";
-    const char *waits = words_of_wait(job);
+    const char *waits = command_client_text(job, "waits_text"); // "": it does not wait
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(

@@ -169,9 +169,6 @@ void subscription_refuse_pages(struct subscription *subscription);
 // Nobody is interested any more: everything is given back, now or when the last answer has come. The
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);
-// Why the store did not take a run, as in `unstored_why`: of what its beginning or its writing came to, not
-// ERR_OK. Any thread.
-const char *fill_store_refusal(enum err err);
 
 // Shall a hit have the key's home learn the checksums of `object`, for later readers? True: the caller asks the home
 // now, by an ask `with_checksums` that does not insist. Until that is answered other hits of the version get false.

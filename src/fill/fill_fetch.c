@@ -222,34 +222,25 @@ static void fill_announce(struct fill *fill)
     }
 }
 
-// Why it must not be stored, in a word; NULL: it may.
+// Why it must not be stored, in a word; NULL: it may. Counts that, so call it once for each run.
 static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f)
 {
     const struct object_limits *limits = &fill->key->limits;
     bool too_large = limits->max_object_size_bytes != 0 &&
                      fill->object->size_bytes > limits->max_object_size_bytes;
-    return !limits->cache                         ? "rule"
-           : too_large                            ? "too-large"
-           : f->forbids != ORIGIN_FORBIDS_NOTHING ? origin_forbids_text(f->forbids)->word
-           : f->too_young                         ? "too-young"
-           : fill->doomed                         ? "overwritten"
-                                                  : NULL;
-}
-
-const char *fill_store_refusal(enum err err)
-{
-    switch (err) {
-    case ERR_NOT_ADMITTED:
-        return "not-admitted";
-    case ERR_DISK_BUSY:
-        return "disk-busy";
-    case ERR_DISK_FULL:
-        return "disk-full";
-    case ERR_LIMIT:
-        return "too-large";
-    default:
-        return "disk-degraded";
+    if (limits->cache && !too_large && f->forbids != ORIGIN_FORBIDS_NOTHING) {
+        return origin_forbids_text(f->forbids)->word;
     }
+    enum refusal why = !limits->cache ? REFUSAL_rule
+                       : too_large    ? REFUSAL_too_large
+                       : f->too_young ? REFUSAL_too_young
+                       : fill->doomed ? REFUSAL_overwritten
+                                      : REFUSAL_none;
+    if (why == REFUSAL_none) {
+        return NULL;
+    }
+    refusal_count(why);
+    return refusal_text(why)->word;
 }
 
 static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
@@ -273,7 +264,8 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {
-        fill->unstored_why = fill_store_refusal(err);
+        fill->unstored_why =
+            refusal_text(refusal_of_error(err))->word; // which the store has counted
     }
 }
 

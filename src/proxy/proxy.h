@@ -15,6 +15,7 @@
 #include "loop/loop.h"
 #include "origin/origin.h"
 #include "s3/s3.h"
+#include "stats/stats.h"
 #include "store/store.h"
 
 enum proxy_freshness { PROXY_FRESHNESS_TTL, PROXY_FRESHNESS_IMMUTABLE, PROXY_FRESHNESS_STRICT };
@@ -261,7 +262,7 @@ struct proxy_warm_progress {
     uint64_t objects_refused;          // could not be kept
     uint64_t bytes_fetched;            // by this job
     unsigned inflight;                 // requests
-    const char *waits; // what for, in a word, before it asks for more; NULL: it does not
+    enum refusal waits;                // why it asks for nothing now
     uint64_t elapsed_us;
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // live as long as the job

@@ -642,13 +642,13 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
-// Nor is what comes behind it stored, so nobody would find it: only the policy chooses piece by piece, and a disk
-// that is behind is so for a while.
+// Is the rest of the object not stored either, so that nobody would find it? The policy decides piece by piece, and
+// the disk and the index are behind for a while only.
 static bool is_unfit(const struct subscription *run)
 {
-    const char *why = run->unstored_why;
-    return why != NULL && !span_equal_cstr(SPAN("not-admitted"), why) &&
-           !span_equal_cstr(SPAN("disk-busy"), why);
+    enum refusal why = refusal_of_word(run->unstored_why);
+    return run->unstored_why != NULL && why != REFUSAL_not_admitted && why != REFUSAL_disk_busy &&
+           why != REFUSAL_index_busy && why != REFUSAL_index_full;
 }
 
 static void track_note(struct readahead_track *t, struct request *r)

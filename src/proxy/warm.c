@@ -19,7 +19,8 @@
 
 #include "base/clock.h"
 
-#define STEPS_MAX 64u // of objects in one turn
+#define YOUNG_WAIT_MS 2100u // an origin's file is young for two seconds
+#define STEPS_MAX 64u       // of objects in one turn
 #define FAILURE_MAX_BYTES 1536u
 
 // --- life ----------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ static void job_end(struct proxy_warm *job)
     worker_task_cancel(&job->task);
     stats_sub(COUNTER_warm_jobs, 1);
     atomic_store(&p->is_counted, true);
-    atomic_store(&p->waits, NULL);
+    atomic_store(&p->waits, REFUSAL_none);
     atomic_store(&p->ended_us, clock_monotonic_us());
     atomic_store(&p->state, job->is_cancelled ? PROXY_WARM_CANCELLED : PROXY_WARM_DONE);
     log_info("warm_done", "cancelled=%d objects=%llu failed=%llu refused=%llu fetched_bytes=%llu",
@@ -309,13 +310,14 @@ static void job_drop(struct proxy_warm *job)
 // It is over; or waits, and is tried again.
 static void object_over(struct warm_object *o)
 {
-    const struct warm_refusal *later = o->err == ERR_OK && !o->is_refused ? o->later : NULL;
-    if (later != NULL && warm_pace_keep(o->job, o, later->wait_ms)) {
+    enum refusal later = o->err == ERR_OK && !o->is_refused ? o->later : REFUSAL_none;
+    unsigned wait_ms = later == REFUSAL_too_young ? YOUNG_WAIT_MS : 0;
+    if (later != REFUSAL_none && warm_pace_keep(o->job, o, wait_ms)) {
         return;
     }
-    if (later != NULL) {
+    if (later != REFUSAL_none) {
         o->is_refused = true;
-        o->why = later->text;
+        o->why = refusal_text(later)->text;
     }
     object_end(o);
 }
@@ -466,7 +468,7 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .objects_refused = atomic_load(&p->objects_refused),
         .bytes_fetched = atomic_load(&p->bytes_fetched),
         .inflight = atomic_load(&p->inflight),
-        .waits = atomic_load(&p->waits),
+        .waits = (enum refusal)atomic_load(&p->waits),
         .elapsed_us = (ended_us != 0 ? ended_us : clock_monotonic_us()) - atomic_load(&p->began_us),
         .failure_count = atomic_load(&p->failure_count)};
     for (unsigned i = 0; i < ret_progress->failure_count; i++) {

@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOWS_MAX 16u     // looked up in one step
-#define YOUNG_WAIT_MS 2100u // an origin's file is young for two seconds
+#define WINDOWS_MAX 16u // looked up in one step
 
 struct warm_run_node {
     struct list_node node;
@@ -139,36 +138,20 @@ static void changed(struct warm_object *o)
 
 // --- runs ----------------------------------------------------------------------------------------
 
-// In words, and whether it passes by itself. What is not here does not.
-static const struct warm_refusal refusals[] = {
-    {"disk-busy", "the disk is behind with what it was given", true, 0},
-    {"index-busy", "the index is behind with what it was given", true, 0},
-    {"disk-full", "the disk has no room", true, 0},
-    {"disk-degraded", "the disk does not take what is written", true, 0},
-    {"too-young", "it has changed within the last two seconds", true, YOUNG_WAIT_MS},
-    {"overwritten", "it was overwritten meanwhile", true, 0},
-    {"too-large", "it is larger than max_object_size", false, 0},
-    {"not-admitted", "the cache is full and keeps what is read more often", false, 0},
-    {"rule", "its rule says cache: false", false, 0},
-    {"weak-etag", "the origin gives it no strong ETag", false, 0},
-    {"framing", "the origin sends it in chunks, or with headers that are not strictly HTTP", false,
-     0},
-    {"vary", "the origin's header Vary forbids it", false, 0},
-    {"customer-key", "it is encrypted with a key of its client (SSE-C)", false, 0},
-    {"set-cookie", "the origin sends Set-Cookie, and no header of S3's", false, 0},
-    {"cache-control", "the origin's header Cache-Control forbids it", false, 0},
-    {"content-encoding", "the origin has packed it, and sends no header of S3's", false, 0},
-};
-
-static const struct warm_refusal *refusal_of(const char *word)
+// What a word says, of refusals.def or of what an origin forbids.
+static const char *text_of(const char *word)
 {
-    static const struct warm_refusal other = {"", "not stored", false, 0};
-    for (unsigned i = 0; i < ARRAY_LEN(refusals); i++) {
-        if (word != NULL && strcmp(refusals[i].word, word) == 0) {
-            return &refusals[i];
+    enum refusal why = refusal_of_word(word);
+    if (why != REFUSAL_none) {
+        return refusal_text(why)->text;
+    }
+    for (int i = ORIGIN_FORBIDS_NOTHING + 1; word != NULL && i < ORIGIN_FORBIDS_COUNT; i++) {
+        const struct origin_forbids_text *row = origin_forbids_text((enum origin_forbids)i);
+        if (strcmp(row->word, word) == 0) {
+            return row->text;
         }
     }
-    return &other;
+    return "not stored";
 }
 
 static void run_end(struct warm_run *run)
@@ -183,20 +166,21 @@ static void run_end(struct warm_run *run)
 }
 
 // It is not stored. What else is out of the object may be, if that passes.
-static void run_refused(struct warm_run *run, const struct warm_refusal *refusal)
+static void run_refused(struct warm_run *run, const char *word)
 {
     struct warm_object *o = run->object;
     uint64_t asked_us = run->asked_us;
-    if (!refusal->passes) {
+    enum refusal why = refusal_of_word(word);
+    if (why == REFUSAL_none || !refusal_text(why)->passes) {
         o->is_refused = true;
-        o->why = refusal->text;
+        o->why = text_of(word);
         warm_object_leave(o);
         return;
     }
     run_end(run);
-    o->later = refusal;
-    if (refusal->wait_ms == 0) {
-        warm_pace_refused(o->job, asked_us, refusal->word);
+    o->later = why;
+    if (why != REFUSAL_too_young) { // that is no state of the store
+        warm_pace_refused(o->job, asked_us, why);
     }
 }
 
@@ -214,7 +198,7 @@ static void on_run_ended(struct warm_run *run)
     enum err err = sub->err;
     bool is_ours = !sub->joined && !sub->whole;
     if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
-        run_refused(run, refusal_of(fill_store_refusal(err)));
+        run_refused(run, refusal_text(refusal_of_error(err))->word);
         return;
     }
     run_end(run);
@@ -251,7 +235,8 @@ static void on_run(void *ctx, struct subscription *sub)
     if (sub->state == SUBSCRIPTION_ENDED) {
         on_run_ended(run);
     } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
-        run_refused(run, refusal_of(sub->weak ? "weak-etag" : sub->unstored_why));
+        run_refused(run,
+                    sub->weak ? origin_forbids_text(ORIGIN_FORBIDS_ETAG)->word : sub->unstored_why);
     }
     changed(o);
 }
@@ -441,18 +426,18 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         }
     }
     if (!o->rule->cache) {
-        return refuse(o, refusal_of("rule")->text);
+        return refuse(o, refusal_text(REFUSAL_rule)->text);
     }
     uint64_t size = o->has_size ? o->size_bytes : o->listed_size;
     if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
-        return refuse(o, refusal_of("too-large")->text);
+        return refuse(o, refusal_text(REFUSAL_too_large)->text);
     }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
                           o->key->limits.group)) {
-        return refuse(o, refusal_of("not-admitted")->text);
+        return refuse(o, refusal_text(REFUSAL_not_admitted)->text);
     }
-    if (o->job->pace.refuses != NULL) {
-        return refuse(o, refusal_of(o->job->pace.refuses)->text);
+    if (o->job->pace.refuses != REFUSAL_none) {
+        return refuse(o, refusal_text(o->job->pace.refuses)->text);
     }
     return ask_run(o, next);
 }
@@ -476,7 +461,7 @@ static enum warm_step learn_checksums(struct warm_object *o)
     static _Thread_local struct store_view view;
     struct proxy_worker *pw = o->job->pw;
     enum warm_step step = WARM_OVER;
-    bool is_done = o->err == ERR_OK && !o->is_refused && o->later == NULL;
+    bool is_done = o->err == ERR_OK && !o->is_refused && o->later == REFUSAL_none;
     if (!is_done || o->are_sums_known || !origin_capabilities(o->key->origin)->has_checksums) {
         return WARM_OVER;
     }
@@ -515,7 +500,7 @@ static void begin_again(struct warm_object *o)
     object_key_unref(key);
     live_unref(live);
     forget(o);
-    o->later = NULL;
+    o->later = REFUSAL_none;
     o->is_due = false;
 }
 
@@ -530,7 +515,7 @@ enum warm_step warm_object_step(struct warm_object *o)
         if (o->reading || o->check != NULL) {
             return WARM_WAITS;
         }
-        bool is_over = o->err != ERR_OK || o->is_refused || o->later != NULL ||
+        bool is_over = o->err != ERR_OK || o->is_refused || o->later != REFUSAL_none ||
                        (o->is_looked_for && o->has_size && o->at >= end_of(o));
         if (o->run_count > 0 && (is_over || o->object == NULL)) {
             return WARM_WAITS;

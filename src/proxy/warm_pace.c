@@ -46,34 +46,34 @@ static void note_stuck(struct proxy_warm *job, uint64_t now_us)
     pace->is_hopeless |= now_us - pace->stuck_us >= STUCK_MAX_US;
 }
 
-static uint64_t wait_ms_of(struct proxy_warm *job, const char **ret_why)
+static uint64_t wait_ms_of(struct proxy_warm *job, enum refusal *ret_why)
 {
     struct warm_pace *pace = &job->pace;
     uint64_t now_us = worker_now_us(job->pw->worker);
-    *ret_why = NULL;
+    *ret_why = REFUSAL_none;
     if (pace->due_us > now_us) {
         pace->stuck_us = 0; // nobody tries
         return (pace->due_us - now_us) / 1000 + 1;
     }
-    const char *why = store_waits_for(job->pw->worker, job->proxy->store,
-                                      atomic_load(&job->proxy->warm_room.runs));
-    if (why == NULL && pace->held_until_us > now_us) {
+    enum refusal why = store_waits_for(job->pw->worker, job->proxy->store,
+                                       atomic_load(&job->proxy->warm_room.runs));
+    if (why == REFUSAL_none && pace->held_until_us > now_us) {
         why = pace->held_why;
     }
-    if (why != NULL) {
+    if (why != REFUSAL_none) {
         note_stuck(job, now_us);
     }
-    pace->refuses = why != NULL && pace->is_hopeless ? why : NULL;
-    bool is_short = pace->refuses == NULL && chunk_budget_is_short();
-    *ret_why = why != NULL ? why : is_short ? "memory" : NULL;
-    return (why != NULL && pace->refuses == NULL) || is_short ? PAUSE_MS : 0;
+    pace->refuses = pace->is_hopeless ? why : REFUSAL_none;
+    bool is_short = pace->refuses == REFUSAL_none && chunk_budget_is_short();
+    *ret_why = why == REFUSAL_none && is_short ? REFUSAL_memory : why;
+    return (why != REFUSAL_none && pace->refuses == REFUSAL_none) || is_short ? PAUSE_MS : 0;
 }
 
 uint64_t warm_pace_wait_ms(struct proxy_warm *job)
 {
-    const char *why;
+    enum refusal why;
     uint64_t wait_ms = wait_ms_of(job, &why);
-    atomic_store(&job->published.waits, wait_ms > 0 ? why : NULL);
+    atomic_store(&job->published.waits, wait_ms > 0 ? why : REFUSAL_none);
     return wait_ms;
 }
 
@@ -105,10 +105,10 @@ void warm_pace_stored(struct proxy_warm *job)
     pace->backoff_ms = 0;
     pace->stuck_us = pace->held_until_us = 0;
     pace->is_hopeless = false;
-    pace->refuses = NULL;
+    pace->refuses = REFUSAL_none;
 }
 
-void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, const char *why)
+void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why)
 {
     struct warm_pace *pace = &job->pace;
     uint64_t now_us = worker_now_us(job->pw->worker);

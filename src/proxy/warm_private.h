@@ -35,7 +35,7 @@ struct warm_published {
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_refused, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
-    _Atomic(const char *) waits;             // for what, in a word; NULL: it does not
+    atomic_int waits;                        // enum refusal: why it asks for nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // below failure_count: immutable
 };
 
@@ -43,13 +43,13 @@ struct warm_pace {
     unsigned limit;         // runs at once; at most the job's concurrency
     uint64_t due_us;        // nothing is asked for before: its rate
     uint64_t held_until_us; // nor before: the store has refused
-    const char *held_why;
+    enum refusal held_why;
     uint64_t shrunk_us; // when
     unsigned backoff_ms;
     uint64_t stuck_us;     // since when the store takes nothing; 0: it does
     uint64_t stored;       // by anybody, then
     bool is_hopeless;      // it has been so for too long
-    const char *refuses;   // and is so now, in a word: objects are refused unasked for
+    enum refusal refuses;  // why objects are refused now without asking the origin
     uint64_t later_due_us; // of the first one of proxy_warm.later
 };
 
@@ -77,13 +77,6 @@ struct proxy_warm {
     bool is_closed, is_cancelled, is_over;
 };
 
-// Why something is not stored: in words, and whether that passes, when.
-struct warm_refusal {
-    const char *word, *text;
-    bool passes;
-    unsigned wait_ms; // at least, then
-};
-
 struct warm_run {
     struct warm_object *object;
     uint64_t asked_us;
@@ -109,10 +102,10 @@ struct warm_object {
     bool is_confirmed;  // by the origin, for this job
     bool is_looked_for; // or asked for: an empty one is whole before anything of it is
     bool has_fetched, is_refused;
-    const struct warm_refusal *later; // why it waits, to be told in the end; NULL: it does not
-    unsigned tries;                   // more
-    uint64_t due_us;                  // of the next one
-    bool is_due;                      // that has come: from its beginning, by the rules of now
+    enum refusal later; // why it is tried again, and the reason given if that does not help
+    unsigned tries;     // more
+    uint64_t due_us;    // of the next one
+    bool is_due;        // that has come: from its beginning, by the rules of now
     enum err err;
     const char *why; // in words, where err does not say it
     unsigned restarts;
@@ -150,7 +143,7 @@ static inline bool warm_pace_is_full(const struct proxy_warm *job)
 void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run
 void warm_pace_ended(struct proxy_warm *job);                 // whatever became of it
 void warm_pace_stored(struct proxy_warm *job);                // a run that the job has fetched
-void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, const char *why);
+void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
 // It is tried again, in WAIT_MS at least. False: not any more.
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
 // Those whose time has come are ready. In how many ms the next one is; 0: none waits.

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/bytes.h"
+#include "base/error.h"
 
 enum counter {
 #define COUNTER(name, metric, labels, help) COUNTER_##name,
@@ -30,6 +31,17 @@ enum histogram {
 #undef GAUGE
 #undef HISTOGRAM
     HISTOGRAM_COUNT_
+};
+
+// Why something is not stored: refusals.def is the one table.
+enum refusal {
+    REFUSAL_none,
+#define REFUSAL(name, err, word, passes, text, remedy) REFUSAL_##name,
+#define REFUSAL_STATE(name, word, text, remedy) REFUSAL_##name,
+#include "stats/refusals.def"
+#undef REFUSAL
+#undef REFUSAL_STATE
+    REFUSAL_COUNT_
 };
 
 #define HISTOGRAM_BUCKETS                                                                          \
@@ -86,6 +98,23 @@ void stats_count_request(const char *op, unsigned status);
 void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
 void stats_count_origin(const char *op, unsigned status);
+
+// --- refusal.c: why something is not stored; pure but for the counting -----------------------------
+
+struct refusal_text {
+    const char *word, *text, *remedy;
+    bool passes; // by itself
+};
+// Not of REFUSAL_none.
+const struct refusal_text *refusal_text(enum refusal why);
+// The row of an error that the store reports; disk_degraded for an error without a row.
+enum refusal refusal_of_error(enum err err);
+// REFUSAL_none: the table has no such word (origins have others), or `word` is NULL.
+enum refusal refusal_of_word(const char *word);
+// Counts a fill that is not stored. Not of a REFUSAL_STATE.
+void refusal_count(enum refusal why);
+// Fills not stored for this reason since the start; 0 of a REFUSAL_STATE. Any thread.
+uint64_t refusal_sum(enum refusal why);
 
 // --- The table, for whoever shows its numbers in another form; any thread -------------------------
 

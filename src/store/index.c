@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
@@ -242,9 +243,10 @@ static enum err index_error(int rc)
     case EROFS:
     case EACCES:
     case EPERM:
+        return ERR_IO;
     case EMFILE:
     case ENFILE:
-        return ERR_IO;
+        return ERR_DESCRIPTORS;
     default:
         return ERR_CORRUPT;
     }
@@ -453,6 +455,12 @@ bool index_has_room(const struct index *index, uint64_t bytes)
     uint64_t ceiling = atomic_load(&index->store->ceiling_bytes);
     return bytes <= have ||
            (used <= ceiling && align_up_u64(bytes, GROW_ALIGN) - have <= ceiling - used);
+}
+
+bool index_is_full(const struct index *index)
+{
+    uint64_t until_us = atomic_load_explicit(&index->full_until_us, memory_order_relaxed);
+    return until_us != 0 && clock_monotonic_us() < until_us;
 }
 
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)

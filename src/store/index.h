@@ -58,6 +58,7 @@ struct index {
     uint64_t step_bytes;              // the file grows by this
     _Atomic uint64_t allocated_bytes; // of data.mdb; counted in store.used_bytes
     bool is_short; // cache.size, not the disk, had no room for the last growth; the index writer's
+    _Atomic uint64_t full_until_us; // monotonic; see index_is_full()
     atomic_ulong objects, blocks;
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
@@ -80,6 +81,8 @@ void index_done(struct index *index);
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
 // Takes the environment away from the readers and closes it.
 void index_close(struct index *index);
+// Did the index lately drop a batch because cache.size has no room for it? Any thread.
+bool index_is_full(const struct index *index);
 // Removes everything in the folder index/.
 void index_remove_files(int index_fd);
 // What the index holds, for store_summarize() and the metrics. Before threads, on the index writer

@@ -4,8 +4,8 @@
 // puts wait in the writer's queue then; when that is full, runs are refused as index-busy.
 //
 // Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch is dropped: its puts are
-// misses, its deletes are owed. No batch waits again until a transaction has found room. The disk has not failed,
-// so filling stays on.
+// misses, its deletes are owed. No batch waits again until a transaction has found room. Runs that begin within a
+// second are refused as index-full. The disk has not failed, so filling stays on.
 #include "store/index_room.h"
 
 #include <time.h>
@@ -47,9 +47,10 @@ enum err index_room_begin(struct index_writer *writer, const struct index_batch 
     return err;
 }
 
-void index_room_none(const struct store *store)
+void index_room_none(struct store *store)
 {
     stats_add(COUNTER_index_full, 1);
+    atomic_store(&store->index.full_until_us, clock_monotonic_us() + INDEX_AGAIN_MS * 1000ull);
     log_warn_condition("index_full",
                        "index_bytes=%llu used_bytes=%llu capacity_bytes=%llu remedy=%s",
                        (unsigned long long)atomic_load(&store->index.allocated_bytes),

@@ -14,7 +14,7 @@ struct index_writer;
 // it, waits for a segment to be evicted. ERR_DISK_FULL with index.is_short: there is none that can go.
 enum err index_room_begin(struct index_writer *writer, const struct index_batch *batch,
                           struct index_txn *t, int *ret_rc);
-// Tells and counts that a batch was dropped for want of room.
-void index_room_none(const struct store *store);
+// Logs and counts that a batch was dropped for want of room. index_is_full() for a while.
+void index_room_none(struct store *store);
 
 #endif

@@ -12,7 +12,7 @@ enum err index_sync_segment(struct store *store, struct segment *segment)
     int fd;
     int failed = store_fault_strike(STORE_FAULT_SYNC);
     enum err err = segment_borrow_wait(segment, &fd);
-    if (err == ERR_UNREADABLE) {
+    if (err == ERR_UNREADABLE || err == ERR_DESCRIPTORS) {
         return err;
     }
     if (failed == 0 && (err != ERR_OK || disk_io_sync_blocking(fd) != 0)) {

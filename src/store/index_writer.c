@@ -299,7 +299,10 @@ static void writer_drop_index(struct index_writer *writer)
     }
     enum err err = index_open(&store->index, 0, false);
     if (err != ERR_OK) {
-        store_filling_off(store, "index", ENOSPC);
+        store_filling_off(store, "index",
+                          err == ERR_DISK_FULL     ? ENOSPC
+                          : err == ERR_DESCRIPTORS ? EMFILE
+                                                   : EIO);
     }
 }
 
@@ -362,6 +365,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
                                                              : ERR_IO;
     }
     if (err == ERR_OK) {
+        atomic_store(&store->index.full_until_us, 0);
         *ret_all = index_batch_committed(changes);
         stats_add(COUNTER_index_batches_cut, !*ret_all);
     }

@@ -472,7 +472,7 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     ret_reservation->slot = slot;
-    return fits ? ERR_OK : ERR_DISK_FULL;
+    return fits ? ERR_OK : ERR_NO_SEGMENT;
 }
 
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,

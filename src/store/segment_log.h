@@ -97,6 +97,7 @@ struct segment_log {
     atomic_uint room;           // spare segments; a hint for those without the lock
     atomic_bool examined; // what was there at the start has been looked at: eviction may begin
     atomic_bool no_room;  // nothing spare, nothing that could be freed
+    atomic_int make_err;  // why the last segment could not be made; ERR_OK: it could
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake, free_wake; // of the supply thread, of the freeing one
@@ -164,7 +165,7 @@ struct segment_reservation {
     uint64_t salt;
 };
 // Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept apart.
-// ERR_DISK_FULL: none now (wakes the supply thread); ERR_LIMIT: never.
+// ERR_NO_SEGMENT: none now (wakes the supply thread); ERR_LIMIT: never.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;

@@ -247,12 +247,14 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
     if (fd == -ENOENT || fd == -ELOOP) {
         return ERR_IO; // somebody removed it
     }
+    bool is_short = fd == -EMFILE || fd == -ENFILE || fd == -EAGAIN;
+    enum err err = is_short ? ERR_DESCRIPTORS : ERR_UNREADABLE;
     stats_add(COUNTER_segment_open_failures, 1);
-    atomic_store(&pool->short_until_us, clock_monotonic_us() + SHORT_US);
+    segment_pool_fall_short(pool, err);
     log_warn_condition("segment_not_opened", "number=%u errno=%d error=%s",
                        atomic_load(&segment->number), -fd,
                        log_quote(span_from_cstr(strerrordesc_np(-fd))));
-    return ERR_UNREADABLE;
+    return err;
 }
 
 enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
@@ -260,10 +262,18 @@ enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
     return borrow(segment, true, ret_fd);
 }
 
-bool segment_pool_is_short(const struct segment_pool *pool)
+void segment_pool_fall_short(struct segment_pool *pool, enum err err)
+{
+    atomic_store(&pool->short_err, (int)err);
+    atomic_store(&pool->short_until_us, clock_monotonic_us() + SHORT_US);
+}
+
+enum err segment_pool_shortage(const struct segment_pool *pool)
 {
     uint64_t until_us = atomic_load_explicit(&pool->short_until_us, memory_order_relaxed);
-    return until_us != 0 && clock_monotonic_us() < until_us;
+    return until_us != 0 && clock_monotonic_us() < until_us
+               ? (enum err)atomic_load_explicit(&pool->short_err, memory_order_relaxed)
+               : ERR_OK;
 }
 
 // --- for workers
@@ -314,7 +324,8 @@ static void *pool_main(void *ctx)
     thread_begin("store-opener", THREAD_HELPS);
     struct segment_opening *opening;
     while ((opening = pool_next(pool)) != NULL) {
-        opening->err = borrow(opening->segment, !segment_pool_is_short(pool), &opening->fd);
+        opening->err =
+            borrow(opening->segment, segment_pool_shortage(pool) == ERR_OK, &opening->fd);
         mailbox_send_from_any_thread(opening->worker, &opening->message);
     }
     return NULL;

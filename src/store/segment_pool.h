@@ -23,6 +23,7 @@ struct segment_pool {
     pthread_t thread;
     bool runs;
     _Atomic uint64_t short_until_us; // monotonic; nothing is stored until then
+    atomic_int short_err;            // why
     atomic_uint waiting;             // threads that wait for a descriptor to come back
     struct {
         pthread_mutex_t lock; // held over open(2); never taken by a worker
@@ -47,15 +48,18 @@ void segment_pool_done(struct segment_pool *pool);
 // Closes one that nobody uses, because the process has no descriptor left; false: there is none. Not
 // on a worker.
 bool segment_pool_yield(struct segment_pool *pool);
-// Did a segment lately stay closed for want of a descriptor? Any thread.
-bool segment_pool_is_short(const struct segment_pool *pool);
+// Nothing is stored for a second, because a segment could not be opened or made: ERR_DESCRIPTORS if the process has no
+// descriptor left, else ERR_UNREADABLE. Any thread.
+void segment_pool_fall_short(struct segment_pool *pool, enum err err);
+// That error within the second, ERR_OK otherwise. Any thread.
+enum err segment_pool_shortage(const struct segment_pool *pool);
 
 // The calls below want a pinned segment.
 
 // Its descriptor, in use until segment_return(); -1: not open. Any thread, never waits.
 int segment_borrow(struct segment *segment);
 void segment_return(struct segment *segment);
-// The same, opened if need be. ERR_UNREADABLE: not now, and no reason to think ill of what is in it;
+// The same, opened if need be. ERR_DESCRIPTORS, ERR_UNREADABLE: not now, and no reason to think ill of what is in it;
 // ERR_IO: there is no such file. Not on a worker.
 enum err segment_borrow_wait(struct segment *segment, int *ret_fd) MUST_USE;
 // The same for a worker: done() runs on it, exactly once, later. With ERR_OK the segment is borrowed.

@@ -125,6 +125,27 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
     return 0;
 }
 
+// Can it make a segment now, as far as disk and descriptors go?
+static bool supply_works(const struct segment_log *log)
+{
+    return store_is_filling(log->store) && segment_pool_shortage(&log->pool) == ERR_OK;
+}
+
+// Forebay could not make a segment, for which it had reserved the space.
+static void supply_failed(struct segment_log *log, int errno_value)
+{
+    struct store *store = log->store;
+    store_space_give(store, log->segment_cost_bytes);
+    if (errno_value == ENOSPC || errno_value == EDQUOT) {
+        atomic_store(&log->make_err, ERR_DISK_FULL);
+        disk_room_refused(store);
+    } else {
+        bool is_short = errno_value == EMFILE || errno_value == ENFILE;
+        atomic_store(&log->make_err, is_short ? ERR_DESCRIPTORS : ERR_IO);
+        store_filling_off(store, "segment", errno_value);
+    }
+}
+
 // A new spare segment; false: no space or no luck.
 static bool supply_make(struct segment_log *log)
 {
@@ -144,14 +165,10 @@ static bool supply_make(struct segment_log *log)
                 ((failed == EMFILE || failed == ENFILE) && segment_pool_yield(&log->pool));
     }
     if (failed != 0) {
-        store_space_give(store, log->segment_cost_bytes);
-        if (failed == ENOSPC || failed == EDQUOT) {
-            disk_room_refused(store);
-        } else {
-            store_filling_off(store, "segment", failed);
-        }
+        supply_failed(log, failed);
         return false;
     }
+    atomic_store(&log->make_err, ERR_OK);
     disk_room_granted(store);
     struct segment *segment = segment_log_entry(log, number);
     segment_pool_adopt(&log->pool, segment, fd);
@@ -398,17 +415,18 @@ static void supply_make_room(struct segment_log *log, bool evict)
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);
             return;
-        } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
+        } else if (room == DISK_ROOM_AMPLE && supply_works(log) && supply_make(log)) {
             continue;
         } else if (room != DISK_ROOM_LATER && !disk_room_refuses(store) && (spare == 0 || !ample) &&
                    spare + going < wanted) {
-            gone = picked = store_is_filling(store) && supply_evict_one(log, spare > 0);
+            gone = picked = supply_works(log) && supply_evict_one(log, spare > 0);
         }
         if (gone) {
             disk_room_given(store);
         }
         if (!picked) {
-            bool is_stuck = spare == 0 && going == 0 && atomic_load(&log->examined);
+            bool is_stuck = spare == 0 && going == 0 && atomic_load(&log->examined) &&
+                            segment_pool_shortage(&log->pool) == ERR_OK;
             atomic_store(&log->no_room, is_stuck);
             return;
         }
@@ -444,7 +462,7 @@ void segment_supply_start(struct segment_log *log)
 {
     // One for each slot, so that the first runs find room before the thread has run at all.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
-        if (log->guarded.spare_count > i || !store_is_filling(log->store) ||
+        if (log->guarded.spare_count > i || !supply_works(log) ||
             disk_room_look(log->store, 0) != DISK_ROOM_AMPLE || (i > 0 && !supply_is_ample(log))) {
             continue;
         }

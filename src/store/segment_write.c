@@ -306,8 +306,8 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     if (run->err == ERR_OK) {
         run->err = op->err == ERR_OK ? ERR_DISK_FULL : op->err;
     }
-    if (op->err == ERR_UNREADABLE) {
-        return; // no word of the disk's
+    if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
+        return; // the write was not tried
     }
     store_filling_off(run->store, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
@@ -418,13 +418,13 @@ bool store_keeps_up(struct worker *w, const struct store *store)
            write_backlog_is_quick(&store->backlog, worker_now_us(w));
 }
 
-const char *store_waits_for(struct worker *w, const struct store *store, unsigned asked)
+enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked)
 {
-    return !store->attached || !store_is_filling(store) || segment_pool_is_short(&store->log.pool)
-               ? "disk-degraded"
-           : !store_keeps_up(w, store)                              ? "disk-busy"
-           : !index_memory_leaves_room(&store->index.memory, asked) ? "index-busy"
-                                                                    : NULL;
+    enum err err = store_shortage(store);
+    return err != ERR_OK                                            ? refusal_of_error(err)
+           : !store_keeps_up(w, store)                              ? REFUSAL_disk_busy
+           : !index_memory_leaves_room(&store->index.memory, asked) ? REFUSAL_index_busy
+                                                                    : REFUSAL_none;
 }
 
 // Room for it, if it is to be stored.
@@ -437,40 +437,33 @@ static enum err run_reserve(struct worker *w, struct store *store,
     enum policy_verdict verdict =
         retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
-        stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_DISK_BUSY;
     }
     if (verdict == POLICY_REFUSE) {
-        stats_add(COUNTER_admission_rejected_policy, 1);
         return ERR_NOT_ADMITTED;
     }
     enum err err =
         verdict == POLICY_PROBATION
             ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, want, ret_reservation)
             : segment_log_reserve(&store->log, worker_index(w), want, ret_reservation);
-    if (err != ERR_OK) {
-        stats_add(COUNTER_admission_rejected_space, 1);
-    } else if (verdict == POLICY_PROBATION) {
-        stats_add(COUNTER_retention_probation, 1);
+    stats_add(COUNTER_retention_probation, err == ERR_OK && verdict == POLICY_PROBATION);
+    if (err == ERR_NO_SEGMENT && atomic_load(&store->log.make_err) != ERR_OK) {
+        return (enum err)atomic_load(&store->log.make_err);
     }
-    return err;
+    return err == ERR_NO_SEGMENT && atomic_load(&store->log.no_room) ? ERR_DISK_FULL : err;
 }
 
-enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
-                         struct store_run **ret_run)
+static enum err run_begin(struct worker *w, struct store *store, struct store_object *object,
+                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                          struct store_run **ret_run)
 {
     uint64_t blocks = store_object_block_count(object);
     check(block_count > 0);
     check(first_block < blocks);
     check(block_count <= blocks - first_block);
-    if (!store->attached || !store_is_filling(store) || segment_pool_is_short(&store->log.pool)) {
-        stats_add(COUNTER_admission_rejected_error, 1);
-        return ERR_IO;
-    }
-    if (!index_memory_has_room(&store->index.memory)) {
-        stats_add(COUNTER_admission_rejected_index_busy, 1);
-        return ERR_DISK_BUSY;
+    enum err err = store_shortage(store);
+    if (err != ERR_OK) {
+        return err;
     }
     uint64_t payload_len = segment_run_payload_len(object->size_bytes, object->block_size_bytes,
                                                    first_block, block_count);
@@ -491,8 +484,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     if (want.is_long && store_long_note(store)) {
         segment_log_want(&store->log, false);
     }
-    enum err err =
-        run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
+    err = run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
                      err == ERR_OK);
     if (err != ERR_OK) {
@@ -525,11 +517,22 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     return ERR_OK;
 }
 
+enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run)
+{
+    enum err err = run_begin(w, store, object, first_block, block_count, group, is_part, ret_run);
+    if (err != ERR_OK) {
+        refusal_count(refusal_of_error(err));
+    }
+    return err;
+}
+
 void store_run_give_up(struct store_run *run)
 {
     if (as_run(run)->err == ERR_OK) {
         run->err = ERR_DISK_BUSY;
-        stats_add(COUNTER_admission_rejected_busy, 1);
+        refusal_count(REFUSAL_disk_busy);
         write_backlog_stall(&run->store->backlog);
         run_drop_chunks(run);
     }

@@ -75,12 +75,20 @@ void store_filling_off(struct store *store, const char *what, int errno_value)
 {
     unsigned pause_ms = atomic_load(&store->filling_off_ms);
     uint64_t now_us = clock_monotonic_us();
+    if (errno_value == EMFILE || errno_value == ENFILE) { // the disk works
+        segment_pool_fall_short(&store->log.pool, ERR_DESCRIPTORS);
+        log_warn_condition("descriptors_short", "cause=%s errno=%d error=%s remedy=%s", what,
+                           errno_value, log_quote(span_from_cstr(strerrordesc_np(errno_value))),
+                           "raise_the_limit_on_open_files");
+        return;
+    }
     if (atomic_load(&store->filling_off_until_us) > now_us) {
         return; // off already
     }
     pause_ms =
         pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);
     atomic_store(&store->filling_off_ms, pause_ms);
+    atomic_store(&store->filling_off_errno, errno_value);
     atomic_store(&store->filling_off_until_us, now_us + pause_ms * 1000ull);
     store_tell_trouble(store, true);
     log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
@@ -101,6 +109,31 @@ bool store_is_filling(const struct store *store)
 {
     uint64_t until_us = atomic_load_explicit(&store->filling_off_until_us, memory_order_relaxed);
     return until_us == 0 || clock_monotonic_us() >= until_us;
+}
+
+enum err store_shortage(const struct store *store)
+{
+    if (!store->attached) {
+        return ERR_IO;
+    }
+    if (!store_is_filling(store)) {
+        int failed = atomic_load(&store->filling_off_errno);
+        return failed == ENOSPC || failed == EDQUOT ? ERR_DISK_FULL : ERR_IO;
+    }
+    enum err err = segment_pool_shortage(&store->log.pool);
+    return err != ERR_OK                                  ? err
+           : index_is_full(&store->index)                 ? ERR_INDEX_FULL
+           : !index_memory_has_room(&store->index.memory) ? ERR_INDEX_BUSY
+                                                          : ERR_OK;
+}
+
+enum refusal store_refuses(const struct store *store)
+{
+    enum err err = store_shortage(store);
+    return err != ERR_OK                           ? refusal_of_error(err)
+           : atomic_load(&store->log.no_room)      ? REFUSAL_disk_full
+           : !write_backlog_takes(&store->backlog) ? REFUSAL_disk_busy
+                                                   : REFUSAL_none;
 }
 
 bool store_is_reading(const struct store *store)
@@ -485,6 +518,8 @@ void store_close(struct store *store)
 
 void store_summarize(const struct store *store, struct store_summary *ret_summary)
 {
+    bool is_blind =
+        !store->attached || !store_is_reading(store) || atomic_load(&store->index.current) == NULL;
     *ret_summary = (struct store_summary){
         .dir = store->dir.path,
         .capacity_bytes = store->capacity_bytes,
@@ -492,8 +527,11 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .segment_size_bytes = store->segment_size_bytes,
         .objects = atomic_load(&store->index.objects),
         .blocks = atomic_load(&store->index.blocks),
-        .degraded = !store->attached || !store_is_filling(store) || !store_is_reading(store) ||
-                    atomic_load(&store->log.no_room) || atomic_load(&store->index.current) == NULL,
+        .degraded = is_blind || !store_is_filling(store) || atomic_load(&store->log.no_room),
+        .is_blind = is_blind,
+        .refusal = is_blind && store->attached && store_is_reading(store) ? REFUSAL_index_degraded
+                   : is_blind                                             ? REFUSAL_disk_degraded
+                                                                          : store_refuses(store),
         .rebuilding = atomic_load(&store->rebuilding),
     };
 }

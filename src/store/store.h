@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "loop/loop.h"
+#include "stats/stats.h"
 
 #define STORE_CHECKSUM_UNIT 65536u // payload bytes per CRC32C = CHUNK_SIZE
 // Payload bytes of a run of several blocks; one block may be larger.
@@ -128,8 +129,10 @@ struct store_summary {
     const char *dir;
     uint64_t capacity_bytes, used_bytes, segment_size_bytes;
     uint64_t objects, blocks; // may lag behind
-    bool degraded;
-    bool rebuilding; // the index is being rebuilt from segments
+    bool degraded;            // the directory, its disk or the index does not work
+    bool is_blind;            // nothing is found in the cache
+    enum refusal refusal; // why nothing is stored, or found, now; REFUSAL_none: no reason is known
+    bool rebuilding;      // the index is being rebuilt from segments
 };
 // Of used_bytes, what holds runs; the rest is reserved for them. Not on a worker.
 uint64_t store_held_bytes(struct store *store);
@@ -325,7 +328,7 @@ struct store_read {
     void (*done)(struct store_read *read);
     // results; chunks are the caller's to unref
     enum err err; // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once;
-                  // ERR_IO; ERR_UNREADABLE: not now, nothing is dropped; ERR_CANCELLED
+        // ERR_IO; ERR_UNREADABLE, ERR_DESCRIPTORS: not now, nothing is dropped; ERR_CANCELLED
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the asked bytes, in order
     unsigned span_count;
@@ -396,7 +399,8 @@ void store_long_release(struct store *store);
 // may still be 0: the index record names it; headers of runs whose generation is 0 carry a
 // provisional one from store_generation_next()). payload at most max(store_run_bytes_long(), one
 // block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
-// part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_BUSY, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
+// part would come from the origin with all the others once more. Errors: those of the rows of
+// stats/refusals.def, counted here. The caller goes on without storing.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
                          struct store_run **ret_run) MUST_USE;
@@ -413,10 +417,12 @@ void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
 // False: the disk is behind with what it was given, or slow: who can should not wait for it.
 bool store_keeps_up(struct worker *w, const struct store *store);
-// Why a run that is begun now would not be stored, in a word: "disk-degraded", "disk-busy", "index-busy"; NULL:
-// nothing is known that would keep it from that. For who can wait: a quarter of the index's room is left to
-// who cannot, beside what `asked` more runs take, which are asked for and not stored yet.
-const char *store_waits_for(struct worker *w, const struct store *store, unsigned asked);
+// Why a run that begins now would not be stored, whatever it is worth; REFUSAL_none: nothing is known that would
+// prevent it. Any thread.
+enum refusal store_refuses(const struct store *store);
+// The same for callers that can wait. They leave a quarter of the index's queue to callers that cannot, and count
+// `asked` more runs, which were requested and are not stored yet.
+enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked);
 // The disk is not waited for any longer: finish reports ERR_DISK_BUSY, and chunks are given back now
 // but for those that are being written.
 void store_run_give_up(struct store_run *run);
@@ -531,9 +537,8 @@ struct store_explain {
     uint64_t generation, size_bytes,
         age_ms; // age_ms: since it was last validated; UINT64_MAX: unknown
     uint32_t block_size_bytes;
-    // Why nothing may be stored, whatever it is worth.
-    bool is_filling; // false: the disk is full, absent or failing
-    bool keeps_up;   // false: the disk is behind with what it was given
+    enum refusal refusal; // why nothing is stored now, whatever it is worth
+    bool keeps_up;        // false: the disk is behind with its writes
     // What the policy goes by.
     bool learns;  // false (`lru`): all is stored and the oldest goes; of runs nothing more is known
     bool is_full; // something goes for what is stored

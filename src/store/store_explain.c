@@ -57,7 +57,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
         .unknown = view.unknown,
         .age_ms = UINT64_MAX,
         .block_size_bytes = block_size_bytes,
-        .is_filling = store->attached && store_is_filling(store),
+        .refusal = store_refuses(store),
         .keeps_up = store_keeps_up(w, store),
         .capacity_bytes = atomic_load(&store->capacity_bytes),
     };

@@ -74,6 +74,7 @@ struct store {
     _Atomic uint64_t generation;
     _Atomic uint64_t filling_off_until_us; // monotonic; 0 = filling
     atomic_uint filling_off_ms;            // the pause, doubled from failure to failure
+    atomic_int filling_off_errno;          // of the failure that began the pause
     _Atomic uint64_t read_errors_since_us;
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;
@@ -140,10 +141,13 @@ bool store_fit_index(const struct store *store, uint64_t index_bytes);
 
 // A write, sync, allocation or commit failed: no filling for a while (5 s, doubled up to 60 s). Any
 // thread.
+// EMFILE and ENFILE are no failure of the disk: the descriptors are short for a second instead.
 void store_filling_off(struct store *store, const char *what, int errno_value);
 // One went well: the next failure begins with the short pause again.
 void store_filling_well(struct store *store);
 bool store_is_filling(const struct store *store);
+// Why no run at all is stored now: the error that store_run_begin() gives for it. ERR_OK: runs may be.
+enum err store_shortage(const struct store *store);
 // Is the index looked at, or have too many reads failed lately?
 bool store_is_reading(const struct store *store);
 // A read failed in the device: above 100 in a minute nothing is looked up for 10 s.

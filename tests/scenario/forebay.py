@@ -343,7 +343,7 @@ class Forebay:
         """How many runs were only streamed since a loaded machine had no segment ready or its disk or index was behind: no fault,
         they are stored when they are read the next time."""
         return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason)
-                   for reason in ("space", "disk-busy", "index-busy"))
+                   for reason in ("no-segment", "disk-full", "disk-busy", "index-busy"))
 
     def late_bytes(self):
         """So many at most of these come a second time."""

@@ -35,11 +35,12 @@ RESULT = {"type": str, "ok": bool, "exit": int}
 SUMS = {"objects": int, "cached_objects": int, "bytes": int, "cached_bytes": int}
 JOB = {"id": int, "kind": str, "what": str, "state": str, "counted": bool, "objects": int, "objects_done": int,
        "objects_cached": int, "objects_failed": int, "objects_refused": int, "bytes": int, "bytes_done": int,
-       "bytes_fetched": int, "inflight": int, "waits": (str, type(None)), "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
+       "bytes_fetched": int, "inflight": int, "waits": (str, type(None)), "waits_text": (str, type(None)), "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
 WARM = {"followed": {**RESULT, **JOB}, "begun": {**RESULT, "job": int},
         "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int}}
 SHAPES = {
     "status": {"result": {**RESULT, "version": str, "uptime_s": float, "ready": bool, "reason": str, "degraded": [str],
+                          "refusal": (str, type(None)), "unstored": dict,
                           "byte_hit_ratio": float, "request_hit_ratio": float, "cache_bytes": int,
                           "cache_held_bytes": int, "cache_reserved_bytes": int, "cache_capacity_bytes": int, "cache_objects": int, "cache_blocks": int, "requests": int,
                           "requests_inflight": int, "fills_inflight": int, "served_memory_bytes": int,

@@ -24,7 +24,7 @@ def cache_status(reply):
 
 def was_late(reply):
     """It went unstored, as it says, since a loaded machine had no segment ready or its disk or index was behind."""
-    return any(cache_status(reply).endswith(f"; detail={why}") for why in ("disk-full", "disk-busy", "index-busy"))
+    return any(cache_status(reply).endswith(f"; detail={why}") for why in ("no-segment", "disk-full", "disk-busy", "index-busy"))
 
 
 @pytest.mark.tsan

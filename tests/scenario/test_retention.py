@@ -105,7 +105,7 @@ def test_what_is_read_in_parts_comes_once(start, origin):
         origin.put(key, size)
 
     def refused():
-        return server.metric("forebay_cache_admission_rejected_total", reason="policy")
+        return server.metric("forebay_cache_admission_rejected_total", reason="not-admitted")
 
     with server.client() as client:
         def is_full():

@@ -273,7 +273,8 @@ static void reading_failed(struct reading *r, enum err err)
     if (err == ERR_CORRUPT) {
         judge_damage(r, &r->read.place);
     }
-    if (err != ERR_CORRUPT && err != ERR_UNREADABLE && past->plan.is_honest) {
+    if (err != ERR_CORRUPT && err != ERR_UNREADABLE && err != ERR_DESCRIPTORS &&
+        past->plan.is_honest) {
         life_fail("key %u: read failed: %s", r->key, error_row(err)->name);
     }
     past->tally[TALLY_DAMAGED] += err == ERR_CORRUPT;

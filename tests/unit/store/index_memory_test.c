@@ -570,13 +570,13 @@ Test(index_memory, a_put_whose_segment_is_lost_still_replaces_what_was_before)
     }
 }
 
-enum refusal { REFUSES_COMMITS, REFUSES_MARKERS, REFUSES_ALL, REFUSALS };
+enum refusing { REFUSES_COMMITS, REFUSES_MARKERS, REFUSES_ALL, REFUSALS };
 
-static void refuse(enum refusal refusal)
+static void refuse(enum refusing refusing)
 {
     store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
-    store_fault_set(STORE_FAULT_DISOWN, refusal >= REFUSES_MARKERS, true, ENOSPC);
-    store_fault_set(STORE_FAULT_REMOVE, refusal >= REFUSES_ALL, true, EROFS);
+    store_fault_set(STORE_FAULT_DISOWN, refusing >= REFUSES_MARKERS, true, ENOSPC);
+    store_fault_set(STORE_FAULT_REMOVE, refusing >= REFUSES_ALL, true, EROFS);
 }
 
 static void refuse_nothing(void)
@@ -593,12 +593,12 @@ static bool is_marked(const struct box *box)
 
 // A process that deletes while the disk refuses, and is killed. Says by its status what the delete
 // was answered.
-static void __attribute__((noreturn)) deleter_main(struct box *box, enum refusal refusal)
+static void __attribute__((noreturn)) deleter_main(struct box *box, enum refusing refusing)
 {
     if (!box_open(box)) {
         _exit(2);
     }
-    refuse(refusal);
+    refuse(refusing);
     enum err err = box_post_delete(box, "k", store_generation_next(box->store));
     bool hidden = !look(box, 0, "k")->found && !look(box, 1, "k")->found;
     _exit(hidden ? err != ERR_OK : 3);
@@ -613,7 +613,7 @@ Test(index_memory, a_refused_delete_is_not_believed_by_the_next_process_or_repor
             continue;
         }
         box_close(&box);
-        for (unsigned refusal = 0; refusal < REFUSALS; refusal++) {
+        for (unsigned refusing = 0; refusing < REFUSALS; refusing++) {
             cr_assert(box_open(&box));
             struct object object = small_object(&box, "k");
             cr_assert(box_put(&box, &object) == ERR_OK);
@@ -621,17 +621,17 @@ Test(index_memory, a_refused_delete_is_not_believed_by_the_next_process_or_repor
             pid_t pid = fork();
             cr_assert(pid >= 0);
             if (pid == 0) {
-                deleter_main(&box, refusal);
+                deleter_main(&box, refusing);
             }
             int status;
             cr_assert(waitpid(pid, &status, 0) == pid);
             cr_assert(WIFEXITED(status));
-            cr_assert_eq(WEXITSTATUS(status), refusal == REFUSES_ALL ? 1 : 0);
+            cr_assert_eq(WEXITSTATUS(status), refusing == REFUSES_ALL ? 1 : 0);
             cr_assert(box_open(&box));
             wait_for(is_built(&box));
             const struct store_view *view = look(&box, 0, "k");
-            cr_assert(refusal == REFUSES_ALL ? view->found && !view->rebuilt
-                                             : !view->found || view->rebuilt);
+            cr_assert(refusing == REFUSES_ALL ? view->found && !view->rebuilt
+                                              : !view->found || view->rebuilt);
             box_close(&box);
         }
     }
@@ -645,16 +645,16 @@ Test(index_memory, a_refused_delete_is_repeated_until_the_disk_takes_it)
         if (!box_open_workers(&box, WORKERS)) {
             continue;
         }
-        for (unsigned refusal = 0; refusal < REFUSALS; refusal++) {
+        for (unsigned refusing = 0; refusing < REFUSALS; refusing++) {
             wait_for(is_built(&box));
             clock_test_advance_us(61000000); // filling is on again
             wait_for(atomic_load(&box.store->log.room) > 0);
             struct object object = small_object(&box, "k");
             cr_assert(box_put(&box, &object) == ERR_OK);
-            refuse(refusal);
+            refuse(refusing);
             enum err err = box_post_delete(&box, "k", object.generation + 1);
-            cr_assert((err == ERR_OK) == (refusal != REFUSES_ALL));
-            cr_assert(is_marked(&box) == (refusal == REFUSES_COMMITS));
+            cr_assert((err == ERR_OK) == (refusing != REFUSES_ALL));
+            cr_assert(is_marked(&box) == (refusing == REFUSES_COMMITS));
             all_find(&box, "k", 0);
             wait_for(is_built(&box));
             all_find(&box, "k", 0); // also after the index was built anew
@@ -765,13 +765,13 @@ Test(index_memory, deletes_that_a_broken_disk_refuses_are_bounded)
         if (!box_open_workers(&box, WORKERS)) {
             continue;
         }
-        for (unsigned refusal = 0; refusal < REFUSALS; refusal++) {
+        for (unsigned refusing = 0; refusing < REFUSALS; refusing++) {
             wait_for(is_built(&box));
             clock_test_advance_us(61000000); // filling is on again
             wait_for(atomic_load(&box.store->log.room) > 0);
             struct object object = small_object(&box, "k");
             cr_assert(box_put(&box, &object) == ERR_OK);
-            refuse(refusal);
+            refuse(refusing);
             uint64_t given_up = stats_sum(COUNTER_index_given_up);
             for (unsigned i = 0; i < 100; i++) {
                 store_read_failed(box.store); // look-ups are off
@@ -810,7 +810,7 @@ struct flood {
     struct box *box;
     const struct store_place *place;
     unsigned wanted, entered;
-    enum err err; // of the first refusal
+    enum err err; // of the first refusing
 };
 
 static struct store_object *flood_object(const struct box *box, unsigned i)
@@ -831,7 +831,7 @@ static void do_flood(struct worker *w, void *ctx)
         do { // the next segment may come later than it is asked for
             err = store_run_begin(w, flood->box->store, made, 0, 1, STORE_PRIORITY_NORMAL, false,
                                   &run);
-        } while (err != ERR_OK && err != ERR_DISK_BUSY);
+        } while (err != ERR_OK && err != ERR_INDEX_BUSY);
         if (err == ERR_OK) {
             store_run_abort(run);
             store_put(w, flood->box->store, made, flood->place, NULL, worker_now_us(w));
@@ -859,7 +859,7 @@ Test(index_memory, puts_that_a_stalled_sync_holds_up_are_bounded)
         struct flood flood = {.box = &box, .place = &place, .wanted = 3 * MEMORY_PENDING_MAX};
         box_on_worker(&box, 0, do_flood, &flood);
         cr_assert_eq(flood.entered, MEMORY_PENDING_MAX);
-        cr_assert(flood.err == ERR_DISK_BUSY);
+        cr_assert(flood.err == ERR_INDEX_BUSY);
         cr_assert_eq(stats_sum(COUNTER_admission_rejected_index_busy) - refused,
                      2 * MEMORY_PENDING_MAX);
         cr_assert_eq(held(&box), MEMORY_PENDING_MAX);
@@ -904,10 +904,10 @@ Test(index_memory, bytes_that_are_not_durable_hold_at_most_half_of_the_cache)
                 box_enter(&box, &object, &place);
                 box_let_go(&place);
                 entered += 1 * MIB;
-            } else if (err == ERR_DISK_FULL) { // the next segment is still being made
+            } else if (box_has_no_segment(err)) { // the next segment is still being made
                 (void)usleep(1000);
             } else {
-                cr_assert(err == ERR_DISK_BUSY);
+                cr_assert(err == ERR_INDEX_BUSY);
             }
         }
         cr_assert(stats_sum(COUNTER_admission_rejected_index_busy) == refused + 1);

@@ -22,7 +22,7 @@ static void put(struct box *box, unsigned i)
     struct object object = {key, "\"e\"", OBJECT_BYTES, BLOCK, store_generation_next(box->store)};
     struct store_place place;
     enum err err;
-    wait_for((err = box_write(box, 0, &object, 0, 1, 1, &place)) != ERR_DISK_FULL);
+    wait_for(!box_has_no_segment(err = box_write(box, 0, &object, 0, 1, 1, &place)));
     cr_assert(err == ERR_OK, "%s", error_name(err));
     box_enter(box, &object, &place);
     box_let_go(&place);
@@ -115,16 +115,43 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
         stats_sum(COUNTER_index_full) > full;
     });
     wait_for(found_of(&box, 1, BURST / 4) < BURST / 4 - 1);
+    full = stats_sum(COUNTER_index_full);
+    put(&box, BURST - 1); // its batch waits no more
+    wait_for(stats_sum(COUNTER_index_full) > full);
     store_summarize(store, &summary);
     cr_assert(store_is_filling(store) && !summary.degraded);
+    cr_assert_eq((int)summary.refusal, (int)REFUSAL_index_full);
+    struct object refused = {"refused", "\"e\"", OBJECT_BYTES, BLOCK, store_generation_next(store)};
+    struct store_place none;
+    uint64_t before = refusal_sum(REFUSAL_index_full);
+    cr_assert(box_write(&box, 0, &refused, 0, 1, 1, &none) == ERR_INDEX_FULL);
+    cr_assert_eq(refusal_sum(REFUSAL_index_full), before + 1);
     cr_assert_eq(found_of(&box, 0, 1), 1u);
 
     store_space_give(store, rest);
     atomic_store(&store->log.examined, true);
+    clock_test_advance_us(INDEX_AGAIN_MS * 1000ull);
+    store_summarize(store, &summary);
+    cr_assert_eq((int)summary.refusal, (int)REFUSAL_none);
     wait_for(atomic_load(&store->index.memory.pending) == 0); // what the dropped puts owe
     burst(&box, BURST, BURST / 4);
     cr_assert(index_writer_flush(&store->writer) == ERR_OK);
     cr_assert_eq(found_of(&box, BURST, BURST + BURST / 4), BURST / 4);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// An index that cannot be opened is no fault of the disk: the word says that nothing is found.
+Test(index_room, a_store_without_its_index_is_index_degraded)
+{
+    struct box box;
+    struct store_summary summary;
+    box_init(&box, DISK_ENGINE_THREADS, 24 * MIB);
+    cr_assert(box_open(&box));
+    index_close(&box.store->index);
+    store_summarize(box.store, &summary);
+    cr_assert(summary.degraded && summary.is_blind);
+    cr_assert_eq((int)summary.refusal, (int)REFUSAL_index_degraded);
     box_close(&box);
     box_remove(&box);
 }

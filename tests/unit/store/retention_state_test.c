@@ -28,7 +28,7 @@ static void box_begin(struct box *box)
         (void)snprintf(key, sizeof(key), "key-%u", i);
         struct object object = {key, "\"e\"", 30000, BLOCK, 100 + i};
         enum err err;
-        wait_for((err = box_put(box, &object)) != ERR_DISK_FULL);
+        wait_for(!box_has_no_segment(err = box_put(box, &object)));
         cr_assert(err == ERR_OK);
     }
 }

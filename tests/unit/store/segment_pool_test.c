@@ -39,8 +39,8 @@ static bool many_open(struct many *m, enum disk_engine engine)
         m->objects[i] = (struct object){m->keys[i], "\"e\"", OBJECT_BYTES, BLOCK,
                                         store_generation_next(m->box.store)};
         enum err err;
-        wait_for((err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i])) !=
-                 ERR_DISK_FULL);
+        wait_for(!box_has_no_segment(
+            err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i])));
         cr_assert(err == ERR_OK);
         cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i]) == ERR_OK);
         segment_unhold(m->places[i].segment);
@@ -113,9 +113,9 @@ Test(segment_pool, one_in_use_is_not_closed_and_the_next_waits_for_it)
     uint64_t failures = stats_sum(COUNTER_segment_open_failures);
     cr_assert(segment_borrow(m.places[0].segment) == fds[0]); // by two at once
     segment_return(m.places[0].segment);
-    cr_assert(segment_borrow_wait(m.places[SEGMENT_POOL_MIN].segment, &fd) == ERR_UNREADABLE);
+    cr_assert(segment_borrow_wait(m.places[SEGMENT_POOL_MIN].segment, &fd) == ERR_DESCRIPTORS);
     cr_assert(stats_sum(COUNTER_segment_open_failures) == failures + 1);
-    cr_assert(segment_pool_is_short(&m.box.store->log.pool));
+    cr_assert(segment_pool_shortage(&m.box.store->log.pool) == ERR_DESCRIPTORS);
     struct waiter waiter = {.segment = m.places[SEGMENT_POOL_MIN].segment};
     pthread_t thread;
     cr_assert(pthread_create(&thread, NULL, wait_for_one, &waiter) == 0);
@@ -259,7 +259,7 @@ static void on_asked(void *ctx, enum err err, int fd)
 {
     struct asking *asking = ctx;
     cr_assert(fd < 0);
-    asking->failed += err == ERR_UNREADABLE;
+    asking->failed += err == ERR_DESCRIPTORS;
     atomic_fetch_add(&asking->answered, 1);
 }
 
@@ -319,7 +319,8 @@ Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
         for (unsigned k = 0; k < OBJECTS; k++) {
             struct store_place place;
             enum err err;
-            wait_for((err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place)) != ERR_DISK_FULL);
+            wait_for(
+                !box_has_no_segment(err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place)));
             cr_assert(err == ERR_OK, "%d", errors[i]);
             box_let_go(&place);
         }

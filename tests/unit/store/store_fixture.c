@@ -507,7 +507,8 @@ static void on_read(struct store_read *read)
             call->good += read->spans[i].len;
         }
     } else {
-        cr_assert(read->err == ERR_CORRUPT || read->err == ERR_IO || read->err == ERR_UNREADABLE);
+        cr_assert(read->err == ERR_CORRUPT || read->err == ERR_IO || read->err == ERR_UNREADABLE ||
+                  read->err == ERR_DESCRIPTORS);
         call->place_index++;
         call->at = UINT64_MAX;
     }

@@ -184,10 +184,10 @@ Test(write_backlog, of_a_disk_that_stands_still)
         if (!still_begin(&s, engines[i], 1024 * MIB)) {
             continue;
         }
-        unsigned long refused = stats_sum(COUNTER_admission_rejected_busy);
+        unsigned long refused = stats_sum(COUNTER_admission_rejected_disk_busy);
         // Room in segments may come later than it is asked for.
         wait_for((box_on_worker(&s.box, 0, start_until_refused, &s),
-                  stats_sum(COUNTER_admission_rejected_busy) > refused));
+                  stats_sum(COUNTER_admission_rejected_disk_busy) > refused));
         cr_assert_eq(s.begun, WRITE_BACKLOG_MAX / RUN + 1);
         cr_assert_eq(atomic_load(&s.done), 0);
         cr_assert(unlink(s.gate) == 0);

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not stored is told by the resource that is short, in the same word everywhere: Cache-Status, metrics, `status`, `explain`, `doctor`,
+the summary of the page. Each word of src/stats/refusals.def is reached here, but for those that need the store from within
+(index-full, index-degraded: unit/store/index_room_test.c)."""
+import json
+import pathlib
+import re
+
+import pytest
+from client import Client
+from conftest import not_run
+from forebay import build_kind, run_forebay
+from test_control import ask, said
+from waiting import wait_for
+
+MIB = 1 << 20
+TABLE = pathlib.Path(__file__).parents[2] / "src/stats/refusals.def"
+METRIC = "forebay_cache_admission_rejected_total"
+
+
+@pytest.fixture
+def faults():
+    if build_kind() == "release":
+        not_run("a release has no fault hook")
+
+
+def rows():
+    """{word: (text, remedy)} of the table."""
+    found = re.findall(r'^REFUSAL(?:_STATE)?\(\w+,(?: ERR_\w+,)? "([^"]*)",(?: \w+,)?\s+"([^"]*)",\s+"([^"]*)"\)', TABLE.read_text(), re.M)
+    return {word: (text, remedy) for word, text, remedy in found}
+
+
+def doctor(server):
+    """{check: [(state, found, remedy)]} of the server's own report."""
+    found = {}
+    with Client(server.admin_port) as client:
+        report = client.request("POST", "/api/v1/doctor", [("X-Forebay-Control", "1")])
+    assert report.status == 200, report
+    for row in json.loads(bytes(report.body))["findings"]:
+        found.setdefault(row["check"], []).append((row["state"], row["found"], row["remedy"]))
+    return found
+
+
+def read_until(server, origin, word, size, most=4000):
+    """Reads new objects until one is refused by WORD; returns how many were read."""
+    with server.client() as client:
+        for i in range(most):
+            origin.put(f"new/{i}", size)
+            if client.get(f"new/{i}").header("cache-status").endswith(f"stored=?0; detail={word}"):
+                return i + 1
+    raise AssertionError(f"{most} objects, and none was refused by {word}: {server.metrics()}")
+
+
+def judge_now(server, word):
+    """The word of now, wherever a person or a program looks."""
+    text, remedy = rows()[word]
+    where = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+
+    def is_everywhere():
+        summary = json.loads(bytes(server.admin("/api/v1/summary").body))
+        verdict = ask(server, "explain", "s3://bkt/absent")[-1]["verdict"]
+        screen = run_forebay("status", env=where).stdout
+        return (summary["refusal"] == word and {r["word"] for r in summary["refusals"]} == set(rows())
+                and verdict == {"reason": word, "text": text, "remedy": remedy}
+                and f"nothing now: {word}: {text}; {remedy}" in screen
+                and any(found.endswith(f"{word}: {text}") and told == remedy and state != "green" for state, found, told in doctor(server)["stores"]))
+    wait_for(is_everywhere, lambda: f"{word} everywhere: {run_forebay('status', env=where).stdout}, {doctor(server)}")
+
+
+def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
+    """No sync ends, so no commit begins: the queue of the index is full, and nothing is said of the disk."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    origin.put("absent", 10)
+    server = start(origin, engine=engine, settings={"limits.max_buffer": "4MiB", "access_log.path": "off"},
+                   env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"})
+    read_until(server, origin, "index-busy", 10)
+    judge_now(server, "index-busy")
+    assert server.metric(METRIC, reason="index-busy") > 0 and server.metric(METRIC, reason="disk-busy") == 0
+    assert server.metric("forebay_degraded", component="disk") == 0
+    gate.unlink()
+    server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
+    assert ask(server, "status")[-1]["refusal"] is None
+    assert "index-busy" in ask(server, "status")[-1]["unstored"]
+    assert any("index-busy" in found and state == "yellow" for state, found, _ in doctor(server)["stores"])
+
+
+def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):
+    gate = tmp_path / "gate"
+    gate.touch()
+    origin.put("absent", 10)
+    server = start(origin, engine=engine, settings={"limits.max_buffer": "16MiB", "access_log.path": "off"},
+                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    read_until(server, origin, "disk-busy", MIB)
+    judge_now(server, "disk-busy")
+    assert server.metric(METRIC, reason="disk-busy") > 0 and server.metric(METRIC, reason="index-busy") == 0
+    gate.unlink()
+
+
+@pytest.mark.parametrize("fault, word", [("write:1+:eio", "disk-degraded"), ("write:1+:enospc", "disk-full"), ("store.allocate:1+:enospc", "disk-full"),
+                                         ("store.create:1+:eio", "disk-degraded"), ("store.create:1+:emfile", "descriptors")])
+def test_what_fails_is_named(start, origin, engine, faults, fault, word):
+    """A full disk is not a broken one, and a process without descriptors says nothing of its disk."""
+    origin.put("absent", 10)
+    server = start(origin, engine=engine, settings={"access_log.path": "off"}, env={"FOREBAY_DISK_FAULTS": fault})
+    read_until(server, origin, word, MIB, most=50)
+    judge_now(server, word)
+    others = {"disk-degraded", "disk-full", "descriptors"} - {word}
+    assert server.metric(METRIC, reason=word) > 0
+    assert [server.metric(METRIC, reason=other) for other in others] == [0] * len(others)
+    if word == "descriptors":
+        assert server.metric("forebay_degraded", component="disk") == 0
+        assert not any("filling_off" in line for line in server.stderr)
+        wait_for(lambda: any("descriptors_short" in line for line in server.stderr), "a line of the log")
+
+
+def test_not_admitted_is_the_policy(start, origin, engine):
+    """A small cache that is full of what is read again."""
+    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"})
+    for i in range(24):
+        origin.put(f"kept/{i}", 2 * MIB)
+    with server.client() as client:
+        for _ in range(4):
+            for i in range(24):
+                client.get(f"kept/{i}")
+            server.settle()
+    read_until(server, origin, "not-admitted", 2 * MIB, most=200)
+    assert server.metric(METRIC, reason="not-admitted") > 0
+    assert ask(server, "status")[-1]["unstored"]["not-admitted"] > 0
+
+
+def test_too_large_is_counted(start, origin):
+    server = start(origin, settings={"cache.max_object_size": "100KiB"})
+    read_until(server, origin, "too-large", MIB, most=1)
+    assert server.metric(METRIC, reason="too-large") == 1
+    assert ask(server, "status")[-1]["unstored"] == {"too-large": 1}
+
+
+def test_too_young_is_counted(start, tmp_path):
+    """A directory's file counts as young for two seconds."""
+    (tmp_path / "tree" / "bkt").mkdir(parents=True)
+    (tmp_path / "tree" / "bkt" / "a").write_bytes(b"young")
+    server = start(f"dir:{tmp_path}/tree", ahead_s=0)
+    with server.client() as client:
+        assert client.get("a").header("cache-status").endswith("stored=?0; detail=too-young")
+    assert server.metric(METRIC, reason="too-young") == 1
+
+
+def test_memory_is_memory(start, origin, engine):
+    """Readers who do not read hold limits.max_buffer: a warm job waits for memory, and says so."""
+    origin.put("k/0", 100_000)
+    server = start(origin, engine=engine, settings={"limits.max_buffer": "4MiB", "limits.min_rate": 0, "access_log.path": "off"},
+                   file={"rules": [{"match": "bkt/large/**", "cache": False}]})
+    slow = [server.connection() for _ in range(32)]
+    for i, connection in enumerate(slow):
+        origin.put(f"large/{i}", 64 * MIB)
+        connection.send(f"GET /bkt/large/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    try:
+        server.wait_metric("forebay_buffer_bytes", lambda v: v > 2 * MIB, kind="payload")
+        job = ask(server, "warm", "s3://bkt/k/")[-1]["job"]
+        text = rows()["memory"][0]
+
+        def waits():
+            rows_now = json.loads(bytes(server.admin("/api/v1/jobs").body))["jobs"]
+            return [(j["waits"], j["waits_text"]) for j in rows_now if j["id"] == job] == [("memory", text)]
+        wait_for(waits, lambda: f"a job that waits for memory: {server.admin('/api/v1/jobs').body}")
+        assert text in said(server, "jobs")
+    finally:
+        for connection in slow:
+            connection.close()
