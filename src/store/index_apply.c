@@ -15,6 +15,9 @@
 // one. The file never shrinks, so a transaction takes only as many changes as touch a small part of the
 // cache, or fewer if there is no room for these. The index of tiny objects then stays near the size of its
 // records, whatever comes at once.
+//
+// One change may remove every run of a large object, which takes pages too. It removes no more of them than the
+// transaction has room for, and goes on in the next one (ERR_AGAIN). Until then the object's record keeps the rest.
 #include "store/index_apply.h"
 
 #include <errno.h>
@@ -23,9 +26,13 @@
 
 #define PAGE_BYTES 4096u
 #define PAGES_SLACK 64u
-#define DELETES_PER_GROWTH 64u
 #define TXN_PARTS 32u // of the cache: so much a transaction may write anew
-#define TXN_CHANGES_LEAST 16u
+
+// Places of one generation are neighbours. A leaf holds 47 of them, and at least half as many.
+#define PLACES_PER_PAGE 8u
+#define PLACES_LEAST 128u  // removed by any transaction: their pages are within the slack
+#define PLACES_MOST 65536u // keeps the thread for some 50 ms
+#define PLACES_PER_GROWTH 64u
 
 static bool txn_failed(struct index_txn *t, int rc)
 {
@@ -42,6 +49,37 @@ static void txn_want_pages(struct index_txn *t, uint64_t more)
         t->err = index_grow(t->index, t->env, t->pages * PAGE_BYTES);
         t->pages_ready = atomic_load(&t->index->allocated_bytes) / PAGE_BYTES;
     }
+}
+
+// Has the file these pages more, or does it get them? False: cache.size has no room for them now.
+static bool txn_gets_pages(struct index_txn *t, uint64_t more)
+{
+    if (t->pages + more > t->pages_ready &&
+        !index_has_room(t->index, (t->pages + more) * PAGE_BYTES)) {
+        return false;
+    }
+    txn_want_pages(t, more);
+    if (t->err == ERR_DISK_FULL && t->index->is_short) { // a segment took the room
+        t->err = ERR_OK;
+        t->pages -= more;
+        return false;
+    }
+    return true;
+}
+
+// May the transaction remove one more place?
+static bool txn_takes_place(struct index_txn *t)
+{
+    if (t->places == t->places_max) {
+        return false;
+    }
+    bool grows = t->places >= PLACES_LEAST && t->places % PLACES_PER_GROWTH == 0;
+    if (grows && !txn_gets_pages(t, PLACES_PER_GROWTH / PLACES_PER_PAGE)) {
+        t->places_max = t->places;
+        return false;
+    }
+    t->places++;
+    return true;
 }
 
 static void txn_abort(struct index_txn *t)
@@ -84,29 +122,31 @@ static uint64_t touched_pages(const struct trees *trees, unsigned put_count, uns
     return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
 }
 
-// As many changes as have room; t->err: not even the least have.
+// As many changes as have room; t->err: not even `least` have.
 static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
-                          unsigned removal_count)
+                          unsigned removal_count, unsigned least)
 {
     struct index *index = t->index;
     uint64_t touched_max = index->store->capacity_bytes / TXN_PARTS / PAGE_BYTES;
     unsigned count = put_count + removal_count;
+    t->places_max =
+        (unsigned)min_u64(max_u64(touched_max * PLACES_PER_PAGE, PLACES_LEAST), PLACES_MOST);
     for (;;) {
         unsigned puts = count < put_count ? count : put_count;
         uint64_t touched = touched_pages(trees, puts, count - puts);
         bool fits = touched <= touched_max &&
                     index_has_room(index, (t->pages + touched + PAGES_SLACK) * PAGE_BYTES);
-        if (fits || count <= TXN_CHANGES_LEAST) {
+        if (fits || count <= least) {
             t->changes_max = count;
             txn_want_pages(t, touched + PAGES_SLACK);
             return;
         }
-        count = count / 2 > TXN_CHANGES_LEAST ? count / 2 : TXN_CHANGES_LEAST;
+        count = count / 2 > least ? count / 2 : least;
     }
 }
 
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
-                         unsigned removal_count, int *ret_rc)
+                         unsigned removal_count, unsigned least, int *ret_rc)
 {
     *t = (struct index_txn){.index = index, .env = atomic_load(&index->current)};
     MDB_envinfo info;
@@ -121,7 +161,7 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_
     }
     t->pages = info.me_last_pgno + 1;
     t->pages_ready = atomic_load(&index->allocated_bytes) / PAGE_BYTES;
-    txn_take_room(t, &trees, put_count, removal_count);
+    txn_take_room(t, &trees, put_count, removal_count, least);
     if (t->err != ERR_OK) {
         enum err err = t->err;
         txn_abort(t);
@@ -226,48 +266,95 @@ static void place_delete(struct index_txn *t, uint64_t generation, uint64_t firs
     (void)txn_failed(t, mdb_del(t->txn, t->env->places, &key, NULL)); // kept in t->rc
 }
 
-// Is there any place of this generation? Deletes all of them when `remove` says so (then: false).
-static bool places_any(struct index_txn *t, uint64_t generation, bool remove)
+// The cursor's place, if it is of this generation.
+static bool cursor_is_at(const MDB_val *key, uint64_t generation, uint64_t *ret_first_block)
+{
+    uint64_t at_generation;
+    if (key->mv_size != INDEX_PLACE_KEY_LEN) {
+        return false;
+    }
+    index_place_key_parse(key->mv_data, &at_generation, ret_first_block);
+    return at_generation == generation;
+}
+
+// Opens a cursor at the first place of the generation. NULL: there is none, or LMDB fails.
+static MDB_cursor *places_open(struct index_txn *t, uint64_t generation, MDB_val *ret_key,
+                               MDB_val *ret_value)
 {
     MDB_cursor *cursor = NULL;
     if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
-        return false;
+        return NULL;
     }
-    bool any = false;
     char key_bytes[INDEX_PLACE_KEY_LEN];
+    uint64_t first_block;
     index_place_key(generation, 0, key_bytes);
-    MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value;
-    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
-    for (uint64_t i = 1; !txn_failed(t, rc) && rc == 0; i++) { // ends with the generation
-        uint64_t at_generation, first_block;
-        if (key.mv_size != INDEX_PLACE_KEY_LEN) {
-            break;
-        }
-        index_place_key_parse(key.mv_data, &at_generation, &first_block);
-        if (at_generation != generation) {
-            break;
-        }
-        if (!remove) {
-            any = true;
-            break;
-        }
+    *ret_key = (MDB_val){sizeof(key_bytes), key_bytes};
+    int rc = mdb_cursor_get(cursor, ret_key, ret_value, MDB_SET_RANGE);
+    if (txn_failed(t, rc) || rc != 0 || !cursor_is_at(ret_key, generation, &first_block)) {
+        mdb_cursor_close(cursor);
+        return NULL;
+    }
+    return cursor;
+}
+
+static bool places_any(struct index_txn *t, uint64_t generation)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    if (cursor != NULL) {
+        mdb_cursor_close(cursor);
+    }
+    return cursor != NULL;
+}
+
+// Are there more than `most` places of the generation?
+static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t most)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    uint64_t count = cursor != NULL, first_block;
+    int rc = cursor != NULL ? 0 : MDB_NOTFOUND;
+    while (rc == 0 && count <= most) {
+        rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+        bool is_more =
+            !txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block);
+        rc = is_more ? 0 : MDB_NOTFOUND;
+        count += is_more;
+    }
+    if (cursor != NULL) {
+        mdb_cursor_close(cursor);
+    }
+    return count > most;
+}
+
+// Removes the places of the generation, as many as the transaction has room for. False: some are left.
+static bool places_remove(struct index_txn *t, uint64_t generation)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    if (cursor == NULL) {
+        return true;
+    }
+    uint64_t first_block;
+    int rc = 0;
+    bool is_left = false;
+    while (!txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block)) {
         struct hash128 owner;
         struct index_place place;
+        is_left = !txn_takes_place(t);
+        if (is_left) {
+            break;
+        }
         if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
                                &owner, &place)) {
             t->blocks -= place.block_count;
             place_gone(t, owner, first_block, &place);
         }
-        if (i % DELETES_PER_GROWTH == 0) {
-            txn_want_pages(t, DELETES_PER_GROWTH / 4);
-        }
         rc = mdb_cursor_del(cursor, 0);
-        rc = rc != 0 ? rc
-                     : mdb_cursor_get(cursor, &key, &value, MDB_NEXT); // the one behind the deleted
+        rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT); // the one after it
     }
     mdb_cursor_close(cursor);
-    return any;
+    return !is_left;
 }
 
 // The first place of the generation that begins at *block or later; false: there is none.
@@ -291,16 +378,18 @@ static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *bloc
     return any && found == generation;
 }
 
-static void object_remove(struct index_txn *t, struct hash128 hash,
+// False: some of its places are left, and so is its record.
+static bool object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
     if ((record->flags & INDEX_WHOLE) != 0) {
         t->blocks -= record->place.block_count;
         place_gone(t, hash, 0, &record->place);
-    } else {
-        (void)places_any(t, record->generation, true); // none is left
+    } else if (!places_remove(t, record->generation)) {
+        return false;
     }
     record_delete(t, hash);
+    return true;
 }
 
 // --- changes
@@ -321,17 +410,19 @@ bool index_change_is_whole(const struct index_change *c)
            c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
 }
 
-// Enters the change's place under `record`, which is of the same version, and writes the record.
-static void object_add_place(struct index_txn *t, const struct index_change *c,
-                             struct index_record *record, bool is_new)
+// Enters the change's place under `record`, which is of the same version, and writes the record. ERR_AGAIN: places
+// that the new run replaces are left, and it is not entered yet.
+static enum err object_add_place(struct index_txn *t, const struct index_change *c,
+                                 struct index_record *record, bool is_new)
 {
     struct index_place place = index_place_of(&c->place);
     bool was_whole = !is_new && (record->flags & INDEX_WHOLE) != 0;
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-        } else if (!is_new) {
-            (void)places_any(t, record->generation, true); // the new run holds them all
+        } else if (!is_new && !places_remove(t, record->generation)) { // the run holds them all
+            record_put(t, c->hash, record); // it may have another generation now
+            return ERR_AGAIN;
         }
         record->flags |= INDEX_WHOLE;
         record->place = place;
@@ -348,6 +439,7 @@ static void object_add_place(struct index_txn *t, const struct index_change *c,
         place_put(t, record->generation, c->place.first_block, c->hash, &place);
     }
     record_put(t, c->hash, record);
+    return ERR_OK;
 }
 
 static bool version_is_same(const struct index_record *record, const struct index_change *c)
@@ -379,28 +471,33 @@ static struct index_record record_new(const struct index_change *c)
     };
 }
 
-// What was found in segments is of the version that a put brings: it goes by the put's generation from
-// now on, and is as new.
-static void object_confirm(struct index_txn *t, const struct index_change *c,
+// What was found in segments is of the version that a put brings. Gives it the put's generation and freshness. False:
+// it has more places than the transaction can move, and nothing has changed.
+static bool object_confirm(struct index_txn *t, const struct index_change *c,
                            struct index_record *record)
 {
     uint64_t from = record->generation;
+    bool moves = from != c->generation && (record->flags & INDEX_WHOLE) == 0;
+    uint64_t most = t->places_max - t->places;
+    if (moves && (places_exceed(t, from, PLACES_LEAST) || most < PLACES_LEAST)) {
+        uint64_t pages = 2 * most / PLACES_PER_PAGE;
+        if (places_exceed(t, from, most) || !txn_gets_pages(t, pages)) {
+            return false;
+        }
+    }
     uint64_t blocks = segment_run_object_blocks(record->size_bytes, record->block_size_bytes);
     uint64_t next = 0;
     struct index_place place;
     record_validate(t->index, record, c->validated_mono_ms, c->validated_wall_ms);
     record->generation = c->generation;
-    if (from == c->generation || (record->flags & INDEX_WHOLE) != 0) {
-        return;
-    }
-    for (uint64_t i = 1; i <= blocks && places_next(t, from, &next); i++) {
+    for (uint64_t i = 1; moves && i <= blocks && places_next(t, from, &next); i++) {
         if (place_get(t, from, next, c->hash, &place)) {
             t->blocks -= place.block_count;
             place_put(t, c->generation, next, c->hash, &place);
         }
         place_delete(t, from, next);
-        txn_want_pages(t, i % DELETES_PER_GROWTH == 0 ? DELETES_PER_GROWTH : 0);
     }
+    return true;
 }
 
 static enum err apply_put(struct index_txn *t, const struct index_change *c)
@@ -415,23 +512,21 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
             return ERR_CANCELLED;
         }
         is_new = record.generation != c->generation;
-        if (found_in_segment && version_is_same(&record, c)) {
-            object_confirm(t, c, &record);
+        if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
             is_new = false;
             if (record_has(t, c, &record) > c->place.block_count) { // more than was fetched again
                 record_put(t, c->hash, &record);
                 return ERR_OK;
             }
-        } else if (is_new) {
-            object_remove(t, c->hash, &record);
+        } else if (is_new && !object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
         }
     }
     if (is_new) {
         record = record_new(c);
         record_validate(t->index, &record, c->validated_mono_ms, c->validated_wall_ms);
     }
-    object_add_place(t, c, &record, is_new);
-    return ERR_OK;
+    return object_add_place(t, c, &record, is_new);
 }
 
 // A run found in a segment. What the index knows already it knows better.
@@ -447,24 +542,23 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
             is_new = false;
         } else if ((record.flags & INDEX_REBUILT) == 0 || record.generation >= c->generation) {
             return ERR_CANCELLED;
-        } else {
-            object_remove(t, c->hash, &record);
+        } else if (!object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
         }
     }
     if (is_new) {
         record = record_new(c);
         record.flags = INDEX_REBUILT;
     }
-    object_add_place(t, c, &record, is_new);
-    return ERR_OK;
+    return object_add_place(t, c, &record, is_new);
 }
 
 static enum err apply_delete(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
     if (record_get(t, c->hash, &record)) {
-        if (record.generation < c->generation) {
-            object_remove(t, c->hash, &record);
+        if (record.generation < c->generation && !object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
         }
     } else {
         record_delete(t, c->hash); // damaged, or nothing there
@@ -482,7 +576,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     }
     if ((record.flags & INDEX_WHOLE) != 0) {
         if (index_place_equal(&record.place, &place)) {
-            object_remove(t, c->hash, &record);
+            (void)object_remove(t, c->hash, &record); // one place: always whole
         }
         return ERR_OK;
     }
@@ -491,7 +585,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
         t->blocks -= there.block_count;
         place_gone(t, c->hash, c->place.first_block, &there);
         place_delete(t, record.generation, c->place.first_block);
-        if (!places_any(t, record.generation, false)) {
+        if (!places_any(t, record.generation)) {
             record_delete(t, c->hash);
         }
     }

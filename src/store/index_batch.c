@@ -38,6 +38,11 @@ static int ordered_compare(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
+static bool change_adds(const struct index_change *c)
+{
+    return c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
+}
+
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count)
 {
@@ -74,14 +79,18 @@ void index_batch_done(struct index_batch *batch)
     batch->generations = NULL;
 }
 
-unsigned index_batch_puts_left(const struct index_batch *batch)
+struct index_batch_left index_batch_left(const struct index_batch *batch)
 {
-    return batch->count - batch->in.changes + batch->renewal_count - batch->in.renewals;
-}
-
-unsigned index_batch_removals_left(const struct index_batch *batch)
-{
-    return batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0;
+    struct index_batch_left left = {
+        .puts = batch->renewal_count - batch->in.renewals,
+        .forgets = batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0,
+    };
+    for (unsigned i = batch->in.changes; i < batch->count; i++) {
+        bool puts = change_adds(batch->changes[i]);
+        left.puts += puts;
+        left.deletes += !puts;
+    }
+    return left;
 }
 
 // --- what it will touch
@@ -131,7 +140,8 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
 bool index_batch_ready(struct index_batch *batch, struct store *store)
 {
     unsigned forget_count = batch->forget != NULL ? batch->forget->slice_count : 0;
-    unsigned max = index_batch_puts_left(batch) + index_batch_removals_left(batch);
+    struct index_batch_left left = index_batch_left(batch);
+    unsigned max = left.puts + left.deletes + left.forgets;
     struct index_touch *touches = calloc(max_u64(1, max), sizeof(*touches));
     check(touches != NULL);
     unsigned count = 0;
@@ -168,8 +178,7 @@ static enum err change_apply(struct store *store, struct index_txn *t, struct in
                              uint64_t generation)
 {
     struct index_memory *memory = &store->index.memory;
-    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
-    bool lives = !adds || change_segment_lives(store, c);
+    bool lives = !change_adds(c) || change_segment_lives(store, c);
     if (c->kind == INDEX_PUT && !lives) {
         struct index_change hide = *c;
         hide.kind = INDEX_DELETE;
@@ -223,6 +232,9 @@ void index_batch_apply(struct index_batch *batch, struct store *store, struct in
     for (; at->changes < batch->count && !a.is_over; applied(&a), at->changes++) {
         struct index_change *change = batch->changes[at->changes];
         change->err = change_apply(store, t, change, batch->generations[at->changes]);
+        if (change->err == ERR_AGAIN) {
+            return;
+        }
     }
     for (; at->renewals < batch->renewal_count && !a.is_over; applied(&a), at->renewals++) {
         index_txn_renew(t, &batch->renewals[at->renewals]);
@@ -238,5 +250,6 @@ bool index_batch_committed(struct index_batch *batch)
         batch->changes[i]->is_in = true;
     }
     batch->in = batch->at;
-    return index_batch_puts_left(batch) + index_batch_removals_left(batch) == 0;
+    struct index_batch_left left = index_batch_left(batch);
+    return left.puts + left.deletes + left.forgets == 0;
 }

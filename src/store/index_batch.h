@@ -31,11 +31,15 @@ void index_batch_done(struct index_batch *batch);
 // Brings into memory and judges what those that are left will touch: before a transaction. False: the index
 // is injured.
 bool index_batch_ready(struct index_batch *batch, struct store *store) MUST_USE;
-// How many of them are left that may put something, and that only remove.
-unsigned index_batch_puts_left(const struct index_batch *batch);
-unsigned index_batch_removals_left(const struct index_batch *batch);
+// How many of them are not committed yet.
+struct index_batch_left {
+    unsigned puts;    // changes and renewals that may put something
+    unsigned deletes; // changes that only remove
+    unsigned forgets; // of the slice to forget
+};
+struct index_batch_left index_batch_left(const struct index_batch *batch);
 // Applies the next ones, until they have taken `cpu_us` of the thread's time (a few at least), or are as many as
-// the transaction has room for. Each change gets its error.
+// the transaction has room for. Each change gets its error. Ends early after a change that goes on in the next one.
 void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
                        uint64_t cpu_us);
 // The transaction is committed: what was applied in it is `is_in`. True: nothing is left.

@@ -3,8 +3,8 @@
 // that is used up, a transaction of the index has a segment evicted and waits until its space has come back. New
 // puts wait in the writer's queue then; when that is full, runs are refused as index-busy.
 //
-// Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch is dropped: its puts are
-// misses, its deletes are owed. No batch waits again until a transaction has found room. Runs that begin within a
+// Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch goes on change by change, as
+// long as one has room. Then the rest is dropped: its puts are misses, its deletes are owed. No batch waits again until a transaction has found room. Runs that begin within a
 // second are refused as index-full. The disk has not failed, so filling stays on.
 #include "store/index_room.h"
 
@@ -16,6 +16,7 @@
 #include "store/store_private.h"
 
 #define LOOK_US 2000u
+#define CHANGES_LEAST 16u // a transaction waits until it has room for as many
 
 // A moment, or until another change comes.
 static void room_wait(struct index_writer *writer)
@@ -31,19 +32,22 @@ enum err index_room_begin(struct index_writer *writer, const struct index_batch 
 {
     struct index *index = &writer->store->index;
     uint64_t until_us = clock_monotonic_us() + INDEX_ROOM_WAIT_MS * 1000ull;
-    unsigned puts = index_batch_puts_left(batch);
-    unsigned removals = index_batch_removals_left(batch);
-    enum err err = index_txn_begin(t, index, puts, removals, ret_rc);
-    if (removals > 0) {
-        return err; // removals can wait: the batch goes without them
+    struct index_batch_left left = index_batch_left(batch);
+    unsigned removals = left.deletes + left.forgets;
+    enum err err = index_txn_begin(t, index, left.puts, removals, CHANGES_LEAST, ret_rc);
+    if (left.forgets > 0) {
+        return err; // they can wait: the batch goes on without them
     }
     while (err == ERR_DISK_FULL && index->is_short && !writer->waited_in_vain &&
            !writer->stopping) {
         room_wait(writer);
-        err = index_txn_begin(t, index, puts, removals, ret_rc);
+        err = index_txn_begin(t, index, left.puts, removals, CHANGES_LEAST, ret_rc);
         writer->waited_in_vain = err == ERR_DISK_FULL && clock_monotonic_us() >= until_us;
     }
     writer->waited_in_vain = writer->waited_in_vain && err != ERR_OK;
+    if (err == ERR_DISK_FULL && index->is_short) {
+        err = index_txn_begin(t, index, left.puts, removals, 1, ret_rc);
+    }
     return err;
 }
 

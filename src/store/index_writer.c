@@ -346,12 +346,12 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
         return ERR_IO;
     }
     uint64_t began_us = clock_monotonic_us();
-    unsigned removals = index_batch_removals_left(changes);
+    struct index_batch_left left = index_batch_left(changes);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
-    if (err == ERR_DISK_FULL && removals > 0) { // nobody waits for it, and filling goes on
+    if (err == ERR_DISK_FULL && left.forgets > 0) { // nobody waits for it, and filling goes on
         changes->forget = NULL;
         writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
-        if (index_batch_puts_left(changes) == 0) {
+        if (left.puts + left.deletes == 0) {
             *ret_all = true;
             return ERR_OK;
         }
