@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay get URI [FILE]`: an object to a file, by way of the cache. What is there under that name is replaced when
-// all of the object has come, and left alone otherwise.
+// `forebay get URI [FILE]`: an object to a file, by way of the cache. A regular file of that name is replaced when all
+// of the object has come, and left alone otherwise. A device or a FIFO gets the bytes as they come.
 #include "commands/command_fetch.h"
 
 #include <errno.h>
@@ -21,14 +21,9 @@ struct get {
 static bool on_bytes(void *ctx, struct span bytes)
 {
     struct get *g = ctx;
-    while (bytes.len > 0) {
-        ssize_t n = write(g->fd, bytes.ptr, bytes.len);
-        if (n < 0 && errno != EINTR) {
-            command_client_error(&g->client, "%s: %s", g->path, strerror(errno));
-            return false;
-        }
-        bytes.ptr += n > 0 ? n : 0;
-        bytes.len -= n > 0 ? (size_t)n : 0;
+    if (!commands_write_all(g->fd, bytes)) {
+        command_client_error(&g->client, "%s: %s", g->path, strerror(errno));
+        return false;
     }
     return true;
 }
@@ -68,6 +63,10 @@ static int keep(struct get *g)
 
 static int run(struct get *g, struct command_fetch *fetch)
 {
+    if (commands_open_special(g->path, &g->fd)) {
+        int code = g->fd < 0 ? fail(g, g->path) : command_fetch(&g->client, fetch);
+        return g->fd < 0 || close(g->fd) == 0 || code != EXIT_CODE_OK ? code : fail(g, g->path);
+    }
     int len = snprintf(g->part, sizeof(g->part), "%s.part-XXXXXX", g->path);
     if (len < 0 || (size_t)len >= sizeof(g->part)) {
         errno = ENAMETOOLONG;

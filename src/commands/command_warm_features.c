@@ -184,23 +184,6 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
     check(buf_ok(text));
 }
 
-static bool write_all(int fd, struct span text)
-{
-    while (text.len > 0) {
-        ssize_t n = write(fd, text.ptr, text.len);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            errno = n == 0 ? ENOSPC : errno;
-            return false;
-        }
-        text.ptr += n;
-        text.len -= (size_t)n;
-    }
-    return true;
-}
-
 // Of the file that is written, which nobody else writes meanwhile: who holds its lock renames it or takes it away, and
 // a lock ends with its process. What others have left there, or is no file, goes. -1: errno says why.
 static int open_fresh(const char *fresh)
@@ -237,7 +220,7 @@ static bool replace_file(const char *path, const char *fresh, struct span text)
     if (fd < 0) {
         return false;
     }
-    bool ok = ftruncate(fd, 0) == 0 && fchmod(fd, 0644) == 0 && write_all(fd, text) &&
+    bool ok = ftruncate(fd, 0) == 0 && fchmod(fd, 0644) == 0 && commands_write_all(fd, text) &&
               fsync(fd) == 0 && rename(fresh, path) == 0;
     int why = errno;
     if (!ok) {

@@ -4,10 +4,13 @@
 
 #include "commands/commands_private.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
@@ -92,4 +95,32 @@ void commands_nearest_directory(const char *path, char ret_path[PATH_MAX])
         char *slash = strrchr(ret_path, '/');
         *(slash == ret_path ? slash + 1 : slash) = '\0';
     }
+}
+
+bool commands_open_special(const char *path, int *ret_fd)
+{
+    struct stat st;
+    *ret_fd = -1;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) {
+        return false;
+    }
+    *ret_fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    return true;
+}
+
+bool commands_write_all(int fd, struct span bytes)
+{
+    while (bytes.len > 0) {
+        ssize_t n = write(fd, bytes.ptr, bytes.len);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            errno = n == 0 ? ENOSPC : errno;
+            return false;
+        }
+        bytes.ptr += n;
+        bytes.len -= (size_t)n;
+    }
+    return true;
 }

@@ -49,6 +49,12 @@ int commands_print_result(const struct buf *text);
 
 // --- commands_output.c -----------------------------------------------------------------------------
 
+// An output FILE that is a device or a FIFO is written to, never replaced by a regular file. True: `path` is one, and
+// *ret_fd is open for writing, or -1 and errno says why. Waits for the reader of a FIFO.
+bool commands_open_special(const char *path, int *ret_fd);
+// False: errno says why.
+bool commands_write_all(int fd, struct span bytes);
+
 // As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
 // Until the second call after.
 const char *commands_visible(const char *text, size_t text_len);

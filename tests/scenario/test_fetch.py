@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands cat and get: an object by way of the cache, whole or not at all."""
 import os
+import stat
 import subprocess
+import threading
 
 import pytest
 
@@ -68,6 +70,31 @@ def test_a_file_that_cannot_be_written(forebay, origin, tmp_path):
         ["sh", "-c", f"{binary()} cat s3://bkt/a >/dev/full"], capture_output=True, text=True,
         env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{forebay.admin_port}"}).stderr
     assert origin.requests(key="dir/") == []
+
+
+def read_fifo(path):
+    """A thread that reads PATH to its end, and the list that gets what it read."""
+    got = []
+    reader = threading.Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
+    reader.start()
+    return reader, got
+
+
+def test_a_device_or_a_fifo_is_written_to(forebay, origin, tmp_path):
+    """get never replaces it by a regular file: as root it would replace /dev/null."""
+    origin.put("a", 3 * MIB + 7)
+    fifo = tmp_path / "sub" / "fifo"
+    fifo.parent.mkdir()
+    os.mkfifo(fifo)
+    reader, got = read_fifo(fifo)
+    result = ask(forebay, "get", "s3://bkt/a", str(fifo))[-1]
+    reader.join(60)
+    assert got == [origin.bytes_of("a", 0, 3 * MIB + 7)] and result["bytes"] == 3 * MIB + 7
+    assert stat.S_ISFIFO(fifo.stat().st_mode) and [path.name for path in fifo.parent.iterdir()] == ["fifo"]
+    link = tmp_path / "full"
+    link.symlink_to("/dev/full")
+    assert "No space left" in said(forebay, "get", "s3://bkt/a", str(link), code=1)
+    assert stat.S_ISCHR(link.stat().st_mode) and link.is_symlink()
 
 
 def test_keys_are_used_where_they_are_wanted(start, origin, tmp_path):
