@@ -314,12 +314,12 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
     return is_denied || (!is_given && asked_us <= max_u64(given->any_until_us, given->until_us));
 }
 
-// Was somebody given the version of `object` with headers that were learnt later, and are others?
+// Was somebody given the version of `object` with other headers, and after those of `object` were asked for?
 static inline bool home_given_outdates(const struct home_given *given,
                                        const struct store_object *object)
 {
-    return given->version == version_hash(object) && given->learnt_us > 0 &&
-           object->learnt_us <= given->learnt_us &&
+    return given->described == version_hash(object) &&
+           object->learnt_us <= given->described_until_us &&
            fill_version_headers_hash(object) != given->headers;
 }
 

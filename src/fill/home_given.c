@@ -41,27 +41,34 @@ void home_give_named(struct home_key *h, uint64_t version)
     if (given->version != version) {
         given->any_until_us = max_u64(given->any_until_us, given->until_us); // newer or not
         given->version = version;
-        given->headers = given->learnt_us = 0;
     }
     given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
+}
+
+static void given_describe(struct home_key *h, uint64_t version, uint64_t headers)
+{
+    struct home_given *given = given_take(h);
+    given->described = version;
+    given->headers = headers;
+    given->described_until_us = worker_now_us(h->fw->worker);
 }
 
 void home_give(struct home_key *h, const struct store_object *object)
 {
     home_give_named(h, object != NULL ? version_hash(object) : 0);
-    struct home_given *given = given_take(h);
-    if (object != NULL && object->headers.len > 0 && object->learnt_us >= given->learnt_us) {
-        given->headers = fill_version_headers_hash(object);
-        given->learnt_us = object->learnt_us;
+    if (object != NULL && object->headers.len > 0) {
+        struct home_given given = home_given(h);
+        bool in_doubt = home_given_outdates(&given, object);
+        given_describe(h, version_hash(object), in_doubt ? 0 : fill_version_headers_hash(object));
     }
 }
 
 void home_doubt_headers(struct home_key *h, const struct store_object *object)
 {
-    struct home_given *given = &given_slot(h)->given;
-    if (home_given(h).version == version_hash(object)) {
-        given->headers = 0;
-        given->learnt_us = worker_now_us(h->fw->worker);
+    struct home_given given = home_given(h);
+    uint64_t version = version_hash(object);
+    if (given.version == version || given.described == version) {
+        given_describe(h, version, 0);
     }
 }
 

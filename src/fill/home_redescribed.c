@@ -28,7 +28,7 @@ void home_redescribe(struct home_key *h, const struct store_object *object)
         slot->any_us = max_u64(slot->any_us, slot->last.at_us);
         slot->hash = h->key->hash;
     }
-    slot->last = (struct home_redescribed){.at_us = object->learnt_us,
+    slot->last = (struct home_redescribed){.at_us = worker_now_us(h->fw->worker),
                                            .headers = fill_version_headers_hash(object)};
     stats_add(COUNTER_redescribed, 1);
 }

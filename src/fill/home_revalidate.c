@@ -276,7 +276,7 @@ static enum err on_revalidation_head(struct origin_fetch *f)
     if (c->found == NULL) {
         return ERR_ORIGIN_UNFIT;
     }
-    c->found->learnt_us = worker_now_us(c->home->fw->worker);
+    c->found->learnt_us = c->began_us;
     return ERR_OK;
 }
 

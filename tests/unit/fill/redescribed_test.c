@@ -166,3 +166,38 @@ Test(redescribed, a_version_that_is_told_without_headers_hides_none_that_a_check
     expect_everywhere();
     world_end();
 }
+
+// A client was told 412 for this version before it existed. A read past the cache that names it may be older than
+// that answer for all the home knows. What the home knows of the version's headers stays true.
+// Rules 14 and 31.
+Test(redescribed, a_version_that_is_told_after_a_412_for_it_brings_no_older_headers_back)
+{
+    begin();
+    int denied = client_start(&(struct client_ask){.worker = 1, .if_match = 2, .last = UINT64_MAX});
+    world_run();
+    cr_assert_eq(client_status(denied), 412);
+    origin_overwrite();
+    int slow = client_get(2, 0, UINT64_MAX);
+    while (client_received(slow) == 0) {
+        cr_assert(world_step());
+    }
+    world_hold(EVENT_PULL, slow, -1);
+    world_run();
+    for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
+        store_evict(block);
+    }
+    world_run();
+    cr_assert_eq(store_visible_version(), 0);
+    origin_redescribe();
+    int next = get_block(1, 0);
+    world_run();
+    expect_complete(next);
+    int teller = teller_start(2, 2);
+    world_run();
+    cr_assert(teller_answered(teller));
+    world_release();
+    world_run();
+    expect_complete(slow);
+    expect_everywhere();
+    world_end();
+}

@@ -303,6 +303,7 @@ static void timer_fire(struct timer *timer)
 
 static void event_run(struct event e)
 {
+    world.now_us++; // no two events are at once
     switch (e.kind) {
     case EVENT_MESSAGE:
         message_deliver(e.a, e.b);
