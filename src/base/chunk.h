@@ -40,6 +40,7 @@ enum chunk_budget_kind {
     BUDGET_WARM,     // names and objects at hand of warm jobs
     BUDGET_WRITES,   // keys that writes hold open, their invalidations in flight, doubts
     BUDGET_LISTINGS, // kept pages of listings, and questions for them
+    BUDGET_ANSWERS,  // what HEADs have told of objects of which nothing is stored
     BUDGET_KINDS
 };
 

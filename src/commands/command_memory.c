@@ -53,10 +53,11 @@ void command_memory_metrics(struct buf *out)
     static const struct {
         const char *name;
         enum chunk_budget_kind kind;
-    } kinds[] = {
-        {"payload", BUDGET_PAYLOAD}, {"clients", BUDGET_CLIENTS}, {"origins", BUDGET_ORIGINS},
-        {"runs", BUDGET_RUNS},       {"bodies", BUDGET_BODIES},   {"folders", BUDGET_FOLDERS},
-        {"warm", BUDGET_WARM},       {"writes", BUDGET_WRITES},   {"listings", BUDGET_LISTINGS}};
+    } kinds[] = {{"payload", BUDGET_PAYLOAD},   {"clients", BUDGET_CLIENTS},
+                 {"origins", BUDGET_ORIGINS},   {"runs", BUDGET_RUNS},
+                 {"bodies", BUDGET_BODIES},     {"folders", BUDGET_FOLDERS},
+                 {"warm", BUDGET_WARM},         {"writes", BUDGET_WRITES},
+                 {"listings", BUDGET_LISTINGS}, {"answers", BUDGET_ANSWERS}};
     buf_append_cstr(out, "# HELP forebay_buffer_bytes memory held between origins and clients\n"
                          "# TYPE forebay_buffer_bytes gauge\n");
     for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {

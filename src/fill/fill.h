@@ -77,6 +77,7 @@ struct fill_ask {
     struct origin_condition condition;
     uint64_t suffix_bytes;
     bool wants_version; // a version that the home knows is the answer, not a run of it
+    uint64_t fresh_ms;  // how old what the home has kept may be for that
     // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
     // bytes: of `object`. Who does not insist has no answer to wait for: they are learnt for the next reader.
     bool with_checksums;

@@ -14,7 +14,6 @@
 #define FILL_STRIPE_BYTES (64u << 20)
 #define FILL_WORKERS_MAX 64u
 #define FILL_MAP_BUCKETS 4096u
-#define FILL_DESCRIBED 1024u
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_UNCACHEABLE 4096u
@@ -108,8 +107,11 @@ struct fill_worker {
     struct fill_map homes;    // struct home_key.map_node
     struct fill_map floors;   // fill_floor.c: not yet lifted
     struct whole_sums *whole_sums; // NULL until the first
-    // By key hash: versions that a HEAD has described, with checksums, and of which nothing is stored yet.
-    struct store_object *described[FILL_DESCRIBED];
+    struct {                       // home_kept.c
+        struct fill_map map;       // struct kept_answer.map_node
+        struct list by_age;        // struct kept_answer.age_node, the oldest first
+        uint64_t bytes;            // of BUDGET_ANSWERS
+    } kept;
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
@@ -124,6 +126,7 @@ void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t gener
 void fill_floor_free_all(struct fill_worker *fw); // with the worker: those that were not lifted
 // With the room, when nothing runs: keys whose doubt outlives the process, which its bucket carries on (store_doubt()).
 void home_free_all(struct fill_worker *fw);
+void home_kept_free_all(struct fill_worker *fw); // with the worker
 
 // --- open_keys.c ---------------------------------------------------------------------------------
 

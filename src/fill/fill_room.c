@@ -37,6 +37,8 @@ struct fill_room *fill_room_new(const struct fill_options *options)
         fill_map_init(&fw->fills);
         fill_map_init(&fw->homes);
         fill_map_init(&fw->floors);
+        fill_map_init(&fw->kept.map);
+        list_init(&fw->kept.by_age);
         worker_slot_set(fw->worker, WORKER_SLOT_FILL, fw);
     }
     return room;
@@ -52,9 +54,7 @@ void fill_room_free(struct fill_room *room)
         fill_floor_free_all(fw);
         home_free_all(fw);
         whole_sums_free(fw->whole_sums);
-        for (unsigned j = 0; j < FILL_DESCRIBED; j++) {
-            store_object_unref(fw->described[j]);
-        }
+        home_kept_free_all(fw);
     }
     open_keys_done(room);
     free(room->here);

@@ -6,7 +6,8 @@
 // What an entry knows of the version, by its state:
 //
 //   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees it).
-//             A delete on its way that a crash would undo: held. Else a new token goes out with
+//             A delete on its way that a crash would undo: held.
+//             A kept answer that will do (home_kept.c): answered from it. Else a new token goes out with
 //             FIRST: DECIDING.
 //   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
 //             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH: held.
@@ -14,6 +15,7 @@
 //             from it. FIRST_END: NONE, what it has published is visible.
 //   (any)     an invalidation (home_write.c): NONE, the held are routed again; a VERSION or FIRST_END
 //             that still comes has an old token and is ignored.
+#include "base/date.h"
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -161,7 +163,9 @@ bool home_is_current(struct home_key *h, const struct store_object *object)
         return span_equal(h->known->etag, object->etag);
     }
     struct home_visible v = home_look_up(h);
-    return home_visible_is(&v, object);
+    const struct store_object *kept = home_kept(h);
+    return home_visible_is(&v, object) ||
+           (!v.found && kept != NULL && fill_same_version(kept, object));
 }
 
 // --- deciding ------------------------------------------------------------------------------------
@@ -205,21 +209,6 @@ void home_answer_again(struct home_key *h, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
-struct store_object *home_described(struct home_key *h)
-{
-    struct store_object *described = h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
-    return described != NULL && hash128_equal(described->hash, h->key->hash) ? described : NULL;
-}
-
-void home_describe(struct home_key *h, struct store_object *object)
-{
-    struct store_object **slot = &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
-    if (object != NULL || home_described(h) != NULL) {
-        store_object_unref(*slot);
-        *slot = object != NULL ? store_object_ref(object) : NULL;
-    }
-}
-
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us)
 {
@@ -230,6 +219,71 @@ void home_answer_version(struct home_key *h, struct subscription *sub, struct st
     m->validated_us = asked_us;
     message_send(sub->at, &m->base);
 }
+
+// --- kept answers --------------------------------------------------------------------------------
+
+// Nothing newer is known, or may have been given to somebody already: the readers of a first request meet its version
+// before the home does. No worker holds anything older, and no write is open.
+static bool kept_counts(struct home_key *h)
+{
+    if (home_kept(h) == NULL || h->state != HOME_NONE || !home_is_acknowledged(h) ||
+        home_awaits_disk(h) || home_is_open(h)) {
+        return false;
+    }
+    struct home_visible v = home_look_up(h);
+    return !v.found && !v.unknown;
+}
+
+bool home_answer_kept(struct home_key *h, struct subscription *sub)
+{
+    if (!kept_counts(h)) {
+        return false;
+    }
+    stats_add(COUNTER_answers_used, 1);
+    home_answer_version(h, sub, home_kept(h), home_kept_us(h));
+    return true;
+}
+
+static bool is_not_modified_since(const struct store_object *kept, const char *text)
+{
+    time_t date = 0;
+    return kept->last_modified != 0 && date_parse_http(span_from_cstr(text), &date) &&
+           kept->last_modified <= date;
+}
+
+// Does the answer tell the reader what the origin would only say again, or where its bytes are? What the origin judges
+// with the first request for bytes costs nothing, and is never out of date.
+static bool kept_helps(const struct store_object *kept, const struct fill_ask *ask)
+{
+    bool is_this = span_equal_cstr(kept->etag, ask->condition.value);
+    switch (ask->condition.kind) {
+    case ORIGIN_CONDITION_NONE:
+        return ask->suffix_bytes > 0;
+    case ORIGIN_IF_MATCH:
+        return ask->suffix_bytes > 0 && is_this;
+    case ORIGIN_IF_NONE_MATCH:
+        return is_this;
+    case ORIGIN_IF_MODIFIED_SINCE:
+        return is_not_modified_since(kept, ask->condition.value);
+    case ORIGIN_IF_UNMODIFIED_SINCE:
+        return false;
+    }
+    return false;
+}
+
+// Rule 11. Answers a reader who wants bytes with the kept version, if it is fresh and helps. False: the first request
+// decides.
+static bool home_route_kept(struct home_key *h, struct subscription *sub)
+{
+    const struct store_object *kept = home_kept(h);
+    if (kept == NULL || sub->ask.strict || !kept_helps(kept, &sub->ask)) {
+        return false;
+    }
+    uint64_t age_us = worker_now_us(h->fw->worker) - home_kept_us(h);
+    return age_us / 1000 <= sub->ask.fresh_ms && home_answer_kept(h, sub);
+}
+
+// --- routing -------------------------------------------------------------------------------------
 
 // Rule 11, nothing known: the first request decides.
 static void home_decide(struct home_key *h, struct subscription *sub)
@@ -277,7 +331,9 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
     if (v.unknown) {
         home_delete_unseen(h);
     }
-    home_decide(h, sub);
+    if (!home_route_kept(h, sub)) {
+        home_decide(h, sub);
+    }
 }
 
 // Rule 11.
@@ -573,8 +629,11 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
         return 0;
     }
     struct home_given given = home_given(h);
-    bool fits = v.found ? home_visible_is(&v, m->object)
-                        : !home_given_precedes(&given, version_hash(m->object), m->asked_us);
+    const struct store_object *kept = home_kept(h);
+    bool is_kept = kept != NULL && fill_same_headers(kept, m->object);
+    bool fits = v.found
+                    ? home_visible_is(&v, m->object)
+                    : is_kept || !home_given_precedes(&given, version_hash(m->object), m->asked_us);
     return fits ? home_generation_of(h, &v, m->object) : 0;
 }
 
@@ -618,8 +677,11 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     }
     struct store_object *object = store_object_with_generation(m->object, generation);
     struct store_sums sums = home_sums(h, m);
-    store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, m->asked_us);
+    // A run of a version that was asked for has the headers that were learnt before.
+    uint64_t validated_us = min_u64(m->asked_us, object->learnt_us);
+    store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, validated_us);
     h->is_hidden = false;
+    home_kept_outdate_by(h, object);
     store_object_unref(h->put);
     h->put = object;
     home_answer_fill(m->base.from, m->fill, message_visible_new(h->fw, NULL));

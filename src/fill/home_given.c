@@ -38,6 +38,9 @@ static struct home_given *given_take(struct home_key *h)
 void home_give_named(struct home_key *h, uint64_t version)
 {
     struct home_given *given = given_take(h);
+    if (home_kept(h) != NULL && version_hash(home_kept(h)) != version) {
+        home_kept_outdate(h);
+    }
     if (given->version != version) {
         given->any_until_us = max_u64(given->any_until_us, given->until_us); // newer or not
         given->version = version;
@@ -57,6 +60,7 @@ void home_give(struct home_key *h, const struct store_object *object)
 {
     home_give_named(h, object != NULL ? version_hash(object) : 0);
     if (object != NULL && object->headers.len > 0) {
+        home_kept_outdate_by(h, object);
         struct home_given given = home_given(h);
         bool in_doubt = home_given_outdates(&given, object);
         given_describe(h, version_hash(object), in_doubt ? 0 : fill_version_headers_hash(object));
@@ -70,11 +74,25 @@ void home_doubt_headers(struct home_key *h, const struct store_object *object)
     if (given.version == version || given.described == version) {
         given_describe(h, version, 0);
     }
+    home_kept_outdate(h);
+}
+
+bool home_was_given_other(struct home_key *h, const struct store_object *object, uint64_t since_us)
+{
+    struct home_given given = home_given(h);
+    uint64_t version = version_hash(object), after_us = since_us + GIVEN_SLACK_US;
+    bool is_same = given.version == version && (given.described != version ||
+                                                given.headers == fill_version_headers_hash(object));
+    bool is_denied = given.denied == version && given.denied_until_us >= after_us;
+    return is_denied || (!is_same && max_u64(given.any_until_us, given.until_us) >= after_us);
 }
 
 void home_deny(struct home_key *h, uint64_t version)
 {
     struct home_given *given = given_take(h);
+    if (home_kept(h) != NULL && version_hash(home_kept(h)) == version) {
+        home_kept_outdate(h);
+    }
     if (given->denied != version) {
         given->any_until_us = max_u64(given->any_until_us, given->denied_until_us);
         given->denied = version;

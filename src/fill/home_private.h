@@ -130,9 +130,8 @@ bool home_find_out(struct home_key *h, struct store_object *object);
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
 void home_answer_again(struct home_key *h, struct subscription *sub);
-// What a HEAD has described of this key, with checksums, while nothing of it was stored; NULL: nothing.
-struct store_object *home_described(struct home_key *h);
-void home_describe(struct home_key *h, struct store_object *object); // NULL: forgets it
+// Rule 32. Answers a reader who has nothing with the kept version. False: none counts now.
+bool home_answer_kept(struct home_key *h, struct subscription *sub);
 void home_forget(struct home_key *h); // what is known, or being decided
 void home_route_held(struct home_key *h);
 void home_publish_held(struct home_key *h);
@@ -151,6 +150,24 @@ void home_deny(struct home_key *h, uint64_t version);
 // Two answers that were under way at once describe this version otherwise, or name another: which is newer
 // nobody can say. Nothing counts that was learnt until now.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);
+
+// Was somebody given another version than `object`, or other headers of it, since then? Exact for this
+// worker's clock.
+bool home_was_given_other(struct home_key *h, const struct store_object *object, uint64_t since_us);
+
+// --- home_kept.c ---------------------------------------------------------------------------------
+
+// Returns what the origin last said of the key, while nothing of it was stored; NULL: nothing that counts is kept.
+struct store_object *home_kept(const struct home_key *h);
+uint64_t home_kept_us(const struct home_key *h); // when the origin was asked
+// Likewise, also where it does not count any more: only for the checksums of the version that it names.
+struct store_object *home_described(const struct home_key *h);
+// Keeps what the origin has said, unless there is no room for it.
+void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_us);
+void home_unkeep(struct home_key *h);
+void home_kept_outdate(struct home_key *h); // what is kept counts no more
+// Likewise, unless it is of this version with the same headers.
+void home_kept_outdate_by(struct home_key *h, const struct store_object *object);
 
 // --- home_redescribed.c --------------------------------------------------------------------------
 

@@ -86,15 +86,27 @@ static struct store_sums revalidation_sums(const struct revalidation *c, uint64_
     return fill_version_sums(fill_version_checksums(c->found->headers));
 }
 
+// Keeps the answer for who asks next, as a record of the version would be: while nothing of it is stored.
+static void revalidation_keep(struct revalidation *c, bool is_newest)
+{
+    bool may_be_kept =
+        c->fetch.forbids == ORIGIN_FORBIDS_NOTHING && !c->fetch.too_young && c->key->limits.cache;
+    if (is_newest && may_be_kept && !home_is_open(c->home)) {
+        home_keep(c->home, c->found, c->began_us);
+    }
+}
+
 // Rule 31: what the answer means for what counts here: the record, the version known, a first request.
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
     struct store_object *found = c->err == ERR_OK ? c->found : NULL;
+    bool is_newest = found != NULL && !home_was_given_other(h, found, c->began_us);
     struct home_visible v = home_look_up(h);
     const struct store_object *visible = v.found ? revalidation_visible(c, &v) : NULL;
     const struct store_object *compared = visible != NULL ? visible : c->asked;
     if (home_find_out(h, found)) {
+        revalidation_keep(c, is_newest);
         return;
     }
     struct span checksums = {0};
@@ -104,14 +116,15 @@ static void revalidation_conclude(struct revalidation *c)
     if (v.found && compared != NULL && !revalidation_confirms(c, compared)) {
         home_redescribe(h, found);
         home_invalidate(h);
+        revalidation_keep(c, is_newest);
     } else if (v.found && compared != NULL && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
         if (v.sums.len == 0 && checksums.len > 0) {
             renewal.sums = revalidation_sums(c, v.size_bytes);
         }
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
-    } else if (!v.found && checksums.len > 0) {
-        home_describe(h, c->found);
+    } else if (!v.found) {
+        revalidation_keep(c, is_newest);
     }
 }
 
@@ -346,6 +359,9 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     if (!sub->ask.skip_index && !sub->ask.with_checksums && home_shows_another(h, sub)) {
         home_answer_again(h, sub); // since the reader looked
+        return;
+    }
+    if (asks_any && home_answer_kept(h, sub)) {
         return;
     }
     bool is_new = h->revalidation == NULL;

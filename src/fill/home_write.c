@@ -101,6 +101,7 @@ void home_invalidate(struct home_key *h)
     h->floor = floor;
     h->has_floor = true;
     home_forget(h);
+    home_kept_outdate(h);
     home_delete_below(h, floor, false);
     for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
         struct floor_message *m = message_invalidate_new(h->fw, h->key);
@@ -186,7 +187,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     h->open_writes += m->write->is_listed;
     check(h->open_writes > 0);
     check(!list_node_linked(&m->write->node));
-    home_describe(h, NULL); // most likely it has new checksums
+    home_unkeep(h); // most likely the version has new checksums
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
     home_settle(h);

@@ -19,6 +19,19 @@ enum freshness_verdict freshness_check(const struct proxy_rule *rule, const stru
     return view->age_ms <= rule->ttl_ms ? FRESHNESS_FRESH : FRESHNESS_STALE;
 }
 
+uint64_t freshness_max_age_ms(const struct proxy_rule *rule)
+{
+    switch (rule->freshness) {
+    case PROXY_FRESHNESS_IMMUTABLE:
+        return UINT64_MAX;
+    case PROXY_FRESHNESS_STRICT:
+        return 0;
+    case PROXY_FRESHNESS_TTL:
+        break;
+    }
+    return rule->ttl_ms;
+}
+
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view)
 {
     if (rule->freshness == PROXY_FRESHNESS_STRICT || view->rebuilt || view->age_ms == UINT64_MAX) {

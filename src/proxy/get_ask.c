@@ -68,6 +68,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     if (g->object == NULL) {
         ask.condition = g->condition;
         ask.wants_version = http_conditions_any(&g->conditions);
+        ask.fresh_ms = freshness_max_age_ms(r->rule);
         ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
     }
     g->has_asked = true;

@@ -74,6 +74,8 @@ static inline struct get_state *get_of(struct request *r)
 
 void get_state_begin(struct request *r);
 void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte); // looks a window up
+// Must what was validated so long ago be confirmed, whatever the rule says?
+void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
 void get_state_drop_read(struct get_state *g);

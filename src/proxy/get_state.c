@@ -178,6 +178,12 @@ enum step_result get_state_bypass(struct request *r, const char *reason)
 
 // --- where bytes are -----------------------------------------------------------------------------
 
+void get_state_judge_doubt(struct request *r, uint64_t age_ms)
+{
+    r->get->is_doubted = store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)),
+                                          r->origin_bucket, age_ms);
+}
+
 void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
 {
     struct get_state *g = get_of(r);
@@ -186,8 +192,7 @@ void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
     store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
                  fill_floor(r->pw->fill, g->key->hash), &g->view);
     if (!g->replied) {
-        g->is_doubted = store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)),
-                                         r->origin_bucket, g->view.found ? g->view.age_ms : 0);
+        get_state_judge_doubt(r, g->view.found ? g->view.age_ms : 0);
     }
     g->view_open = true;
     g->view_first = first_byte;

@@ -420,6 +420,8 @@ void access_log_live_write(struct access_log_live *live, const struct request *r
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
 enum freshness_verdict freshness_check(const struct proxy_rule *rule,
                                        const struct store_view *view);
+// How old an answer of the origin may be that is used without asking; strict: only one of this moment.
+uint64_t freshness_max_age_ms(const struct proxy_rule *rule);
 // May this stale record be served while the origin fails?
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
 

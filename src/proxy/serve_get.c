@@ -253,6 +253,7 @@ static enum step_result take_known(struct request *r, const struct subscription 
     r->known = true;
     g->view.rebuilt = false;
     g->view.age_ms = (now_us - validated_us) / 1000;
+    get_state_judge_doubt(r, g->view.age_ms);
     g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
     return go_to(r, REQUEST_GET_FRESHNESS);
 }

@@ -210,7 +210,8 @@ struct store_object {
     atomic_uint refs;
     struct hash128 hash;
     uint64_t generation; // 0 until the home has named it
-    uint64_t learnt_us;  // when the origin was asked that described it so, on the workers' clock; 0: found on disk
+    uint64_t
+        learnt_us; // when the origin was asked that described it so, on the workers' clock; 0: found on disk
     uint64_t size_bytes;
     uint32_t block_size_bytes;
     time_t last_modified;                             // parsed from its header; 0 unknown

@@ -459,7 +459,7 @@ void world_begin(const struct world_options *options)
     memset(&world, 0, sizeof(world));
     world.options = *options;
     world.random = options->seed * 0x9E3779B97F4A7C15u + 0x1234567u;
-    world.now_us = 1000000;
+    world.now_us = 1000000000000;
     world.refuse = options->refuse_store;
     world.is_noted = options->noted;
     uint64_t size = options->size_bytes != 0 ? options->size_bytes : WORLD_SIZE;

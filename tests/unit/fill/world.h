@@ -6,7 +6,8 @@
 //
 // The oracle: every byte of version v of key k is the same letter, of its own. A reply that looks
 // complete must be of the one version that its ETag names, not older than what a writer was told
-// had been written before the reader began (under `strict`: not older than the origin was then);
+// had been written before the reader began (under `strict`: not older than the origin was then; a hit under `ttl`:
+// not older than the origin was a ttl before);
 // the index never goes back behind an answered write, so that a crash brings nothing back; every
 // reader ends; nothing leaks.
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H

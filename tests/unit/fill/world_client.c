@@ -42,8 +42,19 @@ static void client_end(struct client *c, enum client_outcome outcome)
     c->outcome = outcome;
 }
 
+// What is answered without the origin was current there within the ttl.
+static void client_meets_ttl(const struct client *c, uint64_t replaced_us)
+{
+    bool is_judged = world.options.ttl && c->result == RESULT_HIT && replaced_us != 0;
+    cr_assert(!is_judged || replaced_us + world.rule.ttl_ms * 1000 >= c->start_us,
+              "a hit that was replaced %llu ms before: seed %llu",
+              (unsigned long long)(c->start_us - replaced_us) / 1000,
+              (unsigned long long)world.options.seed);
+}
+
 static void client_names_version(struct client *c, int version)
 {
+    client_meets_ttl(c, c->key->replaced_us[version]);
     c->version = version;
     cr_assert(version >= c->floor_version, "stale read: version %d of at least %d, seed %llu",
               version, c->floor_version, (unsigned long long)world.options.seed);
@@ -80,6 +91,7 @@ static void client_names_edition(struct client *c, struct span lines)
             cr_assert((int)edition >= c->floor_edition,
                       "stale headers: edition %d of at least %d, seed %llu", (int)edition,
                       c->floor_edition, (unsigned long long)world.options.seed);
+            client_meets_ttl(c, c->key->redescribed_us[edition]);
             c->key->seen_edition = max_int(c->key->seen_edition, (int)edition);
         }
     }
@@ -429,6 +441,7 @@ int client_start(const struct client_ask *ask)
                          .worker = &world.workers[ask->worker],
                          .key = world.key,
                          .start_version = world.key->version,
+                         .start_us = world.now_us,
                          .if_match = ask->if_match,
                          .slow = rnd(100) < world.options.slow_percent,
                          .floor_version = strict ? world.key->version : given,

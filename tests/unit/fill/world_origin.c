@@ -299,6 +299,7 @@ int origin_version(void)
 void origin_overwrite(void)
 {
     struct world_key *k = world.key;
+    k->replaced_us[k->version] = world.now_us;
     k->version++;
     check(k->version < WORLD_VERSIONS);
     k->size_bytes[k->version] = world.next_size_bytes;
@@ -306,7 +307,9 @@ void origin_overwrite(void)
 
 void origin_redescribe(void)
 {
+    world.key->redescribed_us[world.key->edition] = world.now_us;
     world.key->edition++;
+    check(world.key->edition < MAX_EDITIONS);
 }
 
 void origin_resize(uint64_t size_bytes)

@@ -14,6 +14,7 @@
 #define MAX_EVENTS 1024
 #define MAX_HOLDS 16
 #define MAX_BLOCKS 64u
+#define MAX_EDITIONS 256
 
 struct worker {
     unsigned index;
@@ -96,6 +97,7 @@ struct client {
     unsigned status;
     int version, floor_version, floor_edition;
     int start_version, if_match; // the origin's when it asked; of its condition, 0: none
+    uint64_t start_us;
     uint64_t length, received, first;
 };
 
@@ -127,6 +129,7 @@ struct world_key {
     int seen_version; // the newest that any client was given
     // Changes of headers alone: a number that each answer names in its headers.
     int edition, seen_edition;
+    uint64_t replaced_us[WORLD_VERSIONS], redescribed_us[MAX_EDITIONS]; // 0: still current
     unsigned doubts; // that hold: nobody is given what was true before he came
     bool missing[WORLD_VERSIONS];
     uint64_t size_bytes[WORLD_VERSIONS];

@@ -668,7 +668,8 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
     cr_assert(s->pins > 0 && !s->dying, "the index names a freed segment");
     cr_assert(!(k->found && k->record_generation == generation && k->record_version != s->version),
               "one generation names two versions");
-    cr_assert(validated_us > 0 && validated_us <= world.now_us, "validated at no time");
+    cr_assert(validated_us > 0 || object->learnt_us == 0, "validated at no time");
+    cr_assert(validated_us <= world.now_us, "validated in the future");
     if (!k->found || k->record_generation != generation) {
         k->validated_us = validated_us;
         k->rebuilt = false;
