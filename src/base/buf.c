@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/chunk.h"
 
 void buf_init(struct buf *b, size_t max)
 {
@@ -12,10 +13,26 @@ void buf_init(struct buf *b, size_t max)
     *b = (struct buf){.max = max};
 }
 
+void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind)
+{
+    buf_init(b, max);
+    b->counted = (uint8_t)(kind + 1);
+}
+
+static void buf_charge(const struct buf *b, size_t bytes)
+{
+    if (b->counted != 0) {
+        chunk_budget_charge((enum chunk_budget_kind)(b->counted - 1), bytes);
+    }
+}
+
 void buf_done(struct buf *b)
 {
     free(b->ptr);
-    *b = (struct buf){.max = b->max};
+    if (b->counted != 0) {
+        chunk_budget_discharge((enum chunk_budget_kind)(b->counted - 1), b->cap);
+    }
+    *b = (struct buf){.max = b->max, .counted = b->counted};
 }
 
 bool buf_ok(const struct buf *b)
@@ -46,6 +63,7 @@ static bool buf_reserve(struct buf *b, size_t len)
         b->failed = true;
         return false;
     }
+    buf_charge(b, cap - b->cap);
     b->ptr = grown;
     b->cap = cap;
     return true;

@@ -162,6 +162,7 @@ struct buf {
     char *ptr;
     size_t len, cap, max;
     bool failed;
+    uint8_t counted; // buf_init_counted(): its kind and 1; else 0
 };
 
 void buf_init(struct buf *b, size_t max);

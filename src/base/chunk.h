@@ -37,7 +37,7 @@ enum chunk_budget_kind {
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
     BUDGET_BODIES,  // bodies and documents that must be whole before they go on
     BUDGET_FOLDERS, // names of folders that listings of a `dir:` origin walk through, and their answers
-    BUDGET_WARM,     // names and objects at hand of warm jobs
+    BUDGET_WARM,     // names and objects at hand of warm jobs, listings for ourselves
     BUDGET_WRITES,   // keys that writes hold open, their invalidations in flight, doubts
     BUDGET_LISTINGS, // kept pages of listings, and questions for them
     BUDGET_ANSWERS,  // what HEADs have told of objects of which nothing is stored
@@ -61,6 +61,9 @@ void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
 // it the caller gets what it asks for, so that every request fits when it is alone. False: nothing was
 // charged; the caller answers SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
+
+// A buffer whose memory is charged as it grows, until buf_done(). It is the maximum that bounds it.
+void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind);
 
 bool chunk_budget_kind_is_short(
     enum chunk_budget_kind kind);            // more than half of its quarter is in use

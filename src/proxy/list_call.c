@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One page of a bucket's listing, asked of the origin for ourselves: which keys there are, how large, under
 // which ETag. On one worker. A page is read when all of it is there; longer than BODY_MAX is an error, and
-// asked for are so few keys that it never is.
+// asked for are so few keys that it never is. Counted as what warm jobs hold.
 #include "proxy/inspect_private.h"
 
 #include <string.h>
@@ -173,13 +173,13 @@ void list_call_start(struct proxy_worker *pw, struct list_call *call, struct spa
     static const struct s3_domains none = {0};
     check(call->done != NULL && max > 0 && max <= PROXY_LIST_MAX);
     call->pw = pw;
-    call->arena = arena_new(ARENA_MAX);
+    call->arena = arena_new_counted(ARENA_MAX, BUDGET_WARM);
     call->count = 0;
     call->capacity = max;
     call->next = (struct span){NULL, 0};
     call->is_truncated = call->has_key = call->has_size = call->has_etag = false;
     call->entries = arena_alloc(call->arena, max * sizeof(*call->entries));
-    buf_init(&call->body, BODY_MAX);
+    buf_init_counted(&call->body, BODY_MAX, BUDGET_WARM);
     call->headers = (struct headers){0};
     call->relay = (struct origin_relay){.request = &call->request,
                                         .method = SPAN("GET"),

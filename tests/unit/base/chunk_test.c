@@ -276,3 +276,24 @@ Test(chunk, travels_between_threads_within_the_budget)
     cr_assert_eq(pthread_join(thread, NULL), 0);
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
+
+Test(chunk, a_counted_buffer_is_charged_for_what_it_has_reserved_until_it_is_done)
+{
+    struct buf b;
+    chunk_budget_init(1u << 20);
+    buf_init_counted(&b, 100000, BUDGET_WARM);
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), 0);
+    for (unsigned i = 0; i < 100000; i++) {
+        buf_append_char(&b, 'x');
+        cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), b.cap);
+    }
+    buf_append_char(&b, 'x');
+    cr_assert_not(buf_ok(&b));
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), b.cap);
+    buf_done(&b);
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), 0);
+    buf_append_cstr(&b, "again");
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), b.cap);
+    buf_done(&b);
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_WARM), 0);
+}
