@@ -96,6 +96,15 @@ void arena_reset(struct arena *arena)
     arena->used_bytes = 0;
 }
 
+size_t arena_page_bytes(const struct arena *arena)
+{
+    size_t bytes = 0;
+    for (const struct page *page = arena->pages; page != NULL; page = page->next) {
+        bytes += page->next == NULL && page->cap <= FIRST_PAGE_BYTES ? 0 : page->cap;
+    }
+    return bytes;
+}
+
 // Pushes a page with room for `size` and returns it; NULL without memory.
 static struct page *arena_grow(struct arena *arena, size_t size)
 {

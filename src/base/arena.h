@@ -20,6 +20,9 @@ void arena_free(struct arena *arena); // NULL is fine
 // Empties for the next request, keeping the first page.
 void arena_reset(struct arena *arena);
 
+// Bytes of its pages, without a first one of 8 KiB.
+size_t arena_page_bytes(const struct arena *arena);
+
 // 16-byte aligned, zeroed; NULL past the maximum.
 void *arena_alloc(struct arena *arena, size_t size);
 // The same with whatever stood there before: for what is written before it is read.

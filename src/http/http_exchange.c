@@ -152,12 +152,14 @@ void http_exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
-// A request that is answered at once never counts: a hit is charged no atomics.
+// A request that is answered at once never counts: a hit is charged no atomics. Long heads make large arenas, several
+// times as large as the head where it is signed.
 void http_exchange_charge(struct http_exchange *x)
 {
-    if (x->counted && !x->charged) {
-        x->charged = true;
-        chunk_budget_charge(BUDGET_CLIENTS, HTTP_EXCHANGE_BYTES);
+    uint64_t bytes = HTTP_EXCHANGE_BYTES + arena_page_bytes(x->arena);
+    if (x->counted && bytes > x->charged_bytes) {
+        chunk_budget_charge(BUDGET_CLIENTS, bytes - x->charged_bytes);
+        x->charged_bytes = bytes;
     }
 }
 
@@ -172,8 +174,8 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
     if (x->counted) {
         http_server_inflight_leave(c->hw->server);
     }
-    if (x->charged) {
-        chunk_budget_discharge(BUDGET_CLIENTS, HTTP_EXCHANGE_BYTES);
+    if (x->charged_bytes > 0) {
+        chunk_budget_discharge(BUDGET_CLIENTS, x->charged_bytes);
     }
     struct http_user *user = x->user;
     x->sink = NULL;

@@ -190,14 +190,14 @@ struct http_exchange {
     struct http_sink *sink; // NULL: none, or nothing may reach it any more
     struct reply_state reply;
     enum body_state body;
-    bool body_asked;    // http_body_start()
-    bool paused;        // http_body_pause()
-    bool bad_body;      // its framing is broken: close after the reply
-    bool continued;     // "100 Continue" is on its way
-    bool counted;       // in max_inflight, and the handler knows it
-    bool charged;       // its memory counts in the budget
-    bool cut;           // http_reply_cut()
-    uint64_t body_left; // Content-Length still to come
+    bool body_asked;        // http_body_start()
+    bool paused;            // http_body_pause()
+    bool bad_body;          // its framing is broken: close after the reply
+    bool continued;         // "100 Continue" is on its way
+    bool counted;           // in max_inflight, and the handler knows it
+    uint64_t charged_bytes; // of the budget, while it waits
+    bool cut;               // http_reply_cut()
+    uint64_t body_left;     // Content-Length still to come
     struct http_chunked chunked;
 };
 

@@ -84,10 +84,21 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     server->limits.min_rate_bytes = limits->min_rate_bytes;
 }
 
+// What clients hold apart from TLS and heads that come in. As much as these may have, so that a few requests with long
+// heads take no more than max_inflight of the usual length do.
+static bool requests_fill_their_share(const struct http_server *server)
+{
+    uint64_t max = server->limits.max_held_bytes;
+    uint64_t all = chunk_budget_kind_bytes(BUDGET_CLIENTS);
+    uint64_t held = atomic_load_explicit(&server->held_bytes, memory_order_relaxed);
+    return max != 0 && all >= held && all - held >= max;
+}
+
 bool http_server_inflight_enter(struct http_server *server)
 {
     unsigned before = atomic_fetch_add_explicit(&server->inflight_count, 1, memory_order_relaxed);
-    if (before >= server->limits.max_inflight) {
+    if (before >= server->limits.max_inflight ||
+        (before > 0 && requests_fill_their_share(server))) {
         atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
         return false;
     }

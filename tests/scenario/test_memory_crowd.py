@@ -182,6 +182,42 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     connections[0].close()
 
 
+@pytest.mark.parametrize("is_signed", (True, False))
+def test_requests_with_long_targets_stay_within_the_share_of_clients(group, start, origin, engine, is_signed, tmp_path, figure):
+    """400 reads with a target of 14 KB each, which wait for the origin: what a head is read, parsed and signed in counts, so
+    as many are taken as have room. The others are told SlowDown, and all is given back."""
+    no_sanitizer()
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, workers=2, **(keys_file(tmp_path, 1) if is_signed else {})))
+    count, host = 400, f"127.0.0.1:{server.port}"
+    query = "&".join(f"p{i}={'q' * 280}" for i in range(50))
+    signer = Signer("WHO0", "secret-canary-0-5d1f")
+    origin.put("k", 100)
+    read = memory_of(group, server)
+    before = read()
+    connections = [server.connection() for _ in range(count)]
+
+    def send(i):
+        target = f"/bkt/k?{query}&i={i}"
+        headers = signer.headers("GET", target, host, [], b"") if is_signed else []
+        connections[i].send(request_bytes("GET", target, host, headers, b""))
+    with Watch(read, []) as watch, origin.hold(None):
+        parallel(count, send)
+        server.wait_metric("forebay_http_shed_total", lambda v: v + server.metric("forebay_http_requests_inflight") == count,
+                           reason="inflight")
+    assert watch.error is None
+    replies = [connection.read_reply("GET") for connection in connections]
+    taken = sum(reply.status == 200 for reply in replies)
+    grown = watch.highest - before
+    figure(f"{engine}, {'signed' if is_signed else 'open'}: {taken} of {count} requests with targets of 14 KB taken, "
+           f"{grown / MIB:.1f} MiB anonymous memory more than before")
+    assert 20 <= taken < count and grown <= 32 * MIB
+    assert all(reply.status == 200 or b"SlowDown" in bytes(reply.body) for reply in replies)
+    for connection in connections:
+        connection.close()
+    server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+
+
 def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
     """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
     given all names in order, and no more than windows of them are held."""
