@@ -27,7 +27,6 @@ struct origin_directory_relay {
     enum err answer;               // ERR_OK: status 200 and `body`
     struct s3_error_detail detail; // else: more about it
     struct buf body;
-    uint64_t charged_bytes; // of the body
     struct task task;
     uint64_t started_us;
 };
@@ -91,8 +90,6 @@ static void on_job_work(struct blocking_job *job)
     if (d->answer == ERR_OK && !buf_ok(&d->body)) {
         d->answer = ERR_NO_MEMORY;
     }
-    d->charged_bytes = d->body.cap;
-    chunk_budget_charge(BUDGET_FOLDERS, d->charged_bytes);
     arena_free(arena);
 }
 
@@ -102,7 +99,6 @@ static void relay_free(void *ptr)
 {
     struct origin_directory_relay *d = ptr;
     buf_done(&d->body);
-    chunk_budget_discharge(BUDGET_FOLDERS, d->charged_bytes);
     free(d);
 }
 
@@ -236,7 +232,7 @@ void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay 
     d->root_fd = directory->root_fd;
     d->scans = directory->scans;
     d->started_us = clock_monotonic_us();
-    buf_init(&d->body, BODY_MAX);
+    buf_init_counted(&d->body, BODY_MAX, BUDGET_FOLDERS);
     worker_task_init(&d->task, on_task);
     list_node_init(&d->job.node);
     d->job.work = on_job_work;
