@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the scenario tests, and the summary that tells "not run" apart from "passed"."""
+import contextlib
 import os
 
 import pytest
@@ -69,13 +70,18 @@ def engine(request):
     return request.param
 
 
+@contextlib.contextmanager
+def strict(made):
+    """Runs the scripted origin MADE within the block. Then the test fails for what a careful client would not have sent."""
+    with made:
+        yield made
+    assert not made.violations, made.violations[:5]
+
+
 @pytest.fixture
 def origin():
-    made = Origin(credentials=KEYS)
-    made.start()
-    yield made
-    made.stop()
-    assert not made.violations, made.violations[:5]
+    with strict(Origin(credentials=KEYS)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -67,6 +67,21 @@ def nothing_is_kept(server):
         server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind=kind)
 
 
+def invalidates_within_the_budget(group, server, figure, what, work, jobs, least):
+    """Runs WORK in JOBS threads at once. At least LEAST names are invalidated, within the memory of a window, which is given back."""
+    read = memory_of(group, server)
+    before = read()
+    with Watch(read, []) as watch:
+        parallel(jobs, work)
+    assert watch.error is None
+    grown, done = watch.highest - before, server.metric("forebay_invalidations_total")
+    figure(f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the {before / MIB:.1f} before, {done:.0f} invalidations")
+    assert done >= least
+    assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
+    nothing_is_kept(server)
+    assert server.alive and (group is None or group.kills() == 0)
+
+
 def no_sanitizer():
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
@@ -84,25 +99,15 @@ def test_batch_deletes_in_many_realms_stay_within_the_budget(group, start, origi
     origin.put(keys[0][7], 4096)
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 200
-    read = memory_of(group, server)
-    before = read()
 
-    def ask(i):
+    def delete(i):
         with Actor(server) as client:
             reply = client.ask("POST", "/bkt?delete", [], batch(keys[i]))
             assert reply.status == 200, reply
-    with Watch(read, []) as watch:
-        parallel(requests, ask)
-    assert watch.error is None
-    grown = watch.highest - before
-    figure(f"{engine}, {requests} x 1,000 keys of {length} bytes, {realms} realms: {grown / MIB:.1f} MiB anonymous memory more "
-           f"than the {before / MIB:.1f} before, {server.metric('forebay_invalidations_total'):.0f} invalidations")
-    assert server.metric("forebay_invalidations_total") >= 2 * requests * 1000 * (realms + 1)
-    assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
+    invalidates_within_the_budget(group, server, figure, f"{engine}, {requests} x 1,000 keys of {length} bytes, {realms} realms",
+                                  delete, requests, 2 * requests * 1000 * (realms + 1))
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 404
-    nothing_is_kept(server)
-    assert server.alive and (group is None or group.kills() == 0)
 
 
 def test_evicting_many_objects_in_many_realms_stays_within_the_budget(group, start, origin, engine, tmp_path, figure):
@@ -117,20 +122,12 @@ def test_evicting_many_objects_in_many_realms_stays_within_the_budget(group, sta
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[3][7]}").status == 200
     server.durable()
-    before = memory_of(group, server)()
 
     def evict(i):
         lines = ask(server, "evict", *(f"s3://bkt/{key}" for key in keys[i]))
         assert all(line["ok"] for line in lines[:-1]), lines
-    with Watch(memory_of(group, server), []) as watch:
-        parallel(orders, evict)
-    assert watch.error is None
-    grown = watch.highest - before
-    figure(f"{engine}, {orders} x {objects} objects evicted in {REALMS + 1} realms: {grown / MIB:.1f} MiB anonymous memory more "
-           f"than the {before / MIB:.1f} before, {server.metric('forebay_invalidations_total'):.0f} invalidations")
-    assert server.metric("forebay_invalidations_total") >= orders * objects * (REALMS + 1)
-    assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
-    nothing_is_kept(server)
+    invalidates_within_the_budget(group, server, figure, f"{engine}, {orders} x {objects} objects evicted in {REALMS + 1} realms",
+                                  evict, orders, orders * objects * (REALMS + 1))
     origin.overwrite(keys[3][7], 4096)
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[3][7]}").etag == origin.version(keys[3][7]).etag

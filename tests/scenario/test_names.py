@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from conftest import strict
 from forebay import KEYS
 from generous import Generous
 from test_auth import Caller, SECRETS, judge_denied, keys_file, reload, verify
@@ -28,15 +29,12 @@ SECRET = b"nobody else may read this"
 @pytest.fixture
 def files():
     """An origin that takes a key for a path."""
-    made = Generous(files=True, credentials=KEYS)
-    made.start()
-    made.make_bucket("secret")
-    made.store("key", SECRET, "secret")
-    made.store("theirs/key", SECRET, "bkt")
-    made.store("mine/k", b"old", "bkt")
-    yield made
-    made.stop()
-    assert not made.violations, made.violations[:5]
+    with strict(Generous(files=True, credentials=KEYS)) as made:
+        made.make_bucket("secret")
+        made.store("key", SECRET, "secret")
+        made.store("theirs/key", SECRET, "bkt")
+        made.store("mine/k", b"old", "bkt")
+        yield made
 
 
 def form(key):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from client import judge
+from conftest import strict
 from forebay import KEYS
 from origin import Origin
 from test_control import ask
@@ -143,11 +144,8 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
 @pytest.fixture
 def node():
     """A second origin, where the first one says that objects are."""
-    made = Origin(credentials=KEYS)
-    made.start()
-    yield made
-    made.stop()
-    assert not made.violations, made.violations[:5]
+    with strict(Origin(credentials=KEYS)) as made:
+        yield made
 
 
 def both(origin, node, key, size=SIZE):

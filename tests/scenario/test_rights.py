@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from client import Truncated
+from conftest import strict
 from forebay import KEYS
 from generous import Generous
 from test_auth import Caller, SECRETS, judge_denied, keys_file, verify
@@ -27,14 +28,11 @@ IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
 
 @pytest.fixture
 def generous():
-    made = Generous(credentials=KEYS)
-    made.start()
-    made.make_bucket("secret")
-    made.store("key", SECRET, "secret")
-    made.store("theirs/key", SECRET, "bkt")
-    yield made
-    made.stop()
-    assert not made.violations, made.violations[:5]
+    with strict(Generous(credentials=KEYS)) as made:
+        made.make_bucket("secret")
+        made.store("key", SECRET, "secret")
+        made.store("theirs/key", SECRET, "bkt")
+        yield made
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import urllib.parse
 
 import pytest
 
+from conftest import strict
 from forebay import KEYS, scaled
 from generous import Generous
 from test_auth import Caller, SECRETS, keys_file, quote, verify
@@ -337,14 +338,11 @@ class Walk:
 
 @pytest.fixture
 def generous():
-    made = Generous(credentials=KEYS)
-    made.start()
-    made.make_bucket("secret")
-    for bucket, key in PLACES:
-        made.store(key, content_of(bucket, key), bucket)
-    yield made
-    made.stop()
-    assert not made.violations, made.violations[:5]
+    with strict(Generous(credentials=KEYS)) as made:
+        made.make_bucket("secret")
+        for bucket, key in PLACES:
+            made.store(key, content_of(bucket, key), bucket)
+        yield made
 
 
 @pytest.mark.parametrize("mode", ["verify", "open"])
