@@ -188,7 +188,8 @@ static void print_variable(struct printer *p, const char *name, const char *valu
     buf_append_cstr(&p->out, second + 2);
 }
 
-// Do the variables add to this process's environment? Otherwise they are for one that is not known here.
+// Do the variables add to this process's environment? Otherwise they are for another process, whose environment is
+// not known here.
 static bool adds_to_environment(const struct printer *p)
 {
     return p->on_variable != NULL || p->shell == SHELL_BASH || p->shell == SHELL_FISH;

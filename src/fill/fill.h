@@ -72,14 +72,14 @@ struct fill_ask {
     bool skip_index;   // what the index says could not be read: ask the origin
     bool no_pages;     // file ranges cannot be sent to this client
     bool ahead;        // for who comes later: no bytes are given, only the end
-    // Of an unknown version only: the client's condition, which the origin judges, and how many bytes at the
-    // end are wanted, not the bytes named below; 0: those named.
+    // Only for an unknown version: the client's condition, which the origin judges, and the number of bytes that
+    // the reader wants from the object's end. 0: it wants first_byte to end_byte.
     struct origin_condition condition;
     uint64_t suffix_bytes;
     bool wants_version; // a version that the home knows is the answer, not a run of it
     uint64_t fresh_ms;  // how old what the home has kept may be for that
-    // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
-    // bytes: of `object`. Who does not insist has no answer to wait for: they are learnt for the next reader.
+    // The reader wants the object's checksums too: with bytes, together with all of the object; without bytes,
+    // those of `object`. A reader that does not insist gets no answer: the home learns them for the next reader.
     bool with_checksums;
     bool insists;
     uint64_t first_byte;  // wanted from here
@@ -100,8 +100,8 @@ enum subscription_outcome {
     OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
     OUTCOME_REJOIN, // ask again
     OUTCOME_GONE,   // that version is no more (412)
-    // err. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: what the origin makes of the condition asked with;
-    // of the first `error_answer` has the headers
+    // err. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: the origin's judgement of the condition; with
+    // ERR_NOT_MODIFIED `error_answer` has the headers
     OUTCOME_ERROR,
     OUTCOME_DESCRIBED, // `answer` has the checksums of the version asked about; NULL: not to be had
     // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
@@ -181,8 +181,8 @@ bool fill_learn_claim(struct fill_worker *fw, const struct object_key *key,
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);
 
-// The origin's last answer for this key was not stored, and why: remembered for a time, or until the key is
-// invalidated. With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached goes past the cache at once.
+// Remembers why the origin's last answer for this key was not stored, for a time or until the key is invalidated.
+// With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached bypasses the cache at once.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);
 
@@ -241,8 +241,9 @@ struct open_keys *open_keys_new(struct fill_worker *fw, size_t max); // NULL: no
 void open_keys_add(struct open_keys *keys, const struct origin *origin, struct span bucket,
                    struct span key);
 void open_keys_close(struct open_keys *keys); // any worker; NULL is fine
-// The two halves of a write to one name of a key that is held open, each with a key_write of its own, which is the
-// caller's again in its callback: on_ready of a begin, on_ended of an end. The key has its bucket's epoch of now.
+// Begins and ends a write to one name of a key that is held open, each with a key_write of its own. The caller gets
+// the key_write back in its callback: on_ready after a begin, on_ended after an end. The key carries the bucket's
+// current epoch.
 void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
 

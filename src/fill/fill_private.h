@@ -239,7 +239,7 @@ struct fill {
     // fill_unknown.c
     struct origin_condition condition; // of who began it, until there is a head
     uint64_t suffix_bytes; // wanted at the object's end; 0: where the run begins is known
-    uint64_t skip_bytes;   // of the body, still to come, that lie in front of the run
+    uint64_t skip_bytes;   // still to come in the body before the run begins
     // fill_describe.c
     bool asks_whole;   // its first request has no range
     bool describing;   // a HEAD is out beside it
@@ -317,7 +317,7 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
     return is_denied || (!is_given && asked_us <= max_u64(given->any_until_us, given->until_us));
 }
 
-// Was somebody given the version of `object` with other headers, and after those of `object` were asked for?
+// Has a reader got the version of `object` with other headers, and after those of `object` were asked for?
 static inline bool home_given_outdates(const struct home_given *given,
                                        const struct store_object *object)
 {
@@ -339,8 +339,8 @@ static inline bool home_redescribed_outdates(const struct home_redescribed *rede
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 
-// Is a run in flight here that takes who asks for this version? Of an object whose size was not known it may lie
-// with the key's home instead of the owner of its stripe (rule 2).
+// Is a run in flight here that a reader of this version can join? If the object's size was not known the run is at
+// the key's home instead of the owner of its stripe (rule 2).
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
 void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them

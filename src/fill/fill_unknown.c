@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of an object of which nothing is known, for a reader who asks with a condition or for the object's
-// last bytes. Both go to the origin with the run's request, so that no HEAD comes first.
+// A run of an object that the cache knows nothing about, for a reader with a condition or a suffix range. Both go to
+// the origin with the run's request, so that no HEAD comes first.
 //
-//   condition  The origin judges it. Its 304 or 412 is the answer for who asked with the same condition, and for
-//              nobody else. All others ask again, and what the answer says of the version makes older runs
-//              count no more (rule 31). Nobody joins the run with a version of their own before its head has come
-//              but those who ask again then.
-//   suffix     The owner of the last stripe is not known before the size is, so the key's home makes the run
-//              (rule 2). It asks for as many more bytes as one block has, less one: then the block that the
-//              wanted bytes begin in is there as a whole, wherever the object ends. What comes before that
-//              block is dropped.
+//   condition  The origin judges it. Its 304 or 412 is the answer for readers with the same condition only. All
+//              others ask again, and the version that the answer names makes older runs invalid (rule 31). Before
+//              the head has come, a reader with a version of its own joins the run only when it asks again.
+//   suffix     The owner of the last stripe is unknown until the size is known, so the key's home makes the run
+//              (rule 2). It asks for one block less one byte more than the reader wants. So the answer holds the
+//              whole block that the wanted bytes begin in, wherever the object ends. Bytes before that block are
+//              dropped.
 //
 // Runs on the key's home, which owns the stripe that such a run is asked for.
 #include "fill/fill_private.h"
@@ -42,7 +41,7 @@ uint64_t fill_unknown_version(const struct fill *fill)
     return is_denied ? etag_version_hash(span_from_cstr(fill->condition.value)) : 0;
 }
 
-// What a 304 says of the version, as its reader passes it on.
+// Packs the headers of a 304, which the reader passes on to its client.
 static void pack_validators(const struct fill *fill, struct buf *out)
 {
     struct s3_error_answer answer = {.status = 304, .headers = fill->fetch.headers};

@@ -27,7 +27,7 @@ bool fill_version_has_none(struct span checksums);
 // Copies `object` with these lines as its checksums. NULL if they do not fit.
 struct store_object *fill_version_with_checksums(const struct store_object *object,
                                                  struct span checksums);
-// What an index record keeps of such lines. A len of 0: nothing is known.
+// Packs these lines for an index record. A len of 0: nothing is known.
 struct store_sums fill_version_sums(struct span checksums);
 // Returns `object`, an answer about the version `described`, with that version's headers. Its checksums
 // are its own, or those of `described` where it names none. NULL when they do not fit.

@@ -311,8 +311,8 @@ struct transfer_calls {
     // after.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
-// How far inside an address is. A transfer that a redirect has caused may not go further inside than the host that
-// sent the redirect.
+// How private an address is, in rising order. A transfer that follows a redirect may not go to a more private address
+// than that of the host that sent the redirect.
 enum transfer_reach {
     TRANSFER_REACH_ANY,     // no limit, or not known
     TRANSFER_REACH_PUBLIC,  // the internet

@@ -162,7 +162,7 @@ static enum err level_add(struct origin_directory_scans *scans, const struct sca
                : origin_directory_window_add(&level->window, name, kind, give_back, scans);
 }
 
-// Of names in the folder that the scan's prefix ends in the middle of.
+// The part of the scan's prefix that names in this folder must begin with; empty: any name.
 static struct span level_filter(const struct scan *scan, const struct level *level)
 {
     struct span prefix = buf_span(&scan->prefix);
@@ -292,7 +292,7 @@ static enum err level_push(struct origin_directory_scans *scans, struct scan *sc
     return err;
 }
 
-// The window is used up: the next one. A folder that is gone meanwhile has none.
+// Reads the next window of names. A folder that has been removed in the meantime has none.
 static enum err level_refill(struct origin_directory_scans *scans, const struct scan *scan,
                              struct level *level)
 {

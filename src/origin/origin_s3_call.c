@@ -262,7 +262,8 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
-    // Packed as the client may ask for it, and nobody else: the rest would come otherwise.
+    // An answer that is packed because of the client's Accept-Encoding is not continued: a request of ours for the
+    // rest has another one, and would get other bytes.
     bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
                      headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
     if (r->request->operation != S3_GetObject || is_packed ||

@@ -215,7 +215,7 @@ static bool may_follow(const struct origin_s3_call *c)
            c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
-// Whose signature is on it: an address that is asked without one may name anything.
+// Does the redirect name the bucket and key of this call? A request without our signature may go anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
     struct span key = c->r != NULL ? c->r->request->key : c->f->key;
@@ -265,8 +265,9 @@ static int64_t skew_by_answer(const struct origin_s3_call *c)
     return atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
 }
 
-// Compares with the skew that this attempt was signed by: another call may have learnt a better one meanwhile, and
-// many that were signed before it fail together. The answer to a HEAD has no code, so there the difference tells.
+// Compares the origin's clock with the skew that this attempt was signed with, not with the current one. Another call
+// may have learnt a better skew since, and the attempts signed before that all fail. The answer to a HEAD has no code,
+// so the difference decides there.
 static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     if (c->skew_corrected || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {

@@ -61,9 +61,9 @@ bool origin_s3_host_is_valid(struct span host, bool may_be_template);
 
 // --- origin_s3_redirect.c: pure ------------------------------------------------------------------
 
-// Where a redirect leads: `location` from a host that was asked as `host`, by the endpoint's scheme. The URL's path and
-// query are canonical, or exactly as sent if they carry a signature (*ret_is_presigned). ERR_INVALID: it may not be
-// followed. ERR_NO_MEMORY.
+// Builds the URL of a redirect from its `location` and the `host` that sent it, with the endpoint's scheme. Path and
+// query are canonical, or exactly as sent if they carry a signature (*ret_is_presigned). ERR_INVALID: the redirect may
+// not be followed. ERR_NO_MEMORY.
 enum err origin_s3_redirect_build(struct arena *arena, bool is_https, struct span host,
                                   struct span location, struct origin_s3_url *ret_url,
                                   bool *ret_is_presigned) MUST_USE;
@@ -156,11 +156,11 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
 
-// Google's store and Cloudflare's R2 unpack an object that is stored with Content-Encoding: gzip, unless a request says
-// Accept-Encoding: gzip. What they unpack comes without a length and without ranges, under the ETag and the size of the
-// packed bytes. So fetches ask such a store for gzip: what is stored there is what is stored here, and each byte is of the
-// object that ETag and size name. Every other origin is asked for identity, because a proxy in front of it might pack
-// the answer. A read that passes through goes with its client's own Accept-Encoding.
+// Google's store and Cloudflare's R2 unpack an object that is stored with Content-Encoding: gzip, unless a request
+// says Accept-Encoding: gzip. The unpacked answer has no length and no ranges, but the ETag of the packed bytes. So
+// fetches ask such a store for gzip. The cache then holds the bytes that the store holds, which ETag and size name.
+// Fetches ask every other origin for identity, because a proxy in front of it might pack the answer. A proxied read
+// keeps its client's own Accept-Encoding.
 static inline bool origin_s3_unpacks(const struct origin_worker *ow)
 {
     return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);

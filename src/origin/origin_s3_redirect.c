@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redirects to another host or place: stores that spread objects over nodes (AIStore, Ozone, Ceph) answer 307 with
-// the node's address. Such an answer is followed inside the call, so that neither fills nor clients see it.
+// Redirects to another host or place. Stores that spread objects over nodes (AIStore, Ozone, Ceph) answer 307 with
+// the node's address. The call follows such an answer itself, so that neither fills nor clients see it.
 //
-// Rules of what is followed; everything else goes to the client as it is:
-//   - GET and HEAD of any redirect, other methods of 307 and 308 as long as no byte of a body has left.
-//   - The same scheme, at most ORIGIN_S3_REDIRECTS_MAX times a call.
-//   - An address that an endpoint may have (no metadata service), and that is no further inside than the node that
-//     sent the redirect: the internet may not point into a private network, nor either of them to this machine.
-//     A literal address is judged here, a name when its addresses are connected to (transfer_connection.c).
-//   - No request with a customer's encryption key (SSE-C), which is meant for one store.
-//   - Signed with our keys, only the bucket and the key that were asked for, in path or virtual-hosted style: else whoever
-//     may set an object's redirect could read or delete what only Forebay's keys may.
-// The request is signed anew for the new host, so a signature is of no use elsewhere. A URL that carries a signature
-// of its own (presigned) goes out without ours. Retries after a failure begin at the endpoint again. Pure; any thread.
+// It follows a redirect only if all of these hold. Otherwise the client gets the answer unchanged.
+//   - The method is GET or HEAD. Other methods follow 307 and 308 only, and only before any byte of a body was sent.
+//   - The scheme stays the same, and the call has followed fewer than ORIGIN_S3_REDIRECTS_MAX redirects.
+//   - An endpoint may have the address (no metadata service), and it is not more private than the node that sent the
+//     redirect: the internet may not point into a private network, nor either of them to this machine. A literal
+//     address is judged here, a name when the transfer connects to its addresses (transfer_connection.c).
+//   - The request carries no encryption key of a customer (SSE-C), which is meant for one store.
+//   - A request with our signature stays at the bucket and key of the call, in path or virtual-hosted style.
+//     Otherwise a user who may set an object's redirect could read or delete what only Forebay's keys may.
+//
+// The call signs the request again for the new host, so that a signature is of no use elsewhere. A URL that carries
+// its own signature (presigned) is sent without ours. Retries after a failure begin at the endpoint again. Pure; any
+// thread.
 #include <arpa/inet.h>
 #include <string.h>
 
@@ -107,7 +109,7 @@ static bool split(struct span location, bool is_https, struct span host, struct 
     return true;
 }
 
-// The path and query as they are signed: decoded and encoded anew, by S3's rules.
+// Decodes path and query and encodes them again by S3's rules, as they are signed.
 static enum err canonical(struct arena *arena, struct span *path, struct span *query)
 {
     char *decoded = arena_alloc(arena, path->len + 1);

@@ -327,8 +327,8 @@ static bool speaks_s3(const struct response_head *h)
     return speaks;
 }
 
-// Of an S3 object Cache-Control and Content-Encoding are what its writer set for clients, and a cookie is a
-// balancer's between it and us: it is dropped, neither stored nor passed on. Of a plain web server they bind us.
+// Does this header of a plain web server forbid storing? An S3 object's Cache-Control and Content-Encoding were set by
+// its writer, for clients. A cookie in an S3 answer comes from a balancer, and is neither stored nor passed on.
 static enum origin_forbids header_of_web_forbids(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("Set-Cookie"))) {
@@ -403,8 +403,8 @@ static bool one_range(const struct response_head *h, struct content_range *ret_r
            parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
-// An answer that names no bytes, contradicts itself or names bytes that were not asked for is a lie. One that is true
-// but says less than a fill must know (no total, fewer bytes than asked for) is passed on uncached.
+// An error if the answer names no bytes, contradicts itself or names bytes that the request did not ask for. A correct
+// answer that says less than a fill needs (no total, fewer bytes than requested) is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {

@@ -12,8 +12,7 @@
 struct get_state {
     struct request *owner;
     bool is_head;
-    bool
-        needs_head; // an unknown object is described first: what is asked for cannot be asked of a run
+    bool needs_head; // an unknown object needs a HEAD first: a run cannot serve such a request
     struct http_range range;
     struct http_conditions conditions;
     struct origin_condition condition; // the one that goes to the origin with a run

@@ -60,7 +60,7 @@ static void classify(struct request *r)
     }
 }
 
-// What the index's record names of the version's checksums; empty where it knows nothing.
+// Checksums of the version from its index record; empty if the record has none.
 static struct span record_sums(const struct get_state *g)
 {
     bool counts = g->have_record && g->view.found && g->view.etag_hash == g->etag_hash &&
@@ -78,8 +78,7 @@ static const char *checksums_word(struct span checksums, struct span sums)
     return are_unknown ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
 }
 
-// The stored lines without what is not for this answer. The checksums that go with them from the record are in
-// `ret_text`.
+// The stored header lines that belong in this answer. *ret_more: the checksums from the index record, in `ret_text`.
 static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
                                 struct span *ret_more)
 {

@@ -38,8 +38,8 @@ static void send_date(struct origin_condition *ret, enum origin_condition_kind k
     date_format_http(date, ret->value);
 }
 
-// Of the request's conditions the one that counts first (RFC 9110, section 13.2.2). The others are judged
-// when the head has come.
+// Chooses the condition with the highest precedence (RFC 9110, section 13.2.2). The others are judged after the head
+// has come.
 static void choose_condition(struct get_state *g)
 {
     const struct http_conditions *c = &g->conditions;

@@ -10,20 +10,21 @@
 //   asker -> owner   (after a fetch) the page, or why there is none
 //   owner -> asker   to each that joined: the page, the error, or "ask the origin alone"
 //
-// A page that has left its asker's hands never changes; its references are atomic. The client of the fetch is
-// answered as the bytes come, those that joined when the page is whole.
+// The asker hands its page over once, and nobody changes it after that; its references are atomic. The client of the
+// fetch gets the bytes as they come. The clients that joined get the page when it is complete. If the client of the
+// fetch leaves, the first one that joined fetches instead.
 //
 // Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its client is answered
 // (fill/README.md, rules 24 to 28). On INVALIDATE the owner drops the pages whose prefix covers the key.
 // It dooms the fetches in flight whose prefix does: nobody joins them from then on, and their pages are not kept.
-// All workers acknowledge before the writer's reply. So whoever asks after that reply finds an owner without
-// older pages, and joins no fetch that began before. Those who had joined asked before the reply.
-// A change of unknown extent moves the bucket to another epoch, which is part of the name.
+// All workers acknowledge before the writer's reply. So a client that asks after that reply finds no older page, and
+// joins no fetch that began before it. A client that had joined such a fetch asked before the reply.
+// A write of unknown extent raises the bucket's epoch, which is part of a page's name.
 //
 // Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an eighth of it.
-// Beyond that a listing goes to the origin alone and is not kept; it never fails. Above three quarters of that
-// share the owner of the most pages drops those that were used least recently. A page that its rule forbids after a
-// reload is dropped with the reload, and one that is too old when others are kept.
+// Beyond that a listing joins no other and is not kept, and goes to the origin all the same. Above three quarters of
+// that share the owner of the most pages drops those that were used least recently. A reload drops the pages that its
+// rules forbid. An owner that keeps a page drops a few that are too old.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -419,7 +420,7 @@ static void grant(struct list_owner *owner, struct list_ask *ask, uint64_t now_u
     answer(ask, LIST_FETCH, ERR_OK);
 }
 
-// By its rule then, and by that of now.
+// Too old for the rule that it was fetched under, or for the asker's current one?
 static bool is_too_old(const struct list_page *page, const struct list_ask *ask, uint64_t now_us)
 {
     return now_us >= page->due_us || now_us >= page->since_us + ask->ttl_us;
@@ -437,7 +438,7 @@ static void on_ask(struct worker *to, struct message *message)
         answer_page(ask, page, LIST_HIT);
         return;
     }
-    if (page != NULL) { // nobody is shown it after what is fetched now
+    if (page != NULL) { // the page that is fetched now replaces it
         (void)page_drop(ask->owner, page);
     }
     struct list_ask *flight = flight_find(owner, ask->page);
@@ -449,13 +450,13 @@ static void on_ask(struct worker *to, struct message *message)
     grant(owner, ask, now_us);
 }
 
-// How long a page may be shown by the rules of now; 0: it is not kept.
+// list_ttl of the page's current rule; 0: the page may not be kept.
 static uint64_t ttl_us_of(const struct proxy_worker *pw, const struct list_page *page)
 {
     return rules_find(pw->live, page->bucket, (struct span){"", 0})->list_ttl_ms * 1000;
 }
 
-// A page that is kept makes those give way that nobody may be shown any more.
+// Drops a few pages that are too old, each time that another one is kept.
 static void drop_expired(struct proxy_worker *pw, uint64_t now_us)
 {
     struct list_node *node;
@@ -542,7 +543,7 @@ static void drop_pages_of_bucket(struct proxy_worker *pw, const struct object_ke
     }
 }
 
-// Looks under each prefix of the key, so that a write costs no more where many other pages are kept.
+// Looks under each prefix of the key, so that the cost of a write does not grow with the number of other pages.
 static void drop_pages_of_key(struct proxy_worker *pw, const struct object_key *key)
 {
     uint64_t hash = prefix_hash_begin(key->origin, key->bucket);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a new object or bucket is, in the answers that say so (the header Location, and in a document
-// the elements Location and Bucket). The origin names its own endpoint and bucket; the client gets
-// the endpoint, path and bucket of its request instead. And which names are in an error, for an access key that has
-// rights on a part of the bucket: elements that name anything else are left out.
+// Rewrites answers that say where a new object or bucket is: the header Location, and the elements Location and
+// Bucket of a document. The origin names its own endpoint and bucket. The client gets the endpoint, path and bucket of
+// its request instead. For an access key with rights on a part of the bucket, an error document also loses the
+// elements that name anything else.
 //
-// A document may come late: blanks ahead of it, which keep the connection alive for minutes, pass at
-// once. From its first byte on it is kept until it is whole, at most LOCATION_DOCUMENT_MAX bytes;
-// a longer one is none that these operations give, and goes on as it is. On the request's worker.
+// A document may come late. Blanks before it, which keep the connection alive for minutes, pass at once. From its
+// first byte on it is collected until it is complete, up to LOCATION_DOCUMENT_MAX bytes. These operations send no
+// longer one, so a longer one passes unchanged. On the request's worker.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -142,7 +142,7 @@ static void give_up(struct pass_state *p)
     p->location.is_open = false;
 }
 
-// What is not whole, or longer than any, cannot be judged: nothing of it is shown.
+// A document that is incomplete or too long cannot be judged, so the client gets nothing of it.
 static void hide_names(struct pass_state *p)
 {
     struct pass_location *l = &p->location;

@@ -12,7 +12,7 @@
 #define PASS_QUEUE_LOW (2u * CHUNK_SIZE)
 #define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
 #define PASS_COLLECT_COPIES                                                                        \
-    2u // of one that is rendered anew; what was read of it is in a counted arena
+    2u // of a body that is parsed and rendered again; the parsed form is in a counted arena
 #define PASS_COLLECT_SMALL 65536u // what one of unknown length is counted as, until it is longer
 #define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
 
@@ -163,7 +163,8 @@ enum err list_cache_take_error(struct request *r); // LIST_FAILED, LIST_ALONE
 struct list_ask *list_cache_take_fetch(struct request *r);
 void list_cache_leave(struct request *r); // the client has gone; harmless where nothing was asked
 
-// So many bytes will come. Then bytes of the answer. False: too large, or no memory; it cannot be kept.
+// Announces the answer's length; then appends its bytes. False: it is too large, or there is no memory, and the page
+// cannot be kept.
 bool list_cache_expect(struct list_ask *ask, uint64_t length);
 bool list_cache_append(struct list_ask *ask, struct span data);
 void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct headers *headers);
@@ -217,7 +218,7 @@ struct pass_park {
     struct timer timer;
 };
 
-// What an answer says about where things are, or in an error about names, see pass_location.c.
+// Rewrites locations and names in an answer, see pass_location.c.
 struct pass_location {
     bool is_used;        // the document's length is not the origin's
     bool is_open;        // it is being collected
@@ -389,7 +390,7 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Is it shown in part only, so that the head waits for the first bytes of the body?
 bool pass_listing_is_judged(const struct pass_state *p);
-// Has its principal rights on a part of the bucket only? Which names of it may be shown: pass_listing_may_show().
+// Does its principal have rights on a part of the bucket only? pass_listing_may_show() judges each name.
 bool pass_listing_is_limited(const struct request *r);
 bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
 // So many of the last bytes are of a name that is not whole yet.

@@ -124,7 +124,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 // Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are named
 // as clients name them. What is looked at is what clients without a realm of their own see.
 
-// What is known of an object's checksums.
+// Are an object's checksums known?
 enum proxy_checksums {
     PROXY_CHECKSUMS_UNKNOWN, // the origin has not been asked; the next reader who wants them has it asked
     PROXY_CHECKSUMS_NONE, // the origin names none

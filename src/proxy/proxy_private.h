@@ -41,14 +41,14 @@ struct places {
 
 // --- list_cache.c: kept listings ------------------------------------------------------------------
 
-// What they take of the budget, on all workers.
+// Memory of all kept listings and asks, on all workers.
 struct list_room {
     _Atomic uint64_t bytes; // asks and pages, those that are being sent included
     _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // pages in an owner's tables
     atomic_bool is_trimming[LOOP_WORKERS_MAX];     // the owner has been told to drop some
 };
 
-// What a page's owner says.
+// The owner's answer to an ask.
 enum list_verdict {
     LIST_WAITS, // nothing yet
     LIST_HIT,

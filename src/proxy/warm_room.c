@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all warm jobs together hold in memory, which is charged to the budget and bounded by a share of it:
-// names that were asked for or listed and are not begun yet, and objects at hand. Names are added by any thread
-// and given back on the job's worker; one thread at a time asks whether more fit.
+// Memory of all warm jobs together, which is charged to the budget and bounded by a share of it: names that a job was
+// given or has listed and has not begun, and the objects in work. Any thread adds names; the job's worker gives them
+// back. One thread at a time asks whether more fit.
 //
-// A job may hold as many bytes of names as are free then. So one alone has half of the room, each further one
-// finds some, and they come closer to each other as they go on. Who finds none asks again: names go as the job
-// does. Of objects each job has WARM_OBJECTS_LEAST whatever the others hold, and of its listing the page at hand.
+// A job may hold as many bytes of names as are free when it asks. So a job alone gets half of the room, each further
+// job finds some, and their shares approach each other. A caller that finds none asks again, because a job gives names
+// back as it proceeds. Each job may always have WARM_OBJECTS_LEAST objects and one page of its listing.
 #include "proxy/warm_private.h"
 
 #include <stdlib.h>

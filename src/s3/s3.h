@@ -92,7 +92,8 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains,
                           struct s3_request *ret_request) MUST_USE;
-// Does a header of that name change no answer to a read? It is of the signature, the client's library, or checksums.
+// Is a read answered alike with and without this header? So are those of the signature, the client's library and
+// checksums.
 bool s3_header_is_neutral(struct span name);
 
 const char *s3_operation_name(enum s3_operation operation);
@@ -222,9 +223,9 @@ bool s3_error_unpack(struct arena *arena, struct span packed,
 // renders the document puts the client's there. Bounded. False: no S3 error.
 bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
                     bool *ret_names_key, bool *ret_names_bucket) MUST_USE;
-// Appends an <Error> document without the elements that name what may not be shown: another key, prefix or position,
-// or a resource that holds one. What `asked` says itself may be repeated. False: it is no error document, or all of it may
-// be shown; nothing is appended. Nothing is, either, where what is left is longer than 64 KiB.
+// Appends an <Error> document without the elements that name what the client may not see: another key, prefix or
+// position, or a resource that contains one. Names that `asked` has itself may stay. False, and nothing is appended: it
+// is no error document, or all of it may be shown. Appends nothing either if more than 64 KiB would be left.
 bool s3_error_hide(struct span document, const struct s3_request *asked, s3_list_names_fn *may_show,
                    void *ctx, struct buf *out) MUST_USE;
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".

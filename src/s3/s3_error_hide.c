@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An origin's error document as an access key may see it that has rights on a part of the bucket only: without
-// elements that name anything else. Pure; any thread.
+// Removes from an origin's error document the elements that name anything outside the part of the bucket that an
+// access key has rights on. Pure; any thread.
 #include <string.h>
 
 #include "s3/s3_private.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names in a listing, each judged before its bytes are passed on: an origin may list what was not asked for.
-// Pure; any thread; bounded by the struct.
+// Judges each name in a listing before its bytes are passed on, because an origin may list more than the request asks
+// for. Pure; any thread; bounded by the struct.
 //
-// Judged are keys and common prefixes; where the next page begins; and what the origin says was asked for, unless
-// that is what the request says. They come in whatever pieces. A name that is not plain text, or is
-// longer than any, is a bad one. A continuation token is judged where it is a plain name, as some origins'
-// are; one that looks encoded is taken for opaque.
+// It judges keys, common prefixes and the position where the next page begins. It also judges the parameters that the
+// origin repeats, unless they are those of the request. Names may come in any pieces. A name that is not plain text or
+// is too long is bad. A continuation token is judged if it is a plain name, as with some origins; one that looks
+// encoded is taken as opaque.
 #include "s3/s3_private.h"
 
 enum name_kind {

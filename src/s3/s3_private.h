@@ -12,7 +12,7 @@
 // "20130524/us-east-1/s3/aws4_request"
 #define SIGV4_SCOPE_MAX (8 + 1 + SIGV4_REGION_MAX + 1 + SIGV4_SERVICE_MAX + sizeof("/aws4_request"))
 
-// What follows the first `offset` bytes, of which there are so many.
+// Returns `s` without its first `offset` bytes; it has at least as many.
 static inline struct span span_after(struct span s, size_t offset)
 {
     return (struct span){s.ptr + offset, s.len - offset};

@@ -92,7 +92,7 @@ void index_count(struct index *index, uint64_t objects, uint64_t blocks);
 uint64_t index_last_txn(const struct index *index);
 // The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
-// Does cache.size have room for a file of so many bytes?
+// Does cache.size have room for an index file of `bytes`?
 bool index_has_room(const struct index *index, uint64_t bytes);
 // Gives back what the file has and does not need. False: it is too large even so for the size that the
 // cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.

@@ -26,7 +26,7 @@
 
 #define PAGE_BYTES 4096u
 #define PAGES_SLACK 64u
-#define TXN_PARTS 32u // of the cache: so much a transaction may write anew
+#define TXN_PARTS 32u // a transaction copies at most this part of cache.size
 
 // Places of one generation are neighbours. A leaf holds 47 of them, and at least half as many.
 #define PLACES_PER_PAGE 8u
@@ -90,10 +90,10 @@ static void txn_abort(struct index_txn *t)
     }
 }
 
-// Of all tables that hold something for each object or run.
+// The tables that hold a record for each object or run, together.
 struct trees {
     uint64_t pages;
-    unsigned depth; // of all together: pages that one change writes anew
+    unsigned depth; // sum of their depths: pages that one change copies
 };
 
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)

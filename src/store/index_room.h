@@ -5,7 +5,7 @@
 
 #include "store/index_batch.h"
 
-// Segments that make room for the index have gone after this long, unless slow readers hold them.
+// Segments that are evicted for the index give back their space within this time, unless slow readers hold them.
 #define INDEX_ROOM_WAIT_MS 2000u
 
 struct index_writer;

@@ -64,8 +64,8 @@ bool policy_replaces_nothing(const struct policy *policy)
     return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
 }
 
-// Returns whether a run that has been asked for before is stored whatever it is worth. What would go for it may
-// never have been read again, so a run that was asked for twice is worth more.
+// Returns whether a run that has been requested before is stored whatever it is worth. The runs that would be evicted
+// for it may never have been read again, so a run that was requested twice is worth more.
 static bool policy_insists(const struct policy *policy, uint64_t key, uint32_t past, bool is_same,
                            bool is_part)
 {

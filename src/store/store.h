@@ -262,7 +262,7 @@ void store_place_unpin(
 // --- look-up -------------------------------------------------------------------------------------
 
 // An object's checksums, packed by the caller; the store keeps them with the record of one version and does
-// not look into them. What is not used of `bytes` is zero.
+// not look into them. Unused bytes are zero.
 #define STORE_SUMS_MAX 71u
 struct store_sums {
     uint8_t len; // 0: nothing is known

@@ -255,7 +255,9 @@ def metrics():
     found = {}
     for name, labels in re.findall(r'^(?:COUNTER|GAUGE|HISTOGRAM\w*)\(\w+, "([a-z_]+)", "((?:[^"\\]|\\.)*)"', (ROOT / "src/stats/counters.def").read_text(), re.M):
         found.setdefault(name, set()).update(re.findall(r'(\w+)=\\"([^"\\]*)\\"', labels))
-    assert len(found) > 100
+    words = re.findall(r'^REFUSAL\(\w+, ERR_\w+, "([^"]+)"', (ROOT / "src/stats/refusals.def").read_text(), re.M)
+    found["forebay_cache_admission_rejected_total"] = {("reason", word) for word in words}     # a row of counters.def each
+    assert len(found) > 100 and len(words) > 10
     for path in (ROOT / "src").rglob("*.c"):
         for name in re.findall(r'"(?:# TYPE )?(forebay_[a-z0-9_]+)', path.read_text()):
             found.setdefault(name, None)

@@ -298,7 +298,7 @@ def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
 
 
 def test_what_is_not_known_is_asked_once(forebay, origin):
-    """Stored by reads that did not ask for them, or without any at the origin: one HEAD, then nobody asks. Who reads bytes
+    """Objects that were stored without checksums, or that have none at the origin, cost one HEAD and no more. A reader of bytes
     does not wait for it."""
     want = describe("crc32c", RIGHT["crc32c"])
     origin.put("a", len(BODY), body=BODY, checksums=want)
@@ -339,7 +339,7 @@ def test_a_read_does_without_where_head_fails(start, origin, engine):
 
 
 def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
-    """What is at hand is sent without them at once; HEAD that asks for them waits. They are learnt meanwhile."""
+    """A hit is sent without checksums at once; a HEAD that asks for them waits. They are learnt in the background."""
     want = describe("crc32", RIGHT["crc32"])
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     for key in ("a", "b"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first read of an object costs at the origin: never more requests than the client would have made itself."""
+"""The first read of an object never costs more requests at the origin than its client would have sent itself."""
 import threading
 
 import pytest

@@ -72,8 +72,8 @@ def test_connection_takes_nothing_off(start, origin, tmp_path, named):
 
 
 def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
-    """What every later reader is answered with was asked for nobody in particular, save the condition of a first read,
-    which its origin judges; a name that is none stays."""
+    """A fetch for many readers carries no header of a client, except the condition of a first read, which the origin judges. A header
+    whose name is not valid stays."""
     origin.put("a", 5 << 20)
     server = start(origin, settings={"cache.ttl": "0s"})
     extra = GONE + [("traceparent", "00-1"), ("tracestate", "a=b"), ("x-request-id", "<b>"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients and origins make Forebay hold in memory is counted, bounded and given back: requests that name many
-keys in many realms, bodies that are collected before they go on. In a pod of 128 MiB."""
+"""Memory that clients and origins make Forebay hold is counted, bounded and given back: for requests that name many keys
+in many realms, and for bodies that are collected before they go on. In a pod of 128 MiB."""
 import contextlib
 import json
 import os
@@ -289,9 +289,9 @@ def patient(server, ask):
 
 @pytest.mark.parametrize("kind", ("dir", "s3"))
 def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, kind, tmp_path, figure):
-    """Slow and fast readers of large objects, listings, and beside them what each kind of origin allows: batch deletes in
-    eight realms and uploads that are collected; or a folder of very many files. The server lives, every byte is right,
-    what is refused is told SlowDown, and all memory is given back."""
+    """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight realms and uploads that are
+    collected, with a folder very many files. The server stays alive, every byte is right, refused requests get SlowDown, and
+    all memory is given back."""
     no_sanitizer()
     size, slow, fast = scaled(64 * MIB, 16 * MIB), 60, 3
     source = Tree(tmp_path / "tree") if kind == "dir" else origin

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores whose HEAD tells another tale than their GET, and stores that call every object new. What is cached stays
-usable: a check costs a request or two, not the object, and no GET shows what only HEAD says."""
+"""Stores whose HEAD and GET describe an object differently, and stores that date every object now. Cached objects stay
+usable: a check costs a request or two, not the object, and no GET shows headers that only HEAD has."""
 import email.utils
 import itertools
 import time

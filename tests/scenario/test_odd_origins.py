@@ -155,7 +155,7 @@ def both(origin, node, key, size=SIZE):
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, status):
-    """Signed anew for the other host, which verifies it; the client sees neither host."""
+    """The request is signed again for the other host, which verifies it; the client sees neither host."""
     both(origin, node, "a", 5 << 20)
     origin.fault("a", "moved", (status, f"{node.endpoint}/bkt/a?pid=t%5B1&x"), times=None)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
@@ -203,7 +203,7 @@ def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, locatio
 
 @pytest.mark.parametrize("path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"])
 def test_a_redirect_to_something_else_is_not_signed(start, origin, node, path):
-    """Who may set one object's redirect is not given another object, bucket or listing by our keys."""
+    """A user who may set one object's redirect gets no other object, bucket or listing through our keys."""
     for key in ("a", "b", "x/a"):
         both(origin, node, key)
     node.put("a", SIZE, bucket="other")
@@ -261,7 +261,7 @@ def test_a_url_with_a_signature_of_its_own_goes_out_without_ours(start, origin, 
 
 
 def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, node):
-    """Which may know another one by then."""
+    """The endpoint may name another node by then."""
     both(origin, node, "a")
     origin.fault("a", "moved", (307, "http://127.0.0.1:1/bkt/a"), times=1)
     origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), at=2, times=None)
@@ -452,7 +452,7 @@ def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine)
 
 @pytest.mark.parametrize("accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]])
 def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin, accepted):
-    """Other requests do not: Forebay reads their answers itself. What is stored is asked for as it is."""
+    """Other requests do not, because Forebay reads their answers itself. Fetches ask for an object as it is stored."""
     origin.put("a", SIZE)
     server = start(origin)
     headers = [("Accept-Encoding", value) for value in accepted]

@@ -399,7 +399,7 @@ def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, ori
 
 
 def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
-    """It holds a connection of the origin. What the log says is who was slow, not that the client left."""
+    """It holds a connection of the origin. The log says that the client was slow, not that it left."""
     server = start(origin, settings={"workers": 1}, ahead_s=0)
     with server.connection() as connection:
         connection.send(b"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst")

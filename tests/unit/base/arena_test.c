@@ -24,7 +24,7 @@ Test(arena, pieces_are_zeroed_and_aligned_also_after_reset)
     arena_free(arena);
 }
 
-// What a peer can make large is charged, and given back by a reset and at the end.
+// Pages for data that a peer can make large are charged, and given back by a reset and at the end.
 Test(arena, counted_pages_are_charged_until_they_are_freed)
 {
     chunk_budget_init(1 << 20);

@@ -446,7 +446,7 @@ Test(fill_describe, a_hit_does_not_wait)
     world_end();
 }
 
-// One that has failed is not sent again at once, and nobody is told of its failure.
+// A HEAD that has failed is not sent again at once, and no reader gets its failure.
 Test(fill_describe, a_failed_head_is_not_repeated_for_a_while)
 {
     begin(0);

@@ -95,8 +95,8 @@ Test(first, conditions_that_do_not_hold)
     world_end();
 }
 
-// A condition's answer is for who asked with it. A reader without one that came meanwhile asks for itself, before
-// others with conditions do.
+// The answer to a condition is for readers with that condition. A reader without one that came in the meantime asks
+// for itself, before readers with other conditions do.
 // Rule 22.
 Test(first, a_failed_condition_is_no_answer_for_others)
 {
@@ -121,7 +121,7 @@ Test(first, a_failed_condition_is_no_answer_for_others)
     world_end();
 }
 
-// What the answer to a condition says of the version counts: no older run is joined or stored after it.
+// The version that the answer to a condition names is the newest: no older run is joined or stored after it.
 // Rule 31.
 Test(first, no_older_run_counts_after_a_failed_condition)
 {
@@ -164,8 +164,8 @@ Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
     world_end();
 }
 
-// The last bytes of an object whose size nobody knows: the home's run, though its stripe is another worker's.
-// Whoever wants them meanwhile joins it.
+// The last bytes of an object of unknown size are a run of the key's home, though its stripe is another worker's. A
+// reader that wants them in the meantime joins it.
 // Rules 2, 16.
 Test(first, a_suffix_is_fetched_once_whoever_owns_its_stripe)
 {

@@ -578,7 +578,7 @@ static int begin_older_answer(struct client_ask ask)
     return client;
 }
 
-// Who asks now is given what the check has found, not what the first request ends with.
+// A reader that asks now gets the version that the check has found, not the one that the first request ends with.
 static void expect_newer_answer(int first, unsigned status, struct client_ask ask)
 {
     int next = client_start(&ask);
@@ -640,8 +640,8 @@ Test(past, a_404_from_before_a_check_is_no_answer_for_who_asks_after_it)
     expect_newer_answer(begin_older_answer(ask), 404, ask);
 }
 
-// A client is told 412 for version 1 by a first request that decides nothing any more. Another one has
-// looked at version 1 before.
+// A first request that decides nothing any more answers a client with 412 for version 1. Another first request has
+// found version 1 before.
 // Rules 13 and 31.
 Test(past, a_412_counts_against_what_another_first_request_finds)
 {

@@ -123,7 +123,7 @@ unsigned origin_heads(void);                    // HEADs among them
 void origin_name_wrong_checksums(void);         // that nothing adds up to
 void origin_name_no_checksums(void);            // it has none of any object
 void origin_fail_next(enum err err);            // the next request fails before its head
-void origin_reset_next(unsigned times);         // so many bodies break off after one piece
+void origin_reset_next(unsigned times);         // the next `times` bodies break off after one piece
 
 // A reader past the cache: the origin has answered with that version, its newest or an older one (0: no such
 // object), and the key's home is told before the client is.

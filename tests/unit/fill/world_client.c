@@ -97,7 +97,7 @@ static void client_names_edition(struct client *c, struct span lines)
     }
 }
 
-// Only who asks with a condition is told that it does not hold, and only if that may be so.
+// Only a client with a condition is answered that it does not hold, and only if that may be so.
 static void client_meets_condition(const struct client *c, unsigned status)
 {
     unsigned long long seed = (unsigned long long)world.options.seed;

@@ -150,7 +150,7 @@ Test(request_head, upgrade_and_its_companions_are_ignored)
     arena_free(arena);
 }
 
-// What Connection may name is bounded, over all of its lines.
+// The number of options in all Connection lines together is bounded.
 Test(request_head, connection_options_are_bounded)
 {
     struct arena *arena = arena_new(1 << 24);

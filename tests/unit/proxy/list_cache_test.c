@@ -498,8 +498,8 @@ static const char *large_query(unsigned i)
     return query;
 }
 
-// A page has a maximum, and all have a share of the budget: beyond three quarters of it pages go that were used
-// least recently. What does not fit is not kept.
+// A page has a maximum, and all pages have a share of the budget. Beyond three quarters of it the pages that were used
+// least recently are dropped. A page that does not fit is not kept.
 Test(list_cache, bounds)
 {
     static const unsigned counts[] = {1, 5, 9, 40};

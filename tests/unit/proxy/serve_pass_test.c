@@ -161,7 +161,7 @@ Test(serve_pass, write_wrong_hash)
     ask_finish();
 }
 
-// What fails while the invalidation is still under way never asks the origin, and leaves no key open.
+// A write that fails before its invalidation has ended never asks the origin, and leaves no key open.
 Test(serve_pass, write_refused_early)
 {
     ask_init("PUT", "/b/k");
@@ -462,7 +462,7 @@ static void ask_for_batch(void)
     buf_done(&body);
 }
 
-// One more turn. What it starts is bounded, and so is what is in flight.
+// Runs one more turn. The number of invalidations that it starts is bounded, and so are those in flight.
 static void turn_starts_few(const unsigned *started, const unsigned *answered)
 {
     unsigned before = *started;
@@ -474,7 +474,7 @@ static void turn_starts_few(const unsigned *started, const unsigned *answered)
 }
 
 // A batch delete of a thousand keys is invalidated in slices, a window at a time, before the origin is asked
-// and after it has answered. All keys are open meanwhile, and everything is counted.
+// and after it has answered. All keys stay open until then, and all memory is counted.
 Test(serve_pass, batch_delete_is_sliced_over_turns_and_counted)
 {
     ask_for_batch();

@@ -35,7 +35,7 @@ Test(s3_sums, lines_of_every_kind_come_back_as_they_were)
          43},
         {"x-amz-checksum-xxhash3: AAAAAAAAAAA=\r\n", 9},
         {"x-amz-checksum-none: -\r\n", 1},
-        // What is not as an encoder writes it stays text.
+        // A value in a form that no encoder writes stays text.
         {"x-amz-checksum-crc32: yZRlqh==\r\n", 17},
         {"x-amz-checksum-crc32: yZRlqg==-0\r\n", 19},
         {"x-amz-checksum-crc32: yZRlqg==-70000\r\n", 23},

@@ -43,7 +43,7 @@ static unsigned found_of(struct box *box, unsigned first, unsigned end)
     return found;
 }
 
-// Puts so many while a commit is stalled: a backlog that the next batches take.
+// Puts `count` objects while a commit is stalled: a backlog that the next batches take.
 static void burst(struct box *box, unsigned first, unsigned count)
 {
     store_fault_stall(STORE_FAULT_COMMIT, true);

@@ -386,7 +386,7 @@ Test(policy, what_is_read_again_is_stored_where_nothing_held_ever_was)
     shelf_done(&shelf);
 }
 
-// What is held is worth something: two requests at once prove nothing.
+// The cache holds objects of some worth: two requests at once prove nothing.
 Test(policy, two_reads_at_once_drive_out_nothing_that_is_read_again)
 {
     struct shelf shelf;

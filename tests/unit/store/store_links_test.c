@@ -32,7 +32,7 @@ static void make_path(char *ret_path, const struct box *box, const char *name)
     cr_assert((size_t)snprintf(ret_path, 1024, "%s/%s", box->dir, name) < 1024);
 }
 
-// A file beside the cache. Its time of change and its bytes tell whether anybody wrote to it.
+// Makes a file outside the cache. Its time of change and its bytes show whether anything wrote to it.
 static void make_victim(const char *path)
 {
     FILE *file = fopen(path, "w");
