@@ -101,7 +101,8 @@ void fill_assert_home(const struct home_key *h)
     check(h->state != HOME_KNOWN || h->token != 0); // rule 13
     check(!h->has_found || h->state == HOME_DECIDING);
     check(list_empty(&h->held) || h->state == HOME_DECIDING ||
-          (h->state == HOME_NONE && h->deletes > 0)); // rule 31
+          (h->state == HOME_NONE && !home_is_settled(h)));   // rule 31
+    check(h->state == HOME_NONE || home_is_acknowledged(h)); // rule 11
     check(list_empty(&h->publishing) || h->state == HOME_DECIDING);
     check(!h->has_floor || h->floor != 0);
     check(h->has_floor || h->open_writes == 0);                                // rule 26

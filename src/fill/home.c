@@ -6,9 +6,9 @@
 // What an entry knows of the version, by its state:
 //
 //   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees it).
-//             A delete on its way that a crash would undo: held.
-//             A kept answer that will do (home_kept.c): answered from it. Else a new token goes out with
-//             FIRST: DECIDING.
+//             A delete on its way that a crash would undo, or a worker that has not acknowledged the last
+//             floor: held. A kept answer that will do (home_kept.c): answered from it. Else a new token goes
+//             out with FIRST: DECIDING.
 //   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
 //             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH: held.
 //   KNOWN     ROUTE: JOIN to the stripe's owner. REVALIDATE of a reader who has nothing: answered
@@ -226,8 +226,7 @@ void home_answer_version(struct home_key *h, struct subscription *sub, struct st
 // before the home does. No worker holds anything older, and no write is open.
 static bool kept_counts(struct home_key *h)
 {
-    if (home_kept(h) == NULL || h->state != HOME_NONE || !home_is_acknowledged(h) ||
-        home_awaits_disk(h) || home_is_open(h)) {
+    if (home_kept(h) == NULL || h->state != HOME_NONE || !home_may_decide(h) || home_is_open(h)) {
         return false;
     }
     struct home_visible v = home_look_up(h);
@@ -324,8 +323,8 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
         home_answer_again(h, sub);
         return;
     }
-    if (home_awaits_disk(h) || !list_empty(&h->held)) {
-        home_hold(&h->held, sub); // rule 31: what will be found may be newer than what it removes
+    if (!home_may_decide(h) || !list_empty(&h->held)) {
+        home_hold(&h->held, sub);
         return;
     }
     if (v.unknown) {

@@ -115,6 +115,12 @@ struct home_visible home_look_up(struct home_key *h);
 // Rule 31: could a crash now bring back what is older than what somebody is about to be given? Not where
 // the bucket is noted as written to: whatever the next process finds there it confirms first.
 bool home_awaits_disk(const struct home_key *h);
+// May a first request go out? What it finds may be newer than what a delete removes that a crash would undo (31). It may
+// be older than what a first request from before an invalidation has found, as long as a worker has not met that one.
+static inline bool home_may_decide(const struct home_key *h)
+{
+    return home_is_acknowledged(h) && !home_awaits_disk(h);
+}
 // Is `object` the version that the record names?
 bool home_visible_is(const struct home_visible *v, const struct store_object *object);
 // As somebody described it to this entry's home; NULL: nobody has.

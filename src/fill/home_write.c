@@ -137,7 +137,7 @@ void home_settle(struct home_key *h)
     while (h->deletes == 0 && (node = list_pop_front(&h->starting)) != NULL) {
         home_start_write(h, node);
     }
-    if (home_is_acknowledged(h) && !home_awaits_disk(h)) {
+    if (home_may_decide(h)) {
         home_answer_concluded(h);
     }
     bool settled = home_is_settled(h);
@@ -155,7 +155,7 @@ void home_settle(struct home_key *h)
             message_send(&h->fw->room->workers[i], &m->base);
         }
     }
-    if (h->deletes == 0 && h->state == HOME_NONE) {
+    if (h->state == HOME_NONE && home_may_decide(h)) {
         home_route_held(h);
     }
     home_maybe_free(h);

@@ -74,7 +74,7 @@ static void make_sound(void)
                            .has_floor = true,
                            .deletes = 1,
                            .open_writes = 1};
-    h->acked[0] = 3;
+    h->acked[0] = 4;
     list_init(&h->held);
     list_init(&h->starting);
     list_init(&h->closing);
@@ -130,11 +130,12 @@ static void look_at_all(void)
     INJURY(publish_held_and_known, list_push_back(&it.home.publishing, &it.publish.node))          \
     INJURY(held_for_no_delete, it.home.state = HOME_NONE; it.home.token = 0; it.home.known = NULL; \
            it.home.deletes = 0; list_push_back(&it.home.held, &it.held.node))                      \
-    INJURY(answer_kept_for_nothing, it.home.deletes = 0; it.home.acked[0] = 4;                     \
+    INJURY(decides_before_all_have_acknowledged, it.home.acked[0] = 3)                             \
+    INJURY(answer_kept_for_nothing, it.home.deletes = 0;                                           \
            list_push_back(&it.home.concluded, &it.concluded.node))                                 \
     INJURY(deciding_without_a_token, it.home.state = HOME_DECIDING; it.home.known = NULL;          \
            it.home.token = 0)                                                                      \
-    INJURY(floor_lifted_inside_a_write, it.home.has_floor = false; it.home.acked[0] = 4)           \
+    INJURY(floor_lifted_inside_a_write, it.home.has_floor = false)                                 \
     INJURY(acknowledged_what_was_not_sent, it.home.acked[0] = 5)                                   \
     INJURY(a_write_waits_for_no_delete, it.home.deletes = 0;                                       \
            list_push_back(&it.home.starting, &it.write.node))                                      \

@@ -196,6 +196,9 @@ Test(rules, restarts_on_its_own_index_without_end)
     world_hold_message(MESSAGE_invalidate, -1, 2);
     int client = get_block(2, 2);
     world_run();
+    cr_assert_eq(origin_requests() - before, 1, "412");
+    world_release();
+    world_run();
     expect_complete(client, 2);
     cr_assert_eq(origin_requests() - before, 2, "412, then the new version");
     world_end();
@@ -214,6 +217,9 @@ Test(rules, restarts_on_its_own_index_without_end_with_a_condition)
                                                    .first = block_first(2),
                                                    .last = block_first(2) + 9,
                                                    .if_none_match = 9});
+    world_run();
+    cr_assert_eq(origin_requests() - before, 1, "412");
+    world_release();
     world_run();
     expect_complete(client, 2);
     cr_assert_eq(origin_requests() - before, 2, "412, then the new version");
