@@ -135,13 +135,13 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_DROPPED;
 }
 
-// How many bytes may arrive at once. What a later request sends ahead is not worth memory that is short.
+// How many bytes may arrive at once. Where memory is short a client that sends requests ahead has few of them held.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
-    bool ahead = c->state == CONNECTION_EXCHANGE && !body_passes_through(&c->x);
-    return ahead && http_server_memory_is_full(c->hw->server) ? min_u64(room, HTTP_HELD_FREE)
-                                                              : room;
+    bool is_kept = c->state != CONNECTION_EXCHANGE || !body_passes_through(&c->x);
+    return is_kept && http_server_memory_is_full(c->hw->server) ? min_u64(room, HTTP_HELD_FREE)
+                                                                : room;
 }
 
 // --- Socket --------------------------------------------------------------------------------------

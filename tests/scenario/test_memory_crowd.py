@@ -215,6 +215,39 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(group, star
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
 
 
+def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, origin, engine, figure):
+    """2,000 connections send 45 KB of requests ahead and read no reply: once the share is used up, what is received ahead of
+    its turn is a little of each."""
+    no_sanitizer()
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, workers=2, **{"limits.max_connections_per_source": 16000,
+                                                                     "access_log.path": "off"}))
+    origin.put("k", MIB)
+    with server.client() as client:
+        assert client.get("k").status == 200
+    server.durable()
+    read, count = memory_of(group, server), 2000
+    before = read()
+    connections = [server.connection() for _ in range(count)]
+    ahead = b"GET /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 1100
+
+    def send(part):
+        for connection in connections[part::8]:
+            connection.sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                connection.sock.send(ahead)
+    with Watch(read, []) as watch:
+        parallel(8, send)
+        server.wait_metric("forebay_http_connections", lambda v: v == count, state="active")
+    assert watch.error is None
+    grown = watch.highest - before
+    figure(f"{engine}: {count} connections that send requests ahead: {grown / MIB:.1f} MiB anonymous memory more than before")
+    assert grown <= 40 * MIB
+    for connection in connections:
+        connection.close()
+    server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+
+
 def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
     """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
     given all names in order, and no more than windows of them are held."""
