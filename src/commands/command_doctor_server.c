@@ -107,12 +107,13 @@ static void check_descriptors(struct doctor *d, const json_t *counters)
     unsigned long long paused = VALUE(counters, http_accept_paused);
     unsigned long long waits = VALUE(counters, segment_open_waits);
     unsigned long long failed = VALUE(counters, segment_open_failures);
-    if (paused + failed > 0) {
+    unsigned long long unstored = VALUE(counters, admission_rejected_descriptors);
+    if (paused + failed + unstored > 0) {
         command_doctor_find(d, DOCTOR_YELLOW, "descriptors",
                             refusal_text(REFUSAL_descriptors)->remedy,
                             "they ran out since the start: %llu pauses of accepting, %llu segments "
-                            "not opened, %llu waits for one",
-                            paused, failed, waits);
+                            "not opened, %llu waits for one, %llu fills not stored",
+                            paused, failed, waits, unstored);
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "descriptors", NULL, "they suffice: %llu for segments",
                             (unsigned long long)VALUE(counters, segment_descriptors));

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -84,9 +85,12 @@ def test_nothing_is_left_behind(doctor, tmp_path):
 
 def test_beside_a_running_server_all_is_well(start, origin, doctor):
     server = start(origin)
-    report = doctor(cache__dir=server.cache, listen=f"127.0.0.1:{server.port}")
+    report = doctor(cache__dir=server.cache, listen=f"127.0.0.1:{server.port}", admin__listen=f"127.0.0.1:{server.admin_port}")
     assert "in use by a running server" in report.find("directory", "green")
     assert "by a running server" in report.find("port", "green")
+    assert "the running server stores" in report.find("stores", "green")
+    assert re.search(r"it takes [0-9.]+ [KM]iB of [0-9.]+ GiB \([0-9] %\)", report.find("index", "green"))
+    assert "they suffice" in report.find("descriptors", "green")
     assert not report.red
 
 

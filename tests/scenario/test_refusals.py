@@ -82,7 +82,9 @@ def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
     assert ask(server, "status")[-1]["refusal"] is None
     assert "index-busy" in ask(server, "status")[-1]["unstored"]
-    assert any("index-busy" in found and state == "yellow" for state, found, _ in doctor(server)["stores"])
+    report = doctor(server)
+    assert any("index-busy" in found and state == "yellow" for state, found, _ in report["stores"])
+    assert report["index"][0][0] == "green" and report["descriptors"][0][0] == "green"
 
 
 def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):
@@ -112,6 +114,8 @@ def test_what_fails_is_named(start, origin, engine, faults, fault, word):
         assert server.metric("forebay_degraded", component="disk") == 0
         assert not any("filling_off" in line for line in server.stderr)
         wait_for(lambda: any("descriptors_short" in line for line in server.stderr), "a line of the log")
+        (state, found, remedy), = doctor(server)["descriptors"]
+        assert state == "yellow" and "they ran out" in found and "LimitNOFILE" in remedy
 
 
 def test_not_admitted_is_the_policy(start, origin, engine):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the limit."""
+import base64
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -20,6 +22,7 @@ from conftest import not_run
 from disks import PAGE, FaultyDisk, LoopDisk, SmallMemory, direct_works, drop_pages, edit_beneath, read_beneath
 from forebay import REQUEST_BYTES, build_kind, parallel, run_forebay, scale, scaled
 from oracle import CELL, name_hash
+from test_control import said
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -700,6 +703,13 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     before = origin.mark()
     fill(server, origin, last)
     assert origin.requests(since=before) == []
+    batch = b"<Delete>" + b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys[-1000:]) + b"</Delete>"
+    with server.client() as client:
+        assert client.request("POST", "/bkt?delete", [("Content-MD5", base64.b64encode(hashlib.md5(batch).digest()).decode())], batch).status == 200
+    said(server, "evict", "s3://bkt/tiny/")
+    server.wait_metric("forebay_cache_objects", lambda v: v == 0)
+    assert server.metric("forebay_index_full_total") == 0 and server.metric("forebay_index_commit_failures_total") == 0
+    assert not any("index_disowned" in line for line in server.stderr)
 
 
 def test_a_full_file_system(start, origin, engine, tmp_path):
