@@ -290,5 +290,6 @@ enum http_condition http_conditions_evaluate(struct http_conditions *c, struct s
 bool http_if_range_holds(const struct http_conditions *c, struct span etag);
 bool http_etag_list_matches(struct span list, struct span etag);
 struct span http_etag_strip(struct span etag); // without W/ and quotes
+bool http_etag_is_strong(struct span etag);    // neither weak nor empty: If-Match can name it
 
 #endif

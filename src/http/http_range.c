@@ -165,6 +165,11 @@ struct span http_etag_strip(struct span etag)
     return etag;
 }
 
+bool http_etag_is_strong(struct span etag)
+{
+    return !etag_is_weak(etag) && http_etag_strip(etag).len > 0;
+}
+
 static bool etag_matches(struct span candidate, struct span etag, bool strong)
 {
     if (strong && (etag_is_weak(candidate) || etag_is_weak(etag))) {

@@ -63,7 +63,8 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
 
 void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *detail)
 {
-    if (err == ERR_ORIGIN_CHANGED && origin_s3_odd_ask_replica(c)) {
+    if ((err == ERR_ORIGIN_CHANGED && origin_s3_odd_ask_replica(c)) ||
+        (err == ERR_ORIGIN_UNFIT && origin_s3_odd_ask_otherwise(c))) {
         return;
     }
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;

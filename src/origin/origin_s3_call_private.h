@@ -32,10 +32,11 @@ struct origin_s3_call {
     bool is_dead_answer; // what came on a used connection is no answer: ask again
     bool is_cut_short;   // we did not wait for the end of what is collected
     // origin_s3_odd.c
-    bool by_get;                             // its HEAD is asked as a GET of the first byte ...
-    bool by_whole;                           // ... of an empty object, which has none: of all of it
-    bool is_described;                       // by_get: the caller has the head, and wants no body
-    bool omits_if_match;                     // the ETag of the answer is judged instead
+    bool by_get;         // its HEAD is asked as a GET of the first byte ...
+    bool by_whole;       // ... of an empty object, which has none: of all of it
+    bool head_is_unfit;  // its HEAD was answered, and does not describe the object
+    bool is_described;   // by_get: the caller has the head, and wants no body
+    bool omits_if_match; // the ETag of the answer is judged instead
     unsigned refused_head, refused_if_match; // by that status, in this call; 0: not refused
     unsigned replicas_asked;                 // because another version answered
     unsigned attempts, region_hops, redirects;
@@ -126,8 +127,8 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err);
 
 // Before each attempt: is this origin to be asked otherwise than by HEAD or with If-Match?
 void origin_s3_odd_prepare(struct origin_s3_call *c);
-// If the answer refuses HEAD or If-Match, as an odd store always does, begins the next attempt without it. Returns
-// whether it has begun.
+// If the answer refuses HEAD or If-Match, as an odd store always does, or its HEAD does not describe the object, begins
+// the next attempt without it. Returns whether it has begun.
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
 // The answer denies the version asked for, of which a client has bytes: true if the next attempt, on a connection of
 // its own, has begun. Another replica may answer that one.

@@ -11,6 +11,8 @@
 //       The same, if the caller holds bytes or wants them (get_decides): a policy may refuse HEAD where it grants
 //       GET. Only the key is remembered, whatever the GET's answer is, so that the next check costs one request.
 //       The answer to a client's own HEAD stands.
+//   HEAD does not describe the object (no length, or another 2xx than 200)
+//       The same, and the origin's HEADs are doubted from then on if the GET describes it.
 //   HEAD differs from GET (origin_doubt.c)
 //       The same.
 //   If-Match fails (412, 400, 501), although the store has not taken one lately
@@ -103,6 +105,10 @@ static bool head_is_refused(const struct origin_s3_call *c)
 static bool ask_head_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
+    if (!c->by_get && !c->f->for_checksums && status / 100 == 2) {
+        c->by_get = c->head_is_unfit = true;
+        return true;
+    }
     if (!c->by_get && !c->f->for_checksums && head_is_refused(c)) {
         bool is_keys = answers_heads(c) && status != 405 && status != 501;
         c->by_get = true;
@@ -171,6 +177,9 @@ void origin_s3_odd_learn(struct origin_s3_call *c)
     }
     if (c->by_get) {
         stats_add(COUNTER_origin_heads_by_get, 1);
+    }
+    if (c->head_is_unfit) {
+        origin_doubt_head(origin);
     }
     if (c->refused_head != 0 && note(&origin->head_refused_until_us)) {
         log_warn_condition("origin_refuses_head", "origin=%s status=%u", name, c->refused_head);

@@ -117,6 +117,10 @@ static enum step_result lookup_missed(struct request *r)
     if (replicas_differ(r)) {
         return get_state_bypass(r, "versions");
     }
+    if (g->conditions.has_if_match &&
+        fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG) {
+        return get_state_bypass(r, "no-etag"); // If-Match can never name it: the origin judges
+    }
     // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
     // current is for the home to find out (rule 31).
     bool asks = g->needs_head || (g->skip_index && g->view.found);

@@ -115,3 +115,30 @@ def test_a_head_that_differs_tells_checksums_once(ruled, origin):
             ruled.settle()
         assert len(origin.requests(key="long/a", method="HEAD")) <= 2
         assert client.get("long/a", 70, 99).header("content-type") == "binary/octet-stream"
+
+
+@pytest.mark.parametrize("word, argument", [("no_length", None), ("chunked", None),
+                                            ("raw", b"HTTP/1.1 204 No Content\r\nx-amz-request-id: 1\r\n\r\n")])
+def test_a_head_that_names_no_length(ruled, origin, word, argument):
+    """GET of one byte describes the object instead, so that it is stored and checked like any other."""
+    origin.fault(None, word, argument, times=None, method="HEAD")
+    keys = [f"short/{word}{i}" for i in range(3)]
+    for key in keys:
+        origin.put(key, SIZE)
+    with ruled.client() as client:
+        for i, key in enumerate(keys):
+            for _ in range(2):
+                reply = client.head(key)
+                assert (reply.status, reply.etag) == (200, origin.version(key).etag), reply
+                assert int(reply.header("content-length")) == SIZE
+            assert len(origin.requests(key=key)) == (2 if i == 0 else 1)
+            judge(client.get(key), origin, key, 0, SIZE)
+        ruled.settle()
+        for _ in range(3):
+            ruled.advance(3)
+            mark = origin.mark()
+            for key in keys:
+                judge(client.get(key), origin, key, 0, SIZE)
+            assert len(origin.requests(since=mark)) == len(keys)
+            assert sum(origin.bytes_sent(key, since=mark) for key in keys) <= len(keys)
+    assert explained(ruled, keys[0]) == ["head-differs"]

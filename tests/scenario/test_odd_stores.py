@@ -299,3 +299,21 @@ def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, eng
     with server.client() as client:
         judge(client.get("a"), origin, "a", 0, 3 * SIZE, version=2)
     assert explained(server, "a") == []
+
+
+@pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
+def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, engine, word):
+    """It takes the condition although no strong comparison holds, so the client gets what it would get directly."""
+    server = start(origin, engine=engine)
+    origin.put("a", 5000)
+    origin.fault("a", word, times=None)
+    etag = origin.version("a").etag
+    with server.client() as client:
+        for turn in range(3):
+            mark = origin.mark()
+            judge(client.get("a", headers=[("If-Match", etag)]), origin, "a", 0, 5000, version=1)
+            reply = client.get("a", 10, 19, headers=[("If-Match", etag)])
+            assert reply.status == 206 and reply.body == origin.bytes_of("a", 10, 10)
+            assert client.head("a", headers=[("If-Match", etag)]).status == 200
+            assert len(origin.requests(since=mark)) <= (5 if turn == 0 else 3)
+            assert client.get("a", headers=[("If-Match", '"other"')]).status == 412
