@@ -300,8 +300,11 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
     bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill->has_head);
-    if (fill->doomed || !has_place || sub->ask.block < fill->first_block ||
-        sub->ask.block >= fill->first_block + fill->block_count || fill_has_lost_its_place(fill)) {
+    // In bytes: another reader's rule may give the object blocks of another size.
+    uint64_t wanted = sub->ask.first_byte;
+    uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
+    if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= end ||
+        fill_has_lost_its_place(fill)) {
         return false;
     }
     uint64_t version = fill->object != NULL ? version_hash(fill->object) : 0;
@@ -395,8 +398,9 @@ static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *s
     {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, sub->ask.key->hash) && !fill->doomed &&
-            fill->first_block > sub->ask.block) {
-            count = min_u64(count, fill->first_block - sub->ask.block);
+            fill->first_byte > sub->ask.block * size) {
+            uint64_t before = fill->first_byte - sub->ask.block * size;
+            count = min_u64(count, (before + size - 1) / size);
         }
     }
     return max_u64(count, 1);

@@ -422,6 +422,8 @@ void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
 
 // --- subscription.c ------------------------------------------------------------------------------
 
+// It asks for the same bytes in blocks of this size, which are those of the version that it is given.
+void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes);
 // Its suffix becomes the place that it has in an object of that size.
 void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 

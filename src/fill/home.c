@@ -184,6 +184,7 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
 static void home_forward(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_KNOWN);
+    subscription_use_blocks(sub, h->known->block_size_bytes);
     if (sub->ask.suffix_bytes > 0) {
         subscription_place_suffix(sub, h->known->size_bytes);
     }
@@ -620,6 +621,7 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
     check(h->state != HOME_DECIDING);
     if (h->state == HOME_KNOWN) {
         bool fits = span_equal(h->known->etag, m->object->etag) &&
+                    h->known->block_size_bytes == m->object->block_size_bytes &&
                     !home_is_outdated(h, m->object, h->known->generation);
         return fits ? h->known->generation : 0;
     }

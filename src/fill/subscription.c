@@ -145,6 +145,20 @@ bool subscription_takes_suffix(const struct store *store, uint32_t block_size_by
            suffix_bytes <= blocks * block_size_bytes - (block_size_bytes - 1);
 }
 
+void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes)
+{
+    struct fill_ask *ask = &sub->ask;
+    uint64_t size = block_size_bytes;
+    uint64_t end = (ask->block + ask->block_count) * (uint64_t)ask->block_size_bytes;
+    if (size == ask->block_size_bytes) {
+        return;
+    }
+    ask->block_size_bytes = block_size_bytes;
+    ask->block = ask->first_byte / size;
+    uint64_t blocks = (end - ask->block * size + size - 1) / size; // `end` lies behind first_byte
+    ask->block_count = (uint32_t)min_u64(blocks, STORE_RUN_BLOCKS_MAX);
+}
+
 void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes)
 {
     uint64_t block_size = sub->ask.block_size_bytes;

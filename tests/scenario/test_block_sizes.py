@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers of one object under two names of its bucket, whose rules give its blocks different sizes."""
+import threading
+
+import pytest
+from client import judge
+
+KIB = 1 << 10
+MIB = 1 << 20
+SIZE = 24 * MIB
+TWO_NAMES = {"buckets": [{"name": "fine", "origin": "s3://bkt"}],
+             "rules": [{"match": "fine/**", "block_size": "64KiB"}]}
+
+
+@pytest.fixture
+def server(start, origin, engine):
+    origin.put("a", SIZE)
+    return start(origin, engine=engine, file=TWO_NAMES)
+
+
+def send(connection, bucket, start, end):
+    connection.send(f"GET /{bucket}/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode())
+
+
+def take(connection, origin, start, end):
+    judge(connection.read_reply("GET"), origin, "a", start, end - start)
+
+
+@pytest.mark.tsan
+@pytest.mark.parametrize("first,second", [(("fine", MIB, 2 * MIB), ("bkt", 20 * MIB, 21 * MIB)),
+                                          (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB))])
+def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
+    """The second reader wants blocks with the numbers of those that are on their way, but other bytes."""
+    gate = threading.Event()
+    origin.fault("a", "hold_at", (1000, gate), method="GET")
+    with server.connection() as one, server.connection() as other:
+        send(one, *first)
+        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= 1000)
+        send(other, *second)
+        take(other, origin, *second[1:])    # it does not wait for bytes that it has not asked for
+        gate.set()
+        take(one, origin, *first[1:])
+    assert len(origin.requests(key="a")) == 2
+    read_all(server, origin)
+
+
+@pytest.mark.parametrize("first,second", [(("bkt", 0, 4 * MIB), ("fine", 64 * KIB, 192 * KIB)),
+                                          (("fine", 64 * KIB, 4 * MIB), ("bkt", MIB, 3 * MIB))])
+def test_bytes_on_their_way_are_for_both(server, origin, first, second):
+    gate = threading.Event()
+    origin.fault("a", "hold_at", (1000, gate), method="GET")
+    with server.connection() as one, server.connection() as other:
+        send(one, *first)
+        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= 1000)
+        send(other, *second)
+        server.wait_metric("forebay_fills_total", lambda n: n == 1, state="joined")
+        gate.set()
+        take(one, origin, *first[1:])
+        take(other, origin, *second[1:])
+    assert len(origin.requests(key="a")) == 1
+    read_all(server, origin)
+
+
+def read_all(server, origin):
+    with server.client() as client:
+        for bucket in ("bkt", "fine"):
+            judge(client.get("a", bucket=bucket), origin, "a", 0, SIZE)
+        server.settle()
+        mark = origin.mark()
+        for bucket in ("bkt", "fine"):
+            judge(client.get("a", bucket=bucket), origin, "a", 0, SIZE)
+        assert not origin.requests(since=mark) or server.late_runs()
