@@ -91,7 +91,7 @@ static void revalidation_keep(struct revalidation *c, bool is_newest)
 {
     bool may_be_kept =
         c->fetch.forbids == ORIGIN_FORBIDS_NOTHING && !c->fetch.too_young && c->key->limits.cache;
-    if (is_newest && may_be_kept && !home_is_open(c->home)) {
+    if (is_newest && may_be_kept) {
         home_keep(c->home, c->found, c->began_us);
     }
 }

@@ -164,6 +164,32 @@ Test(home_kept, no_cache_asks_the_origin)
     world_end();
 }
 
+Test(home_kept, no_cache_with_a_condition_asks_the_origin)
+{
+    begin();
+    heads(1, 1);
+    expect(start((struct client_ask){.worker = 1, .if_none_match = 1, .no_cache = true}), 304, 1);
+    expect(start((struct client_ask){.worker = 1, .suffix = 9, .no_cache = true}), 206, 1);
+    expect_requests(3, 1);
+    world_end();
+}
+
+// The run is asked for by the version that a HEAD named, and carries the headers that the HEAD has told.
+// Rule 15.
+Test(home_kept, what_is_stored_by_it_is_as_old_as_its_headers)
+{
+    begin();
+    heads(1, 1);
+    origin_redescribe();
+    world_advance_ms(50000);
+    expect(start((struct client_ask){.worker = 2, .suffix = 9}), 206, 1);
+    expect_requests(2, 1);
+    world_advance_ms(20000);
+    heads(2, 1); // the world judges which headers they show
+    expect_requests(3, 2);
+    world_end();
+}
+
 Test(home_kept, a_write_drops_it)
 {
     begin();
