@@ -316,14 +316,14 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     json_t *objects = json_array();
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
-        json_t *row =
-            json_pack("{s:o, s:b, s:I, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
-                      command_control_text(o->key), "coded", !command_control_is_text(o->key),
-                      "size", (json_int_t)o->size_bytes, "known", o->is_known, "realms",
-                      listing->has_realms, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
-                      (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
-                      (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed", o->is_changed,
-                      "age_s", seconds_json(o->age_ms));
+        json_t *row = json_pack("{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}",
+                                "key", command_control_text(o->key), "coded",
+                                !command_control_is_text(o->key), "size", (json_int_t)o->size_bytes,
+                                "known", o->is_known, "realms", listing->has_realms, "answers",
+                                listing->has_answers, "cached_bytes", (json_int_t)o->cached_bytes,
+                                "blocks", (json_int_t)(o->is_known ? o->block_count : 0),
+                                "cached_blocks", (json_int_t)o->cached_blocks, "fresh", o->is_fresh,
+                                "changed", o->is_changed, "age_s", seconds_json(o->age_ms));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json =

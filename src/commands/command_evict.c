@@ -17,6 +17,8 @@ struct evict {
     struct command_client client;
     const char *uri;
     bool dry_run;
+    bool has_realms; // who has one may have objects where the listing does not look
+    bool is_walk;  // of a prefix: whose objects are told of only if something may be cached of them
     json_t *batch; // URIs
     size_t batch_bytes;
     struct buf path;
@@ -62,7 +64,9 @@ static int send_batch(struct evict *e)
         e->failed += !ok;
         e->objects += ok && command_client_bool(row, "known");
         e->bytes += ok ? bytes : 0;
-        tell(e, command_client_text(row, "uri"), bytes, ok, command_client_text(row, "why"));
+        if (!ok || !e->is_walk || e->has_realms || command_client_bool(row, "known")) {
+            tell(e, command_client_text(row, "uri"), bytes, ok, command_client_text(row, "why"));
+        }
     }
     json_decref(answer);
     return code;
@@ -80,8 +84,10 @@ static int on_object(void *ctx, const json_t *object)
 {
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
-    // Who has a realm of its own may have it where the listing does not look.
-    if (!command_client_bool(object, "known") && !command_client_bool(object, "realms")) {
+    e->has_realms = command_client_bool(object, "realms");
+    // What a HEAD has told of an object is kept without a name that could be listed.
+    bool may_be_told = command_client_bool(object, "answers") && !e->dry_run;
+    if (!command_client_bool(object, "known") && !e->has_realms && !may_be_told) {
         return EXIT_CODE_OK;
     }
     command_pages_uri(e->uri, command_client_text(object, "key"), &e->path);
@@ -130,6 +136,20 @@ static int evict_bucket(struct evict *e)
     return code;
 }
 
+static int evict_prefix(struct evict *e)
+{
+    int code = send_batch(e); // of what was named before
+    e->is_walk = true;
+    if (code == EXIT_CODE_OK) {
+        code = command_pages_walk(&e->client, e->uri, on_object, e);
+    }
+    if (code == EXIT_CODE_OK) {
+        code = send_batch(e);
+    }
+    e->is_walk = false;
+    return code;
+}
+
 static int evict_uri(struct evict *e, const char *text)
 {
     struct command_uri uri = {0};
@@ -150,7 +170,7 @@ static int evict_uri(struct evict *e, const char *text)
         return evict_bucket(e);
     }
     if (uri.is_prefix) {
-        return command_pages_walk(&e->client, text, on_object, e);
+        return evict_prefix(e);
     }
     return e->dry_run ? try_object(e) : add(e, text, json_string(text));
 }

@@ -33,7 +33,8 @@ static void listing_end(struct listing *l)
                                    .objects = l->objects,
                                    .count = l->count,
                                    .next = l->call.next,
-                                   .has_realms = realm_count > 0};
+                                   .has_realms = realm_count > 0,
+                                   .has_answers = chunk_budget_kind_bytes(BUDGET_ANSWERS) > 0};
     l->done(l->ctx, &answer);
     list_call_release(&l->call);
     live_unref(l->live);

@@ -204,6 +204,7 @@ struct proxy_listing {
     unsigned count;
     struct span next; // `after` of the next page; empty: there is none
     bool has_realms;  // clients with a realm of their own may see more
+    bool has_answers; // HEADs of objects that the cache does not have are kept, of these or others
 };
 void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, struct span after,
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),

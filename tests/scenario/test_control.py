@@ -72,7 +72,7 @@ SHAPES = {
                                                   "worth": float, "bar": float, "age_bytes": (int, type(None)),
                                                   "age_s": MAYBE, "interval_bytes": int, "refusals_left": int}]},
                            "verdict": {"reason": str, "text": str, "remedy": str}}},
-    "ls": {"item": {"type": str, "uri": str, "key": str, "coded": bool, "size": int, "known": bool, "realms": bool, "cached_bytes": int,
+    "ls": {"item": {"type": str, "uri": str, "key": str, "coded": bool, "size": int, "known": bool, "realms": bool, "answers": bool, "cached_bytes": int,
                     "blocks": int, "cached_blocks": int, "fresh": bool, "changed": bool, "age_s": MAYBE},
            "result": {**RESULT, **SUMS}},
     "du": {"item": {"type": str, "uri": str, **SUMS}, "result": {**RESULT, **SUMS}},

@@ -177,16 +177,21 @@ def test_a_deletion_past_the_cache_is_met_by_the_first_get(server, origin):
         assert client.head("a").status == 404
 
 
-@pytest.mark.parametrize("target", ["s3://bkt/a", "s3://bkt/*"])
+@pytest.mark.parametrize("target", ["s3://bkt/immutable/a", "s3://bkt/immutable/*", "s3://bkt/*", "s3://bkt"])
 def test_evict_drops_it(server, origin, target):
-    origin.put("a", 1000)
+    """An operator's way to make a change past Forebay seen, also where `immutable` never asks."""
+    for key in ("immutable/a", "immutable/never-asked"):
+        origin.put(key, 1000)
+    environment = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     with server.client() as client:
-        head(client, origin, "a")
-        got = run_forebay("evict", target, env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
-        if target.endswith("a"):
+        head(client, origin, "immutable/a")
+        origin.overwrite("immutable/a", 2000)
+        for _ in range(2):                  # the second finds nothing
+            got = run_forebay("evict", target, env=environment)
             assert got.returncode == 0, got.stderr
-            head(client, origin, "a")
-            assert methods(origin, "a") == ["HEAD", "HEAD"]
+            assert "never-asked" not in got.stdout
+        head(client, origin, "immutable/a", times=2)
+        assert methods(origin, "immutable/a") == ["HEAD", "HEAD"]
 
 
 @pytest.mark.parametrize("word,argument", [("header", ("Vary", "Cookie")), ("weak_etag", None), ("no_etag", None)])
