@@ -279,6 +279,12 @@ bool chunk_budget_kind_is_short(enum chunk_budget_kind kind)
     return max > 0 && chunk_budget_kind_bytes(kind) > max / 8;
 }
 
+bool chunk_budget_is_full(void)
+{
+    uint64_t max = chunk_budget_max_bytes();
+    return max > 0 && held_bytes() >= max - max / 8;
+}
+
 bool chunk_budget_is_short(void)
 {
     return payload_used() > payload_max() / 2;

@@ -67,6 +67,7 @@ void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind);
 
 bool chunk_budget_kind_is_short(
     enum chunk_budget_kind kind);            // more than half of its quarter is in use
+bool chunk_budget_is_full(void);             // all kinds but payload hold what these may have
 bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
 bool chunk_budget_is_ample(void);            // less than an eighth of it is
 uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short

@@ -4,6 +4,9 @@
 // serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
+#define USUAL_HEADERS_BYTES                                                                        \
+    8192u // of an answer; one with more may be refused where memory is used up
+
 // --- the relay's callbacks -----------------------------------------------------------------------
 
 static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, size_t *ret_len)
@@ -39,6 +42,20 @@ static bool succeeds_too_early(const struct pass_state *p)
            (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
 }
 
+// An answer's headers are known when its request has been let in for long, and take several times their length until
+// the client has them. A read may be told SlowDown even now.
+static bool has_no_room(const struct pass_state *p)
+{
+    const struct headers *headers = &p->relay.headers_answered;
+    size_t bytes = 0;
+    for (unsigned i = 0; i < headers->count; i++) {
+        bytes += headers->items[i].name.len + headers->items[i].value.len;
+    }
+    bool is_read =
+        span_equal(p->relay.method, SPAN("GET")) || span_equal(p->relay.method, SPAN("HEAD"));
+    return bytes > USUAL_HEADERS_BYTES && is_read && !pass_changes_any(p) && chunk_budget_is_full();
+}
+
 // Why an answer with this head is none for the client; ERR_OK: it is one.
 static enum err refuse_head(const struct pass_state *p, struct span *ret_message)
 {
@@ -47,6 +64,10 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
     }
     if (status_is_gateway_failure(p->relay.status)) {
         return ERR_ORIGIN_5XX;
+    }
+    if (has_no_room(p)) {
+        stats_add(COUNTER_pass_answers_refused, 1);
+        return ERR_OVERLOAD;
     }
     if (p->is_preflight && !pass_preflight_is_yes(p)) {
         *ret_message = SPAN("This CORS request is not allowed by the bucket");

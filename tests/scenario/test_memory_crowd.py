@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import urllib.parse
 
 import pytest
@@ -246,6 +247,38 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
     for connection in connections:
         connection.close()
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+
+
+def test_answers_with_long_headers_are_refused_when_memory_is_used_up(group, start, origin, engine, figure):
+    """300 objects with 40 KB of metadata, whose readers read nothing: as many are answered as have room, and the others are
+    told SlowDown. Later each of them is answered."""
+    no_sanitizer()
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, workers=2))
+    count = 300
+    for i in range(count):
+        origin.put(f"k{i}", 3 * MIB, headers={f"x-amz-meta-{n}": "v" * 400 for n in range(100)})
+    read = memory_of(group, server)
+    before = read()
+    connections = [Connection(server.port, receive_buffer=4096) for _ in range(count)]
+
+    def send(i):
+        connections[i].send(f"GET /bkt/k{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert connections[i].sock.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) in (b"HTTP/1.1 200", b"HTTP/1.1 503")
+    with Watch(read, []) as watch:
+        parallel(count, send)
+    assert watch.error is None
+    grown = watch.highest - before
+    refused = server.metric("forebay_pass_answers_refused_total")
+    figure(f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers refused, {grown / MIB:.1f} MiB anonymous memory "
+           f"more than before")
+    assert 0 < refused < count and grown <= 72 * MIB
+    for connection in connections:
+        connection.close()
+    server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+    with server.client() as client:
+        for i in (0, count - 1):
+            assert client.get(f"k{i}").status == 200
 
 
 def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
