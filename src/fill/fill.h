@@ -142,6 +142,7 @@ struct subscription {
     void (*on_change)(void *ctx, struct subscription *subscription); // NULL: it has left
     void *ctx;
     struct fill_worker *at, *owner;
+    uint64_t met_token; // of the first request that was out when the home was asked; 0: none was
     struct attachment *attachment;
     struct store_object *described; // has this version's checksums (reference); or NULL
     bool stored;                    // the run is being stored: falling behind is fine

@@ -348,6 +348,7 @@ static void home_route(struct home_key *h, struct subscription *sub)
     } else if (h->state == HOME_KNOWN) {
         home_forward(h, sub);
     } else if (h->state == HOME_DECIDING) {
+        sub->met_token = sub->met_token != 0 ? sub->met_token : h->token;
         home_hold(&h->held, sub);
     } else {
         home_route_unknown(h, sub);
@@ -366,8 +367,9 @@ void home_route_held(struct home_key *h)
 }
 
 // Rule 22: one error to all who waited for the same first request and for whom it is true. A range past
-// the end is that reader's own, and so is a condition, unless others ask with the same one. Who asks without
-// one comes first then: its request fails for none of them.
+// the end is that reader's own, and so is a condition, unless others ask with the same one. A 412 says that another
+// version than the reader's is current. It says nothing to readers who came when the request was out already, because
+// theirs may be the newer one. Who asks without a condition comes first then: its request fails for none of them.
 static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
     struct list others, conditional;
@@ -376,7 +378,8 @@ static void home_fail_held(struct home_key *h, struct first_end_message *m)
     list_init(&conditional);
     while ((sub = home_unhold(&h->held)) != NULL) {
         bool is_condition = m->condition.kind != ORIGIN_CONDITION_NONE;
-        if (m->err != ERR_INVALID_RANGE &&
+        bool may_be_older = m->err == ERR_PRECONDITION_FAILED && sub->met_token == m->token;
+        if (m->err != ERR_INVALID_RANGE && !may_be_older &&
             (!is_condition || origin_condition_equal(&m->condition, &sub->ask.condition)) &&
             fill_error_is_shared(m->err, m->base.key->credentials, sub->ask.key->credentials)) {
             home_answer_error(h, sub, m->err, m->document);

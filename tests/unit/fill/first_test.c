@@ -117,7 +117,47 @@ Test(first, a_failed_condition_is_no_answer_for_others)
     expect_reply(same, 412, 0);
     expect_reply(different, 412, 0);
     expect_reply(plain, 206, 10);
-    cr_assert_eq(origin_requests(), 3, "412, the bytes, If-Match of another version than these");
+    cr_assert_eq(origin_requests(), 4, "412, the bytes, If-Match of two versions other than these");
+    world_end();
+}
+
+// A 412 says that another version than the reader's is current. Who asks when the request is out already may ask for a
+// newer one. Readers who all came before a request share its 412.
+// Rule 22.
+Test(first, a_412_is_no_answer_for_who_came_after_its_request)
+{
+    struct client_ask newer = {.worker = 1, .last = UINT64_MAX, .if_match = 2};
+    begin();
+    int early = client_start(&newer);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, -1, -1);
+    origin_overwrite();
+    int late = client_start(&newer);
+    world_run();
+    world_release();
+    world_run();
+    expect_reply(early, 412, 0);
+    expect_reply(late, 200, WORLD_SIZE);
+    world_end();
+}
+
+Test(first, a_412_is_shared_by_those_who_came_before_its_request)
+{
+    struct client_ask wrong = {.worker = 1, .last = UINT64_MAX, .if_match = 7};
+    begin();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int clients[6];
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        clients[i] = client_start(&wrong);
+    }
+    world_run();
+    world_release();
+    world_run();
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        expect_reply(clients[i], 412, 0);
+    }
+    cr_assert_eq(origin_requests(), 2);
     world_end();
 }
 
