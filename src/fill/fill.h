@@ -183,7 +183,8 @@ void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct spa
                           uint64_t size_bytes);
 
 // Remembers why the origin's last answer for this key was not stored, for a time or until the key is invalidated.
-// With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached bypasses the cache at once.
+// With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached bypasses the cache at once, with ORIGIN_FORBIDS_ETAG a
+// read does.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);
 

@@ -104,6 +104,15 @@ static bool replicas_differ(struct request *r)
     return !g->is_head && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
 }
 
+// The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be joined to one reply.
+// If-Match can never name it: the origin judges that, too.
+static bool has_no_etag(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    return (!g->is_head || g->conditions.has_if_match) &&
+           fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
+}
+
 // The index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
@@ -117,9 +126,8 @@ static enum step_result lookup_missed(struct request *r)
     if (replicas_differ(r)) {
         return get_state_bypass(r, "versions");
     }
-    if (g->conditions.has_if_match &&
-        fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG) {
-        return get_state_bypass(r, "no-etag"); // If-Match can never name it: the origin judges
+    if (!g->view.found && has_no_etag(r)) {
+        return get_state_bypass(r, "no-etag");
     }
     // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
     // current is for the home to find out (rule 31).

@@ -317,3 +317,19 @@ def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, eng
             assert client.head("a", headers=[("If-Match", etag)]).status == 200
             assert len(origin.requests(since=mark)) <= (5 if turn == 0 else 3)
             assert client.get("a", headers=[("If-Match", '"other"')]).status == 412
+
+
+@pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
+def test_objects_without_a_strong_etag_cost_what_they_cost_directly(start, origin, engine, word):
+    """Nothing of them is stored, so each read is one request, for the bytes that the client wants."""
+    server = start(origin, engine=engine)
+    origin.put("a", 9 * MIB)
+    origin.fault("a", word, times=None)
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 9 * MIB, version=1)
+        for more in ([], [("x-amz-checksum-mode", "ENABLED")]):
+            mark = origin.mark()
+            judge(client.get("a", headers=more), origin, "a", 0, 9 * MIB, version=1)
+            judge(client.get("a", 100, 199, headers=more), origin, "a", 100, 100, version=1)
+            assert [e.method for e in origin.requests(since=mark)] == ["GET", "GET"]
+            assert origin.bytes_sent("a", since=mark) == 9 * MIB + 100
