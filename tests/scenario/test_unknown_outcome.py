@@ -281,3 +281,33 @@ def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
         mark = origin.mark()
         judge(client.get("other"), origin, "other", 0, 3000, version=1)
         assert not origin.requests(since=mark, key="other")
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "open"])
+def test_heads_meanwhile_cost_one_request_each(start, origin, engine, outcome):
+    """The answer is as good as any, though the write has made the entry that it comes to."""
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    origin.put("k", 3000)
+
+    def asked_three_times():
+        mark = origin.mark()
+        with server.client() as client:
+            for _ in range(3):
+                reply = client.head("k")
+                assert (reply.status, reply.etag) == (200, origin.version("k").etag)
+                assert "bypass" not in reply.header("cache-status"), reply
+        assert len(origin.requests(since=mark, key="k")) == 3
+
+    if outcome == "unknown":
+        origin.fault("k", "status", 500, method="PUT", times=None)
+        with server.client() as client:
+            assert request(client, "PUT").status == 500
+        asked_three_times()
+        return
+    writer = threading.Thread(target=lambda: [request(client, "PUT") for client in [server.client()]])
+    with origin.hold("k", method="PUT"):
+        writer.start()
+        origin.wait_for(1, key="k", method="PUT")
+        asked_three_times()
+    writer.join()
+    is_new(server, "PUT")
