@@ -105,10 +105,10 @@ void fill_assert_home(const struct home_key *h)
     check(h->state == HOME_NONE || home_is_acknowledged(h)); // rule 11
     check(list_empty(&h->publishing) || h->state == HOME_DECIDING);
     check(!h->has_floor || h->floor != 0);
-    check(h->has_floor || h->open_writes == 0);                                // rule 26
-    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0)); // rule 27
-    check(list_empty(&h->closing) || h->open_writes > 0);                      // rule 28
-    check(list_empty(&h->concluded) || !home_is_settled(h));                   // rule 31
+    check(h->has_floor || h->open_writes == 0);                                      // rule 26
+    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0));       // rule 27
+    check(list_empty(&h->closing) || h->open_writes > 0);                            // rule 28
+    check(list_empty(&h->concluded) || h->described != NULL || !home_is_settled(h)); // rule 31
     check(h->doubts <= h->open_writes);
     check(h->revalidation != NULL || list_empty(&h->next_revalidation));
     assert_acknowledgements(h);

@@ -61,6 +61,7 @@ static void home_drop(struct home_key *h)
 {
     store_object_unref(h->known);
     store_object_unref(h->put);
+    store_object_unref(h->described);
     object_key_unref(h->key);
     free(h);
 }
@@ -88,8 +89,8 @@ void home_maybe_free(struct home_key *h)
 {
     fill_assert_home(h);
     bool idle = h->state == HOME_NONE && !h->has_floor && h->deletes == 0 && h->unsure == 0 &&
-                h->open_writes == 0 && h->revalidation == NULL && list_empty(&h->held) &&
-                list_empty(&h->starting) && list_empty(&h->closing) &&
+                h->open_writes == 0 && h->revalidation == NULL && h->described == NULL &&
+                list_empty(&h->held) && list_empty(&h->starting) && list_empty(&h->closing) &&
                 list_empty(&h->next_revalidation) && list_empty(&h->concluded);
     if (idle && list_node_linked(&h->map_node)) {
         check(h->fw->homes.count > 0);

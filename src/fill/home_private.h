@@ -71,6 +71,8 @@ struct home_key {
     struct revalidation *revalidation;
     struct list next_revalidation; // those for whom the one that was sent will not do
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
+    // The visible version as it is described now, while the index takes that over. NULL: it does not.
+    struct store_object *described;
 };
 
 // Every worker has acknowledged the last floor.
@@ -188,6 +190,10 @@ void fill_assert_home(const struct home_key *h); // aborts when what must hold d
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
+// The visible version has the headers of `found` now, found by a question sent at `asked_us`. Its bytes stay, and
+// nothing else changes until the index has taken the headers over. False: they cannot stay.
+bool home_take_over(struct home_key *h, const struct home_visible *v, struct store_object *found,
+                    uint64_t asked_us) MUST_USE;
 // Rule 33: what may be held is deleted, without an invalidation, and nobody waits for it: a disk that
 // is in trouble holds up no reader. Once is enough until something is put.
 void home_delete_unseen(struct home_key *h);

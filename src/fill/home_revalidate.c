@@ -4,7 +4,8 @@
 //
 // The home sends HEAD without a condition and compares the answer itself, because 304 says nothing of the
 // headers. Same ETag and same headers: confirmed. Same ETag and other headers (a copy onto itself, an upload
-// of the same bytes): a new version, as with another ETag. Its bytes are fetched again.
+// of the same bytes): its bytes stay, and the index takes the headers over (home_take_over()). Where they cannot stay, it
+// is a new version as with another ETag, and they are fetched again.
 // The answer names the version's checksums, too: they are kept with the record. A reader of bytes does not wait
 // for these. The home sends a HEAD that nobody waits for, ahead of no other request, and the next reader finds
 // what it has told. fill_learn.c says which readers ask for one.
@@ -109,14 +110,22 @@ static void revalidation_conclude(struct revalidation *c)
         revalidation_keep(c, is_newest);
         return;
     }
+    if (h->described != NULL) {
+        if (found == NULL || !fill_same_headers(h->described, found)) {
+            home_invalidate(h); // which of the two is newer nobody can say
+        }
+        return;
+    }
     struct span checksums = {0};
     if (found != NULL) {
         checksums = fill_version_checksums(found->headers);
     }
     if (v.found && compared != NULL && !revalidation_confirms(c, compared)) {
         home_redescribe(h, found);
-        home_invalidate(h);
-        revalidation_keep(c, is_newest);
+        if (!home_take_over(h, &v, found, c->began_us)) {
+            home_invalidate(h);
+            revalidation_keep(c, is_newest);
+        }
     } else if (v.found && compared != NULL && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
         if (v.sums.len == 0 && checksums.len > 0) {

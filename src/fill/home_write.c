@@ -92,17 +92,16 @@ void home_delete_unseen(struct home_key *h)
     home_delete_below(h, store_generation_next(h->fw->store), true);
 }
 
-// Rules 24 and 33. The store answers at once where it knows that the disk holds nothing of the key.
-void home_invalidate(struct home_key *h)
+static void home_raise_floor(struct home_key *h, uint64_t floor, bool deletes)
 {
-    stats_add(COUNTER_invalidations, 1);
-    uint64_t floor = store_generation_next(h->fw->store);
     check(floor > h->floor); // rule 3
     h->floor = floor;
     h->has_floor = true;
     home_forget(h);
     home_kept_outdate(h);
-    home_delete_below(h, floor, false);
+    if (deletes) {
+        home_delete_below(h, floor, false);
+    }
     for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
         struct floor_message *m = message_invalidate_new(h->fw, h->key);
         m->floor = h->floor;
@@ -110,6 +109,71 @@ void home_invalidate(struct home_key *h)
     }
     home_publish_held(h);
     home_route_held(h);
+}
+
+// Rules 24 and 33. The store answers at once where it knows that the disk holds nothing of the key.
+void home_invalidate(struct home_key *h)
+{
+    stats_add(COUNTER_invalidations, 1);
+    home_raise_floor(h, store_generation_next(h->fw->store), true);
+}
+
+// --- bytes that stay -----------------------------------------------------------------------------
+
+struct take_over {
+    struct store_delete post;
+    struct home_key *home;
+    uint64_t generation;
+};
+
+// Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones. The floor is the
+// version's new generation: whatever goes by the old one counts no more. A newer floor has deleted both.
+static void on_taken_over(struct store_delete *post)
+{
+    struct take_over *keep = container_of(post, struct take_over, post);
+    struct home_key *h = keep->home;
+    struct store_object *kept = h->described;
+    h->described = NULL;
+    if (post->err != ERR_OK) {
+        home_invalidate(h); // the index may still take it over
+    } else if (keep->generation > h->floor) {
+        stats_add(COUNTER_redescribed_kept, 1);
+        store_object_unref(h->put);
+        h->put = store_object_with_generation(kept, keep->generation);
+        home_raise_floor(h, keep->generation, false);
+    }
+    store_object_unref(kept);
+    free(keep);
+    home_settle(h);
+}
+
+bool home_take_over(struct home_key *h, const struct home_visible *v, struct store_object *found,
+                    uint64_t asked_us)
+{
+    bool is_strong = found->etag.len > 2 && found->etag.ptr[0] == '"';
+    if (!is_strong || !home_visible_is(v, found) || v->size_bytes != found->size_bytes ||
+        h->described != NULL || h->deletes > 0 || home_is_open(h) ||
+        !origin_capabilities(h->key->origin)->is_remote) {
+        return false;
+    }
+    struct take_over *keep = calloc(1, sizeof(*keep));
+    check(keep != NULL);
+    keep->home = h;
+    keep->generation = store_generation_next(h->fw->store);
+    keep->post.done = on_taken_over;
+    struct store_redescription r = {.hash = h->key->hash,
+                                    .from = v->generation,
+                                    .generation = keep->generation,
+                                    .validated_us = asked_us,
+                                    .object = found,
+                                    .sums =
+                                        fill_version_sums(fill_version_checksums(found->headers))};
+    if (!store_redescribe(h->fw->worker, h->fw->store, &r, &keep->post)) {
+        free(keep);
+        return false;
+    }
+    h->described = store_object_ref(found);
+    return true;
 }
 
 static void home_answer_write(struct list_node *node, struct write_message *m)
@@ -137,7 +201,7 @@ void home_settle(struct home_key *h)
     while (h->deletes == 0 && (node = list_pop_front(&h->starting)) != NULL) {
         home_start_write(h, node);
     }
-    if (home_may_decide(h)) {
+    if (home_may_decide(h) && h->described == NULL) {
         home_answer_concluded(h);
     }
     bool settled = home_is_settled(h);

@@ -120,6 +120,10 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
 // away waits for that. NULL: no index, or it cannot be read.
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader);
 void index_reader_leave(struct index_reader *reader);
+// The description that the record of this generation has; false: it has none, or is not there. The worker's reader.
+bool index_described(struct index *index, struct index_reader *reader, struct hash128 hash,
+                     uint64_t generation, char ret_described[STORE_DESCRIBED_MAX],
+                     size_t *ret_len) MUST_USE;
 enum index_held { INDEX_ABSENT, INDEX_HELD, INDEX_UNKNOWN };
 // Is there a record of the key in LMDB?
 enum index_held index_lookup_durable(struct index *index, struct index_reader *reader,

@@ -8,7 +8,7 @@
 // Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
 // what it could touch at most: a path of pages for each key, but never more than all pages of the trees
 // and what these can be split into. It is room that segments do not have, so it is not to be guessed
-// too high: a page takes 34 records (21 with the longest checksums) or 47 places, and one that was split takes
+// too high: a page takes 34 records (21 with the longest checksums, 4 with the longest headers) or 47 places, and one that was split takes
 // half as many more until it splits again, while removals split nothing. A record that gains checksums is a put.
 //
 // A transaction writes each page that it touches to another place, and the next two cannot reuse the old
@@ -180,8 +180,16 @@ static bool record_get(struct index_txn *t, struct hash128 hash, struct index_re
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value;
     int rc = mdb_get(t->txn, t->env->objects, &key, &value);
-    return !txn_failed(t, rc) && rc == 0 &&
-           index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record);
+    if (txn_failed(t, rc) || rc != 0 ||
+        !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record)) {
+        return false;
+    }
+    struct span *described = &ret_record->described; // LMDB's page may go with the next put
+    if (described->len > 0) {
+        memcpy(t->described, described->ptr, described->len);
+        described->ptr = t->described;
+    }
+    return true;
 }
 
 static void record_put(struct index_txn *t, struct hash128 hash, const struct index_record *record)
@@ -553,6 +561,22 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
     return object_add_place(t, c, &record, is_new);
 }
 
+// The version that is there has other headers. Its runs stay, and go by another generation.
+static enum err apply_redescribe(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    if (!record_get(t, c->hash, &record) || record.generation != c->from ||
+        record.etag_hash != c->etag_hash || record.size_bytes != c->size_bytes) {
+        return ERR_CANCELLED;
+    }
+    object_confirm(t, c, &record);
+    record.flags |= INDEX_DESCRIBED;
+    record.described = (struct span){c->described, c->described_len};
+    record.sums = c->sums.len > 0 ? c->sums : record.sums;
+    record_put(t, c->hash, &record);
+    return ERR_OK;
+}
+
 static enum err apply_delete(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -629,6 +653,8 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_put(t, change);
     case INDEX_PUT_REBUILT:
         return apply_put_rebuilt(t, change);
+    case INDEX_REDESCRIBE:
+        return apply_redescribe(t, change);
     case INDEX_DELETE:
         return apply_delete(t, change);
     case INDEX_DELETE_AT:

@@ -9,13 +9,14 @@ struct index_txn {
     struct index *index;
     struct index_env *env;
     MDB_txn *txn;
-    uint64_t pages;              // pages of the file that may be in use after the commit, at most
-    uint64_t pages_ready;        // allocated
-    unsigned changes_max;        // changes, renewals and removals it has room for
-    unsigned places, places_max; // of objects with many runs: removed, and may be removed
-    int64_t blocks;              // more or less than before
-    int rc;                      // first failure of LMDB; nothing more is tried after
-    enum err err;                // first failure of the growing
+    uint64_t pages;       // pages of the file that may be in use after the commit, at most
+    uint64_t pages_ready; // allocated
+    char described[STORE_DESCRIBED_MAX]; // of the record that is being changed
+    unsigned changes_max;                // changes, renewals and removals it has room for
+    unsigned places, places_max;         // of objects with many runs: removed, and may be removed
+    int64_t blocks;                      // more or less than before
+    int rc;                              // first failure of LMDB; nothing more is tried after
+    enum err err;                        // first failure of the growing
 };
 
 // Begins a transaction with room for the next changes_max of the changes, of which put_count may put something and

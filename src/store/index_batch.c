@@ -123,6 +123,10 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
         batch->generations[i] = touch.generation;
         break;
     }
+    case INDEX_REDESCRIBE:
+        touch.generation = c->from;
+        touch.is_whole = false;
+        break;
     case INDEX_DELETE:
     case INDEX_DELETE_AT:
     case INDEX_MOVE:

@@ -10,7 +10,9 @@
 //   16 8 object size                        60 32 place of the run that holds the object (flag
 //   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms
 //   92 up to 71: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is known
-//   of them, or the headers of its runs name them. A release that does not know them judges a page with such a
+//   of them, or the headers of its runs name them. With flag 4 their length comes first, 1 byte, and the version's
+//   description follows: last modified 8, length of the version id 2, version id, headers. Its runs were stored
+//   when it had other headers. A release that does not know them judges a page with such a
 //   record as injured and rebuilds the index from segments.
 // "places": key = generation, first block                             60 bytes; for objects of
 // several runs
@@ -121,7 +123,9 @@ static bool place_fits_object(const struct index_place *place, const struct inde
 size_t index_object_encode(struct hash128 hash, const struct index_record *record,
                            char ret[INDEX_OBJECT_MAX])
 {
-    size_t len = INDEX_OBJECT_LEN + record->sums.len;
+    bool is_described = (record->flags & INDEX_DESCRIBED) != 0;
+    char *sums = ret + INDEX_OBJECT_LEN + is_described;
+    size_t len = INDEX_OBJECT_LEN + is_described + record->sums.len;
     check(record->sums.len <= STORE_SUMS_MAX);
     memset(ret, 0, INDEX_OBJECT_LEN);
     wire_put_u16(ret + 4, INDEX_FORMAT_VERSION);
@@ -137,11 +141,35 @@ size_t index_object_encode(struct hash128 hash, const struct index_record *recor
         wire_put_u32(ret + 56, record->place.block_count);
         place_put(ret + 60, &record->place);
     }
-    memcpy(ret + INDEX_OBJECT_LEN, record->sums.bytes, record->sums.len);
+    memcpy(sums, record->sums.bytes, record->sums.len);
+    if (is_described) {
+        check(record->described.len <= STORE_DESCRIBED_MAX);
+        ret[INDEX_OBJECT_LEN] = (char)record->sums.len;
+        memcpy(ret + len, record->described.ptr, record->described.len);
+        len += record->described.len;
+    }
     char key[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key);
     wire_put_u32(ret, value_crc(key, ret, len));
     return len;
+}
+
+// What follows the place: checksums, and the description if there is one.
+static bool tail_get(struct span tail, struct index_record *record)
+{
+    bool is_described = (record->flags & INDEX_DESCRIBED) != 0;
+    size_t len = tail.len;
+    if (is_described) {
+        len = tail.len > 0 ? (uint8_t)tail.ptr[0] : SIZE_MAX;
+        tail = (struct span){tail.ptr + 1, tail.len - min_u64(tail.len, 1)};
+    }
+    if (len > STORE_SUMS_MAX || len > tail.len) {
+        return false;
+    }
+    record->sums.len = (uint8_t)len;
+    memcpy(record->sums.bytes, tail.ptr, len);
+    record->described = (struct span){tail.ptr + len, tail.len - len};
+    return record->described.len <= STORE_DESCRIBED_MAX;
 }
 
 bool index_object_decode(struct hash128 hash, struct span value, struct index_record *ret_record)
@@ -163,9 +191,10 @@ bool index_object_decode(struct hash128 hash, struct span value, struct index_re
         .validated_mono_ms = wire_get_u64(v + 40),
         .opener = wire_get_u32(v + 48),
         .block_size_bytes = wire_get_u32(v + 52),
-        .sums.len = (uint8_t)(value.len - INDEX_OBJECT_LEN),
     };
-    memcpy(record.sums.bytes, v + INDEX_OBJECT_LEN, record.sums.len);
+    if (!tail_get((struct span){v + INDEX_OBJECT_LEN, value.len - INDEX_OBJECT_LEN}, &record)) {
+        return false;
+    }
     if (record.block_size_bytes < STORE_BLOCK_SIZE_MIN ||
         record.block_size_bytes > STORE_BLOCK_SIZE_MAX) {
         return false;
@@ -178,6 +207,45 @@ bool index_object_decode(struct hash128 hash, struct span value, struct index_re
     }
     *ret_record = record;
     return true;
+}
+
+#define DESCRIBED_FIXED 10u
+
+size_t index_described_encode(const struct store_object *object, char ret[STORE_DESCRIBED_MAX])
+{
+    size_t len = DESCRIBED_FIXED + object->version_id.len + object->headers.len;
+    if (len > STORE_DESCRIBED_MAX) {
+        return 0;
+    }
+    wire_put_u64(ret, (uint64_t)object->last_modified);
+    wire_put_u16(ret + 8, (uint16_t)object->version_id.len);
+    char *at = ret + DESCRIBED_FIXED;
+    if (object->version_id.len > 0) {
+        memcpy(at, object->version_id.ptr, object->version_id.len);
+    }
+    if (object->headers.len > 0) {
+        memcpy(at + object->version_id.len, object->headers.ptr, object->headers.len);
+    }
+    return len;
+}
+
+struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
+                                            struct span described)
+{
+    const char *d = described.ptr;
+    size_t id_len = described.len >= DESCRIBED_FIXED ? wire_get_u16(d + 8) : SIZE_MAX;
+    if (described.len < DESCRIBED_FIXED || id_len > described.len - DESCRIBED_FIXED) {
+        return NULL;
+    }
+    struct span version_id = {d + DESCRIBED_FIXED, id_len};
+    struct span headers = {version_id.ptr + id_len, described.len - DESCRIBED_FIXED - id_len};
+    struct store_object *object = store_object_new(
+        header->hash, header->realm, header->bucket, header->key, header->etag, version_id, headers,
+        header->object_size_bytes, header->block_size_bytes, (time_t)wire_get_u64(d));
+    if (object != NULL) {
+        object->generation = generation;
+    }
+    return object;
 }
 
 void index_place_encode(uint64_t generation, uint64_t first_block, struct hash128 hash,

@@ -9,12 +9,13 @@
 #define INDEX_OBJECT_KEY_LEN 16u
 #define INDEX_PLACE_KEY_LEN 16u
 #define INDEX_OBJECT_LEN 92u // without checksums
-#define INDEX_OBJECT_MAX (INDEX_OBJECT_LEN + STORE_SUMS_MAX)
+#define INDEX_OBJECT_MAX (INDEX_OBJECT_LEN + 1 + STORE_SUMS_MAX + STORE_DESCRIBED_MAX)
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u
 
-#define INDEX_WHOLE 1u   // one run holds the object: `place`
-#define INDEX_REBUILT 2u // found in a segment: to be revalidated before first use
+#define INDEX_WHOLE 1u     // one run holds the object: `place`
+#define INDEX_REBUILT 2u   // found in a segment: to be revalidated before first use
+#define INDEX_DESCRIBED 4u // its headers are in `described`, not in those of its runs
 // The flags' high byte: power cuts counted when the record was validated. Before a later one it may
 // have been replaced or deleted, if the drive lies about what it has synced: revalidated, too.
 #define INDEX_CUTS_SHIFT 8u
@@ -34,12 +35,20 @@ struct index_record {
     uint16_t flags;
     struct index_place place; // with INDEX_WHOLE
     struct store_sums sums;   // of this version
+    struct span described;    // with INDEX_DESCRIBED: as index_described_encode() makes it; a view
 };
 
 struct index_meta {
     uint8_t cache_id[CACHE_ID_LEN];
     uint64_t blocks;
 };
+
+// What of a version is in the headers of its runs. 0: it is too long.
+size_t index_described_encode(const struct store_object *object,
+                              char ret[STORE_DESCRIBED_MAX]) MUST_USE;
+// The version of a run with that description instead of its header's; NULL: damaged, or too long together.
+struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
+                                            struct span described) MUST_USE;
 
 void index_object_key(struct hash128 hash, char ret_key[INDEX_OBJECT_KEY_LEN]);
 void index_place_key(uint64_t generation, uint64_t first_block, char ret_key[INDEX_PLACE_KEY_LEN]);

@@ -29,6 +29,7 @@ struct lookup {
     const struct memory_place *pending[STORE_VIEW_PLACES_MAX]; // of it, in the window; ascending
     unsigned pending_count, pending_next;
     const struct memory_place *some; // of it, wherever
+    bool is_described;               // its record is
 };
 
 // --- LMDB
@@ -98,6 +99,24 @@ enum index_held index_lookup_durable(struct index *index, struct index_reader *r
     return held;
 }
 
+bool index_described(struct index *index, struct index_reader *reader, struct hash128 hash,
+                     uint64_t generation, char ret_described[STORE_DESCRIBED_MAX], size_t *ret_len)
+{
+    struct index_record record;
+    struct index_env *env = index_reader_enter(index, reader);
+    if (env == NULL) {
+        return false;
+    }
+    bool is_it = record_find(index, env, reader, hash, &record) == INDEX_HELD &&
+                 record.generation == generation && (record.flags & INDEX_DESCRIBED) != 0;
+    *ret_len = is_it ? record.described.len : 0;
+    if (is_it) {
+        memcpy(ret_described, record.described.ptr, record.described.len);
+    }
+    index_reader_leave(reader);
+    return is_it;
+}
+
 // --- places
 
 // Pinned and not known bad.
@@ -119,6 +138,7 @@ static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
     found->segment = segment;
     found->hash = l->hash;
     found->etag_hash = l->view->etag_hash;
+    found->is_described = l->is_described;
     return true;
 }
 
@@ -293,6 +313,7 @@ static void view_take_record(struct lookup *l, const struct index_record *record
     struct store_view *view = l->view;
     struct renewal_copy renewal;
     view->found = true;
+    l->is_described = (record->flags & INDEX_DESCRIBED) != 0;
     view->generation = record->generation;
     view->size_bytes = record->size_bytes;
     view->block_size_bytes = record->block_size_bytes;
@@ -390,6 +411,7 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     l.view = ret_view;
     l.version = NULL;
     l.pending_count = l.pending_next = 0;
+    l.is_described = false;
     bool inside = index_memory_enter(&index->memory, reader->number);
     const struct memory_entry *entry = inside ? index_memory_find(&index->memory, hash) : NULL;
     if (entry != NULL) {

@@ -114,6 +114,15 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     }
 }
 
+void index_writer_redescribe(struct index_writer *writer, const struct index_change *change)
+{
+    struct index_change *mine = change_new(INDEX_REDESCRIBE, change->hash);
+    *mine = *change;
+    mine->kind = INDEX_REDESCRIBE;
+    mine->urgent = true;
+    writer_push(writer, mine);
+}
+
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer)
 {
@@ -265,6 +274,7 @@ static void change_finish(struct index_writer *writer, struct index_change *chan
     if (change->waiter != NULL) {
         waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
     }
+    free(change->described);
     free(change);
 }
 
@@ -524,7 +534,7 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
     bool tried = committed;
     bool disowned = false;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
-        bool answers = c->answer != NULL && !c->is_in;
+        bool answers = c->answer != NULL && !c->is_in && c->kind == INDEX_DELETE;
         if (answers && !tried) {
             disowned = writer_disown(writer);
             tried = true;

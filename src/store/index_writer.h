@@ -20,13 +20,14 @@
 enum index_change_kind {
     INDEX_PUT,
     INDEX_PUT_REBUILT,
-    INDEX_DELETE,    // below a generation
-    INDEX_DELETE_AT, // if still at that place
-    INDEX_MOVE,      // to another place, if still at the one it was copied from
-    INDEX_CONDEMN,   // the runs of a key are bad: marked where they lie, see index_condemn.c
-    INDEX_DROP,      // the whole index, if it is injured
-    INDEX_FIT,       // the cache has become smaller
-    INDEX_NOTHING,   // only to be waited for
+    INDEX_REDESCRIBE, // a version by other headers and another generation
+    INDEX_DELETE,     // below a generation
+    INDEX_DELETE_AT,  // if still at that place
+    INDEX_MOVE,       // to another place, if still at the one it was copied from
+    INDEX_CONDEMN,    // the runs of a key are bad: marked where they lie, see index_condemn.c
+    INDEX_DROP,       // the whole index, if it is injured
+    INDEX_FIT,        // the cache has become smaller
+    INDEX_NOTHING,    // only to be waited for
 };
 
 struct index_waiter;
@@ -53,6 +54,9 @@ struct index_change {
     uint64_t generation, size_bytes,
         etag_hash; // PUT; DELETE: generation is the floor; CONDEMN: the line
     uint32_t block_size_bytes;
+    uint64_t from;   // REDESCRIBE: the generation that it has
+    char *described; // REDESCRIBE, and its length
+    size_t described_len;
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
@@ -101,6 +105,7 @@ void index_writer_stop(struct index_writer *writer);
 // From a worker. What they enter is in the memory side already.
 void index_writer_put(struct index_writer *writer, const struct memory_put *put);
 // `deletion` to answer, at once then; or NULL.
+void index_writer_redescribe(struct index_writer *writer, const struct index_change *change);
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,

@@ -45,16 +45,27 @@ static bool object_has_key(const struct store_object *object, struct hash128 has
            span_equal(object->bucket, bucket) && span_equal(object->realm, realm);
 }
 
-static struct run_info *info_add(struct store_worker *sw, const struct store_place *place,
-                                 const struct run_header *header)
+// ERR_UNREADABLE: the index does not describe the object any more. Who wants only bytes needs no description: what is
+// remembered then is of no generation, so that nobody takes it for one.
+static enum err info_add(struct store_worker *sw, const struct store_place *place,
+                         const struct run_header *header, bool wants_object,
+                         struct run_info **ret_info)
 {
-    struct store_object *object = store_object_from_header(header, place->generation);
-    if (object == NULL) {
-        return NULL;
+    char described[STORE_DESCRIBED_MAX];
+    size_t len = 0;
+    struct store_object *object = NULL;
+    if (place->is_described && index_described(&sw->store->index, &sw->reader, place->hash,
+                                               place->generation, described, &len)) {
+        object = index_described_object(header, place->generation, (struct span){described, len});
+    } else if (!place->is_described || !wants_object) {
+        object = store_object_from_header(header, place->is_described ? 0 : place->generation);
     }
-    struct run_info *info = run_cache_add(&sw->runs, place, object, header);
+    if (object == NULL) {
+        return place->is_described ? ERR_UNREADABLE : ERR_CORRUPT;
+    }
+    *ret_info = run_cache_add(&sw->runs, place, object, header);
     store_object_unref(object);
-    return info;
+    return ERR_OK;
 }
 
 // Remembered, and what the place is about.
@@ -97,7 +108,7 @@ static enum err read_nowait(const struct store_place *place, uint64_t offset, ch
 // Remembered or read without waiting. Borrowed until the next call that adds. On ERR_CORRUPT and
 // ERR_IO the caller drops.
 static enum err info_get_nowait(struct store_worker *sw, const struct store_place *place,
-                                struct run_info **ret_info)
+                                bool wants_object, struct run_info **ret_info)
 {
     struct run_info *info = info_find(sw, place);
     if (info != NULL) {
@@ -114,8 +125,7 @@ static enum err info_get_nowait(struct store_worker *sw, const struct store_plac
                                       &header);
         }
         if (err == ERR_OK) {
-            info = info_add(sw, place, &header);
-            err = info != NULL ? ERR_OK : ERR_CORRUPT;
+            err = info_add(sw, place, &header, wants_object, &info);
         }
     }
     if (err == ERR_OK) {
@@ -131,13 +141,13 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
     struct store_worker *sw = store_worker_of(w);
     struct run_info *info = NULL;
     check(place->segment != NULL);
-    enum err err = info_get_nowait(sw, place, &info);
+    enum err err = info_get_nowait(sw, place, true, &info);
     if (err == ERR_OK && !object_has_key(info->object, hash, realm, bucket, key)) {
         err = ERR_CORRUPT;
     }
     if (err == ERR_OK) {
         *ret_object = store_object_ref(info->object);
-    } else if (err != ERR_AGAIN) {
+    } else if (err != ERR_AGAIN && err != ERR_UNREADABLE) {
         store_drop_place(store, place, place->hash, err);
     }
     return err;
@@ -171,9 +181,9 @@ static enum err read_small_once(struct store_worker *sw, const struct store_plac
     if (info == NULL) {
         struct run_header header;
         err = segment_read_accept((struct span){chunk->data, head_len}, place, &header);
-        info = err == ERR_OK ? info_add(sw, place, &header) : NULL;
-        if (info == NULL) {
-            return ERR_CORRUPT;
+        err = err == ERR_OK ? info_add(sw, place, &header, true, &info) : ERR_CORRUPT;
+        if (err != ERR_OK) {
+            return err;
         }
     }
     struct span payload = {chunk->data + head_len, place->payload_len};
@@ -205,7 +215,7 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
     }
     if (err != ERR_OK) {
         chunk_unref(chunk);
-        if (err != ERR_AGAIN) {
+        if (err != ERR_AGAIN && err != ERR_UNREADABLE) {
             store_drop_place(store, place, place->hash, err);
         }
         return err;
@@ -269,7 +279,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct run_info *info;
     bool has_header = place->header_len > 0; // else this process is still writing the run
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
-        (has_header && info_get_nowait(store_worker_of(w), place, &info) != ERR_OK)) {
+        (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
         return false;
     }
     int fd = segment_borrow(segment);
@@ -493,11 +503,14 @@ static void on_header_read(struct disk_op *op)
     struct run_header header;
     struct span bytes = {state->header_bytes, (size_t)op->result};
     struct run_info *info = NULL;
-    if (segment_read_accept(bytes, &read->place, &header) == ERR_OK) {
-        info = info_add(store_worker_of(read->worker), &read->place, &header);
+    enum err err = segment_read_accept(bytes, &read->place, &header);
+    if (err == ERR_OK) {
+        err = info_add(store_worker_of(read->worker), &read->place, &header, read->header, &info);
     }
-    if (info != NULL) {
+    if (err == ERR_OK) {
         read_with_info(read, info);
+    } else if (err == ERR_UNREADABLE) {
+        read_finish(read, err);
     } else if (!read->repeated) {
         read->repeated = true;
         read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};

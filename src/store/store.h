@@ -251,6 +251,7 @@ struct store_place {
     uint32_t block_count;
     uint32_t block_size_bytes;
     uint32_t first_unit; // ordinal of its first checksum unit in the segment
+    bool is_described;   // its object's headers are in the index, not in the run's header
     struct hash128 hash; // whose bytes these are; every header read is compared with both
     uint64_t etag_hash;
 };
@@ -471,6 +472,21 @@ struct store_delete {
     struct blocking_job job; // of a store that could not use its directory
     struct store *store;
 };
+// The version with this generation has other headers now, those of `object`, and keeps its runs: they go by
+// `generation`, a new one, from one commit on, which also counts as a confirmation at `validated_us`. Until then look-ups
+// find it as it was. False: its headers are too long for the index, or it has too many blocks; done() is not called. done():
+// ERR_OK: it is durable. Otherwise the version was not there any more, the disk does not take the change, or not in time;
+// it may be made later all the same, so a delete below a newer floor has to follow.
+#define STORE_DESCRIBED_MAX 768u
+#define STORE_REDESCRIBED_BLOCKS_MAX 16384u
+struct store_redescription {
+    struct hash128 hash;
+    uint64_t from, generation, validated_us;
+    const struct store_object *object;
+    struct store_sums sums; // len 0: the record keeps those that it has
+};
+bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
+                      struct store_delete *d) MUST_USE;
 // Hides every record and run of the key below `floor`, for good in this process. done(), on the worker
 // that called: ERR_OK: no later process believes them either, also after kill -9 (nor the index of an
 // earlier one, where this store could not use its directory). Otherwise the disk

@@ -157,6 +157,39 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     index_writer_delete(&store->writer, d->hash, d->floor, deletion_new(w, store, d));
 }
 
+bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
+                      struct store_delete *d)
+{
+    const struct store_object *object = r->object;
+    char described[STORE_DESCRIBED_MAX];
+    size_t len = index_described_encode(object, described);
+    if (!store->attached || len == 0 ||
+        store_object_block_count(object) > STORE_REDESCRIBED_BLOCKS_MAX) {
+        return false;
+    }
+    struct index_change change = {
+        .hash = r->hash,
+        .generation = r->generation,
+        .from = r->from,
+        .size_bytes = object->size_bytes,
+        .etag_hash = hash64(object->etag.ptr, object->etag.len, 0),
+        .validated_mono_ms = r->validated_us / 1000,
+        .validated_wall_ms = wall_ms_at(w, r->validated_us),
+        .sums = r->sums,
+        .described = malloc(STORE_DESCRIBED_MAX),
+        .described_len = len,
+    };
+    check(change.described != NULL);
+    memcpy(change.described, described, len);
+    d->worker = w;
+    d->store = store;
+    d->err = ERR_OK;
+    worker_expect(w);
+    change.answer = deletion_new(w, store, d);
+    index_writer_redescribe(&store->writer, &change);
+    return true;
+}
+
 struct condemnation {
     struct blocking_job job;
     struct store *store;

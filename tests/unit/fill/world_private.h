@@ -28,11 +28,19 @@ struct queue {
 
 #define WORLD_HEADERS_MAX 128u
 
+struct segment_headers {
+    uint64_t generation; // that shows them
+    char text[WORLD_HEADERS_MAX];
+    size_t len;
+    time_t last_modified;
+};
+
 struct segment { // one run
     struct list_node node;
     char headers[WORLD_HEADERS_MAX];
     size_t headers_len;
     time_t last_modified;
+    struct segment_headers described; // by the index; generation 0: not
     struct world_key *key;
     bool dying, bad;
     bool writing; // its run is not finished
@@ -51,6 +59,9 @@ struct change { // of the index
     struct segment *put; // NULL: a delete
     uint64_t floor;
     struct store_delete *delete; // NULL: it has been answered, the store goes on trying
+    uint64_t from;               // a version of this generation has other headers; 0: it has not
+    struct segment_headers described;
+    uint64_t validated_us;
 };
 
 struct store_run {

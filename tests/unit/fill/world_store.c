@@ -198,6 +198,7 @@ static struct store_place place_of(struct segment *s)
         .generation = s->generation,
         .first_block = s->first_block,
         .block_count = s->block_count,
+        .is_described = s->described.generation != 0,
         .block_size_bytes = (uint32_t)block};
 }
 
@@ -311,12 +312,21 @@ static struct store_object *object_at(const struct store_place *place)
     const struct segment *s = place->segment;
     struct span none = {0};
     struct hash128 hash = hash_of(s->key);
+    bool is_described = place->is_described;
+    struct span headers = is_described ? (struct span){s->described.text, s->described.len}
+                                       : (struct span){s->headers, s->headers_len};
     struct store_object *object =
         store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
-                         (struct span){s->headers, s->headers_len}, s->key->size_bytes[s->version],
-                         world.rule.block_size_bytes, s->last_modified);
+                         headers, s->key->size_bytes[s->version], world.rule.block_size_bytes,
+                         is_described ? s->described.last_modified : s->last_modified);
     object->generation = place->generation;
     return object;
+}
+
+// Is it described by the index, which describes another version by now?
+static bool is_past(const struct store_place *place)
+{
+    return place->is_described && place->segment->described.generation != place->generation;
 }
 
 static enum err read_luck(struct segment *s)
@@ -341,6 +351,9 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
     if (rnd(100) < world.options.cold_percent) {
         return ERR_AGAIN;
     }
+    if (is_past(place)) {
+        return ERR_UNREADABLE;
+    }
     *ret_object = object_at(place);
     return ERR_OK;
 }
@@ -353,6 +366,9 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
     (void)w, (void)store, (void)hash, (void)realm, (void)bucket, (void)key;
     if (rnd(100) < world.options.cold_percent) {
         return ERR_AGAIN;
+    }
+    if (is_past(place)) {
+        return ERR_UNREADABLE;
     }
     *ret_object = object_at(place);
     *ret_chunk = chunk_new_forced();
@@ -407,6 +423,9 @@ void read_complete(unsigned i)
     world.current = w;
     check(s->pins > 0);
     read->err = read->cancelled ? ERR_CANCELLED : read_luck(s);
+    if (read->err == ERR_OK && read->header && is_past(&read->place)) {
+        read->err = ERR_UNREADABLE;
+    }
     if (read->err == ERR_OK && read->header) {
         read->object = object_at(&read->place);
     }
@@ -744,6 +763,58 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     change_add((struct change){.key = k, .floor = d->floor, .delete = d});
 }
 
+bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
+                      struct store_delete *d)
+{
+    (void)store;
+    const struct store_object *object = r->object;
+    struct world_key *k = key_of_hash(r->hash);
+    cr_assert(r->generation > r->from && object->headers.len <= WORLD_HEADERS_MAX);
+    if (rnd(8) == 0) {
+        return false; // as where the headers are too long
+    }
+    d->worker = w;
+    struct change change = {
+        .key = k, .delete = d, .from = r->from, .validated_us = r->validated_us};
+    change.described = (struct segment_headers){.generation = r->generation,
+                                                .len = object->headers.len,
+                                                .last_modified = object->last_modified};
+    memcpy(change.described.text, object->headers.ptr, object->headers.len);
+    change_add(change);
+    return true;
+}
+
+// The version that was there has other headers, and all its runs go by another generation.
+static enum err redescribe_apply(const struct change *c)
+{
+    struct world_key *k = c->key;
+    if (!k->durable_found || k->durable_generation != c->from) {
+        return ERR_CANCELLED;
+    }
+    bool is_visible = k->found && k->record_generation == c->from;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (s->key != k || s->generation != c->from) {
+            continue;
+        }
+        if (s->durable) {
+            s->generation = c->described.generation;
+            s->described = c->described;
+        } else if (s->indexed) {
+            unindex(s, false); // it came after the version was described
+        }
+    }
+    k->durable_generation = c->described.generation;
+    if (is_visible) {
+        k->record_generation = c->described.generation;
+        k->validated_us = c->validated_us;
+        k->rebuilt = false;
+    }
+    record_settle(k);
+    return ERR_OK;
+}
+
 // The durable copy takes a put; of another generation it removes what is older.
 static void put_apply(struct world_key *k, struct segment *s)
 {
@@ -783,6 +854,10 @@ static bool change_apply(struct change *c, bool fail)
             put_apply(c->key, c->put);
         }
         put_end(c->put, fail);
+        return true;
+    }
+    if (c->from != 0) {
+        delete_answer(c->delete, fail ? ERR_IO : redescribe_apply(c));
         return true;
     }
     if (!fail) {

@@ -20,7 +20,7 @@ static struct index_record record_sample(void)
                                  .place = place_sample};
 }
 
-static void expect_round_trip(unsigned sums_len)
+static void expect_round_trip(unsigned sums_len, struct span described)
 {
     struct hash128 hash = {1, 2};
     struct index_record in = record_sample();
@@ -30,13 +30,17 @@ static void expect_round_trip(unsigned sums_len)
     for (unsigned i = 0; i < sums_len; i++) {
         in.sums.bytes[i] = (uint8_t)(i + 1);
     }
+    bool is_described = described.len > 0;
+    in.flags |= is_described ? INDEX_DESCRIBED : 0;
+    in.described = described;
     struct span value = {bytes, index_object_encode(hash, &in, bytes)};
-    cr_assert(value.len == INDEX_OBJECT_LEN + sums_len);
+    cr_assert(value.len == INDEX_OBJECT_LEN + is_described + sums_len + described.len);
     cr_assert(index_object_decode(hash, value, &out));
     cr_assert(out.generation == 9 && out.size_bytes == 70000 && out.etag_hash == 11);
     cr_assert(out.validated_wall_ms == 12 && out.validated_mono_ms == 13 && out.opener == 14);
     cr_assert(out.flags == in.flags && index_place_equal(&out.place, &place_sample));
     cr_assert(out.place.payload_len == 70000 && out.place.first_unit == 5);
+    cr_assert(span_equal(out.described, described));
     cr_assert(memcmp(&out.sums, &in.sums, sizeof(in.sums)) == 0, "what is not used is zero");
     cr_assert(!index_object_decode((struct hash128){1, 3}, value, &out));
     cr_assert(!index_object_decode((struct hash128){0, 2}, value, &out));
@@ -51,13 +55,48 @@ static void expect_round_trip(unsigned sums_len)
 
 Test(index_format, an_object_is_decoded_as_encoded_and_only_under_its_key)
 {
-    expect_round_trip(0);
+    expect_round_trip(0, (struct span){0});
 }
 
 Test(index_format, an_objects_checksums_are_part_of_its_record)
 {
     for (unsigned len = 1; len <= STORE_SUMS_MAX; len++) {
-        expect_round_trip(len);
+        expect_round_trip(len, (struct span){0});
+    }
+}
+
+Test(index_format, an_objects_headers_may_be_part_of_its_record)
+{
+    struct span none = {0}, key = SPAN("k"), etag = SPAN("\"e\"");
+    static char text[STORE_DESCRIBED_MAX];
+    memset(text, 'h', sizeof(text));
+    for (size_t len = 0; len <= sizeof(text) - 10; len += 79) {
+        struct store_object *object =
+            store_object_new((struct hash128){1, 2}, none, key, key, etag, SPAN("id"),
+                             (struct span){text, len}, 70000, 1u << 20, 77);
+        char described[STORE_DESCRIBED_MAX];
+        size_t described_len = index_described_encode(object, described);
+        cr_assert_eq(described_len, len + 12 <= sizeof(described) ? len + 12 : 0);
+        if (described_len > 0) {
+            expect_round_trip(3, (struct span){described, described_len});
+            expect_round_trip(STORE_SUMS_MAX, (struct span){described, described_len});
+        }
+        struct run_header header = {.hash = {1, 2},
+                                    .bucket = key,
+                                    .key = key,
+                                    .etag = etag,
+                                    .headers = SPAN("old"),
+                                    .object_size_bytes = 70000,
+                                    .block_size_bytes = 1u << 20};
+        struct store_object *out =
+            index_described_object(&header, 9, (struct span){described, described_len});
+        cr_assert_eq(out != NULL, described_len > 0);
+        if (out != NULL) {
+            cr_assert(span_equal(out->headers, object->headers) && out->generation == 9);
+            cr_assert(span_equal_cstr(out->version_id, "id") && out->last_modified == 77);
+        }
+        store_object_unref(out);
+        store_object_unref(object);
     }
 }
 
