@@ -5,9 +5,12 @@
 
 #include <stdlib.h>
 
-void run_cache_init(struct run_cache *cache)
+void run_cache_init(struct run_cache *cache, unsigned workers)
 {
     memset(cache, 0, sizeof(*cache));
+    uint64_t budget = chunk_budget_max_bytes(); // 0: nobody has set one
+    cache->bytes_max =
+        budget > 0 ? min_u64(budget / 8 / workers, RUN_CACHE_BYTES_MAX) : RUN_CACHE_BYTES_MAX;
 }
 
 struct run_info *run_cache_info_ref(struct run_info *info)
@@ -101,8 +104,7 @@ struct run_info *run_cache_add(struct run_cache *cache, const struct store_place
     }
     cache->next_way[set] = (uint8_t)((way + 1) % RUN_CACHE_WAYS);
     run_cache_clear(cache, set, way);
-    for (unsigned i = 0; i < RUN_CACHE_SETS && cache->bytes + info->bytes > RUN_CACHE_BYTES_MAX;
-         i++) {
+    for (unsigned i = 0; i < RUN_CACHE_SETS && cache->bytes + info->bytes > cache->bytes_max; i++) {
         cache->hand = (cache->hand + 1) % RUN_CACHE_SETS;
         for (unsigned j = 0; j < RUN_CACHE_WAYS; j++) {
             run_cache_clear(cache, cache->hand, j);

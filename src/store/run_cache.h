@@ -8,7 +8,8 @@
 
 #define RUN_CACHE_SETS 1024u
 #define RUN_CACHE_WAYS 4u
-#define RUN_CACHE_BYTES_MAX (4u << 20)
+#define RUN_CACHE_BYTES_MAX                                                                        \
+    (4u << 20) // and no more than an eighth of limits.max_buffer for all workers
 
 struct run_info {
     unsigned refs; // of this worker only
@@ -24,10 +25,11 @@ struct run_cache {
     struct run_info *entries[RUN_CACHE_SETS][RUN_CACHE_WAYS];
     uint8_t next_way[RUN_CACHE_SETS];
     unsigned hand; // set that gives way next when there are too many bytes
-    uint64_t bytes;
+    uint64_t bytes, bytes_max;
 };
 
-void run_cache_init(struct run_cache *cache);
+// `workers`: how many workers have such a cache. They share what limits.max_buffer allows for all.
+void run_cache_init(struct run_cache *cache, unsigned workers);
 void run_cache_done(struct run_cache *cache);
 // Borrowed until the next call that adds; NULL when unknown.
 struct run_info *run_cache_find(const struct run_cache *cache, const struct store_place *place);

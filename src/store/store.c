@@ -247,7 +247,7 @@ static void store_enter_workers(struct store *store)
         memset(sw, 0, sizeof(*sw));
         sw->worker = loop_worker(store->loop, i);
         sw->store = store;
-        run_cache_init(&sw->runs);
+        run_cache_init(&sw->runs, store->worker_count);
         segment_push_init(&sw->pusher, store);
         store->workers[i] = sw;
         sw->reader.number = i;

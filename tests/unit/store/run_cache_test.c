@@ -28,7 +28,7 @@ static struct run_info *add(struct run_cache *cache, uint32_t i, uint32_t header
 Test(run_cache, entries_are_found_and_replaced_within_bounds)
 {
     static struct run_cache cache;
-    run_cache_init(&cache);
+    run_cache_init(&cache, 1);
     for (uint32_t i = 1; i <= 8 * RUN_CACHE_SETS * RUN_CACHE_WAYS; i++) {
         (void)add(&cache, i, 300);
         struct store_place place = {.segment_number = 1, .header_offset = 512 * i, .salt = 5};
@@ -47,7 +47,7 @@ Test(run_cache, entries_are_found_and_replaced_within_bounds)
 Test(run_cache, bytes_are_bounded)
 {
     static struct run_cache cache;
-    run_cache_init(&cache);
+    run_cache_init(&cache, 1);
     for (uint32_t i = 1; i <= 5000; i++) {
         (void)add(&cache, i, 16000);
         cr_assert(cache.bytes <= RUN_CACHE_BYTES_MAX);
@@ -56,10 +56,23 @@ Test(run_cache, bytes_are_bounded)
     cr_assert_eq(cache.bytes, 0u);
 }
 
+// A pod with little memory on a node with many cores.
+Test(run_cache, all_workers_share_an_eighth_of_the_budget)
+{
+    static struct run_cache cache;
+    chunk_budget_init(32u << 20);
+    run_cache_init(&cache, 64);
+    for (uint32_t i = 1; i <= 5000; i++) {
+        (void)add(&cache, i, 16000);
+        cr_assert(cache.bytes <= (4u << 20) / 64);
+    }
+    run_cache_done(&cache);
+}
+
 Test(run_cache, an_entry_in_use_outlives_its_place)
 {
     static struct run_cache cache;
-    run_cache_init(&cache);
+    run_cache_init(&cache, 1);
     struct run_info *info = run_cache_info_ref(add(&cache, 1, 300));
     for (uint32_t i = 2; i <= 5000; i++) {
         (void)add(&cache, i, 300);
