@@ -332,11 +332,11 @@ enum step_result get_reply_step(struct request *r)
         return unsatisfiable(r);
     }
     if (status == 200 && lacks_checksums(r)) {
-        // A body goes out without them, an answer about them does not.
-        if (g->is_head) {
+        // A body goes out without them, an answer about them does not, unless nobody can learn them: only HEAD tells.
+        if (g->is_head && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
             return g->asked_checksums ? get_state_bypass(r, "checksum") : get_ask_checksums(r);
         }
-        if (!g->asked_checksums) {
+        if (!g->is_head && !g->asked_checksums) {
             get_ask_to_learn_checksums(r);
         }
     }

@@ -113,6 +113,13 @@ static bool has_no_etag(struct request *r)
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
 }
 
+// A HEAD wants checksums of a store that is described by GET of one byte, which names none.
+static bool only_head_tells(struct request *r)
+{
+    return get_of(r)->is_head && get_state_wants_checksums(r) &&
+           origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
+}
+
 // The index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
@@ -125,6 +132,9 @@ static enum step_result lookup_missed(struct request *r)
     }
     if (replicas_differ(r)) {
         return get_state_bypass(r, "versions");
+    }
+    if (!g->view.found && only_head_tells(r)) {
+        return get_state_bypass(r, "checksum");
     }
     if (!g->view.found && has_no_etag(r)) {
         return get_state_bypass(r, "no-etag");

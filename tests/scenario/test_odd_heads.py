@@ -142,3 +142,19 @@ def test_a_head_that_names_no_length(ruled, origin, word, argument):
             assert len(origin.requests(since=mark)) == len(keys)
             assert sum(origin.bytes_sent(key, since=mark) for key in keys) <= len(keys)
     assert explained(ruled, keys[0]) == ["head-differs"]
+
+
+@pytest.mark.parametrize("word, argument", [("error", (405, "MethodNotAllowed")), ("no_length", None)])
+def test_a_head_for_checksums_of_a_store_with_an_odd_head(ruled, origin, word, argument):
+    """It costs one request, as it does directly. Where HEAD is refused the answer goes without checksums."""
+    origin.fault(None, word, argument, times=None, method="HEAD")
+    keys = [f"short/{word}{i}" for i in range(3)]
+    for key in keys:
+        origin.put(key, SIZE)
+    with ruled.client() as client:
+        assert client.head(keys[0]).status == 200          # Forebay learns it
+        for key in keys[1:]:
+            mark = origin.mark()
+            reply = client.head(key, headers=[("x-amz-checksum-mode", "ENABLED")])
+            assert (reply.status, reply.etag) == (200, origin.version(key).etag), reply
+            assert len(origin.requests(since=mark)) == 1

@@ -76,6 +76,12 @@ void origin_doubt_head(struct origin *origin)
     (void)origin;
 }
 
+bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity)
+{
+    (void)origin, (void)oddity;
+    return false;
+}
+
 bool origin_is_now(const struct origin *origin, time_t last_modified)
 {
     (void)origin, (void)last_modified;
