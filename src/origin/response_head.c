@@ -361,13 +361,27 @@ static enum origin_forbids headers_forbid_storing(const struct response_head *h,
     return forbids;
 }
 
+// Has each header of this name this value? Of checksums that contradict each other nobody knows which one is right.
+static bool is_consistent(const struct response_head *h, struct span name, struct span value)
+{
+    bool is_same = true;
+    for (unsigned i = 0; is_same && i < h->headers.count; i++) {
+        is_same = !span_equal_nocase(h->headers.items[i].name, name) ||
+                  span_equal(h->headers.items[i].value, value);
+    }
+    return is_same;
+}
+
 static bool collect_headers(struct response_head *h, bool whole, struct response_answer *answer)
 {
     bool ok = true;
     for (unsigned i = 0; ok && i < h->headers.count; i++) {
         struct span name = h->headers.items[i].name, value = h->headers.items[i].value;
         if (has_name_prefix(name, SPAN("x-amz-checksum-"))) {
-            ok = !whole || headers_add(&answer->checksums, h->arena, name, value);
+            if (whole && headers_count(&answer->checksums, name) == 0 &&
+                is_consistent(h, name, value)) {
+                ok = headers_add(&answer->checksums, h->arena, name, value);
+            }
             continue;
         }
         if (!is_replayed(name)) {

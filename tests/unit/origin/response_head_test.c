@@ -335,6 +335,25 @@ Test(response_head, replayed)
     arena_free(arena);
 }
 
+// A checksum that comes twice counts once; where both differ, neither counts.
+Test(response_head, checksums_that_come_twice)
+{
+    static const struct row row = {"checksums",
+                                   OK200 E L
+                                   "x-amz-checksum-crc32: AAAA\r\nX-Amz-Checksum-Crc32: AAAA\r\n"
+                                   "x-amz-checksum-sha1: one\r\nx-amz-checksum-sha1: other\r\n",
+                                   false,
+                                   false,
+                                   NULL,
+                                   STORE};
+    struct arena *arena = arena_new(1 << 20);
+    struct response_answer answer;
+    cr_assert_eq(run(&row, 0, arena, &answer), STORE);
+    cr_assert_eq(answer.checksums.count, 1);
+    cr_assert(span_equal_cstr(answer.checksums.items[0].name, "x-amz-checksum-crc32"));
+    arena_free(arena);
+}
+
 // Which answers the rest may be asked of by themselves: a body that is known to be these bytes of one
 // version, whatever was asked.
 Test(response_head, names_part)
