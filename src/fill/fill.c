@@ -72,7 +72,7 @@ void fill_maybe_free(struct fill *fill)
     worker_free_later(fill->fw->worker, fill_free, fill);
 }
 
-static void fill_send_first_end(struct fill *fill)
+void fill_send_first_end(struct fill *fill)
 {
     if (fill->token == 0) {
         return;
@@ -305,6 +305,9 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
     uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
     if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= end ||
         fill_has_lost_its_place(fill)) {
+        return false;
+    }
+    if (fill->is_for_bound && !sub->ask.has_sent) {
         return false;
     }
     uint64_t version = fill->object != NULL ? version_hash(fill->object) : 0;

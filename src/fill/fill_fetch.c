@@ -207,14 +207,20 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 
 // --- the transfer --------------------------------------------------------------------------------
 
-// Rule 18: the head has come; readers bound to another version are taken out.
+// Rules 18 and 22: the head has come. Readers bound to another version are taken out; where replicas have answered with
+// several versions, so are those who are not bound to this one.
 static void fill_announce(struct fill *fill)
 {
+    if (fill->is_for_bound) {
+        fill_send_first_end(fill); // it decides nothing
+    }
     fill_send_version(fill);
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
-        if (a->has_sent && a->wanted != NULL && !fill_same_version(a->wanted, fill->object)) {
+        bool is_of_other =
+            a->has_sent && a->wanted != NULL && !fill_same_version(a->wanted, fill->object);
+        if (is_of_other || (fill->is_for_bound && !a->has_sent)) {
             fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
             continue;
         }
@@ -330,6 +336,7 @@ enum err fill_take_head(struct fill *fill)
     store_object_unref(fill->object);
     fill->object = object;
     fill->weak = f->weak_or_no_etag;
+    fill->is_for_bound = f->is_bound && f->forbids == ORIGIN_FORBIDS_VERSIONS;
     span_to_text(f->origin_id, fill->origin_id, sizeof(fill->origin_id));
     fill->origin_status = f->status;
     fill->has_head = true;
@@ -361,6 +368,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
         if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
             fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
+            fill->is_for_bound |= f->is_bound;
         }
         bool fits =
             f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;

@@ -206,6 +206,7 @@ struct fill {
     struct store_object *described; // has this version's checksums, from a HEAD; or NULL
     uint64_t asked_us;              // when the request was sent
     bool has_head, weak;
+    bool is_for_bound; // replicas have several versions: only who has bytes of this one is given it
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
     uint64_t first_byte, end_byte; // end is exact after the head
@@ -346,6 +347,7 @@ void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any 
 void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them
 void fill_leave_table(struct fill *fill); // no more joins; FIRST_END if it has a token; may free it
 void fill_release_promise(struct fill *fill); // of room for a long run
+void fill_send_first_end(struct fill *fill);  // the home forgets it, if it waits for it
 void fill_send_version(struct fill *fill); // the home learns what the head said, if it waits for it
 // Takes the reader out with its one FINAL. document: the origin's error, copied.
 void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,

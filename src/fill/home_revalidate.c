@@ -294,8 +294,8 @@ static enum err on_revalidation_head(struct origin_fetch *f)
 {
     struct revalidation *c = f->ctx;
     check(c->found == NULL);
-    c->found = fill_version_from_fetch(
-        c->key, f, NULL); // a writer may have made the home, whose key has no rule
+    // Not the home's key, which may be a writer's and then has no rule.
+    c->found = fill_version_from_fetch(c->key, f, NULL);
     if (c->found == NULL) {
         return ERR_ORIGIN_UNFIT;
     }

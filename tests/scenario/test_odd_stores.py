@@ -8,6 +8,7 @@ import pytest
 from client import Truncated, judge
 from test_auth import ALL, ORIGIN_SECRETS, Caller, judge_nothing, keys_file, origin_keys, verify
 from test_control import ask, said
+from waiting import wait_for
 
 MIB = 1 << 20
 SIZE = 9 * MIB
@@ -279,6 +280,44 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
         judge(client.get("b"), origin, "b", 0, 3 * SIZE)
     assert server.metric("forebay_origin_odd_total", kind="other-version") >= 1
     assert server.metric("forebay_fills_uncacheable_total", why="versions") >= 1
+
+
+def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, engine):
+    """A reply goes on in the version that it began with, from a replica that a write has not reached. Who asks after
+    the write's reply is given none of that, though it is on its way."""
+    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h"})
+    origin.put("b", 3 * SIZE)
+    origin.put("a", 3 * SIZE)
+    old, begun, gate = origin.version("a"), threading.Event(), threading.Event()
+    body = b"new" * SIZE
+    origin.fault("a", "hold_at", (1000, begun), method="GET")
+    asked = []
+
+    def answers(entry):
+        """The second one that is asked for a range of the old version has it."""
+        asked.append((entry.header("range"), entry.header("if-match")))
+        return old if asked[-1][1] == old.etag and asked.count(asked[-1]) > 1 else origin.version("a")
+    with server.client() as client, server.connection() as slow, server.connection() as later:
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)     # the store takes If-Match
+        slow.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(1, key="a", method="GET")
+        assert client.request("PUT", "/bkt/a", [("Content-Length", str(len(body)))], body).status == 200
+        origin.replicas["a"] = answers
+        origin.fault("a", "hold", (gate,), at=3, method="GET")
+        mark = origin.mark()
+        begun.set()
+        origin.wait_for(3, key="a", method="GET", since=mark)
+        held = origin.requests(key="a", method="GET", since=mark)[2]
+        first = int(held.header("range").split("=")[1].split("-")[0])
+        joined, now = server.metric("forebay_fills_total", state="joined"), origin.mark()
+        later.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes=%d-%d\r\n\r\n" % (first, first + 999))
+        wait_for(lambda: server.metric("forebay_fills_total", state="joined") > joined or
+                 any(e.header("if-match") is None for e in origin.requests(key="a", method="GET", since=now)),
+                 "the later reader has asked")
+        gate.set()
+        given = later.read_reply()
+        assert bytes(given.body) == body[first:first + 1000], given
+        judge(slow.read_reply(), origin, "a", 0, 3 * SIZE, version=old.number)
 
 
 def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, engine):
