@@ -7,7 +7,8 @@
 Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are medians and the
 median, least and most of the paired ratios: absolute figures of a shared machine mean little. CPU times are the
 kernel's, of all threads of the server. --results writes the tables to FILE (bench/RESULTS.md is made so), over those
-of the same scenarios. A scenario that fails is reported and the others go on.
+of the same scenarios. A scenario that fails is reported and the others go on. --charts runs nothing: it draws the
+pictures of README.md and deploy/guide from the figures in bench/results.
 """
 import argparse
 import importlib
@@ -22,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
+from lib import charts  # noqa: E402
 from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
@@ -42,7 +44,11 @@ def main():
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--folder", default="/var/tmp", help="where caches go")
     parser.add_argument("--results", help="write the tables to this file, over those of the same scenarios")
+    parser.add_argument("--charts", action="store_true", help="only draw the pictures of deploy/guide from bench/results")
     args = parser.parse_args()
+    if args.charts:
+        charts.write()
+        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)        # servers end with the rig, whoever ends it
     version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
     report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
