@@ -14,7 +14,7 @@
 #   tests/run.sh --fuzz              only the fuzz targets: builds all of them with clang, runs each for some seconds
 #   tests/run.sh --deploy            only what is shipped: image, packages, chart and pods, built and really run (root)
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
-#   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
+#   tests/run.sh --write             with --clients: the matrix goes into deploy/guide/clients.md, if it is good
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
 # environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2).
@@ -267,7 +267,7 @@ clients)
     export FOREBAY_CLIENTS_ROOT FOREBAY_CLIENTS_OPTIONAL
     pytests clients "$here/tests/clients"
     if [ "$write" = 1 ] && [ "$failed" = 0 ]; then
-        python3 "$here/tests/clients/readme_matrix" "$here/README.md" "$root/clients/matrix.md" ||
+        python3 "$here/tests/clients/matrix_table" "$here/deploy/guide/clients.md" "$root/clients/matrix.md" ||
             failed=$((failed + 1))
     fi
     ;;

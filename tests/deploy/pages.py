@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads pages: their blocks, their links, and what they name of ours.
 
-In deploy/README.md a comment in front of each block says what it is, and so what test_pages.py does with it:
+A comment in front of each block says what it is, and so what test_pages.py does with it:
     run: NAME      sh: run as it stands; blocks of one NAME are one script
     config: FILE   yaml: judged by `forebay check -c`
     keys: FILE     yaml: judged by `forebay check --auth.keys_file`
@@ -10,7 +10,9 @@ In deploy/README.md a comment in front of each block says what it is, and so wha
     cluster        sh: helm renders, kubectl makes what it can make by itself, and the rest has to name what was rendered
     host           sh: for root on a host; what it names of ours has to be there
     output         console: the command's output is what follows it
+    shown          console: commands with remarks; what they name is there
     said           text: what a test says of it
+    theirs         yaml: a file of another program, not judged
 """
 import functools
 import re
@@ -21,7 +23,8 @@ from conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
-THEIRS = "Coming from something else"      # the section whose tables begin with what is not ours
+GUIDE = ROOT / "deploy/guide"
+THEIRS = GUIDE / "migrate.md"       # the page whose tables begin with what is not ours
 
 
 class Block:
@@ -41,12 +44,8 @@ def blocks(page):
 
 def prose(page):
     """The page without its blocks; of what others have, without their column."""
-    out, theirs = [], False
-    for line in BLOCK.sub("", page.read_text()).splitlines():
-        if line.startswith("## "):
-            theirs = line[3:] == THEIRS
-        out.append("|".join(line.split("|")[2:]) if theirs and line.startswith("|") else line)
-    return "\n".join(out)
+    lines = BLOCK.sub("", page.read_text()).splitlines()
+    return "\n".join("|".join(line.split("|")[2:]) if page == THEIRS and line.startswith("|") else line for line in lines)
 
 
 def spans(page):

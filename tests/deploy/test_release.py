@@ -50,7 +50,7 @@ def ssh_key(tmp_path):
 
 
 def signed_by(folder, key):
-    """As deploy/README.md has whoever takes it do it."""
+    """As deploy/guide/release.md has whoever takes it do it."""
     allowed = folder.parent / "allowed_signers"
     allowed.write_text(f"{WHO} {key.with_suffix('.pub').read_text()}")
     return subprocess.run(["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", WHO, "-n", "forebay-release", "-s", str(folder / "SHA256SUMS.sig")],
