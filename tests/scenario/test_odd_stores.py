@@ -285,7 +285,7 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
 def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, engine):
     """A reply goes on in the version that it began with, from a replica that a write has not reached. Who asks after
     the write's reply is given none of that, though it is on its way."""
-    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h"})
+    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h", "cache.readahead": "0"})
     origin.put("b", 3 * SIZE)
     origin.put("a", 3 * SIZE)
     old, begun, gate = origin.version("a"), threading.Event(), threading.Event()
