@@ -9,6 +9,9 @@
 //   large kind                  until HEAD has answered, but no longer than it took to come itself. After that the
 //                               reply goes without checksums, and its home has a HEAD sent that nobody waits for.
 //
+// What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be small: the job does
+// not hurry, and a HEAD costs less than what a cut loses.
+//
 // Large kinds are not asked for whole each time, because a connection and up to some MiB are lost with each cut. Their
 // HEAD is waited for, because nobody could judge the reply or what is stored of it if the checksums came later.
 //
@@ -150,10 +153,11 @@ void fill_describe_learn(const struct fill *fill)
     }
 }
 
-static bool kinds_say_large(const struct fill *fill)
+// Above 0: small, below: large, 0: unknown.
+static int kinds_score(const struct fill *fill)
 {
     int narrow = kind_of(fill, KIND_OF_FOLDER).score;
-    return narrow < 0 || (narrow == 0 && kind_of(fill, KIND_OF_FIRST_FOLDER).score < 0);
+    return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER).score;
 }
 
 bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
@@ -161,7 +165,7 @@ bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
     if (listed == LISTED_NOT && are_wanted) {
-        asks = !kinds_say_large(fill);
+        asks = kinds_score(fill) >= (fill->ahead ? 1 : 0);
     }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;
