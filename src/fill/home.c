@@ -599,10 +599,10 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
 }
 
 // Rule 14: it met no invalidation where it comes from. Judged when it comes: the acknowledgement is
-// behind it.
+// behind it. While the index takes headers over, a run has those of before, or a generation that goes.
 static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
-    return !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
+    return h->described == NULL && !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
 // Rule 14: does `object` have headers that the version had before? Not if it belongs to the generation

@@ -481,8 +481,8 @@ static struct index_record record_new(const struct index_change *c)
 
 // What was found in segments is of the version that a put brings. Gives it the put's generation and freshness. False:
 // it has more places than the transaction can move, and nothing has changed.
-static bool object_confirm(struct index_txn *t, const struct index_change *c,
-                           struct index_record *record)
+static bool MUST_USE object_confirm(struct index_txn *t, const struct index_change *c,
+                                    struct index_record *record)
 {
     uint64_t from = record->generation;
     bool moves = from != c->generation && (record->flags & INDEX_WHOLE) == 0;
@@ -569,7 +569,9 @@ static enum err apply_redescribe(struct index_txn *t, const struct index_change 
         record.etag_hash != c->etag_hash || record.size_bytes != c->size_bytes) {
         return ERR_CANCELLED;
     }
-    object_confirm(t, c, &record);
+    if (!object_confirm(t, c, &record)) {
+        return ERR_CANCELLED; // the old generation would show the new headers
+    }
     record.flags |= INDEX_DESCRIBED;
     record.described = (struct span){c->described, c->described_len};
     record.sums = c->sums.len > 0 ? c->sums : record.sums;

@@ -38,9 +38,16 @@ static int ordered_compare(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
+// It brings a run.
 static bool change_adds(const struct index_change *c)
 {
     return c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
+}
+
+// The index may need new pages for it: a record becomes longer, and its places get other keys.
+static bool change_grows(const struct index_change *c)
+{
+    return change_adds(c) || c->kind == INDEX_REDESCRIBE;
 }
 
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
@@ -86,7 +93,7 @@ struct index_batch_left index_batch_left(const struct index_batch *batch)
         .forgets = batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0,
     };
     for (unsigned i = batch->in.changes; i < batch->count; i++) {
-        bool puts = change_adds(batch->changes[i]);
+        bool puts = change_grows(batch->changes[i]);
         left.puts += puts;
         left.deletes += !puts;
     }
@@ -124,7 +131,7 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
         break;
     }
     case INDEX_REDESCRIBE:
-        touch.generation = c->from;
+        touch.generation = c->generation; // and that of the record
         touch.is_whole = false;
         break;
     case INDEX_DELETE:

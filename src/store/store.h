@@ -477,7 +477,10 @@ struct store_delete {
 // find it as it was. False: its headers are too long for the index, or it has too many blocks; done() is not called. done():
 // ERR_OK: it is durable. Otherwise the version was not there any more, the disk does not take the change, or not in time;
 // it may be made later all the same, so a delete below a newer floor has to follow.
+// Not in time: after STORE_REDESCRIBE_WAIT_MS. To drop the bytes costs less then than to wait: that delete may take its
+// own time.
 #define STORE_DESCRIBED_MAX 768u
+#define STORE_REDESCRIBE_WAIT_MS 2000u
 #define STORE_REDESCRIBED_BLOCKS_MAX 16384u
 struct store_redescription {
     struct hash128 hash;

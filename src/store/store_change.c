@@ -109,7 +109,7 @@ static void on_deletion_late(struct timer *timer)
 }
 
 static struct index_answer *deletion_new(struct worker *w, struct store *store,
-                                         struct store_delete *d)
+                                         struct store_delete *d, uint64_t wait_ms)
 {
     struct deletion *deletion = calloc(1, sizeof(*deletion));
     check(deletion != NULL);
@@ -118,7 +118,7 @@ static struct index_answer *deletion_new(struct worker *w, struct store *store,
     deletion->store = store;
     deletion->caller = d;
     timer_init(w, &deletion->timer, on_deletion_late);
-    timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
+    timer_start(&deletion->timer, wait_ms);
     return &deletion->answer;
 }
 
@@ -154,7 +154,8 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     }
     index_memory_hide(&store->index.memory, d->hash, d->floor);
     worker_expect(w);
-    index_writer_delete(&store->writer, d->hash, d->floor, deletion_new(w, store, d));
+    index_writer_delete(&store->writer, d->hash, d->floor,
+                        deletion_new(w, store, d, STORE_DELETE_WAIT_MS));
 }
 
 bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
@@ -185,7 +186,7 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
     d->store = store;
     d->err = ERR_OK;
     worker_expect(w);
-    change.answer = deletion_new(w, store, d);
+    change.answer = deletion_new(w, store, d, STORE_REDESCRIBE_WAIT_MS);
     index_writer_redescribe(&store->writer, &change);
     return true;
 }

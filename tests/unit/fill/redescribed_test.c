@@ -98,6 +98,35 @@ Test(redescribed, the_runs_of_a_slow_reader_are_not_published)
     world_end();
 }
 
+// The index takes the new headers over when a run of the old ones comes. Published under the old generation it would
+// outlive the new one, whose runs are evicted before the disk has it.
+// Rules 14 and 31.
+Test(redescribed, a_run_that_comes_while_the_headers_are_taken_over_is_not_published)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect_complete(first);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int second = get_block(2, 1);
+    world_run();
+    origin_redescribe();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int check = newest(1, true);
+    world_run();
+    cr_assert_eq(client_outcome(check), CLIENT_OPEN);
+    while (world_do(EVENT_WRITTEN, -1, -1)) {
+        world_run();
+    }
+    expect_complete(second);
+    cr_assert(!store_visible(1));
+    world_release();
+    world_run();
+    expect_complete(check);
+    expect_everywhere();
+    world_end();
+}
+
 // While such a run is in flight a first request does not take it, nor does a reader who has sent nothing.
 // Rule 16.
 Test(redescribed, a_run_with_older_headers_takes_no_new_reader)
