@@ -53,7 +53,7 @@ def main():
     version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
     report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
                     f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
-                    f"engine {args.engine}. Medians; behind ratios the least and the most of the rounds.")
+                    f"engine {args.engine}. Medians; after ratios the least and the most of the rounds.")
     for name in args.scenarios or SCENARIOS:
         run(name, report, args)
         if args.results:
@@ -77,7 +77,7 @@ def run(name, report, args):
     except (Exception, SystemExit) as failure:           # whatever it is, the others are still to be measured
         traceback.print_exc()
         report.failed(name, str(failure).strip().partition("\n")[0] or type(failure).__name__)
-    report.say(f"{time.monotonic() - began:.0f} s.")
+    report.say(f"It took {time.monotonic() - began:.0f} s.")
 
 
 if __name__ == "__main__":

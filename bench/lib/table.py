@@ -1,9 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are shown as they grow and kept as Markdown; what is wanted and what failed stand first."""
+"""Tables that are shown as they grow and kept as Markdown.
+
+RESULTS.md begins with what matters most, then lists every target that is missed. Each scenario has a page of its own in
+the folder results, with its targets and all its figures. Tables wider than WIDTH are split."""
+import re
+import textwrap
+
+WIDTH = 120
+
+# What matters most: scenario, how the target's figure begins, what it is called on the first screen.
+HEADLINES = [
+    ("hit", "CPU per warm hit / nginx, 10 KB, open, logs off", "warm hit of 10 KB: CPU time / nginx"),
+    ("hit", "CPU per warm hit / nginx, 112 KB, open, logs off", "warm hit of 112 KB: CPU time / nginx"),
+    ("hit", "CPU per warm hit / nginx, 64 MiB, open, logs off", "warm hit of 64 MiB: CPU time / nginx"),
+    ("loader", "training loop, objects, s3torchconnector: utilisation warm",
+     "accelerator busy, small objects, s3torchconnector, warm"),
+    ("loader", "training loop, objects, boto3: utilisation warm", "accelerator busy, small objects, boto3, warm"),
+    ("stream", "cold, 1 GiB, 15 ms, 90 MB/s: MB/s / direct",
+     "cold object of 1 GiB, origin 15 ms and 90 MB/s: MB/s / direct"),
+    ("stream", "cold, 256 MiB, no limits, client's core: MB/s / direct",
+     "cold object of 256 MiB, origin without limits: MB/s / direct"),
+    ("miss", "cold 10K: first byte above direct, us", "cold object of 10 KB: first byte later than direct, us"),
+    ("miss", "cold 4 KB, origin 30 ms, 1000 connections: requests/s / nginx",
+     "cold objects of 4 KB, 1,000 connections: requests/s / nginx"),
+    ("herd", "100 readers of one cold 1GB, any MB/s", "100 readers of one cold object: origin bytes / object"),
+    ("ranges", "cold ranges, 15 ms, 60 MB/s, 16 connections: origin bytes",
+     "cold ranges, 16 connections: origin bytes / bytes read"),
+    ("slowdown", "origin with SlowDown, 100 ms: refused to readers, %", "origin that throttles: refused to readers, %"),
+    ("fairness", "p99 of small hits beside 4 warm streams / alone", "p99 of small hits next to 4 warm streams / alone"),
+    ("fairness", "p99 of small hits beside 4 cold streams / alone", "p99 of small hits next to 4 cold streams / alone"),
+    ("disk", "stored / not stored, 16 connections", "cold ranges, 16 connections: MB/s stored / not stored"),
+    ("full", "full, 1M, lru: runs not stored for want of a segment, %",
+     "full cache: runs not stored for want of a segment, %"),
+    ("full", "full, 1M, lru: p99 of hits while fed / alone, 1,000/s",
+     "full cache: p99 of hits while it is fed / alone"),
+    ("memory", "anonymous MiB, 1,000,000 blocks and 512 connections",
+     "anonymous MiB with a million blocks, 512 connections"),
+    ("scale", "scale: first hit, clean, ms", "first hit after a start, index of many objects, ms"),
+    ("scale", "scale: look-up, p99, clean, us", "look-up in that index after a start, p99, us"),
+    ("policy", "policy: mean hit ratio at 0.50", "mean hit ratio of 25 traces, cache of half the data"),
+]
 
 
 class Report:
-    """What one run prints, a section for each scenario, and what of it goes into a file of results."""
+    """What one run prints, a section for each scenario, and what of it goes into files of results."""
 
     def __init__(self, about):
         self.about, self.sections, self.failures = about, {}, []
@@ -12,8 +52,8 @@ class Report:
 
     def begin(self, name, text):
         self.section, self.wants = [], []
-        self.sections[name] = (self.section, self.wants)
-        self._add(f"## {name}", "", text.strip(), "")
+        self.sections[name] = (text.strip(), self.section, self.wants)
+        print(f"## {name}", "", text.strip(), "", sep="\n", flush=True)
 
     def head(self, *columns):
         self._add("", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns))
@@ -35,38 +75,111 @@ class Report:
         self._add("", f"**{name} failed**: {why}")
 
     def summary(self):
-        lines = wanted_table([row for _, wants in self.sections.values() for row in wants])
+        lines = targets_table([row for _, _, wants in self.sections.values() for row in wants])
         if self.failures:
             lines += ["", "Failed: " + ", ".join(name for name, _ in self.failures) + "."]
         return lines
 
     def write(self, path):
-        """What the file has of other scenarios stays, in the order in which it came."""
-        kept = sections_of(path.read_text()) if path.exists() else {}
-        for name, (lines, wants) in self.sections.items():
-            table = ["", *wanted_table(wants)] if wants else []
-            kept[name] = "\n".join([lines[0], "", self.about, *lines[1:], *table]).strip()
-        path.write_text("\n\n".join([HEAD, *kept.values()]) + "\n")
+        """Writes a page for each scenario into the folder results, and PATH over all pages that are there."""
+        folder = path.parent / "results"
+        folder.mkdir(exist_ok=True)
+        for name, (text, lines, wants) in self.sections.items():
+            (folder / f"{name}.md").write_text(page(name, text, self.about, lines, wants))
+        path.write_text(overview({file.stem: file.read_text() for file in sorted(folder.glob("*.md"))}))
 
     def _add(self, *lines):
         self.section += lines
         print(*lines, sep="\n", flush=True)
 
 
+def page(name, text, about, lines, wants):
+    """One scenario's page: what was measured, where, its targets, all its figures."""
+    targets = ["", "## Targets", "", *targets_table(wants)] if wants else []
+    out = [f"# {name}", "", text, "", textwrap.fill(about, WIDTH), *targets, "", "## Figures", *narrow(lines)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip() + "\n"
+
+
+def overview(pages):
+    """RESULTS.md of the pages {name: text}."""
+    targets = {name: targets_of(text) for name, text in pages.items()}
+    every = [row for rows in targets.values() for row in rows]
+    shown = ["| what | measured | target | reached |", "|---|---|---|---|"]
+    for name, begins, what in HEADLINES:
+        for figure, measured, limit, reached in targets.get(name, []):
+            if figure.startswith(begins):
+                shown.append(f"| [{what}](results/{name}.md) | {measured} | {limit} | {reached} |")
+                break
+    missed = ["| scenario | figure | measured | target |", "|---|---|---|---|"]
+    scenarios = ["| scenario | targets reached | date |", "|---|---|---|"]
+    for name, rows in targets.items():
+        missed += [f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | {measured} | {limit} |"
+                   for figure, measured, limit, reached in rows if reached != "yes"]
+        got = f"{sum(row[3] == 'yes' for row in rows)} of {len(rows)}" if rows else "has none"
+        date = re.search(r"\d{4}-\d\d-\d\d", pages[name])
+        failed = "; **failed**" if f"**{name} failed**" in pages[name] else ""
+        scenarios.append(f"| [{name}](results/{name}.md) | {got}{failed} | {date.group() if date else ''} |")
+    return "\n".join([HEAD, *shown, "", f"{sum(row[3] == 'yes' for row in every)} of {len(every)} targets are reached. "
+                      "The next section has all that are not.", "", MISSED, *missed, "", SCENARIOS, *scenarios]) + "\n"
+
+
 HEAD = """# Results
 
-Written by `bench/bench.py --results bench/RESULTS.md`; with names of scenarios it renews their sections."""
+Forebay, nginx and direct access were measured with the same data, in the same run. Compare ratios, not absolute
+figures. In brackets after a ratio: the least and the most of the rounds. Each scenario's page has machine and date.
+"""
+
+MISSED = "## Targets that are missed\n"
+
+SCENARIOS = """## Scenarios
+
+`bench/bench.py --results bench/RESULTS.md` writes this page and the pages of the scenarios. With names of scenarios it
+renews only theirs. [README.md](README.md) says what each scenario does. `former` is an older Forebay, of 1f11dd6.
+"""
 
 
-def sections_of(text):
-    """{name: text} of a file of results."""
-    pieces = ("\n" + text).split("\n## ")[1:]
-    return {piece.partition("\n")[0]: "## " + piece.strip() for piece in pieces}
+def targets_of(text):
+    """The rows of a page's table of targets."""
+    part = text.partition("\n## Targets\n")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
+    return [row for row in rows[2:] if len(row) == 4]
 
 
-def wanted_table(rows):
-    return ["| figure | measured | wanted | reached |", "| --- | --- | --- | --- |",
+def targets_table(rows):
+    return ["| figure | measured | target | reached |", "| --- | --- | --- | --- |",
             *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def narrow(lines):
+    """The lines, with tables that are wider than WIDTH in several: each repeats the first column."""
+    out, table = [], []
+    for line in [*lines, ""]:
+        if line.startswith("|"):
+            table.append(line)
+            continue
+        out += split(table)
+        table = []
+        out.append(line)
+    return out
+
+
+def split(table):
+    if not table or max(map(len, table)) <= WIDTH:
+        return table
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) + 3 for i in range(len(rows[0]))]
+    groups, width = [], WIDTH
+    for i in range(1, len(rows[0])):
+        if width + widths[i] > WIDTH:
+            groups.append([0])
+            width = 1 + widths[0]
+        groups[-1].append(i)
+        width += widths[i]
+    out = []
+    for group in groups:
+        out += [*([""] if out else []), *("| " + " | ".join(row[i] for i in group) + " |" for row in rows)]
+    return out
 
 
 def number(value):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small warm hits on one worker, alone and beside four streams of 64 MiB on the same worker.
+"""Small warm hits on one worker, alone and together with four streams of 64 MiB on the same worker.
 
-Eight connections ask for 10 KB, each again as soon as it has its reply. The streams' client throws bodies away inside
-the kernel and stands behind the other on their core, so that the server is what both wait for. Cold streams come from
-an origin that gives each connection 90 MB/s after 15 ms. `least / most`: what the stream that got least has of what
-the one that got most has."""
+Eight connections request 10 KB each, and again as soon as they have the reply. The client of the streams drops the
+bodies inside the kernel, and runs after the other client on their core, so that both wait for the server. Cold
+streams come from an origin that answers after 15 ms and gives each connection 90 MB/s. `least / most` compares the
+slowest stream with the fastest."""
 import time
 
 from lib.rig import Load, Pairs
@@ -43,8 +43,8 @@ def run(rig, report, args):
                 rig.load(server, SMALL, CONNECTIONS)
                 rig.load(server, WARM if kind == "warm" else SMALL, STREAMS)
         pairs = Pairs(args.rounds, sides, measure)
-        report.head(f"beside {STREAMS} {kind} streams", "alone p50 us", "p99 us", "beside p50 us", "p99 us",
-                    "p99 beside / alone", "small req/s", "streams MB/s", "streams least / most", "small least / most")
+        report.head(f"with {STREAMS} {kind} streams", "alone p50 us", "alone p99 us", "with streams p50 us",
+                    "with streams p99 us", "p99 with streams / alone", "small req/s", "streams MB/s", "streams least / most", "small least / most")
         for side in sides:
             report.row(side, *(pairs.median(side, f) for f in ("alone_p50", "alone_p99", "p50", "p99")),
                        pairs.spread_text(side, "times"), pairs.median(side, "rps"), pairs.median(side, "mb_s"),

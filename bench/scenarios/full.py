@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full cache of 64 segments that is fed ten times its size: is all of it stored, what does freeing a segment cost, is
-`cache.size` kept? Objects of 1 MiB, of 0.5 to 1.5 MB and of 3 MiB, at most 500 MiB/s of them, and of 10 KB, as many as go. With
-`epoch` most of them are not admitted, as nothing says that they are read again; with `lru` all are, and each segment that
-is filled is one that was freed. What the disk is behind with is not stored by design, and stands apart.
+"""A full cache of 64 segments that receives ten times its size. Is all of it stored, what does freeing a segment
+cost, and does `cache.size` hold?
 
-Then hits meanwhile: a hot set of 10 KB objects is read by a client of its own, alone and beside another feed like the one
-before, of small objects 10,000/s. `epoch` keeps it for its pin, `lru` loses it every other moment: what counts is how long
-hits take. `as fast as they go`: eight connections that ask again as soon as they have their reply, as in `fairness`, so
-that they and the feed share a core that is busy either way. `1,000/s`: no more than that, which leaves room for both. For
-this part the server has one worker on its core, as it would choose itself; two that share one wait for each other as long
-as the kernel's tick lasts, with and without a feed."""
+The objects have 1 MiB, 0.5 to 1.5 MB and 3 MiB, at most 500 MiB/s of them, and 10 KB without a limit. `epoch` admits
+few of them, because nothing says that somebody reads them again. `lru` admits all, so that each segment that is
+filled was freed before. Runs that the disk's backlog kept out are not stored by design, and have a column of their
+own.
+
+Then hits are measured while objects come: a client of its own reads a hot set of 10 KB objects, alone and while
+another client feeds new objects as before (small ones at 10,000/s). `epoch` keeps the hot set, which is pinned. `lru`
+loses it again and again; the figure that counts is how long hits take. In `as fast as they go`, eight connections
+send the next request as soon as they have the reply, as in `fairness`. They and the feed then share a core that is
+always busy. `1,000/s` leaves room for both. In this part the server has one worker on its core, as it would choose
+itself. Two workers on one core wait for each other for a tick of the kernel, with and without a feed."""
 import functools
 import random
 import re
@@ -45,9 +48,10 @@ def run(rig, report, args):
         origin = rig.origin()
         binaries = {"epoch": (args.forebay, "epoch"), "lru": (args.forebay, "lru"),
                     **({"former": (args.former, "epoch")} if args.former else {})}
-        report.head(f"objects of {name}", "side", "asked/s", "MB/s", "not stored %: no segment", "disk or index behind",
-                    "most over cache.size bytes", "freed segments", "KiB read for each", "CPU ms for each: its threads",
-                    "index writer", "left to forget", "unused %", "runs for each")
+        report.head(f"objects of {name}", "requests/s", "MB/s", "not stored %, no segment", "not stored %, backlog",
+                    "most over cache.size bytes", "freed segments", "KiB read per freed segment",
+                    "CPU ms per freed segment, its threads", "CPU ms per freed segment, index writer", "segments to forget",
+                    "unused %", "fills per object")
         count = times * SIZE // mean
 
         def measure(side, number):
@@ -68,13 +72,13 @@ def run(rig, report, args):
 
         pairs = Pairs(args.rounds, binaries, measure)
         for side in binaries:
-            report.row(name, side, *(pairs.median(side, figure) for figure in (
+            report.row(side, *(pairs.median(side, figure) for figure in (
                 "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left", "unused", "runs")))
-        report.head(f"hits beside objects of {name}", "side", "fed/s", "MB/s", "hits %", "as fast as they go: alone/s",
-                    "p50 us", "p99 us", "beside/s", "p50 us", "p99 us", "p99 beside / alone", "1,000/s: alone p50 us", "p99 us",
-                    "beside p50 us", "p99 us", "p99 beside / alone")
+        report.head(f"hits while objects of {name} come", "fed/s", "fed MB/s", "hits %", "alone/s", "alone p50 us", "alone p99 us",
+                    "fed: hits/s", "fed p50 us", "fed p99 us", "p99 fed / alone", "1,000/s alone p50 us", "1,000/s alone p99 us",
+                    "1,000/s fed p50 us", "1,000/s fed p99 us", "1,000/s p99 fed / alone")
         for side in binaries:
-            report.row(name, side, *(pairs.median(side, figure) for figure in (
+            report.row(side, *(pairs.median(side, figure) for figure in (
                 "fed_rps", "fed_mbps", "hits", "alone_rps", "alone_p50", "alone_p99", "beside_rps", "beside_p50", "beside_p99")),
                 pairs.spread_text(side, "times"), *(pairs.median(side, figure) for figure in (
                     "paced_alone_p50", "paced_alone_p99", "paced_beside_p50", "paced_beside_p99")),
@@ -85,7 +89,7 @@ def run(rig, report, args):
             report.wanted(f"{what}: most bytes over cache.size", pairs.median(side, "over"), most=0)
             report.wanted(f"{what}: unused of sealed segments, %", pairs.median(side, "unused"), most=3)
             for how, figure in (("as fast as they go", "times"), ("1,000/s", "paced_times")):
-                report.wanted(f"{what}: p99 of hits beside the feed / alone, {how}", pairs.median(side, figure), most=1.2,
+                report.wanted(f"{what}: p99 of hits while fed / alone, {how}", pairs.median(side, figure), most=1.2,
                               text=pairs.spread_text(side, figure))
         rig.stop(origin)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""100 readers of one cold object at once: what the origin is asked for."""
+"""100 readers request one cold object at once: what the origin is asked for."""
 
 
 def run(rig, report, args):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm hits: CPU microseconds per request of the server, one worker on a core of its own; signatures off and on, logs
-off and on; varnish where it is installed and has the same to do. Then what a request costs in system calls and in TCP
-segments with data (on the loopback up to 64 KiB each), and Forebay's disk engines and workers beside each other."""
+"""Warm hits: CPU time of the server for each request, with one worker on a core of its own, signatures off and on,
+logs off and on. Varnish takes part where it is installed and can do the same. Then the cost of a request in system
+calls and in TCP segments with data (up to 64 KiB each on the loopback), and Forebay's disk engines and workers
+compared."""
 from lib.rig import Pairs, SystemCalls
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -50,7 +51,7 @@ def mode(rig, report, args, origin, signed, logs):
         sides["former"] = rig.forebay(origin, logs=logs, signed=signed, engine=args.engine, binary=args.former)
     others = [s for s in sides if s != "forebay"]
     rows = []
-    report.head(text, *(f"{s} us" for s in sides), *(f"CPU / {s}" for s in others), *(f"{s} req/s" for s in sides),
+    report.head(text, *(f"{s} CPU us" for s in sides), *(f"CPU / {s}" for s in others), *(f"{s} req/s" for s in sides),
                 *(f"{s} p99 us" for s in sides))
     for (name, (connections, requests)), most in zip(SHAPES.items(), WANTED[signed]):
         if name not in shapes(args):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small objects: how fast they are stored and found, and when a server that holds them answers after a start.
+"""Many small objects: how fast they are stored and found, and how soon a server that holds them answers after a
+start.
 
-Objects of 4 KB from a `dir:` origin. `found`: warm hits at random over all of them, beside the same over the first
-thousand. A start is counted from the command until a hit has been answered, after an orderly end and after kill -9."""
+The objects have 4 KB and come from a `dir:` origin. `found` are random warm hits over all objects, and over the first
+thousand. A start lasts from the command to the first answered hit, after an orderly stop and after kill -9."""
 import signal
 import time
 
@@ -12,7 +13,7 @@ def run(rig, report, args):
     origin, paths = rig.directory(count)
     forebay = rig.forebay(origin, engine=args.engine)
     report.head("objects", "stored/s", "CPU us each", "found/s, first 1,000", "found/s, all", "CPU us, first 1,000",
-                "CPU us, all", "index MiB", "first answer after a start ms", "after kill -9 ms")
+                "CPU us, all", "index MiB", "first answer after a start ms", "first answer after kill -9 ms")
     put = rig.load(forebay, paths, 64, blind=True)
     rig.settle(forebay)
     few, every = (rig.load(forebay, some, 16, seconds=3, random=True, blind=True) for some in (paths[:1000], paths))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop: shuffled epochs, read by worker processes with a real S3 client, before an emulated accelerator.
+"""A training loop: worker processes with a real S3 client read shuffled epochs for an emulated accelerator.
 
-Two workers load batches in order, two ahead each, as PyTorch's DataLoader does; an accelerator takes a batch and is
-busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects of 100 KB: the accelerator
-is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such objects, read front to
-back, and the accelerator takes 2,000 samples/s; in order: as a listing through Forebay names them, as evaluation reads them. `files`: the same
-from local files. Samples/s without the accelerator. `pytorch`: its own DataLoader, with the client of s3torchconnector."""
+Two workers load batches in order, two ahead each, as PyTorch's DataLoader does. The accelerator takes a batch and is
+busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects have 100 KB: the
+accelerator is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such
+objects, read front to back, and the accelerator takes 2,000 samples/s. `in order` reads them as a listing through
+Forebay names them, as evaluation does. `files` reads the same from local files. The last line has samples/s without
+the accelerator. `pytorch` is its own DataLoader, with the client of s3torchconnector."""
 import io
 import json
 import os

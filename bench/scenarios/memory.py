@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Forebay needs of memory: anonymous, and resident, which has mapped files (the index) as well.
+"""Forebay's memory: anonymous, and resident, which also counts mapped files (the index). All figures are MiB.
 
-Objects of 4 KB from a `dir:` origin, each a block; then 512 busy connections; then connections that have asked once and
-idle; then, on a server of its own, 500 readers of cold objects that take 0.2 MB/s each. MiB."""
+Objects of 4 KB come from a `dir:` origin, each a block. Then 512 connections are busy. Then connections that have
+sent one request are idle. At the end, on a server of its own, 500 readers read cold objects at 0.2 MB/s each."""
 import socket
 import time
 

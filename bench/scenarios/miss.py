@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small objects, each asked for once: the first byte over direct access, then as many as many readers want."""
+"""Small objects, each requested once: the first byte compared with direct access, then many readers at once."""
 from lib.rig import Pairs
 
 
 def run(rig, report, args):
-    report.head("one connection", "direct first byte us", "forebay", "nginx", "forebay - direct us", "nginx - direct us",
+    report.head("one connection", "direct first byte us", "forebay first byte us", "nginx first byte us", "forebay - direct us", "nginx - direct us",
                 "forebay CPU us/request", "nginx CPU us/request")
     for size in ("10K", "112K"):
         if args.only and args.only not in size:

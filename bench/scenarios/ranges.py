@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cold ranges of 8 MiB of one object, in order, as CRT clients ask for them on many connections."""
+"""Cold ranges of 8 MiB of one object, in order, as CRT clients request them on many connections."""
 from lib.rig import Pairs
 
 MIB = 1 << 20
@@ -15,7 +15,7 @@ WANTED = {("15 ms, 60 MB/s", 1): ("direct", 4.0), ("15 ms, 60 MB/s", 4): ("direc
 def run(rig, report, args):
     total = 256 if args.quick else 512
     report.head("origin, connections", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "forebay / nginx",
-                "forebay CPU ms/MiB", "origin bytes", "left behind", "forebay / former")
+                "forebay CPU ms/MiB", "origin bytes", "readers detached", "forebay / former")
     for name, (latency, rate, core) in ROWS.items():
         if args.only and args.only not in name:
             continue

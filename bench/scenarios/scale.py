@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of --objects small objects: what each takes up, how long look-ups and commits last, when a server that holds
-them answers after a start, and how fast the index is made anew from the segments while it serves.
+"""An index of --objects small objects: its size, how long look-ups and commits last, how soon a server that holds
+them answers after a start, and how fast it rebuilds the index from the segments while it serves.
 
-Two points of the slope: after half of the objects and after all; little means little, since the file grows in steps. A
-start is counted from the command until a hit has been answered. Look-ups and commits are the server's own figures: bounds of
-its histograms, below which so many were."""
+The slope has two points, after half of the objects and after all. The file grows in steps, so small counts say
+little. A start lasts from the command to the first answered hit. Look-ups and commits are the server's own figures:
+upper bounds from its histograms."""
 import math
 import re
 import signal
@@ -33,11 +33,13 @@ def run(rig, report, args):
         points.append(rig.metrics(forebay))
     rate = count / (time.monotonic() - began)
     slope = (points[1]["forebay_index_bytes"] - points[0]["forebay_index_bytes"]) / (count - count // 2)
-    report.head("objects", "stored/s", "index bytes each, all", "slope", "anonymous MiB", "descriptors", "commit us, p50", "longest")
+    report.head("objects", "stored/s", "index bytes each, all", "slope", "anonymous MiB", "descriptors", "commit us, p50",
+                "commit us, longest")
     report.row(count, rate, points[1]["forebay_index_bytes"] / count, slope, forebay.memory_mib()[0],
                len(list(Path(f"/proc/{forebay.process.pid}/fd").iterdir())),
                quantile(points[1], COMMIT, 0.5), quantile(points[1], COMMIT, 1))
-    report.head("start", "first hit ms", "anonymous MiB", "found/s", "look-up us: mean", "p50", "p99", "round of the index s")
+    report.head("start", "first hit ms", "anonymous MiB", "found/s", "look-up us, mean", "look-up us, p50", "look-up us, p99",
+                "verifying the index s")
     for how, name in ((signal.SIGTERM, "clean"), (signal.SIGKILL, "after kill -9")):
         forebay, first_ms = again(rig, forebay, origin, args, size, how, paths)
         before = rig.metrics(forebay)
@@ -57,7 +59,7 @@ def run(rig, report, args):
 
 def rebuild(rig, report, forebay, origin, args, size, paths):
     """The index is gone: nothing is known at first, and all of it is found again behind serving."""
-    report.head("rebuild", "objects/s", "hits % meanwhile", "anonymous MiB")
+    report.head("rebuild", "objects/s", "hits % during it", "anonymous MiB")
     forebay.process.send_signal(signal.SIGTERM)
     forebay.process.wait()
     rig.stop(forebay)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""4 KB at places picked at random in 2 GiB, blocks of 64 KiB: what the origin sends for what is read."""
+"""4 KB at random places in 2 GiB, with blocks of 64 KiB: bytes from the origin for each byte read."""
 import random
 
 KIB = 1 << 10

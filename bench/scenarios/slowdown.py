@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin as S3 is: each reply begins after 10 or 100 ms, and what comes faster than it likes is answered SlowDown.
+"""An origin that behaves like S3: each reply begins after 10 or 100 ms, and requests above its limit get SlowDown.
 
-Cold 4 KB objects, asked for by as many readers as would be twice too fast for the origin. `refused` is what readers
-were told 503; the clients here do not ask again.
-"""
+Enough readers request cold 4 KB objects to exceed the limit twice. `refused` counts the replies with 503 that readers
+saw; the clients here do not retry."""
 from lib.rig import Pairs
 
 MAX_RPS = 1500
 
 
 def run(rig, report, args):
-    report.head(f"4 KB, origin takes {MAX_RPS:,} requests/s", "direct: right/s", "refused %", "forebay: right/s", "refused %",
-                "origin refused of forebay %", "forebay / origin's limit")
+    report.head(f"4 KB, origin takes {MAX_RPS:,} requests/s", "direct served/s", "direct refused %",
+                "forebay served/s", "forebay refused %", "origin refused forebay %", "forebay / origin's limit")
     for latency in (10, 100):
         connections = 2 * MAX_RPS * latency // 1000
         if args.only and args.only not in str(latency):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole objects, cold, one client connection. `origin` says what it gives: latency, bandwidth of a connection, core.
+"""Whole objects, cold, on one client connection. `origin` says what the origin gives: latency, bandwidth of a
+connection, core.
 
-Without limits what counts is what a byte costs, and a page of memory that is used for the first time costs more than all the
-rest on a virtual machine that gets it from its host only then: 1 to 4 ms for each MiB were measured, for whoever writes. So
-these rows have caches of 1 GiB that are full: what comes has the pages of what goes. The client stands before the origin on
-the core that they share."""
+Without limits, the cost of a byte decides. On a virtual machine that gets memory from its host on demand, the first
+use of a page costs more than all the rest: 1 to 4 ms for each MiB were measured, for any program that writes. So
+these rows use full caches of 1 GiB, where new bytes take the pages of evicted ones. The client runs before the origin
+on the core that they share."""
 from lib.rig import Pairs
 
 ROWS = {                         # name: (size, objects in a round, latency ms, MB/s of a connection, core of the origin)
@@ -34,8 +35,8 @@ def judge(report, name, pairs):
 
 def run(rig, report, args):
     report.head("object", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "nginx / direct",
-                "first byte ms: direct", "forebay", "nginx", "forebay CPU ms/MiB", "nginx CPU ms/MiB", "origin bytes",
-                *(("forebay / former", "first byte ms: former") if args.former else ()))
+                "first byte ms, direct", "first byte ms, forebay", "first byte ms, nginx", "forebay CPU ms/MiB", "nginx CPU ms/MiB", "origin bytes",
+                *(("forebay / former", "first byte ms, former") if args.former else ()))
     for name, (size, count, latency, rate, core) in ROWS.items():
         if args.only and args.only not in name:
             continue
