@@ -353,7 +353,9 @@ def test_a_live_scrape_has_what_the_pages_tell_to_watch(tmp_path):
     (tmp_path / "data/b/k").write_text("x")
     server = Forebay(tmp_path / "server", f"dir:{tmp_path}/data").start()
     try:
-        server.client().get("k", bucket="b", query="partNumber=2")      # bypasses are counted from the first one on
+        # Bypasses are counted from the first one on, a moment after its reply.
+        server.client().get("k", bucket="b", query="partNumber=2")
+        server.wait_metric("forebay_cache_bypass_total", lambda v: v > 0)
         names = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", row) for row in server.metrics()}
     finally:
         server.stop()
