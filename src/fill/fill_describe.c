@@ -9,6 +9,9 @@
 //   large kind                  until HEAD has answered, but no longer than it took to come itself. After that the
 //                               reply goes without checksums, and its home has a HEAD sent that nobody waits for.
 //
+// Where the store has no room for a long run, as in small caches, a run may be shorter than a small object. It is asked
+// for by its range then, as a large kind is, because a cut would bring bytes twice.
+//
 // What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be small: the job does
 // not hurry, and a HEAD costs less than what a cut loses.
 //
