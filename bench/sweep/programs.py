@@ -381,6 +381,20 @@ def ray_data(run):
     run.digest.add(rows.sum("id"))
 
 
+def spark(run):
+    from pyspark.sql import SparkSession
+    s3a = "spark.hadoop.fs.s3a."
+    settings = {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.3.4",
+                "spark.jars.ivy": str(Path(sys.executable).parents[1] / "ivy"),  # kept between runs
+                "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+                s3a + "endpoint": run.endpoint, s3a + "endpoint.region": "us-east-1",
+                s3a + "path.style.access": "true", s3a + "connection.ssl.enabled": "false"}
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    run.start()
+    rows = session.read.parquet(run.url.replace("s3://", "s3a://"))
+    run.digest.add(rows.agg({"id": "sum"}).first()[0])
+
+
 def webdataset(run):
     import webdataset as library
     command_line = f"{Path(sys.executable).parent}/aws s3 cp {run.url}shard-{{0..3}}.tar -"
@@ -415,6 +429,7 @@ PROGRAMS = {
     "DuckDB parquet": (duckdb_parquet, make_parquet),
     "datasets parquet": (datasets_parquet, make_parquet),
     "Ray Data parquet": (ray_data, make_parquet),
+    "Spark parquet (S3A)": (spark, make_parquet),
     "zarr (fsspec)": (zarr_fsspec, make_zarr),
     "tensorstore zarr3": (tensorstore, make_zarr),
     "icechunk": (icechunk, make_icechunk),

