@@ -133,6 +133,15 @@ def make_mosaicml(folder):
             out.write({"x": hashlib.sha256(b"%d" % i).digest() * 320})
 
 
+def make_litdata(folder):
+    from litdata.streaming.writer import BinaryWriter
+    writer = BinaryWriter(str(folder), chunk_bytes=1 << 20)
+    for i in range(600):
+        writer.add_item(i, hashlib.sha256(b"%d" % i).digest() * 320)
+    writer.done()
+    writer.merge()
+
+
 # --- the programs ---------------------------------------------------------------------------------
 # Each takes a Run: endpoint, bucket, prefix of its files, digest; start() is called after imports.
 
@@ -411,6 +420,14 @@ def mosaicml(run):
         run.digest.add(sample["x"])
 
 
+def litdata(run):
+    from litdata import StreamingDataset
+    run.start()
+    for sample in StreamingDataset(run.url.rstrip("/"), cache_dir="cache",
+                                   storage_options={"endpoint_url": run.endpoint}):
+        run.digest.add(sample)
+
+
 # name -> (function, files it reads)
 PROGRAMS = {
     "boto3 get_object": (boto3_get_object, make_small),
@@ -440,6 +457,7 @@ PROGRAMS = {
     "htslib BAM": (pysam_htslib, make_pysam),
     "WebDataset": (webdataset, make_tar),
     "MosaicML Streaming": (mosaicml, make_mosaicml),
+    "litdata (https)": (litdata, make_litdata),
 }
 
 

