@@ -36,6 +36,9 @@ ROOT = Path(os.environ.get("FOREBAY_CLIENTS_ROOT", HERE.parents[1] / "build" / "
 BUCKET = "clients"
 SMALL, BIG = 10_240, 20 << 20
 ROOM = 1 << 20
+# What sockets may still hold of a transfer that is cut: the first whole read of a large object of a kind that is not
+# known yet. Less than half of what is read, so a cache of no use is seen.
+CUT = 10 << 20
 # What differs between two runs of one client's own error message: times, ids of requests, durations.
 CHANGING = re.compile(r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
                       r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b")
@@ -657,7 +660,7 @@ def session(name, client, endpoint, folder, prefix, via=None):
         client.run(endpoint, plan, folder)
         forebay.settle()
         down = relay.bytes_down - before
-        most = stored(server, prefix) + ROOM
+        most = stored(server, prefix) + ROOM + CUT
         assert client.by_parts or down < most, \
             f"the origin sent {down} bytes, more than {most}: the cache was of no use"
     run(puts("small", "big") + gets("cold"))
