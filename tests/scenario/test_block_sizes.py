@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of one object under two names of its bucket, whose rules give its blocks different sizes."""
+import contextlib
 import threading
 
 import pytest
@@ -26,17 +27,24 @@ def take(connection, origin, start, end):
     judge(connection.read_reply("GET"), origin, "a", start, end - start)
 
 
-@pytest.mark.tsan
-@pytest.mark.parametrize("first,second", [(("fine", MIB, 2 * MIB), ("bkt", 20 * MIB, 21 * MIB)),
-                                          (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB))])
-def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
-    """The second reader wants blocks with the numbers of those that are on their way, but other bytes."""
+@contextlib.contextmanager
+def two_readers(server, origin, first, second):
+    """The second one asks while the first one's bytes are on their way, and held. Yields both and the gate."""
     gate = threading.Event()
     origin.fault("a", "hold_at", (1000, gate), method="GET")
     with server.connection() as one, server.connection() as other:
         send(one, *first)
         server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= 1000)
         send(other, *second)
+        yield one, other, gate
+
+
+@pytest.mark.tsan
+@pytest.mark.parametrize("first,second", [(("fine", MIB, 2 * MIB), ("bkt", 20 * MIB, 21 * MIB)),
+                                          (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB))])
+def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
+    """The second reader wants blocks with the numbers of those that are on their way, but other bytes."""
+    with two_readers(server, origin, first, second) as (one, other, gate):
         take(other, origin, *second[1:])    # it does not wait for bytes that it has not asked for
         gate.set()
         take(one, origin, *first[1:])
@@ -47,12 +55,7 @@ def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
 @pytest.mark.parametrize("first,second", [(("bkt", 0, 4 * MIB), ("fine", 64 * KIB, 192 * KIB)),
                                           (("fine", 64 * KIB, 4 * MIB), ("bkt", MIB, 3 * MIB))])
 def test_bytes_on_their_way_are_for_both(server, origin, first, second):
-    gate = threading.Event()
-    origin.fault("a", "hold_at", (1000, gate), method="GET")
-    with server.connection() as one, server.connection() as other:
-        send(one, *first)
-        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= 1000)
-        send(other, *second)
+    with two_readers(server, origin, first, second) as (one, other, gate):
         server.wait_metric("forebay_fills_total", lambda n: n == 1, state="joined")
         gate.set()
         take(one, origin, *first[1:])
