@@ -39,3 +39,18 @@ def functions_of(code):
 
 def sources(root, *suffixes):
     return [path for path in sorted((pathlib.Path(root) / "src").rglob("*")) if path.suffix in suffixes]
+
+
+def rooms(root):
+    """(room -> rooms that it USES, room -> inner room -> names that it USES), as CMakeLists.txt declares them, in its order."""
+    outer, inner = {}, {}
+    text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
+    for kind, names, rest in re.findall(r"^(room|inner)\(([a-z0-9_]+(?: [a-z0-9_]+)?)((?:\s+[A-Z][^)]*)?)\)", text, re.M):
+        found = re.search(r"USES((?:\s+[a-z0-9_]+)*)", rest)
+        uses = set(found.group(1).split()) if found else set()
+        if kind == "room":
+            outer[names], inner[names] = uses, {}
+        else:
+            room, _, name = names.partition(" ")
+            inner.setdefault(room, {})[name] = uses
+    return outer, inner
