@@ -508,8 +508,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     bool is_from_start = first != NULL && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
                          origin_capabilities(fill->key->origin)->has_checksums;
     bool describes = is_from_start && sub->ask.with_checksums && fill->described == NULL;
-    fill->asks_whole =
-        is_from_start && fill_describe_is_free(fill) && fill_describe_asks_whole(fill, describes);
+    fill->asks_whole = is_from_start && fill_describe_asks_whole(fill, &sub->ask, describes);
     check(fill->object == NULL ||
           (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
     fill_attach(fill, sub, false);

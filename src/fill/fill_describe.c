@@ -9,8 +9,8 @@
 //   large kind                  until HEAD has answered, but no longer than it took to come itself. After that the
 //                               reply goes without checksums, and its home has a HEAD sent that nobody waits for.
 //
-// Where the store has no room for a long run, as in small caches, a run may be shorter than a small object. It is asked
-// for by its range then, as a large kind is, because a cut would bring bytes twice.
+// If the store has no room for a long run, as in small caches, a run may be shorter than a small object. Forebay asks
+// for such a run by its range, as for a large kind, because a cut would bring bytes twice.
 //
 // What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be small: the job does
 // not hurry, and a HEAD costs less than what a cut loses.
@@ -163,8 +163,23 @@ static int kinds_score(const struct fill *fill)
     return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER).score;
 }
 
-bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted)
+// Does the run hold all of an object that fits in a long run? A reader who wants checksums asks up to the object's end
+// as far as it is known, so its run holds the object unless the store or another run has shortened it. Other readers
+// may want less than the object.
+static bool may_hold_all(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
 {
+    uint64_t size = fill->block_size_bytes, needed = run_bytes(fill->fw);
+    if (are_wanted) {
+        needed = min_u64(needed, ask->block_count * size);
+    }
+    return fill->block_count * size >= needed;
+}
+
+bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
+{
+    if (!may_hold_all(fill, ask, are_wanted)) {
+        return false;
+    }
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
     if (listed == LISTED_NOT && are_wanted) {
@@ -232,11 +247,6 @@ void fill_describe_start(struct fill *fill)
     stats_add(COUNTER_fills_described, 1);
     stats_add(COUNTER_checksum_heads, 1);
     origin_fetch_start(fill->fw->worker, fill->key->origin, f);
-}
-
-bool fill_describe_is_free(const struct fill *fill)
-{
-    return (uint64_t)fill->block_count * fill->block_size_bytes >= run_bytes(fill->fw);
 }
 
 bool fill_describe_holds(struct fill *fill)

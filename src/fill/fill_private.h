@@ -399,11 +399,9 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_describe.c -----------------------------------------------------------------------------
 
-// Is a new run of an unknown object asked for without a range, so that the answer has the object's checksums?
-// Unless they are wanted, only an object that a listing named as small is.
-bool fill_describe_asks_whole(const struct fill *fill, bool are_wanted);
-// Does the run cover all of an object that fits in one? Then a request without a range costs nothing.
-bool fill_describe_is_free(const struct fill *fill);
+// Is the new run, which `ask` begins, asked for without a range, so that the answer has the object's checksums? If the
+// checksums are not wanted, only an object that a listing named as small is asked for so.
+bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
 void fill_describe_start(struct fill *fill); // sends a HEAD beside the run
 bool fill_describe_holds(struct fill *fill); // is the run's head held for the answer?
 void fill_describe_stop(struct fill *fill);  // the answer is not wanted any more

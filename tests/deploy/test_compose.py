@@ -97,7 +97,7 @@ def test_trainer_is_served(loaded, pod, origin, network):
     """The cache, healthy by its own check, then the trainer, in one network; stopped, it is not healthy."""
     key, secret = next(iter(KEYS.items()))
     project, wrong = loaded({
-        "FOREBAY_ORIGIN_ENDPOINT": origin.endpoint, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret, "FOREBAY_CACHE_SIZE": "2GiB",
+        "FOREBAY_ORIGIN_ENDPOINT": origin.endpoint, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret, "FOREBAY_CACHE_SIZE": "256MiB",
         "TRAINER_IMAGE": "client", "TRAINER_COMMAND": "aws s3 cp --no-progress --recursive s3://imagenet/train/ /scratch/train/"})
     assert not wrong
     server, trainer = project["services"]["forebay"], project["services"]["trainer"]
