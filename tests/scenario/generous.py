@@ -82,14 +82,14 @@ class _Generous(_Connection):
             return self._reply(entry, 204, [])
         if entry.key and entry.method == "PUT" and not any(s in names for s in SUB_RESOURCES) \
                 and not (of_upload and len(others) == 2):
-            return self._store(entry, headers, body)
+            return self._store_body(entry, headers, body)
         if entry.method not in ("PUT", "POST", "DELETE"):
             if not entry.key:
                 return self._sweep(entry)
-            return self._store(entry, headers, body)
+            return self._store_body(entry, headers, body)
         if entry.method == "POST" and entry.key and not set(names) & MAY_STAND_ALONE \
                 and not any(s in names for s in SUB_RESOURCES):
-            return self._store(entry, headers, body)
+            return self._store_body(entry, headers, body)
         if entry.method == "POST" and entry.key and "uploadId" in names:
             return self._complete(entry)
         return super()._operate(entry, headers, body, faults)
@@ -102,7 +102,7 @@ class _Generous(_Connection):
         self.origin.store(entry.key, b"".join(p for _, p in sorted(upload["parts"].items())), entry.bucket)
         self._reply(entry, 200, [])
 
-    def _store(self, entry, headers, body):
+    def _store_body(self, entry, headers, body):
         self.origin.store(entry.key, self._payload(headers, body), entry.bucket)
         self._reply(entry, 200, [("ETag", self.origin.version(entry.key, entry.bucket).etag)])
 
