@@ -144,6 +144,7 @@ void disk_room_refused(struct store *store)
     store->room.refused_us = clock_monotonic_us();
     store->room.refusals++;
     store->room.has_given = false;
+    atomic_store(&store->log.make_err, ERR_DISK_FULL);
     stats_add(COUNTER_segments_refused, 1);
 }
 
@@ -153,6 +154,8 @@ void disk_room_granted(struct store *store)
     store->room.refusals = 0;
     store->room.has_given = false;
     store->room.given_in_vain = 0;
+    int full = ERR_DISK_FULL;
+    (void)atomic_compare_exchange_strong(&store->log.make_err, &full, ERR_OK);
 }
 
 void disk_room_done(struct store *store)

@@ -97,7 +97,7 @@ struct segment_log {
     atomic_uint room;           // spare segments; a hint for those without the lock
     atomic_bool examined; // what was there at the start has been looked at: eviction may begin
     atomic_bool no_room;  // nothing spare, nothing that could be freed
-    atomic_int make_err;  // why the last segment could not be made; ERR_OK: it could
+    atomic_int make_err;  // why no segment can be made; ERR_OK: the last one could
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake, free_wake; // of the supply thread, of the freeing one

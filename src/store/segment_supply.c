@@ -137,7 +137,6 @@ static void supply_failed(struct segment_log *log, int errno_value)
     struct store *store = log->store;
     store_space_give(store, log->segment_cost_bytes);
     if (errno_value == ENOSPC || errno_value == EDQUOT) {
-        atomic_store(&log->make_err, ERR_DISK_FULL);
         disk_room_refused(store);
     } else {
         bool is_short = errno_value == EMFILE || errno_value == ENFILE;

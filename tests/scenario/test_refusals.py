@@ -43,12 +43,14 @@ def doctor(server):
 
 def read_until(server, origin, word, size, most=4000):
     """Reads new objects until one is refused by WORD; returns how many were read."""
+    told = []
     with server.client() as client:
         for i in range(most):
             origin.put(f"new/{i}", size)
-            if client.get(f"new/{i}").header("cache-status").endswith(f"stored=?0; detail={word}"):
+            told.append(client.get(f"new/{i}").header("cache-status"))
+            if told[-1].endswith(f"stored=?0; detail={word}"):
                 return i + 1
-    raise AssertionError(f"{most} objects, and none was refused by {word}: {server.metrics()}")
+    raise AssertionError(f"{most} objects, and none was refused by {word}: {set(told)}, {server.metrics()}")
 
 
 def judge_now(server, word):

@@ -583,6 +583,25 @@ Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
     leave(&box);
 }
 
+// The store opens the index first. The supply thread then waits some seconds before it asks the disk for a segment.
+Test(store_size, a_disk_that_refuses_the_index_at_the_start_is_named_at_once)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    store_fault_set(STORE_FAULT_ALLOCATE, 1, true, EDQUOT);
+    cr_assert(box_open(&box));
+    cr_assert(atomic_load(&box.store->log.make_err) == ERR_DISK_FULL);
+    struct object object = {"key", "\"e\"", OBJECT_BYTES, BLOCK, store_generation_next(box.store)};
+    cr_assert(box_put(&box, &object) == ERR_DISK_FULL);
+    store_fault_set(STORE_FAULT_ALLOCATE, 0, false, 0);
+    clock_test_advance_us(6000000);
+    segment_log_want(&box.store->log, false);
+    put(&box, &held, 3);
+    cr_assert(atomic_load(&box.store->log.make_err) == ERR_OK);
+    leave(&box);
+}
+
 // A process that is restarted again and again would fill its cache with it.
 Test(store_size, a_start_adds_nothing_to_the_index)
 {
