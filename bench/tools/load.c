@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client to measure with: N connections, each asks again as soon as its reply is whole.
 //
-//     bench_load --port N --plan FILE --connections N (--seconds S | --requests N | once over the plan)
+//     bench_load --port N --plan FILE --connections N
+//                (--seconds S | --requests N | once over the plan)
 //                [--random] [--rate MB/S] [--pace N] [--blind | --discard]
 //
-// FILE: requests as they go over the wire, each ended by a zero byte. They are sent in order, one after the other
-// by whichever connection is free, or with --random in any order. --rate: no connection reads faster
-// (10^6 bytes a second). --pace: no more than N requests a second are sent, by all together; a connection waits for its
-// turn, which is not part of what its request takes. Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind;
-// with --discard bodies are not even copied out of the kernel, so that the server is what is busy.
-// Prints one JSON object: counts, wall time, CPU time of this process, TCP segments with data that came, what the
-// connections got that got least and most, and percentiles in microseconds, counted from when the request was
-// sent until the first byte of the body and until the last, of hits apart, too. One thread.
+// FILE: requests as they go over the wire, each ended by a zero byte. They are sent in order, one
+// after the other by whichever connection is free, or with --random in any order. --rate: no
+// connection reads faster (10^6 bytes a second). --pace: no more than N requests a second are sent,
+// by all together; a connection waits for its turn, which is not part of what its request takes.
+// Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind; with
+// --discard bodies are not even copied out of the kernel, so that the server is what is busy.
+// Prints one JSON object: counts, wall time, CPU time of this process, TCP segments with data that
+// came, what the connections got that got least and most, and percentiles in microseconds, counted
+// from when the request was sent until the first byte of the body and until the last, of hits
+// apart, too. One thread.
 #include "pattern.h"
 #include <arpa/inet.h>
 #include <errno.h>

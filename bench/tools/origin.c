@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object store to measure against: bytes from memory at no cost, and the limits that a real one has.
+// An object store to measure against: bytes from memory at no cost, and the limits that a real one
+// has.
 //
-//     bench_origin [--latency MS] [--rate MB/S] [--max-rps N] [--port N] [--listen ADDRESS] [--tar FILE]
+//     bench_origin [--latency MS] [--rate MB/S] [--max-rps N] [--port N] [--listen ADDRESS]
+//                  [--tar FILE]
 //
-// Any path is an object; what follows the last '.' of it is its size in bytes, with K, M or G for 1,024s:
-// /bench/train/17.100K. Its bytes are those of pattern.h. GET with one range, HEAD, If-Match, If-None-Match.
-// --latency: each reply begins that late. --rate: no connection gets more (10^6 bytes a second).
-// --max-rps: what comes faster is answered 503 SlowDown. Without them it is as fast as one core is.
-// --tar: an object whose name ends in .tar has the bytes of FILE. A listing (ListObjectsV2) names as many of these as its
-// max-keys, below its prefix: PREFIX0000.tar, PREFIX0001.tar and so on.
-// GET /-/stats answers JSON and begins to count anew. The port is the first line on stdout.
-// One thread; ends with its parent's stdin.
+// Any path is an object; what follows the last '.' of it is its size in bytes, with K, M or G for
+// 1,024s: /bench/train/17.100K. Its bytes are those of pattern.h. GET with one range, HEAD,
+// If-Match, If-None-Match. --latency: each reply begins that late. --rate: no connection gets more
+// (10^6 bytes a second). --max-rps: what comes faster is answered 503 SlowDown. Without them it is
+// as fast as one core is. --tar: an object whose name ends in .tar has the bytes of FILE. A listing
+// (ListObjectsV2) names as many of these as its max-keys, below its prefix: PREFIX0000.tar,
+// PREFIX0001.tar and so on. GET /-/stats answers JSON and begins to count anew. The port is the
+// first line on stdout. One thread; ends with its parent's stdin.
 #include "pattern.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -377,7 +379,8 @@ static void accept_all(int listener)
     }
 }
 
-// Replies whose time has come, then a share for each that is held to a rate. How long to sleep, in ms.
+// Replies whose time has come, then a share for each that is held to a rate. How long to sleep, in
+// ms.
 static int run_late(int64_t now)
 {
     while (queue_first && queue_first->due_us <= now) {

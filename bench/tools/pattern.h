@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a benchmark's objects, the same at the origin that sends them and at the client that judges them.
-// Byte i of the object at PATH is pattern[(start(PATH) + i) % PATTERN_BYTES]: the period is prime, so that a
-// byte from another place or of another object is seen, and any part of an object is one or two spans.
+// The bytes of a benchmark's objects, the same at the origin that sends them and at the client that
+// judges them. Byte i of the object at PATH is pattern[(start(PATH) + i) % PATTERN_BYTES]: the
+// period is prime, so that a byte from another place or of another object is seen, and any part of
+// an object is one or two spans.
 #pragma once
 
 #include <stddef.h>

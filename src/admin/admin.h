@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators see and do: probes, metrics, and the control interface over HTTP, on a thread of its
-// own, so that a busy worker never delays an answer and a slow scraper never delays a worker. What it
-// answers stands in routes.def; who may, in admin_access.c.
+// What operators see and do: probes, metrics, and the control interface over HTTP, on a thread of
+// its own, so that a busy worker never delays an answer and a slow scraper never delays a worker.
+// What it answers stands in routes.def; who may, in admin_access.c.
 //
-// The thread waits for nobody: it reads what is published, and what only others can do is an action,
-// which answers later, from whatever thread.
+// The thread waits for nobody: it reads what is published, and what only others can do is an
+// action, which answers later, from whatever thread.
 #ifndef FOREBAY_ADMIN_ADMIN_H
 #define FOREBAY_ADMIN_ADMIN_H
 
@@ -47,7 +47,8 @@ enum admin_action {
 struct admin_call;
 // Runs on the admin thread, and does not wait there.
 typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
-// A parameter; ptr NULL: it is not there. Of a POST only those that are texts. Lives as long as the call.
+// A parameter; ptr NULL: it is not there. Of a POST only those that are texts. Lives as long as the
+// call.
 struct span admin_call_parameter(const struct admin_call *call, const char *name);
 // Of a POST: a member of its body; NULL: it is not there. Borrowed.
 const json_t *admin_call_member(const struct admin_call *call, const char *name);
@@ -56,7 +57,8 @@ void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
 // {"status": "refused", "reason": why}. Any thread.
 void admin_call_refuse(struct admin_call **call, unsigned status, const char *why);
 
-// Requests as they end, a line of JSON each. All calls come from the admin thread, or from admin_stop().
+// Requests as they end, a line of JSON each. All calls come from the admin thread, or from
+// admin_stop().
 typedef void (*admin_lines_fn)(void *ctx, struct span lines); // whole ones, valid during the call
 struct admin_lines {
     int fd; // readable: there are some
@@ -104,7 +106,8 @@ struct admin;
 // what could not be bound and what to do.
 enum err admin_start(const struct admin_options *options, struct admin **ret_admin,
                      struct buf *ret_why) MUST_USE;
-// Other rules, read and judged; nothing goes by them yet. NULL: ret_why says what cannot be used. Blocks.
+// Other rules, read and judged; nothing goes by them yet. NULL: ret_why says what cannot be used.
+// Blocks.
 struct admin_access;
 struct admin_access *admin_access_new(const struct admin_access_options *options,
                                       struct buf *ret_why);
@@ -113,8 +116,8 @@ void admin_access_use(struct admin *admin, struct admin_access *access);
 void admin_access_free(struct admin_access *access); // one that is not used; NULL is fine
 // "127.0.0.1:9001" with the real port, "" without a TCP listener. Lives as long as `admin`.
 const char *admin_listen_address(const struct admin *admin);
-// Stops the thread, closes everything, removes the socket's file. Calls that are not answered yet still
-// may be. NULL is fine.
+// Stops the thread, closes everything, removes the socket's file. Calls that are not answered yet
+// still may be. NULL is fine.
 void admin_stop(struct admin *admin);
 
 // The descriptor of that, which stays the admin's; -1 = none.
@@ -124,8 +127,8 @@ int admin_listen_fd(const struct admin *admin);
 void admin_render_metrics(struct buf *out, const char *io_engine);
 
 // The other end, for commands: one request at "unix:/PATH", "http://HOST:PORT" or "HOST:PORT".
-// ERR_ORIGIN_CONNECT when nobody answers there, ERR_ORIGIN_PROTOCOL when what answers is no HTTP. Blocks
-// at most about `timeout_ms`. The body is appended to `ret_body`.
+// ERR_ORIGIN_CONNECT when nobody answers there, ERR_ORIGIN_PROTOCOL when what answers is no HTTP.
+// Blocks at most about `timeout_ms`. The body is appended to `ret_body`.
 struct admin_client_request {
     const char *address;
     const char *method; // "GET", "POST" or "DELETE"
@@ -139,9 +142,10 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
 enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
                           unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
-// The same for an answer without an end, line by line: on_line() gets each without its end, and an empty one when a
-// signal came, too. ERR_OK: it has returned false, or *ret_status is not 200 and ret_body has what was
-// said; ERR_ORIGIN_RESET: the other side has ended it; ERR_ORIGIN_TIMEOUT: nothing came for so long.
+// The same for an answer without an end, line by line: on_line() gets each without its end, and an
+// empty one when a signal came, too. ERR_OK: it has returned false, or *ret_status is not 200 and
+// ret_body has what was said; ERR_ORIGIN_RESET: the other side has ended it; ERR_ORIGIN_TIMEOUT:
+// nothing came for so long.
 typedef bool (*admin_client_line_fn)(void *ctx, struct span line);
 enum err admin_client_follow(const struct admin_client_request *request, unsigned silence_max_ms,
                              admin_client_line_fn on_line, void *ctx, unsigned *ret_status,

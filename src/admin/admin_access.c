@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may what on the admin port. Judged on the admin thread, by rules that another one may put in the place of those
-// of before.
+// Who may what on the admin port. Judged on the admin thread, by rules that another one may put in
+// the place of those of before.
 //
 //   open     totals, no object keys: whoever reaches the port
 //   detail   keys and configuration: the unix socket; loopback, unless admin.trust_loopback says
 //            otherwise; the bearer token of admin.token_file
-//   control  changes state: the same; over TCP also the header X-Forebay-Control: 1, which no form of
-//            a web page can send
+//   control  changes state: the same; over TCP also the header X-Forebay-Control: 1, which no form
+//            of a web page can send
 //
-// Detail and control over TCP want a Host that is an address, localhost or in admin.allowed_hosts: a page
-// in a browser on this machine can be made to call us under a name of its own (DNS rebinding). And nothing that a
-// browser says a page of another origin asks (Sec-Fetch-Site): such a page reads no answer, but it could have origins
-// listed and hold places of streams. A header that decides stands once: two readers may choose differently.
+// Detail and control over TCP want a Host that is an address, localhost or in admin.allowed_hosts:
+// a page in a browser on this machine can be made to call us under a name of its own (DNS
+// rebinding). And nothing that a browser says a page of another origin asks (Sec-Fetch-Site): such
+// a page reads no answer, but it could have origins listed and hold places of streams. A header
+// that decides stands once: two readers may choose differently.
 #include "admin/admin_private.h"
 
 #include <arpa/inet.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Actions: requests that are answered later, by whoever can. A call belongs to its action until that has
-// answered, from whatever thread; it comes back by way of the hub, a list without a lock and an eventfd.
-// The hub outlives the admin thread as long as a call is out, so an answer that comes too late finds
-// somebody to give it to.
+// Actions: requests that are answered later, by whoever can. A call belongs to its action until
+// that has answered, from whatever thread; it comes back by way of the hub, a list without a lock
+// and an eventfd. The hub outlives the admin thread as long as a call is out, so an answer that
+// comes too late finds somebody to give it to.
 //
-// A caller that goes away, or has waited ADMIN_CALL_WAIT_MAX_MS, is let go; its call stays counted until
-// it comes back. evhttp keeps a request whose connection has ended until it is answered.
+// A caller that goes away, or has waited ADMIN_CALL_WAIT_MAX_MS, is let go; its call stays counted
+// until it comes back. evhttp keeps a request whose connection has ended until it is answered.
 #include "admin/admin_private.h"
 
 #include <event2/keyvalq_struct.h>

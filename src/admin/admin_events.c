@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/events: the totals of admin_summary.c as server-sent events, once a second, to each who
-// watches. On the admin thread.
+// GET /api/v1/events: the totals of admin_summary.c as server-sent events, once a second, to each
+// who watches. On the admin thread.
 //
-// Who does not take what is sent is cut: more than OUTPUT_MAX waits for it. At most ADMIN_STREAMS_MAX watch
-// at once. What is sent is made once for all.
+// Who does not take what is sent is cut: more than OUTPUT_MAX waits for it. At most
+// ADMIN_STREAMS_MAX watch at once. What is sent is made once for all.
 #include "admin/admin_private.h"
 
 #include <stdlib.h>

@@ -4,15 +4,16 @@
 // one request and is cut after 10 s of silence; heads and bodies are bounded. evhttp answers a
 // malformed request itself.
 //
-// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that say nothing or
-// send slowly, so that nobody who opens them keeps a probe waiting; who waits for an action or watches
-// events is not cut for that, and there are never so many of these. evhttp does not tell when one of its
-// connections ends: we hold a reference to each bufferevent, and one that evhttp has let go has no
-// callbacks any more; the descriptor is closed with our reference. When accept(2) fails nothing is
-// accepted for a moment.
+// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that say
+// nothing or send slowly, so that nobody who opens them keeps a probe waiting; who waits for an
+// action or watches events is not cut for that, and there are never so many of these. evhttp does
+// not tell when one of its connections ends: we hold a reference to each bufferevent, and one that
+// evhttp has let go has no callbacks any more; the descriptor is closed with our reference. When
+// accept(2) fails nothing is accepted for a moment.
 //
-// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, answers that are
-// there have a moment to leave, the thread is joined, then everything is freed by the caller's thread.
+// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, answers
+// that are there have a moment to leave, the thread is joined, then everything is freed by the
+// caller's thread.
 #include "admin/admin_private.h"
 
 #include <assert.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /: the page for people, page.html, which stands in the binary. It is alone with this server: what it
-// may run and look like is what stands in it, by its hash, and it may ask nobody else. On the admin thread.
+// GET /: the page for people, page.html, which stands in the binary. It is alone with this server:
+// what it may run and look like is what stands in it, by its hash, and it may ask nobody else. On
+// the admin thread.
 #include "admin/admin_private.h"
 
 #include <openssl/evp.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/log: requests as they end, a line of JSON each, to at most ADMIN_FOLLOWERS_MAX who follow; with
-// `where`, those alone for which it holds (admin_where.c). On the admin thread.
+// GET /api/v1/log: requests as they end, a line of JSON each, to at most ADMIN_FOLLOWERS_MAX who
+// follow; with `where`, those alone for which it holds (admin_where.c). On the admin thread.
 //
-// Nobody waits for a follower: of what it does not take OUTPUT_MAX waits for it, the lines above that are counted,
-// and when there is room again it is told with a line {"dropped": COUNT}. An empty line after some seconds of silence
-// finds out who has gone.
+// Nobody waits for a follower: of what it does not take OUTPUT_MAX waits for it, the lines above
+// that are counted, and when there is room again it is told with a line {"dropped": COUNT}. An
+// empty line after some seconds of silence finds out who has gone.
 #include "admin/admin_private.h"
 
 #include <event2/keyvalq_struct.h>

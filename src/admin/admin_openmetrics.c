@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which form /metrics is wanted; and as OpenMetrics 1.0, which says the same as Prometheus text, sample by sample and label by label, so
-// that a server whose scraper changes forms keeps its series: families of counters are named without
-// _total, quotes in help are escaped, and the text has an end. What it has more is an exemplar behind a bucket of which
-// one is known: the trace id of the last request there whose client records its trace. Pure, but for these.
+// In which form /metrics is wanted; and as OpenMetrics 1.0, which says the same as Prometheus text,
+// sample by sample and label by label, so that a server whose scraper changes forms keeps its
+// series: families of counters are named without _total, quotes in help are escaped, and the text
+// has an end. What it has more is an exemplar behind a bucket of which one is known: the trace id
+// of the last request there whose client records its trace. Pure, but for these.
 #include "admin/admin_private.h"
 
 #include <stdio.h>

@@ -145,7 +145,7 @@ void admin_stream_arm(struct admin *admin);     // the next tick, if there are s
 void admin_streams_forget(struct admin *admin); // the thread has stopped: nobody watches any more
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
-// --- admin_events.c, admin_log.c, admin_top.c -----------------------------------------------------------------
+// --- admin_events.c, admin_log.c, admin_top.c ----------------------------------------------------
 
 void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);

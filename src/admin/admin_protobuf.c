@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// /metrics as Prometheus' protobuf: messages io.prometheus.client.MetricFamily, each behind its length as a varint. It
-// is made from the text, sample by sample, and adds what the text cannot say: each histogram as a native one, too,
-// whose buckets are four to a doubling, and exemplars as in OpenMetrics. A scraper that asks for this form and knows native histograms takes those, any
-// other one the buckets of the text. Pure, but for the numbers of native buckets and the exemplars, which are the moment's.
+// /metrics as Prometheus' protobuf: messages io.prometheus.client.MetricFamily, each behind its
+// length as a varint. It is made from the text, sample by sample, and adds what the text cannot
+// say: each histogram as a native one, too, whose buckets are four to a doubling, and exemplars as
+// in OpenMetrics. A scraper that asks for this form and knows native histograms takes those, any
+// other one the buckets of the text. Pure, but for the numbers of native buckets and the exemplars,
+// which are the moment's.
 //
 // Of the messages only what is used here, by the numbers of their fields:
 //   MetricFamily  1 name  2 help  3 type  4 metric
-//   Metric        1 label (1 name, 2 value)  2 gauge (1 value)  3 counter (1 value)  5 untyped (1 value)  7 histogram
-//   Histogram     1 sample_count  2 sample_sum  3 bucket (1 cumulative_count, 2 upper_bound, 3 exemplar)  5 schema
-//                 6 zero_threshold  7 zero_count  12 positive_span (1 offset, 2 length)  13 positive_delta
+//   Metric        1 label (1 name, 2 value)  2 gauge (1 value)  3 counter (1 value)
+//                 5 untyped (1 value)  7 histogram
+//   Histogram     1 sample_count  2 sample_sum
+//                 3 bucket (1 cumulative_count, 2 upper_bound, 3 exemplar)  5 schema
+//                 6 zero_threshold  7 zero_count  12 positive_span (1 offset, 2 length)  13
+//                 positive_delta
 //   Exemplar      1 label  2 value  3 timestamp (1 seconds, 2 nanos)
 #include "admin/admin_private.h"
 
@@ -68,7 +73,7 @@ static void put_message(struct buf *out, unsigned field, struct buf *message)
     message->len = 0;
 }
 
-// --- a sample of the text --------------------------------------------------------------------------
+// --- a sample of the text ------------------------------------------------------------------------
 
 struct sample {
     struct span name, labels; // what stands in the braces
@@ -147,7 +152,7 @@ static bool put_labels(struct buf *metric, struct buf *scratch, struct span labe
     return has_bound;
 }
 
-// --- families --------------------------------------------------------------------------------------
+// --- families ------------------------------------------------------------------------------------
 
 struct family {
     struct buf *out;
@@ -189,8 +194,8 @@ static void put_value(struct family *f, const struct sample *s)
     f->has_samples = true;
 }
 
-// Runs of buckets that have something, by how many empty ones are in front of them; then each bucket's difference to
-// the one before.
+// Runs of buckets that have something, by how many empty ones are in front of them; then each
+// bucket's difference to the one before.
 static void put_native(struct buf *out, struct buf *scratch, const struct stats_native_sum *sum)
 {
     int64_t before = 0, end = 0; // of the span before, as indices of the schema

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that have no end: a stream is a request whose head is sent and which gets pieces until its connection
-// ends. evhttp reads nothing meanwhile, so that who watches has gone is found out with the next piece; who takes none
-// for long is cut by evhttp. On the admin thread.
+// Answers that have no end: a stream is a request whose head is sent and which gets pieces until
+// its connection ends. evhttp reads nothing meanwhile, so that who watches has gone is found out
+// with the next piece; who takes none for long is cut by evhttp. On the admin thread.
 #include "admin/admin_private.h"
 
 #include <event2/buffer.h>

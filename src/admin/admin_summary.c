@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of counters.def as one JSON object: totals since the start, under the names of its rows, and
-// no object key. Rates are for who asks twice. On the admin thread.
+// The numbers of counters.def as one JSON object: totals since the start, under the names of its
+// rows, and no object key. Rates are for who asks twice. On the admin thread.
 //
 //   time, uptime_s, version, ready, reason   of now
 //   degraded     components of forebay_degraded that are 1, but for io_engine
-//   refusal      the word of refusals.def for why nothing is stored now; null: nothing is known that prevents it
-//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since the start
+//   refusal      the word of refusals.def for why nothing is stored now; null: nothing is known
+//                that prevents it
+//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since the
+//                start
 //   counters     {row: total}; gauges are of now
-//   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is above all
-//                bounds
-//   requests     {code: count}; results {result: count}; bypass {reason: count}; origin {code: count}
+//   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
+//                above all bounds
+//   requests     {code: count}; results {result: count}; bypass {reason: count}; origin {code:
+//                count}
 #include "admin/admin_private.h"
 
 #include <string.h>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/top: what is asked for most, by keys, prefixes, buckets, clients or reasons, a line of JSON every `seconds`,
-// to at most ADMIN_RANKERS_MAX who watch. It counts since its watcher came, from the lines that /api/v1/log has: while
-// nobody watches, nothing is counted. With `where`, those alone for which it holds. On the admin thread.
+// GET /api/v1/top: what is asked for most, by keys, prefixes, buckets, clients or reasons, a line
+// of JSON every `seconds`, to at most ADMIN_RANKERS_MAX who watch. It counts since its watcher
+// came, from the lines that /api/v1/log has: while nobody watches, nothing is counted. With
+// `where`, those alone for which it holds. On the admin thread.
 //
-// Names are the clients' and without end, so there is a bound (space-saving): TOP_ROWS are counted. One more takes the
-// place, and the count, of the one that was counted least, and `over` says by how much its count may be too high: what is
-// asked for more often than one in TOP_ROWS requests is always there. Lines that came faster than they were taken are told
-// as `dropped`.
+// Names are the clients' and without end, so there is a bound (space-saving): TOP_ROWS are counted.
+// One more takes the place, and the count, of the one that was counted least, and `over` says by
+// how much its count may be too high: what is asked for more often than one in TOP_ROWS requests is
+// always there. Lines that came faster than they were taken are told as `dropped`.
 #include "admin/admin_private.h"
 
 #include <event2/keyvalq_struct.h>

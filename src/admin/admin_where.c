@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests are wanted: `result=miss and ttfb>0.1`. Read once into postfix form, then held against lines of the
-// access log in JSON, whose members are texts and numbers. Pure.
+// Which requests are wanted: `result=miss and ttfb>0.1`. Read once into postfix form, then held
+// against lines of the access log in JSON, whose members are texts and numbers. Pure.
 //
 //   words    and, or, not, ( ), and terms: FIELD OPERATOR VALUE
-//   fields   the members of a line; ttfb, total and origin are ttfb_ms, total_ms and origin_ms in seconds
+//   fields   the members of a line; ttfb, total and origin are ttfb_ms, total_ms and origin_ms in
+//                seconds
 //   of texts     = != ~ !~ (contains) ^= (begins with)
 //   of numbers   = != < <= > >=; a value may have a unit: 100ms, 0.1s, 1MiB
 // What a line does not have differs from every value.

@@ -13,8 +13,8 @@ struct arena;
 
 // `max_bytes` bounds everything a peer can make us allocate; arena_alloc past it returns NULL.
 struct arena *arena_new(size_t max_bytes);
-// The same, for data that a peer can make large. Pages after the first one of 8 KiB are charged to the budget
-// until the arena gives them back.
+// The same, for data that a peer can make large. Pages after the first one of 8 KiB are charged to
+// the budget until the arena gives them back.
 struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind);
 void arena_free(struct arena *arena); // NULL is fine
 // Empties for the next request, keeping the first page.

@@ -23,8 +23,8 @@ struct span {
 
 #define SPAN(literal) ((struct span){(literal), sizeof(literal) - 1})
 
-// NULL gives an empty span. This and the comparisons are inline: of a literal the length is then known
-// to the compiler, and most comparisons end at it.
+// NULL gives an empty span. This and the comparisons are inline: of a literal the length is then
+// known to the compiler, and most comparisons end at it.
 static inline struct span span_from_cstr(const char *s)
 {
     return (struct span){s, s != NULL ? strlen(s) : 0};

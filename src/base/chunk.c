@@ -5,9 +5,9 @@
 // made by a fill's owner and dropped by readers elsewhere, so they must travel back); what fits
 // neither is freed. Under ASan nothing rests, so that a use after the last unref is seen.
 //
-// As much may rest as is in use, so that what a burst gives back serves the next: a fresh page costs a
-// fault and is cleared first. Both together stay within the budget. As use falls each chunk that comes
-// back takes one with it, down to an eighth of the budget.
+// As much may rest as is in use, so that what a burst gives back serves the next: a fresh page
+// costs a fault and is cleared first. Both together stay within the budget. As use falls each chunk
+// that comes back takes one with it, down to an eighth of the budget.
 //
 // Each chunk is a mapping of its own: freed, it is the kernel's again at once. From malloc it would
 // stay: one small piece behind it keeps a heap from shrinking, and every thread has a heap.
@@ -79,8 +79,9 @@ static struct {
     struct chunk *first;
 } stranded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// Neighbours are one mapping to the kernel, and to take one out of their middle makes two. Where the process
-// has as many as it may have (vm.max_map_count) only the pages go, and the place is for the next.
+// Neighbours are one mapping to the kernel, and to take one out of their middle makes two. Where
+// the process has as many as it may have (vm.max_map_count) only the pages go, and the place is for
+// the next.
 static void chunk_strand(struct chunk *chunk)
 {
     check(madvise(chunk->data, CHUNK_SIZE, MADV_DONTNEED) == 0);

@@ -120,8 +120,8 @@ static int64_t days_since_1970(int64_t year, int month, int day)
     return y * 365 + leap_days + (153 * months_since_march + 2) / 5 + day - 1 - 719468;
 }
 
-// Refuses what timegm() would silently carry over, such as 31 February. Each signed request has a time,
-// and timegm() takes a lock.
+// Refuses what timegm() would silently carry over, such as 31 February. Each signed request has a
+// time, and timegm() takes a lock.
 static bool join_time(struct tm *tm, time_t *ret_t)
 {
     static const int month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};

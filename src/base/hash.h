@@ -20,8 +20,8 @@ static inline bool hash128_equal(struct hash128 a, struct hash128 b)
     return a.hi == b.hi && a.lo == b.lo;
 }
 
-// Does a chain of steps, each known by its hash, lead in a circle? Found within three times the length of what
-// goes round (Brent). Begins as zero.
+// Does a chain of steps, each known by its hash, lead in a circle? Found within three times the
+// length of what goes round (Brent). Begins as zero.
 struct circle {
     uint64_t mark, steps, steps_max; // steps_max 0: there is no mark yet
 };

@@ -21,8 +21,8 @@ struct header {
 struct headers {
     struct header *items;
     unsigned count, cap;
-    // headers_bit() of all names that have been added; most look-ups are for what is not there, and end at
-    // it. 0: not known, of a list that was not made by headers_add().
+    // headers_bit() of all names that have been added; most look-ups are for what is not there, and
+    // end at it. 0: not known, of a list that was not made by headers_add().
     uint64_t names;
 };
 
@@ -39,8 +39,8 @@ static inline bool headers_may_have(const struct headers *h, struct span name)
     return h->names == 0 || (h->names & headers_bit(name)) != 0;
 }
 
-// Makes room for `count` more at once, so that adding them leaves no outgrown arrays in the arena. False
-// on arena exhaustion. Beyond it the list grows as without it.
+// Makes room for `count` more at once, so that adding them leaves no outgrown arrays in the arena.
+// False on arena exhaustion. Beyond it the list grows as without it.
 bool headers_reserve(struct headers *h, struct arena *arena, unsigned count) MUST_USE;
 // False past HEADERS_MAX or arena exhaustion.
 bool headers_add(struct headers *h, struct arena *arena, struct span name,
@@ -58,8 +58,8 @@ static inline unsigned headers_count(const struct headers *h, struct span name)
     return headers_may_have(h, name) ? headers_find(h, name, &value) : 0;
 }
 void headers_remove(struct headers *h, struct span name); // all of that name
-// Connection, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110
-// section 7.6.1, RFC 7540 section 3.2.1).
+// Connection, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC
+// 9110 section 7.6.1, RFC 7540 section 3.2.1).
 bool headers_is_hop_by_hop(struct span name);
 // Is `token` a member of the comma-separated list `value`? Case ignored.
 bool headers_list_has(struct span value, struct span token);

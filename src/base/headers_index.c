@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index of headers by name: buckets of a keyed hash, each a chain in order of arrival. Peers choose
-// the names, so the hash is keyed: nobody outside can make one chain long. Any thread.
+// An index of headers by name: buckets of a keyed hash, each a chain in order of arrival. Peers
+// choose the names, so the hash is keyed: nobody outside can make one chain long. Any thread.
 #include "base/headers_index.h"
 
 #include <assert.h>

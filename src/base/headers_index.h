@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds headers by name in one step each. A request may hold hundreds of headers and name hundreds of
-// them in its signature; walking the list for each name would let small requests cost milliseconds.
-// A list of usual length is walked, which costs less than an index. A plain value on the stack; one thread.
+// Finds headers by name in one step each. A request may hold hundreds of headers and name hundreds
+// of them in its signature; walking the list for each name would let small requests cost
+// milliseconds. A list of usual length is walked, which costs less than an index. A plain value on
+// the stack; one thread.
 #ifndef FOREBAY_BASE_HEADERS_INDEX_H
 #define FOREBAY_BASE_HEADERS_INDEX_H
 

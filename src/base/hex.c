@@ -39,8 +39,8 @@ bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
     return all >= 0;
 }
 
-// The digits of four bytes, of which the first stands lowest: each nibble to a byte of its own, then
-// '0' is added, and to those above 9 what is between '9' and 'a'.
+// The digits of four bytes, of which the first stands lowest: each nibble to a byte of its own,
+// then '0' is added, and to those above 9 what is between '9' and 'a'.
 static uint64_t four_to_digits(uint32_t bytes)
 {
     uint64_t spread = bytes;

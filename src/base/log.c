@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server log. Any thread: a line is put together on the caller's stack and leaves in one
-// write, which keeps lines whole. No lock, but while a start keeps lines (log_hold()): the rate limit is a table of atomics, one row per
-// event name (two names that share a row share its allowance). log_init() comes before threads
-// start.
+// write, which keeps lines whole. No lock, but while a start keeps lines (log_hold()): the rate
+// limit is a table of atomics, one row per event name (two names that share a row share its
+// allowance). log_init() comes before threads start.
 //
 // Who reads the log may stand still, and no thread waits for that: a line that a pipe, socket or
 // terminal does not take at once is lost, and counted.
@@ -462,8 +462,8 @@ static PRINTF_LIKE(2, 0) uint64_t
     return hash64(text, kept, hash64(event, strlen(event), 0)) | 1;
 }
 
-// True once a minute. Another condition that meets the same row has it from then on; threads that meet at the
-// turn of a minute may both be let through.
+// True once a minute. Another condition that meets the same row has it from then on; threads that
+// meet at the turn of a minute may both be let through.
 static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
 {
     struct condition_row *row = &condition_rows[(hash >> 1) % RATE_ROWS];

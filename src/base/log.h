@@ -18,17 +18,18 @@ void log_init(enum log_level level, bool json);
 void log_set_level(enum log_level level); // any thread
 void log_set_json(bool json);             // any thread
 bool log_enabled(enum log_level level);
-// A start that fails says why before anything else: from here on lines are kept, for LOG_HOLD_MS at most and as many as there is
-// room for, until log_release() writes those up to `least`. Main thread.
+// A start that fails says why before anything else: from here on lines are kept, for LOG_HOLD_MS at
+// most and as many as there is room for, until log_release() writes those up to `least`. Main
+// thread.
 #define LOG_HOLD_MS 2000u
 void log_hold(void);
 void log_release(enum log_level least);
 // `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
 // go through %s of log_quote().
 void log_event(enum log_level level, const char *event, const char *format, ...) PRINTF_LIKE(3, 4);
-// The same of what repeats while a condition lasts: once a minute for each condition, which is the event with
-// its text but for digits. What was held back is told as dropped=N when the next one is written.
-// True: this one was.
+// The same of what repeats while a condition lasts: once a minute for each condition, which is the
+// event with its text but for digits. What was held back is told as dropped=N when the next one is
+// written. True: this one was.
 bool log_condition(enum log_level level, const char *event, const char *format, ...)
     PRINTF_LIKE(3, 4);
 // Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
@@ -39,7 +40,8 @@ enum log_keys { LOG_KEYS_FULL, LOG_KEYS_PREFIX, LOG_KEYS_HASH };
 #define LOG_KEY_HASH_SIZE 17u
 void log_keys_set(enum log_keys keys);
 bool log_keys_are_full(void);
-// What may be seen of a key: itself, what is in front of its last '/', or 16 hex digits in ret_hash.
+// What may be seen of a key: itself, what is in front of its last '/', or 16 hex digits in
+// ret_hash.
 struct span log_key_shown(struct span key, char *ret_hash);
 const char *log_key(struct span key); // that, by log_quote()
 // Lines written per level since start, for metrics.

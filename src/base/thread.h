@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread says of itself when it begins: its name, for people, and who waits for it, for the kernel's scheduler.
+// What a thread says of itself when it begins: its name, for people, and who waits for it, for the
+// kernel's scheduler.
 #ifndef FOREBAY_BASE_THREAD_H
 #define FOREBAY_BASE_THREAD_H
 
@@ -9,8 +10,9 @@ enum thread_kind {
     THREAD_BEHIND, // nobody waits for it at once: what it is woken for may begin a little later
 };
 
-// Of the calling thread, once. NAME: at most 15 bytes. A scheduling policy that somebody chose for the process stays, and so does
-// its nice value; what a kernel does not know or refuses is left out.
+// Of the calling thread, once. NAME: at most 15 bytes. A scheduling policy that somebody chose for
+// the process stays, and so does its nice value; what a kernel does not know or refuses is left
+// out.
 void thread_begin(const char *name, enum thread_kind kind);
 
 #endif

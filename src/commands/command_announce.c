@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person sees at the start: where it listens, what it caches where, what the origins say, how to
-// point a client at it; and the one line of it for the log. Main thread, once requests are served.
+// What a person sees at the start: where it listens, what it caches where, what the origins say,
+// how to point a client at it; and the one line of it for the log. Main thread, once requests are
+// served.
 #include "commands/command_announce.h"
 
 #include <stdio.h>

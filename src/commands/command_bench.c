@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay bench [--origin s3://BUCKET/KEY] [--disk] [--quick]`: the ceilings of this disk and this origin, what a server on this host
-// makes of them, and what the bottleneck is, in words; within a minute. The server is a private one with an
-// empty cache beside cache.dir, which is removed at the end; nothing of the user's own cache is touched.
+// `forebay bench [--origin s3://BUCKET/KEY] [--disk] [--quick]`: the ceilings of this disk and this
+// origin, what a server on this host makes of them, and what the bottleneck is, in words; within a
+// minute. The server is a private one with an empty cache beside cache.dir, which is removed at the
+// end; nothing of the user's own cache is touched.
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The actions of the control interface but for jobs (command_control_jobs.c). They begin on the admin thread
-// and are answered from wherever their answer is found: explain, ls and evict on a worker, reload on the
-// main thread.
+// The actions of the control interface but for jobs (command_control_jobs.c). They begin on the
+// admin thread and are answered from wherever their answer is found: explain, ls and evict on a
+// worker, reload on the main thread.
 #include "commands/command_control.h"
 
 #include <signal.h>
@@ -450,8 +450,9 @@ static bool evict_decode(struct span uri, struct evict_one *one, struct span *re
     return is_good;
 }
 
-// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does, and is in percent coding where
-// {"coded": URI} names it, as ls does for what is no text. False: the call is answered.
+// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does, and is in
+// percent coding where {"coded": URI} names it, as ls does for what is no text. False: the call is
+// answered.
 static bool evict_take_one(struct admin_call **call, const json_t *item, struct evict_one *one)
 {
     const json_t *object = json_object_get(item, "object"), *coded = json_object_get(item, "coded");
@@ -523,8 +524,8 @@ static void control_drain(void *ctx, struct admin_call *call)
     check(kill(getpid(), SIGTERM) == 0); // the main thread takes it as any other
 }
 
-// Of the calls that wait for the main thread: on a drain it takes none any more, nor those that come while it
-// begins. Whichever thread finds one answers it.
+// Of the calls that wait for the main thread: on a drain it takes none any more, nor those that
+// come while it begins. Whichever thread finds one answers it.
 static void refuse_waiting(struct command_control *control)
 {
     struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),

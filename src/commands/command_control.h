@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control interface of a running server: what the actions of admin/routes.def do. Its calls run on the
-// admin thread; what only others can do goes to them.
+// The control interface of a running server: what the actions of admin/routes.def do. Its calls run
+// on the admin thread; what only others can do goes to them.
 #ifndef FOREBAY_COMMANDS_COMMAND_CONTROL_H
 #define FOREBAY_COMMANDS_COMMAND_CONTROL_H
 
@@ -38,8 +38,8 @@ void command_control_reload(struct command_control *control);
 unsigned command_control_upgrade_wait_ms(struct command_control *control);
 // Answers who has asked: `pid` follows; 0: none does, and why.
 void command_control_upgraded(struct command_control *control, int pid, const char *why);
-// On the main thread: jobs end, no new ones begin, and who asks for a reload or an upgrade is refused. Before the
-// origins are closed; a zeroed one is fine.
+// On the main thread: jobs end, no new ones begin, and who asks for a reload or an upgrade is
+// refused. Before the origins are closed; a zeroed one is fine.
 void command_control_drain(struct command_control *control);
 // After the admin thread has ended.
 void command_control_done(struct command_control *control);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /api/v1/doctor: `forebay doctor` with the settings of this server, as a process of its own, whose findings are
-// the answer. One at a time, on a thread that waits for it, at most DOCTOR_WAIT_MS. A drain ends it.
-// GET is the same, but what was found within KEPT_MS is told again: whoever may only look does not make the server ask
-// its origin again and again.
+// POST /api/v1/doctor: `forebay doctor` with the settings of this server, as a process of its own,
+// whose findings are the answer. One at a time, on a thread that waits for it, at most
+// DOCTOR_WAIT_MS. A drain ends it. GET is the same, but what was found within KEPT_MS is told
+// again: whoever may only look does not make the server ask its origin again and again.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

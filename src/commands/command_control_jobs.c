@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of a running server: warm jobs by number. Begun and read by the admin thread, ended by the main thread
-// too, so their table has a lock, which nobody holds for more than a look. What a job is doing is its worker's
-// (proxy/warm.c), which publishes it.
+// Jobs of a running server: warm jobs by number. Begun and read by the admin thread, ended by the
+// main thread too, so their table has a lock, which nobody holds for more than a look. What a job
+// is doing is its worker's (proxy/warm.c), which publishes it.
 //
 // At most JOBS_MAX are known; one more takes the place of the oldest that has ended.
 #include <pthread.h>
@@ -362,7 +362,8 @@ void command_control_warm(void *ctx, struct admin_call *call)
     if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
         status = ADMIN_STATUS_BUSY;
         why = names_refused(room, sizeof(room));
-        // Others have filled the room meanwhile: nobody learns the number of a new one, to close it.
+        // Others have filled the room meanwhile: nobody learns the number of a new one, to close
+        // it.
         if (id == 0) {
             job_drop_locked(job);
         }

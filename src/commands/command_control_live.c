@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person who looks on sees move: the last requests, and what each bucket was asked for. On the admin thread;
-// requests are answered from a worker.
+// What a person who looks on sees move: the last requests, and what each bucket was asked for. On
+// the admin thread; requests are answered from a worker.
 #include "base/clock.h"
 #include "commands/command_control_private.h"
 

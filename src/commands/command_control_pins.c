@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins of the control interface. Called on the admin thread; what has become of a change is answered from
-// where it ended.
+// Pins of the control interface. Called on the admin thread; what has become of a change is
+// answered from where it ended.
 #include "commands/command_control_private.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls of the control interface bring, and texts for their answers. On the admin thread; texts, any.
+// What calls of the control interface bring, and texts for their answers. On the admin thread;
+// texts, any.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor [BUCKET...]`: what a start would find, each thing with its remedy, within a bounded time and
-// changing nothing. A server may run beside it.
+// `forebay doctor [BUCKET...]`: what a start would find, each thing with its remedy, within a
+// bounded time and changing nothing. A server may run beside it.
 #include "commands/command_doctor.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: what this host gives: the cache directory and its disk, the I/O engine, limits, ports.
+// `forebay doctor`: what this host gives: the cache directory and its disk, the I/O engine, limits,
+// ports.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

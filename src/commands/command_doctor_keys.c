@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: how long the credentials for an origin last, and whether the instance metadata service, which
-// gives some on EC2, can be asked from here.
+// `forebay doctor`: how long the credentials for an origin last, and whether the instance metadata
+// service, which gives some on EC2, can be asked from here.
 #include <string.h>
 
 #include "base/clock.h"

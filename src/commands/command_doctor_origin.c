@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: each origin's network, its clock, the credentials for it, and what they may do in each bucket. Each
-// question has a bounded time.
+// `forebay doctor`: each origin's network, its clock, the credentials for it, and what they may do
+// in each bucket. Each question has a bounded time.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,7 +180,8 @@ static const char *asked_name(enum command_probe_kind kind)
     return names[kind];
 }
 
-// What was refused, and why. Without any right to list others may well read, so that alone is yellow.
+// What was refused, and why. Without any right to list others may well read, so that alone is
+// yellow.
 static void find_refused(struct doctor *d, const struct origin *origin, const char *bucket,
                          enum command_probe_kind kind, const struct command_probe_answer *a)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: what a server that runs with this configuration says of its cache: is everything stored, how much
-// of cache.size the index takes, did the index or the descriptors run short. No finding where no server runs.
+// `forebay doctor`: what a server that runs with this configuration says of its cache: is
+// everything stored, how much of cache.size the index takes, did the index or the descriptors run
+// short. No finding where no server runs.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,8 @@ static json_t *summary_of_server(const struct doctor *d)
                : json;
 }
 
-// Refused now: red if the cache does not work. Refused since the start for want of a resource: yellow.
+// Refused now: red if the cache does not work. Refused since the start for want of a resource:
+// yellow.
 static void check_stores(struct doctor *d, const json_t *summary)
 {
     const char *now = command_client_text(summary, "refusal");

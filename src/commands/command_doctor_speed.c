@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: how fast an origin gives the first object that is found, by one connection and by several. It reads
-// 48 MiB at most, for twice the time that an answer has; `forebay bench` measures more.
+// `forebay doctor`: how fast an origin gives the first object that is found, by one connection and
+// by several. It reads 48 MiB at most, for twice the time that an answer has; `forebay bench`
+// measures more.
 #include <stdio.h>
 #include <string.h>
 

@@ -25,7 +25,8 @@ static bool has_tls_listener(const struct config *c)
     return false;
 }
 
-// Would a proxy be asked for an address on this host? As libraries read NO_PROXY: names between commas.
+// Would a proxy be asked for an address on this host? As libraries read NO_PROXY: names between
+// commas.
 static bool proxy_takes_loopback(void)
 {
     const char *exceptions =

@@ -188,15 +188,15 @@ static void print_variable(struct printer *p, const char *name, const char *valu
     buf_append_cstr(&p->out, second + 2);
 }
 
-// Do the variables add to this process's environment? Otherwise they are for another process, whose environment is
-// not known here.
+// Do the variables add to this process's environment? Otherwise they are for another process, whose
+// environment is not known here.
 static bool adds_to_environment(const struct printer *p)
 {
     return p->on_variable != NULL || p->shell == SHELL_BASH || p->shell == SHELL_FISH;
 }
 
-// The SDKs send what a proxy in the environment is not told to leave alone to the proxy, which knows no
-// localhost of ours. What there is of the list already stays.
+// The SDKs send what a proxy in the environment is not told to leave alone to the proxy, which
+// knows no localhost of ours. What there is of the list already stays.
 static void print_no_proxy(struct printer *p, const struct endpoint *e)
 {
     static const char *const names[] = {"NO_PROXY", "no_proxy"};
@@ -224,10 +224,10 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
     }
 }
 
-// GDAL, and with it rasterio, rioxarray and QGIS. rio-tiler, odc and R's duckdbfs read AWS_S3_ENDPOINT and
-// AWS_HTTPS as GDAL does: a host without a scheme, and YES or NO. Programs that want a URL there use the name
-// for a setting of their own, so a value with a scheme stays. `forebay run` keeps any value: it may lead to
-// another store than the origin.
+// GDAL, and with it rasterio, rioxarray and QGIS. rio-tiler, odc and R's duckdbfs read
+// AWS_S3_ENDPOINT and AWS_HTTPS as GDAL does: a host without a scheme, and YES or NO. Programs that
+// want a URL there use the name for a setting of their own, so a value with a scheme stays.
+// `forebay run` keeps any value: it may lead to another store than the origin.
 static void print_gdal(struct printer *p, const struct endpoint *e)
 {
     const char *now = adds_to_environment(p) ? getenv("AWS_S3_ENDPOINT") : NULL;
@@ -242,9 +242,10 @@ static void print_gdal(struct printer *p, const struct endpoint *e)
     }
 }
 
-// htslib (samtools, bcftools, pysam) asks this host by https for s3:// names, and by http for s3+http:// names.
-// On a plain endpoint its s3:// names would fail, which go to AWS without these variables. A person at a
-// shell can write the other names. A container, or the command of `forebay run`, gets no such variables.
+// htslib (samtools, bcftools, pysam) asks this host by https for s3:// names, and by http for
+// s3+http:// names. On a plain endpoint its s3:// names would fail, which go to AWS without these
+// variables. A person at a shell can write the other names. A container, or the command of `forebay
+// run`, gets no such variables.
 static void print_htslib(struct printer *p, const struct endpoint *e)
 {
     bool is_for_a_person = p->on_variable == NULL && adds_to_environment(p);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay evict URI...`: what is cached of objects, prefixes or buckets is given to no reader any more. A
-// prefix is what the origin lists below it and the cache has of that; a bucket goes as a whole, listed or
-// not.
+// `forebay evict URI...`: what is cached of objects, prefixes or buckets is given to no reader any
+// more. A prefix is what the origin lists below it and the cache has of that; a bucket goes as a
+// whole, listed or not.
 #include "commands/command_pages.h"
 
 #include <stdio.h>

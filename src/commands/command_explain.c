@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay explain URI`: what is cached of an object, which rule it has, and why a read of it is or is not
-// answered from the cache.
+// `forebay explain URI`: what is cached of an object, which rule it has, and why a read of it is or
+// is not answered from the cache.
 #include "commands/command_client.h"
 
 #include <stdio.h>

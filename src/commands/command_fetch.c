@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GET of the S3 API by way of the first listener that the server names, signed with the keys of the environment
-// where it wants them. Proxies of the environment are passed by: the server is ours.
+// A GET of the S3 API by way of the first listener that the server names, signed with the keys of
+// the environment where it wants them. Proxies of the environment are passed by: the server is
+// ours.
 #include "commands/command_fetch.h"
 
 #include <curl/curl.h>
@@ -29,7 +30,7 @@ struct transfer {
     bool is_refused;  // by on_bytes()
 };
 
-// --- where -----------------------------------------------------------------------------------------
+// --- where ---------------------------------------------------------------------------------------
 
 // http goes before https, whose certificate may be for another name; both before a unix socket.
 static bool choose(struct transfer *t, const json_t *listen)
@@ -67,7 +68,7 @@ static int find_server(struct command_client *client, struct transfer *t)
     return code;
 }
 
-// --- the request -----------------------------------------------------------------------------------
+// --- the request ---------------------------------------------------------------------------------
 
 static void add_header(struct transfer *t, const char *name, struct span value)
 {
@@ -165,7 +166,7 @@ static void prepare(struct transfer *t, const char *url)
     }
 }
 
-// --- the answer ------------------------------------------------------------------------------------
+// --- the answer ----------------------------------------------------------------------------------
 
 // "NoSuchKey: The specified key does not exist." of an error document, or of what looks like one.
 static void describe(const struct transfer *t, char *ret_text, size_t size)

@@ -15,8 +15,8 @@ struct command_fetch {
     double first_s, total_s;
 };
 
-// An exit code; what went wrong is printed. on_bytes() gets bytes of the object alone, and what it got is whole
-// only with EXIT_CODE_OK.
+// An exit code; what went wrong is printed. on_bytes() gets bytes of the object alone, and what it
+// got is whole only with EXIT_CODE_OK.
 int command_fetch(struct command_client *client, struct command_fetch *fetch);
 // For people: how it was answered, in a line on stderr.
 void command_fetch_tell(const struct command_client *client, const struct command_fetch *fetch);

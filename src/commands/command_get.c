@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay get URI [FILE]`: an object to a file, by way of the cache. A regular file of that name is replaced when all
-// of the object has come, and left alone otherwise. A device or a FIFO gets the bytes as they come.
+// `forebay get URI [FILE]`: an object to a file, by way of the cache. A regular file of that name
+// is replaced when all of the object has come, and left alone otherwise. A device or a FIFO gets
+// the bytes as they come.
 #include "commands/command_fetch.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay keys new NAME [--allow BUCKET/PREFIX[:OPS]]...`: an entry for auth.keys_file, with the client's side of it as
-// comments, so that the output may be appended to the file as it is.
+// `forebay keys new NAME [--allow BUCKET/PREFIX[:OPS]]...`: an entry for auth.keys_file, with the
+// client's side of it as comments, so that the output may be appended to the file as it is.
 #include "commands/commands.h"
 
 #include "base/random.h"

@@ -3,9 +3,10 @@
 //
 // The soft limit goes up to the hard one. What the process needs for itself comes first (workers,
 // index, logs, admin, a reserve for accepting and for moments between two steps); the rest is for
-// clients, origin connections and segments, each as many as configured where that is possible. Where
-// it is not, segments get a quarter, origins a quarter, those that a reload may add a sixteenth, clients the rest.
-// What workers hold from their beginning on there must be, and a little for the others: with less a start says so.
+// clients, origin connections and segments, each as many as configured where that is possible.
+// Where it is not, segments get a quarter, origins a quarter, those that a reload may add a
+// sixteenth, clients the rest. What workers hold from their beginning on there must be, and a
+// little for the others: with less a start says so.
 #include <sys/resource.h>
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table, and a command line judged by it before the command runs: what is misspelt, lacks its value,
-// is said twice or one too many is told at once, with the word that was probably meant.
+// The table, and a command line judged by it before the command runs: what is misspelt, lacks its
+// value, is said twice or one too many is told at once, with the word that was probably meant.
 #include "commands/command_line.h"
 
 #include "config/config.h"

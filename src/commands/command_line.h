@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of commands and options (commands.def), and what it says of a command line. Main thread.
+// The table of commands and options (commands.def), and what it says of a command line. Main
+// thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_LINE_H
 #define FOREBAY_COMMANDS_COMMAND_LINE_H
 
@@ -44,18 +45,19 @@ unsigned command_line_number(const struct command *command); // its row
 const struct command *command_line_find(const char *name);   // NULL: no such command
 // NULL: none is near.
 const char *command_line_suggest(const char *name);
-// The next option behind `after` (NULL: the first) that the command takes, its own ones first; NULL: that
-// was the last.
+// The next option behind `after` (NULL: the first) that the command takes, its own ones first;
+// NULL: that was the last.
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
-// How many words the option at argv[0] has, one that the command takes and command_line_check() has found good.
+// How many words the option at argv[0] has, one that the command takes and command_line_check() has
+// found good.
 int command_line_words(const struct command *command, char *const *argv);
-// How many words of argv are options that may stand in front of a command, whichever that is; -1: *ret_why says
-// what is wrong with one.
+// How many words of argv are options that may stand in front of a command, whichever that is; -1:
+// *ret_why says what is wrong with one.
 int command_line_leading(int argc, char *const *argv, struct buf *ret_why);
-// Are all of argv options and settings that the command takes, with the values they need, and as many
-// operands as it takes? True: operands stand in front of the rest now, and "--" is gone. False: *ret_why says
-// what is wrong. A setting's name and value are config_load()'s to judge.
+// Are all of argv options and settings that the command takes, with the values they need, and as
+// many operands as it takes? True: operands stand in front of the rest now, and "--" is gone.
+// False: *ret_why says what is wrong. A setting's name and value are config_load()'s to judge.
 bool command_line_check(const struct command *command, int *argc, char **argv,
                         unsigned *ret_operand_count, struct buf *ret_why);
 

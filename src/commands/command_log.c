@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay log`: the requests of a running server as they end. The server chooses (--where) and this prints, so
-// that what is not wanted costs nobody anything.
+// `forebay log`: the requests of a running server as they end. The server chooses (--where) and
+// this prints, so that what is not wanted costs nobody anything.
 #include "commands/command_client.h"
 
 #include <stdio.h>

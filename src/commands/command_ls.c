@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay ls URI` and `forebay du URI`: what of a prefix is cached, object by object or in sum. The names
-// are the origin's, asked for by the server; what the origin does not have any more is not listed.
+// `forebay ls URI` and `forebay du URI`: what of a prefix is cached, object by object or in sum.
+// The names are the origin's, asked for by the server; what the origin does not have any more is
+// not listed.
 #include "commands/command_pages.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// limits.max_buffer as a whole: who gets which share of it, what it shows in the metrics, and what the
-// allocator gives back to the kernel.
+// limits.max_buffer as a whole: who gets which share of it, what it shows in the metrics, and what
+// the allocator gives back to the kernel.
 #include "commands/commands_private.h"
 
 #include <malloc.h>
@@ -13,8 +13,8 @@
 void command_memory_begin(uint64_t max_buffer_bytes)
 {
     chunk_budget_init(max_buffer_bytes);
-    // Fixed, so that what is larger always goes back when it is freed: otherwise the first that is freed
-    // raises it, up to 32 MiB. An allocator that is not glibc's has its own ways.
+    // Fixed, so that what is larger always goes back when it is freed: otherwise the first that is
+    // freed raises it, up to 32 MiB. An allocator that is not glibc's has its own ways.
     (void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
 }
 
@@ -29,9 +29,9 @@ unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
     return (unsigned)min_u64(wanted, fit);
 }
 
-// What requests held is small pieces, one long-lived beside a hundred freed: malloc keeps the pages, and
-// after a burst that is most of what the process has. Once a burst is over they go back; never while
-// one goes on, since each heap is locked for some ms.
+// What requests held is small pieces, one long-lived beside a hundred freed: malloc keeps the
+// pages, and after a burst that is most of what the process has. Once a burst is over they go back;
+// never while one goes on, since each heap is locked for some ms.
 void command_memory_trim(uint64_t *high_bytes)
 {
     uint64_t used = chunk_budget_used_bytes() - chunk_budget_kind_bytes(BUDGET_PAYLOAD);

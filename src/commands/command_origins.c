@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origins that a configuration names: the default one, and one for each bucket that has its own. Main thread; at
-// the start before loop_start(), by a reload while workers run.
+// The origins that a configuration names: the default one, and one for each bucket that has its
+// own. Main thread; at the start before loop_start(), by a reload while workers run.
 //
-// A reload opens those that are new. One that no bucket has any more rests: requests that began with it, writes of
-// unknown outcome and keys in memory point to it, so it goes with the process. A bucket that gets it back finds what is
-// cached of it, which writes to the same place have not missed (proxy/places.c). What an origin is, and not how long it
-// is waited for or how often it is asked, makes it another one: its identity. So a file that goes back and forth opens
-// no more than two, and at most COMMAND_ORIGINS_MAX there ever are.
+// A reload opens those that are new. One that no bucket has any more rests: requests that began
+// with it, writes of unknown outcome and keys in memory point to it, so it goes with the process. A
+// bucket that gets it back finds what is cached of it, which writes to the same place have not
+// missed (proxy/places.c). What an origin is, and not how long it is waited for or how often it is
+// asked, makes it another one: its identity. So a file that goes back and forth opens no more than
+// two, and at most COMMAND_ORIGINS_MAX there ever are.
 #include "commands/command_origins.h"
 
 #include <stdio.h>
@@ -87,7 +88,8 @@ static void bucket_credentials(const struct config_bucket *b, struct origin_opti
     }
 }
 
-// What a bucket's own origin is made of, and its name there. All texts are in the arena, or the configuration's.
+// What a bucket's own origin is made of, and its name there. All texts are in the arena, or the
+// configuration's.
 struct wanted {
     const struct config_bucket *bucket;
     struct origin_options options;
@@ -107,8 +109,8 @@ static const char *text_in(struct arena *arena, const char *text)
     return copy;
 }
 
-// Texts with their lengths, so that no two origins read the same. By what a reload changes of all origins at once no
-// one becomes another.
+// Texts with their lengths, so that no two origins read the same. By what a reload changes of all
+// origins at once no one becomes another.
 static const char *identity_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *o, const char *origin_bucket)
 {
@@ -217,7 +219,8 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
             struct wanted w = wanted_of(arena, b, &options);
             err = open_one(o, &w, descriptors, loop, ret_why);
             if (err == ERR_OK) {
-                // `origin_bucket` may be a part of the directory's name: both are the configuration's.
+                // `origin_bucket` may be a part of the directory's name: both are the
+                // configuration's.
                 bucket_set(o, &o->buckets[i], b, o->origin_count - 1, w.origin_bucket);
             }
         } else {
@@ -251,7 +254,7 @@ void command_origins_free(struct command_origins *o)
     o->buckets = NULL;
 }
 
-// --- a reload --------------------------------------------------------------------------------------
+// --- a reload ------------------------------------------------------------------------------------
 
 // What of the later configuration waits for a restart is as at the start.
 static struct origin_options options_now(const struct config *first, const struct config *latest)
@@ -267,8 +270,8 @@ static struct origin_options options_now(const struct config *first, const struc
     return options;
 }
 
-// Connections for each of so many more, within the descriptors that are set aside for origins. Those of before that
-// are used again keep theirs. 0: there is no room for all of them.
+// Connections for each of so many more, within the descriptors that are set aside for origins.
+// Those of before that are used again keep theirs. 0: there is no room for all of them.
 static unsigned connections_left(const struct command_origins *o,
                                  const struct command_origins_now *now,
                                  const struct command_origins_reload *r, unsigned added)
@@ -443,8 +446,8 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
     now->buckets = NULL;
 }
 
-// A bucket that is reached by another name from now on: what is cached by that name may miss what is still to come of
-// writes that nobody knows the outcome of.
+// A bucket that is reached by another name from now on: what is cached by that name may miss what
+// is still to come of writes that nobody knows the outcome of.
 static bool is_another_name(const struct command_origins *o, const struct command_origins_now *now,
                             const struct proxy_bucket *bucket)
 {
@@ -478,8 +481,8 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
     }
 }
 
-// Without labels: an endpoint is a setting, and the metrics are for everybody. Rows of what nobody knows
-// are left out, so that no alarm goes by them.
+// Without labels: an endpoint is a setting, and the metrics are for everybody. Rows of what nobody
+// knows are left out, so that no alarm goes by them.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
 {
     int64_t skew_s = 0, expire_s = 0;

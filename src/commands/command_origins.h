@@ -40,7 +40,7 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
 void command_origins_close(struct command_origins *o); // origin_close() of each
 void command_origins_free(struct command_origins *o);  // after loop_stop(); zeros are fine
 
-// --- a reload, step by step --------------------------------------------------------------------------
+// --- a reload, step by step ----------------------------------------------------------------------
 
 struct command_origins_reload {
     const struct config *first, *latest;
@@ -55,11 +55,12 @@ struct command_origins_now {
     struct proxy_bucket *buckets;
     unsigned bucket_count;
 };
-// Opens what is new and judges the rest; nobody uses it yet. `now` is for command_origins_now_free(), whatever the
-// outcome.
+// Opens what is new and judges the rest; nobody uses it yet. `now` is for
+// command_origins_now_free(), whatever the outcome.
 enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
                                  struct command_origins_now *now, struct buf *ret_why) MUST_USE;
-// Before requests go by now->buckets, which are those of *o from then on. `probed` as in origin_probe_start().
+// Before requests go by now->buckets, which are those of *o from then on. `probed` as in
+// origin_probe_start().
 void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed);
 // When they do.
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the origin lists below a URI and what of it is cached, page after page, for commands. Main thread.
+// What the origin lists below a URI and what of it is cached, page after page, for commands. Main
+// thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_PAGES_H
 #define FOREBAY_COMMANDS_COMMAND_PAGES_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: what a full cache keeps whatever else is
-// read.
+// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: what a full cache keeps whatever
+// else is read.
 #include "commands/command_client.h"
 
 #include <stdio.h>

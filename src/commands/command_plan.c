@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay plan --dataset SIZE --cache SIZE ...`: what a cache of that size is good for, and what the rest costs. The store's own policy is
-// driven by a training job in small: BLOCKS blocks, each epoch in a new order, and a cache of the same share of them.
+// `forebay plan --dataset SIZE --cache SIZE ...`: what a cache of that size is good for, and what
+// the rest costs. The store's own policy is driven by a training job in small: BLOCKS blocks, each
+// epoch in a new order, and a cache of the same share of them.
 #include "commands/commands.h"
 
 #include <math.h>
@@ -55,8 +56,8 @@ static void shuffle(struct plan *p)
     }
 }
 
-// Share of the reads after the first epoch that are hits, when a cache of `share` of the data sees `part` of it each epoch, in a
-// new order and another part each time.
+// Share of the reads after the first epoch that are hits, when a cache of `share` of the data sees
+// `part` of it each epoch, in a new order and another part each time.
 static double hit_ratio(struct plan *p, double share, double part)
 {
     uint32_t count = (uint32_t)fmax(1, part * BLOCKS);

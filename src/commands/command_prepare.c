@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: for an init container or a node's set-up, which has no
-// shell. What it does and refuses to do: store_prepare().
+// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: for an init container or a node's set-up,
+// which has no shell. What it does and refuses to do: store_prepare().
 #include "commands/commands.h"
 
 #include "commands/commands_private.h"

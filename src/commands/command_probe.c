@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question is a message to the one worker, which starts a fetch or a relay; its end wakes the main thread.
-// When the time is over the call is cancelled, and ends soon after, so nothing of it outlives the question.
+// A question is a message to the one worker, which starts a fetch or a relay; its end wakes the
+// main thread. When the time is over the call is cancelled, and ends soon after, so nothing of it
+// outlives the question.
 #include "commands/command_probe.h"
 
 #include <errno.h>

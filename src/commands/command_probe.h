@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configured origins, asked one thing at a time by a command: the very drivers and credentials that serve uses, in a loop of
-// one worker. Main thread.
+// The configured origins, asked one thing at a time by a command: the very drivers and credentials
+// that serve uses, in a loop of one worker. Main thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_PROBE_H
 #define FOREBAY_COMMANDS_COMMAND_PROBE_H
 
@@ -13,8 +13,8 @@ struct command_probe {
     bool is_stuck; // a call did not end when it was cancelled: nothing is asked any more
 };
 
-// Opens what the configuration names; requests have `timeout_ms` for each of their waits, and are not
-// repeated. ret_why has one line. command_probe_close() in any case.
+// Opens what the configuration names; requests have `timeout_ms` for each of their waits, and are
+// not repeated. ret_why has one line. command_probe_close() in any case.
 enum err command_probe_open(struct command_probe *probe, const struct config *config,
                             uint64_t timeout_ms, struct buf *ret_why) MUST_USE;
 void command_probe_close(struct command_probe *probe);
@@ -36,10 +36,10 @@ struct command_probe_answer {
     unsigned status;   // 0: there was none
     uint64_t first_us; // until its head
     uint64_t total_us;
-    uint64_t bytes;      // of the body
-    uint64_t size_bytes; // HEAD, GET: of the object; LIST: of the first one
-    char key
-        [PROBE_KEY_MAX]; // LIST: the first one's; BUCKETS: the first bucket; empty: there is none
+    uint64_t bytes;            // of the body
+    uint64_t size_bytes;       // HEAD, GET: of the object; LIST: of the first one
+    char key[PROBE_KEY_MAX];   // LIST: the first one's; BUCKETS: the first bucket; empty: there is
+                               // none
     char text[PROBE_TEXT_MAX]; // of an error document, its beginning
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay profile FILE`: an access log (log.keys: full) replayed to the store's own policy for caches of several sizes. Memory is
-// bounded: what is beyond BLOCKS_MAX different blocks or READS_MAX reads of them is left out, and said.
+// `forebay profile FILE`: an access log (log.keys: full) replayed to the store's own policy for
+// caches of several sizes. Memory is bounded: what is beyond BLOCKS_MAX different blocks or
+// READS_MAX reads of them is left out, and said.
 #include "commands/commands.h"
 
 #include <errno.h>

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration, and the files that it names, are read again. Runs on the main thread.
 //
-// All or nothing: everything is read and judged before anything is changed. A file that does not load, a
-// certificate that is none, a log that cannot be opened or a size that cannot be gone by leaves everything as it
-// is, and the log says where. Then settings of the LIVE rows of settings.def, and rules, are gone by from the
-// next request on, and so are buckets; of others that have changed the log names each, and they wait for a restart.
-// What has been opened for buckets before something else was refused rests, and the next reload finds it.
+// All or nothing: everything is read and judged before anything is changed. A file that does not
+// load, a certificate that is none, a log that cannot be opened or a size that cannot be gone by
+// leaves everything as it is, and the log says where. Then settings of the LIVE rows of
+// settings.def, and rules, are gone by from the next request on, and so are buckets; of others that
+// have changed the log names each, and they wait for a restart. What has been opened for buckets
+// before something else was refused rests, and the next reload finds it.
 //
-// Parts that do not change keep pointing into the configuration of the start, so that stays; of a later one
-// parts have copies, but for the texts of the rules of now, which go with it. What /config shows of LIVE rows is the
-// later one's, under a lock that the admin thread takes.
+// Parts that do not change keep pointing into the configuration of the start, so that stays; of a
+// later one parts have copies, but for the texts of the rules of now, which go with it. What
+// /config shows of LIVE rows is the later one's, under a lock that the admin thread takes.
 #include "commands/command_reload.h"
 
 #include <errno.h>
@@ -239,7 +240,7 @@ static bool is_same(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-// --- what is prepared: reads and judges, and changes nothing -----------------------------------------
+// --- what is prepared: reads and judges, and changes nothing -------------------------------------
 
 struct fresh {
     struct config *latest;
@@ -413,7 +414,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
     return err;
 }
 
-// --- what is applied: cannot fail --------------------------------------------------------------------
+// --- what is applied: cannot fail ----------------------------------------------------------------
 
 // `forebay loglevel` holds until the file says something else than before.
 static void log_apply(const struct config *was, const struct config *c)
@@ -436,7 +437,8 @@ static void rules_apply(struct command_reload *reload, struct fresh *fresh)
     *reload->rules = fresh->rules;
 }
 
-// So that who asks next is answered by what a reload has said. A worker that is held up does not hold up us.
+// So that who asks next is answered by what a reload has said. A worker that is held up does not
+// hold up us.
 static void wait_for_workers(struct command_reload *reload)
 {
     struct timespec until;

@@ -48,8 +48,8 @@ struct command_reload {
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config);
 void command_reload_done(struct command_reload *reload); // after the admin thread; zeros are fine
-// What became of it, a line each: errors, keys that have changed and are gone by, and those that wait for a
-// restart. The log says the same.
+// What became of it, a line each: errors, keys that have changed and are gone by, and those that
+// wait for a restart. The log says the same.
 struct command_reload_report {
     struct buf errors, applied, restart;
 };
@@ -62,7 +62,8 @@ enum err command_reload_now(struct command_reload *reload, struct command_reload
 void command_reload_show(void *ctx, struct buf *out);
 // What of the configuration limits the store.
 struct store_limits command_store_limits(const struct config *c);
-// What of it requests go by. The texts are the configuration's, rules and buckets those of the other two.
+// What of it requests go by. The texts are the configuration's, rules and buckets those of the
+// other two.
 struct proxy_settings command_proxy_settings(const struct config *c,
                                              const struct command_rules *rules,
                                              const struct command_origins *origins);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules as requests go by them: those of the file, with the defaults filled in, and the default rule.
+// The rules as requests go by them: those of the file, with the defaults filled in, and the default
+// rule.
 #include "commands/command_rules.h"
 
 #include <assert.h>
@@ -18,8 +19,9 @@ static uint64_t identity_of(const char *match)
     return hash64(match, strlen(match), 0) | 1;
 }
 
-// Each rule with a pin or a share gets a group of its own, over reloads the same one: in ret_at, its place in
-// the list. New ones get places that none had, as long as there are some: who began before may still name those.
+// Each rule with a pin or a share gets a group of its own, over reloads the same one: in ret_at,
+// its place in the list. New ones get places that none had, as long as there are some: who began
+// before may still name those.
 static void groups_place(const struct config *c, const struct command_rules *was, unsigned *ret_at)
 {
     bool is_taken[STORE_GROUPS_MAX] = {false};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay run [--KEY VALUE]... -- CMD [ARG]...`: a private cache for one command. The server and CMD are children; whichever of
-// the three processes ends, the others do not stay: the kernel tells children of their parent's end.
+// `forebay run [--KEY VALUE]... -- CMD [ARG]...`: a private cache for one command. The server and
+// CMD are children; whichever of the three processes ends, the others do not stay: the kernel tells
+// children of their parent's end.
 //
-// The exit code is CMD's own, 128 + N when signal N ended it, 127 and 126 when it was not found or cannot be
-// run, 125 when Forebay did not start.
+// The exit code is CMD's own, 128 + N when signal N ended it, 127 and 126 when it was not found or
+// cannot be run, 125 when Forebay did not start.
 //
-// The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run beside this one takes the next
-// free directory (forebay-2 ...): what a cache holds may be read by whoever could read it at the
-// origin, and one server serves by one set of credentials.
+// The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run beside this
+// one takes the next free directory (forebay-2 ...): what a cache holds may be read by whoever
+// could read it at the origin, and one server serves by one set of credentials.
 #include "commands/commands.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay scrub`: has a running server verify what is on its disk, follows it, and reports. The round is the
-// server's and goes on without this command.
+// `forebay scrub`: has a running server verify what is on its disk, follows it, and reports. The
+// round is the server's and goes on without this command.
 #include "commands/command_client.h"
 
 #include <poll.h>

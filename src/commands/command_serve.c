@@ -468,8 +468,9 @@ static void serve_signals(sigset_t *ret_set)
 }
 
 // Keys and tokens stand in the environment, in the heap, in library buffers and in registers: there
-// is no core file of this process, and should someone raise the limit from outside, no memory in it.
-// Nor may other processes of the same user look inside, but in builds for tests, whose tools do.
+// is no core file of this process, and should someone raise the limit from outside, no memory in
+// it. Nor may other processes of the same user look inside, but in builds for tests, whose tools
+// do.
 static void serve_keep_memory_private(void)
 {
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
@@ -558,8 +559,8 @@ static bool serve_is_busy(const struct serve *s)
            stats_sum(COUNTER_writes_inflight) > 0;
 }
 
-// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for their next
-// request, while those of new clients wait.
+// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for
+// their next request, while those of new clients wait.
 static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
 {
     if (s->upgrade.pid != 0 && clock_monotonic_ms() - *looked_ms >= UPGRADE_LOOK_MS) {
@@ -568,8 +569,8 @@ static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
     }
 }
 
-// "Read your files again", from who knows this process only, is for the one that follows: it has read them
-// already, and takes its signals once it serves.
+// "Read your files again", from who knows this process only, is for the one that follows: it has
+// read them already, and takes its signals once it serves.
 static void serve_forward(const struct serve *s, int signal_number)
 {
     if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
@@ -612,8 +613,8 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     }
 }
 
-// What is under way ends as if every client left and every call were cancelled, in this order on each
-// worker: so all of it is given back the way it always is, keys that are being written are
+// What is under way ends as if every client left and every call were cancelled, in this order on
+// each worker: so all of it is given back the way it always is, keys that are being written are
 // invalidated once more, and loop_stop() waits for all that follows. Nothing after it calls anybody
 // back.
 static void serve_end_all(struct serve *s)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The port is taken here and handed over by LISTEN_FDS, so it is known before the server runs, and outlives it: a server that
-// has to be started again has the same one, and connections wait for it meanwhile. READY=1 comes by NOTIFY_SOCKET, an
-// abstract one. The kernel ends the server with its parent, whatever ends that. It has a session of its own, so that the
-// terminal's signals reach the command alone.
+// The port is taken here and handed over by LISTEN_FDS, so it is known before the server runs, and
+// outlives it: a server that has to be started again has the same one, and connections wait for it
+// meanwhile. READY=1 comes by NOTIFY_SOCKET, an abstract one. The kernel ends the server with its
+// parent, whatever ends that. It has a session of its own, so that the terminal's signals reach the
+// command alone.
 #include "commands/command_server.h"
 
 #include <arpa/inet.h>

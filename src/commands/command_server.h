@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of a command's own: a child process on a free port of loopback, gone with the command. Main thread of a
-// process without other threads.
+// A server of a command's own: a child process on a free port of loopback, gone with the command.
+// Main thread of a process without other threads.
 #ifndef FOREBAY_COMMANDS_COMMAND_SERVER_H
 #define FOREBAY_COMMANDS_COMMAND_SERVER_H
 
@@ -27,11 +27,12 @@ struct command_server {
 bool command_server_init(struct command_server *server, struct buf *ret_why);
 // One more word of its command line, behind `serve`; must live as long as the server.
 void command_server_word(struct command_server *server, const char *word);
-// The user's settings, but for those in `skipped` (flags; NULL ends them), which the command decides itself.
+// The user's settings, but for those in `skipped` (flags; NULL ends them), which the command
+// decides itself.
 void command_server_settings(struct command_server *server, int argc, char **argv,
                              const char *const *skipped);
-// Starts it and waits until it serves, at most `timeout_ms`. Where it ended before, the same call may start it again: the port
-// is kept. False: *ret_why has what it said.
+// Starts it and waits until it serves, at most `timeout_ms`. Where it ended before, the same call
+// may start it again: the port is kept. False: *ret_why has what it said.
 bool command_server_start(struct command_server *server, uint64_t timeout_ms, struct buf *ret_why);
 // Its metrics; false when it does not answer.
 bool command_server_metrics(struct command_server *server, struct buf *ret_text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay stats`: one line an interval of what a running server does. Rates are differences between two
-// summaries; the columns are rows of counters.def.
+// `forebay stats`: one line an interval of what a running server does. Rates are differences
+// between two summaries; the columns are rows of counters.def.
 #include "commands/command_stats.h"
 
 #include <poll.h>

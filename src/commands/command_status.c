@@ -77,7 +77,8 @@ static json_t *figures_of(const json_t *summary)
     return json;
 }
 
-// What follows from it, and where more is said; why an origin is in trouble its state says, with the remedy.
+// What follows from it, and where more is said; why an origin is in trouble its state says, with
+// the remedy.
 static const char *meaning_of(const char *component)
 {
     static const struct {

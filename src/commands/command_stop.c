@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An end to the wait for the end. What a disk or a file server that stands still was asked for cannot be
-// called back, and the threads that wait for it cannot be joined. So when a stop takes too long after its
-// drain, the process goes as by kill -9, which the cache directory stands. On the main thread, in
-// signal handlers.
+// An end to the wait for the end. What a disk or a file server that stands still was asked for
+// cannot be called back, and the threads that wait for it cannot be joined. So when a stop takes
+// too long after its drain, the process goes as by kill -9, which the cache directory stands. On
+// the main thread, in signal handlers.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>

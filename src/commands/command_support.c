@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay support [-o FILE]`: one text file with what somebody who helps will ask for. No secret is in it: settings name files that hold
-// secrets and not what they hold, of variables in the environment only names are told, and of FOREBAY_* the
-// values too. No object keys: logs are left to the user to add.
+// `forebay support [-o FILE]`: one text file with what somebody who helps will ask for. No secret
+// is in it: settings name files that hold secrets and not what they hold, of variables in the
+// environment only names are told, and of FOREBAY_* the values too. No object keys: logs are left
+// to the user to add.
 #include "commands/commands.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay top`: what a running server does, on one screen. The figures are those of `forebay stats`; the rows below are
-// counters.def, those that change most first.
+// `forebay top`: what a running server does, on one screen. The figures are those of `forebay
+// stats`; the rows below are counters.def, those that change most first.
 //
-// A terminal gets its second screen and no echo while this runs, and is given back as it was, whatever ends it: q,
-// signals, a stop (Ctrl-Z) for as long as it lasts, a server that has ended.
+// A terminal gets its second screen and no echo while this runs, and is given back as it was,
+// whatever ends it: q, signals, a stop (Ctrl-Z) for as long as it lasts, a server that has ended.
 #include "commands/command_stats.h"
 #include "commands/command_top_rank.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay top keys|prefixes|buckets|clients|reasons`: what a running server is asked for most, since this began to
-// look. The server counts while somebody watches (admin_top.c) and this prints: on a terminal a screen that follows
-// it, else one after one interval.
+// `forebay top keys|prefixes|buckets|clients|reasons`: what a running server is asked for most,
+// since this began to look. The server counts while somebody watches (admin_top.c) and this prints:
+// on a terminal a screen that follows it, else one after one interval.
 #include "commands/command_top_rank.h"
 #include "commands/command_stats.h"
 

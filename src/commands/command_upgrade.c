@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a new process takes the place of an old one. Main thread of each. They talk by a pair of sockets, a
-// message a step:
+// How a new process takes the place of an old one. Main thread of each. They talk by a pair of
+// sockets, a message a step:
 //
 //   old                                          new
 //   starts the new one, which inherits the
@@ -14,23 +14,25 @@
 //   second pair, where they wait.
 //   What is under way ends, shutdown.grace at
 //   most; the cache is closed, and its lock gone
-//   YOURS                                        takes the cache; SERVING; accepts, from the queues and
-//                                                from the second pair
+//   YOURS                                        takes the cache; SERVING; accepts, from the
+//                                                queues and from the second pair
 //   ends
 //
-// Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an old one ends.
-// An old one that is to stop before YOURS ends the new one, too, and takes back what it has sent; behind it, it
-// passes the signal on: who stops a server leaves none. SIGHUP and SIGUSR1 are passed on as well: the new one has
-// read its files before COMMIT. After it a new one whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old
-// one whose new one fails, or does not serve in time, ends it and starts itself anew from /proc/self/exe, which
-// is there even if the file is not. So at each moment one process at most has the cache directory, and the
-// listening sockets are open in one at least.
+// Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an
+// old one ends. An old one that is to stop before YOURS ends the new one, too, and takes back what
+// it has sent; behind it, it passes the signal on: who stops a server leaves none. SIGHUP and
+// SIGUSR1 are passed on as well: the new one has read its files before COMMIT. After it a new one
+// whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old one
+// whose new one fails, or does not serve in time, ends it and starts itself anew from
+// /proc/self/exe, which is there even if the file is not. So at each moment one process at most has
+// the cache directory, and the listening sockets are open in one at least.
 //
-// The process id is another one then. Who watches it has to know: systemd is told (MAINPID), and process 1 of a
-// container cannot go without the container, so it refuses.
+// The process id is another one then. Who watches it has to know: systemd is told (MAINPID), and
+// process 1 of a container cannot go without the container, so it refuses.
 //
-// Until it is READY the new one leads a process group, which is killed where it fails: a script in the program's place
-// may have started others. Of descriptors, they and all that come after have only what is handed over.
+// Until it is READY the new one leads a process group, which is killed where it fails: a script in
+// the program's place may have started others. Of descriptors, they and all that come after have
+// only what is handed over.
 #include "commands/command_upgrade.h"
 
 #include <errno.h>
@@ -81,8 +83,8 @@ static void say(int fd, enum step step, const char *why)
                MSG_NOSIGNAL); // a peer that is gone is found by reading
 }
 
-// The next message, ended by NUL; false: the other side is gone, or has said nothing in time, or `signals`
-// (a descriptor, -1: none) has one.
+// The next message, ended by NUL; false: the other side is gone, or has said nothing in time, or
+// `signals` (a descriptor, -1: none) has one.
 static bool listen_to(int fd, int signals, uint64_t wait_ms, char ret_text[WHY_MAX + 2],
                       const char **ret_trouble)
 {
@@ -338,13 +340,15 @@ static void write_pid(char *to, pid_t pid)
     }
 }
 
-// Becomes `path`. Only calls that are allowed between fork() and execve() in a process of many threads. Returns an errno.
+// Becomes `path`. Only calls that are allowed between fork() and execve() in a process of many
+// threads. Returns an errno.
 static int start_become(struct start *s, const char *path)
 {
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
-    // Libraries open some that would stay open in every process to come. Before Linux 5.11 these few do.
+    // Libraries open some that would stay open in every process to come. Before Linux 5.11 these
+    // few do.
     (void)close_range(FIRST_FD, ~0u, CLOSE_RANGE_CLOEXEC);
     write_pid(s->listen_pid_pid, getpid());
     write_pid(s->handover_pid, getpid());
@@ -536,7 +540,8 @@ void command_upgrade_call_off(struct command_upgrade *u)
     close_listeners(u); // workers may still send into the pair, so its descriptors stay
 }
 
-// Does not return. It reads its files in any case: to be told so before it can hear is nothing to end for.
+// Does not return. It reads its files in any case: to be told so before it can hear is nothing to
+// end for.
 static void start_anew(struct command_upgrade *u)
 {
     struct start s = {0};

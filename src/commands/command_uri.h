@@ -14,8 +14,8 @@ struct command_uri {
 };
 // False: no such URI; *ret_why says in a few words what is wrong.
 bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why);
-// A '*' that does not stand at the end is a letter of the key, which may not be what was meant: then *ret_prefix is the text up to
-// and with the first one.
+// A '*' that does not stand at the end is a letter of the key, which may not be what was meant:
+// then *ret_prefix is the text up to and with the first one.
 bool command_uri_has_star(struct span text, const struct command_uri *uri, struct span *ret_prefix);
 // An object's, its key by the letter, also one that ends in '/' or '*'.
 bool command_uri_parse_object(struct span text, struct command_uri *ret_uri, const char **ret_why);

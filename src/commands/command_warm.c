@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the server's: it goes
-// on when this command ends, and who asks for the same again has only the rest fetched. With --wait the
-// command follows it, with --check it fetches nothing and counts, with --dry-run it names besides what would
-// be fetched; with --pin what is named is pinned before. With --node-features what is counted becomes labels.
+// `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the
+// server's: it goes on when this command ends, and who asks for the same again has only the rest
+// fetched. With --wait the command follows it, with --check it fetches nothing and counts, with
+// --dry-run it names besides what would be fetched; with --pin what is named is pinned before. With
+// --node-features what is counted becomes labels.
 #include "commands/command_pages.h"
 
 #include <errno.h>
@@ -175,7 +176,8 @@ static int add_line(struct warm *w, char *line)
     return add(w, line, has_range ? blank + 1 : NULL);
 }
 
-// The next line, ended by NUL. False: there is none, or it cannot be read, and *ret_why says why then.
+// The next line, ended by NUL. False: there is none, or it cannot be read, and *ret_why says why
+// then.
 static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **ret_why)
 {
     size_t len = 0;

@@ -5,11 +5,12 @@
 
 #include "commands/command_client.h"
 
-// Until it has ended, or `least` of its bytes are cached and it has ended counting: progress on stderr, a bar
-// on a terminal, else a line every five seconds. Prints the end and the result; returns the exit code.
+// Until it has ended, or `least` of its bytes are cached and it has ended counting: progress on
+// stderr, a bar on a terminal, else a line every five seconds. Prints the end and the result;
+// returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least, bool is_quiet);
-// What the variables of a Fluid DataLoad name: add() with each URI, until one is not EXIT_CODE_OK. Returns
-// the last exit code; what is wrong with them is printed. command_warm_fluid.c
+// What the variables of a Fluid DataLoad name: add() with each URI, until one is not EXIT_CODE_OK.
+// Returns the last exit code; what is wrong with them is printed. command_warm_fluid.c
 typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
 int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);
 // What is counted of the objects that one or several URIs name.

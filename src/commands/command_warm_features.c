@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm --check --node-features FILE NAME=URI...`: a file for Node Feature Discovery, which makes labels
-// of its node from it: forebay.io/warm-NAME=true for each data set of which enough is cached. Main thread.
+// `forebay warm --check --node-features FILE NAME=URI...`: a file for Node Feature Discovery, which
+// makes labels of its node from it: forebay.io/warm-NAME=true for each data set of which enough is
+// cached. Main thread.
 //
-// A label is a promise that ends: each line stands below a time after which it counts no more, so what nobody
-// writes anew (the server is away, this process has ended, the disk is full) goes by itself. The file comes
-// by rename from a name with a dot in front, which Node Feature Discovery passes over.
+// A label is a promise that ends: each line stands below a time after which it counts no more, so
+// what nobody writes anew (the server is away, this process has ended, the disk is full) goes by
+// itself. The file comes by rename from a name with a dot in front, which Node Feature Discovery
+// passes over.
 #include "commands/command_warm.h"
 
 #include <assert.h>
@@ -184,8 +186,9 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
     check(buf_ok(text));
 }
 
-// Of the file that is written, which nobody else writes meanwhile: who holds its lock renames it or takes it away, and
-// a lock ends with its process. What others have left there, or is no file, goes. -1: errno says why.
+// Of the file that is written, which nobody else writes meanwhile: who holds its lock renames it or
+// takes it away, and a lock ends with its process. What others have left there, or is no file,
+// goes. -1: errno says why.
 static int open_fresh(const char *fresh)
 {
     for (unsigned i = 0; i < BUSY_TRIES; i++) {
@@ -212,8 +215,8 @@ static int open_fresh(const char *fresh)
     return -1;
 }
 
-// The new name appears whole or not at all; of a failure nothing is left but the old one. Who reads it is
-// another user. False: errno says why.
+// The new name appears whole or not at all; of a failure nothing is left but the old one. Who reads
+// it is another user. False: errno says why.
 static bool replace_file(const char *path, const char *fresh, struct span text)
 {
     int fd = open_fresh(fresh);
@@ -321,7 +324,8 @@ static int round_once(struct features *f)
     return written != EXIT_CODE_OK ? written : code;
 }
 
-// At any point: the file is whole at all times, and in a container the default action of a signal is none.
+// At any point: the file is whole at all times, and in a container the default action of a signal
+// is none.
 static void on_signal(int number)
 {
     (void)number;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm --fluid`: what a DataLoad of Fluid asks a CacheRuntime for. Fluid starts the command of
-// the CacheRuntimeClass (dataOperationSpecs) in a job with
+// `forebay warm --fluid`: what a DataLoad of Fluid asks a CacheRuntime for. Fluid starts the
+// command of the CacheRuntimeClass (dataOperationSpecs) in a job with
 //
 //   FLUID_DATALOAD_DATA_PATH    paths in the data set, "/imagenet/train:/labels"
-//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts": each a mountPoint, here s3://BUCKET/PREFIX,
-//                               and the path where it is in the data set, or a name, which is "/" and the name
+//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts": each a mountPoint, here
+//                               s3://BUCKET/PREFIX, and the path where it is in the data set, or a
+//                               name, which is "/" and the name
 //
-// and with FLUID_DATALOAD_METADATA and FLUID_DATALOAD_PATH_REPLICAS, which make no difference here: what
-// objects are called and how large they are comes with them, and a cache holds each once. A path may be a
-// folder or a file, in S3 a prefix or an object: the server is asked whether anything lies below it.
+// and with FLUID_DATALOAD_METADATA and FLUID_DATALOAD_PATH_REPLICAS, which make no difference here:
+// what objects are called and how large they are comes with them, and a cache holds each once. A
+// path may be a folder or a file, in S3 a prefix or an object: the server is asked whether anything
+// lies below it.
 #include "commands/command_warm.h"
 
 #include <stdlib.h>

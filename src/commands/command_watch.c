@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that were read are looked at every two seconds, by name: so a file that is written in place, one that is renamed
-// over it, and a symbolic link anywhere on the way that leads elsewhere (as a volume of a ConfigMap is updated) are
-// seen alike, on any file system. Notices of the kernel would be sooner, but are of inodes, and there may be none left
-// to be had. One that is being written is left alone until it stays as it is from one look to the next; one that is gone is waited
-// for. On the main thread.
+// Files that were read are looked at every two seconds, by name: so a file that is written in
+// place, one that is renamed over it, and a symbolic link anywhere on the way that leads elsewhere
+// (as a volume of a ConfigMap is updated) are seen alike, on any file system. Notices of the kernel
+// would be sooner, but are of inodes, and there may be none left to be had. One that is being
+// written is left alone until it stays as it is from one look to the next; one that is gone is
+// waited for. On the main thread.
 #include "commands/command_watch.h"
 
 #include <string.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// sd_watchdog_enabled(3) without the library. What counts as a sign of life: the main thread has come round, so
-// signals are taken, and the event loop of every worker has come round lately, so each connection is served. What
-// does not count: origins, the disk and the cache. They can stand still for hours, and a new process would not help.
+// sd_watchdog_enabled(3) without the library. What counts as a sign of life: the main thread has
+// come round, so signals are taken, and the event loop of every worker has come round lately, so
+// each connection is served. What does not count: origins, the disk and the cache. They can stand
+// still for hours, and a new process would not help.
 //
-// The order of a life: init; begin, once requests are served; tend, again and again. Around what keeps the main thread
-// for long: extend, and begin after it.
+// The order of a life: init; begin, once requests are served; tend, again and again. Around what
+// keeps the main thread for long: extend, and begin after it.
 #include "commands/command_watchdog.h"
 
 #include <stdio.h>

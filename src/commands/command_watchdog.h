@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A service manager that ends and starts anew a server which stands still (WatchdogSec= of a systemd unit) is fed
-// here. Main thread.
+// A service manager that ends and starts anew a server which stands still (WatchdogSec= of a
+// systemd unit) is fed here. Main thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_WATCHDOG_H
 #define FOREBAY_COMMANDS_COMMAND_WATCHDOG_H
 
@@ -17,8 +17,8 @@ struct command_watchdog {
 void command_watchdog_init(struct command_watchdog *watchdog);
 // The server serves: from now on it is waited for. Also after command_watchdog_extend().
 void command_watchdog_begin(struct command_watchdog *watchdog);
-// To be called at least every command_watchdog_pause_ms(). `alive`: each part without which nothing is served has
-// moved lately.
+// To be called at least every command_watchdog_pause_ms(). `alive`: each part without which nothing
+// is served has moved lately.
 void command_watchdog_tend(struct command_watchdog *watchdog, bool alive);
 uint64_t command_watchdog_pause_ms(const struct command_watchdog *watchdog, uint64_t most_ms);
 // For the next `ms` it cannot be tended, for a reason that has an end of its own.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share: arguments, options of several commands, the configuration, results, a running
-// server.
+// What the commands share: arguments, options of several commands, the configuration, results, a
+// running server.
 #include "commands/commands.h"
 
 #include "admin/admin.h"

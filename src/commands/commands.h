@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the commands room: one row of commands.def per subcommand, one file per row. Main thread only, until
-// command_serve() starts others.
+// The door of the commands room: one row of commands.def per subcommand, one file per row. Main
+// thread only, until command_serve() starts others.
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
 
@@ -16,9 +16,9 @@
 // argv as main() got it; returns the exit code of the process.
 int commands_run(int argc, char **argv);
 
-// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of it has
-// been judged by commands.def: operands stand in front, options of several commands (commands_common()) are
-// taken out. Each
+// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of
+// it has been judged by commands.def: operands stand in front, options of several commands
+// (commands_common()) are taken out. Each
 // returns an exit code. Results go to stdout, everything else to stderr.
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
     int command_##name(int argc, char **argv);

@@ -11,7 +11,8 @@
 #include "base/bytes.h"
 #include "config/config.h"
 
-// Takes `flag` out of argv where it stands behind the operands; *argc shrinks. False when it is not there.
+// Takes `flag` out of argv where it stands behind the operands; *argc shrinks. False when it is not
+// there.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
 // The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
 // the value is missing.
@@ -28,7 +29,8 @@ const struct commands_common *commands_common(void);
 struct command;
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
-// Information on stderr: with -q nothing; more_, of what only -v asks for. What is wrong goes there without asking.
+// Information on stderr: with -q nothing; more_, of what only -v asks for. What is wrong goes there
+// without asking.
 void commands_inform(const char *format, ...) PRINTF_LIKE(1, 2);
 void commands_inform_more(const char *format, ...) PRINTF_LIKE(1, 2);
 // Of a request to a running server, with -v; the same again with the same end is not said again.
@@ -47,16 +49,17 @@ struct config *commands_load_config(int argc, char **argv);
 // Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
 int commands_print_result(const struct buf *text);
 
-// --- commands_output.c -----------------------------------------------------------------------------
+// --- commands_output.c ---------------------------------------------------------------------------
 
-// An output FILE that is a device or a FIFO is written to, never replaced by a regular file. True: `path` is one, and
-// *ret_fd is open for writing, or -1 and errno says why. Waits for the reader of a FIFO.
+// An output FILE that is a device or a FIFO is written to, never replaced by a regular file. True:
+// `path` is one, and *ret_fd is open for writing, or -1 and errno says why. Waits for the reader of
+// a FIFO.
 bool commands_open_special(const char *path, int *ret_fd);
 // False: errno says why.
 bool commands_write_all(int fd, struct span bytes);
 
-// As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
-// Until the second call after.
+// As it may stand on a terminal, which obeys control characters: these, and bytes that are no
+// UTF-8, as \xNN. Until the second call after.
 const char *commands_visible(const char *text, size_t text_len);
 // A JSON text with its quotes.
 void commands_append_json(struct buf *out, const char *text);
@@ -93,24 +96,26 @@ void command_limits_tell(const struct command_limits_plan *plan, const struct co
 // commands_advertise.c
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
 
-// Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then the address
-// that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.
+// Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then
+// the address that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none
+// answers.
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
-// --- command_env.c ---------------------------------------------------------------------------------
+// --- command_env.c -------------------------------------------------------------------------------
 
-// All that points clients at `url`, one by one; false: it is no http://HOST:PORT or https://HOST:PORT.
+// All that points clients at `url`, one by one; false: it is no http://HOST:PORT or
+// https://HOST:PORT.
 typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
 bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
                            void *ctx);
 
-// --- command_help.c --------------------------------------------------------------------------------
+// --- command_help.c ------------------------------------------------------------------------------
 
 void command_help_list(struct buf *out); // all commands
 void command_help_render(const struct command *command, struct buf *out);
 
-// --- command_stop.c --------------------------------------------------------------------------------
+// --- command_stop.c ------------------------------------------------------------------------------
 
 // From now on, when the drain is over, the process ends within a bound, and soon after one more of
 // `signals`, whatever still waits.
@@ -121,8 +126,8 @@ bool command_stop_bound_end(const sigset_t *signals);
 // --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
 
 void command_memory_begin(uint64_t max_buffer_bytes); // before any thread
-// The part that requests may take, and as much long heads and TLS; the rest, and what they leave, is for
-// payload.
+// The part that requests may take, and as much long heads and TLS; the rest, and what they leave,
+// is for payload.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
 unsigned
 command_memory_inflight_max(unsigned wanted,

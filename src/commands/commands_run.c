@@ -75,7 +75,8 @@ static int show_commands(void)
     return EXIT_CODE_USAGE;
 }
 
-// Options in front of the command go behind it; returns how many words they are, -1: one is wrong, which is said.
+// Options in front of the command go behind it; returns how many words they are, -1: one is wrong,
+// which is said.
 static int move_leading(int argc, char **argv)
 {
     struct buf why;

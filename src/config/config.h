@@ -89,7 +89,8 @@ enum config_io_engine { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
 // log.level is enum log_level of base/log.h.
 // config_load() turns auto into text or json.
 enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
-// config_load() turns auto into text or json; the others in the order of enum proxy_access_log_format.
+// config_load() turns auto into text or json; the others in the order of enum
+// proxy_access_log_format.
 enum config_access_log_format {
     CONFIG_ACCESS_LOG_AUTO,
     CONFIG_ACCESS_LOG_JSON,
@@ -166,9 +167,10 @@ struct config_rule {
 
 #define CONFIG_WORKERS_MAX 64u // as the row of `workers` says
 
-// Resolved when config_load() returns: auth_mode, log_format and access_log_format (never auto), workers (>= 1),
-// limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket (path, NULL = off).
-// Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a path.
+// Resolved when config_load() returns: auth_mode, log_format and access_log_format (never auto),
+// workers (>= 1), limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket
+// (path, NULL = off). Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a
+// path.
 struct config {
 #define SETTING(field, kind, key, default_text, accepts, live, help) CONFIG_TYPE_##kind field;
 #include "config/settings.def"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sockets that systemd or a former process hands over (sd_listen_fds(3)) stand in the place of
-// `listen`: by their real addresses they are judged as if the setting had named them. LISTEN_FDNAMES (in a systemd
-// unit: FileDescriptorName=) says more of each: "tls" speaks TLS; "admin" stands in the place
-// of `admin.listen`; "s3-unlink" is a unix socket whose name
+// `listen`: by their real addresses they are judged as if the setting had named them.
+// LISTEN_FDNAMES (in a systemd unit: FileDescriptorName=) says more of each: "tls" speaks TLS;
+// "admin" stands in the place of `admin.listen`; "s3-unlink" is a unix socket whose name
 // this process removes at its end, as a server that is upgraded says; any other is plain.
 #include "config/config_private.h"
 

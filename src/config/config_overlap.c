@@ -45,7 +45,8 @@ static bool is_within(const char *path, const char *dir)
     return strncmp(path, dir, len) == 0 && (path[len] == '\0' || path[len] == '/');
 }
 
-// Each component is resolved as far as there is something; a path too long is cut, as no call takes it.
+// Each component is resolved as far as there is something; a path too long is cut, as no call takes
+// it.
 static void path_resolve(const char *path, char ret_real[PATH_MAX])
 {
     struct span rest = span_from_cstr(path), name;

@@ -132,8 +132,8 @@ void config_rules_judge(struct loader *l);
 // config_loop.c: refuses endpoints that lead back to a listener of this configuration.
 void config_loop_judge(struct loader *l);
 
-// config_overlap.c: refuses a cache.dir that lies among the objects of a `dir:` origin, or around them; warns of logs,
-// sockets and secrets there.
+// config_overlap.c: refuses a cache.dir that lies among the objects of a `dir:` origin, or around
+// them; warns of logs, sockets and secrets there.
 void config_overlap_judge(struct loader *l);
 
 // config_host.c: what this machine, or the cgroup we are in, lets us use.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that look right and hold for nothing: what they match is no BUCKET/KEY, or an earlier one takes it
-// all. Warnings, since nothing breaks. One thread, at the end of a load.
+// Rules that look right and hold for nothing: what they match is no BUCKET/KEY, or an earlier one
+// takes it all. Warnings, since nothing breaks. One thread, at the end of a load.
 #include "config/config_private.h"
 
 #include <stdio.h>

@@ -425,7 +425,8 @@ static struct span endpoint_host(struct span s, struct span *ret_path)
     return host;
 }
 
-// Amazon's own hosts name no bucket and have no path. A private link's may begin with the word "bucket".
+// Amazon's own hosts name no bucket and have no path. A private link's may begin with the word
+// "bucket".
 static bool is_place_of_aws(struct span s, char *ret_why)
 {
     struct span path, host = endpoint_host(s, &path), place = host;

@@ -8,16 +8,16 @@
 //
 // What happens to a run, by its state:
 //
-//   ASKED    reader joins: waits for the head. Origin fails: one error to all for whom it is true, the
-//            others ask again; no first byte (416): asked for whole, once. Another version (412,
-//            404, 416, another ETag or size): GONE, the record is dropped. Last reader leaves:
-//            cancelled at once.
+//   ASKED    reader joins: waits for the head. Origin fails: one error to all for whom it is true,
+//            the others ask again; no first byte (416): asked for whole, once. Another version
+//            (412, 404, 416, another ETag or size): GONE, the record is dropped. Last reader
+//            leaves: cancelled at once.
 //   BODY     reader joins: gets what is there, then the rest. Body breaks: the rest is asked with
 //            Range + If-Match; past the budget readers are cut, whole blocks kept. Another version:
-//            GONE. Last reader leaves: the block under way is finished and kept. Store refuses: goes
-//            on unstored, within a window of its fastest reader (1 MiB, less while memory is short),
-//            slow ones are detached. Paused for long: parked, its place at the origin goes to others
-//            (fill_pause.c).
+//            GONE. Last reader leaves: the block under way is finished and kept. Store refuses:
+//            goes on unstored, within a window of its fastest reader (1 MiB, less while memory is
+//            short), slow ones are detached. Paused for long: parked, its place at the origin goes
+//            to others (fill_pause.c).
 //   WRITING  reader joins: gets the bytes while they are in memory, else waits for the place. Last
 //            reader leaves: goes on. Store fails: readers who wait rejoin.
 //   WRITTEN  reader joins: gets the place. Goes on until the home has answered.
@@ -32,8 +32,8 @@
 //
 // Memory: payload lies in chunks of 64 KiB. The store and each reader's queue hold references of
 // their own; the fill keeps its own until the run ends while memory is ample (late joiners
-// start at once), and gives them up as soon as written or delivered when it is not. limits.max_buffer pauses
-// the transfer, it never fails a request.
+// start at once), and gives them up as soon as written or delivered when it is not.
+// limits.max_buffer pauses the transfer, it never fails a request.
 
 #include "fill/fill_private.h"
 
@@ -182,7 +182,8 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
     }
 }
 
-// Rule 22. A range past the end is true for who wants any version: one who has a version knows its size.
+// Rule 22. A range past the end is true for who wants any version: one who has a version knows its
+// size.
 static bool fill_error_is_for(const struct fill *fill, const struct attachment *a, enum err err)
 {
     bool is_other_version = err == ERR_INVALID_RANGE && a->wanted != NULL;
@@ -384,8 +385,8 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
     return count;
 }
 
-// How many blocks a new run may cover: not past the stripe, a long run's size, the object, or a run in
-// flight.
+// How many blocks a new run may cover: not past the stripe, a long run's size, the object, or a run
+// in flight.
 static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *sub)
 {
     uint64_t size = sub->ask.block_size_bytes, stripe = fw->room->options.stripe_bytes;

@@ -34,8 +34,8 @@ struct fill_options {
     struct loop *loop;
     struct store *store;
     uint64_t stripe_bytes; // of an object, per owner; 0: 64 MiB
-    // Runs on each worker for each key that is invalidated: what else is remembered of it (listings)
-    // must be dropped, and what of it is on its way not be kept.
+    // Runs on each worker for each key that is invalidated: what else is remembered of it
+    // (listings) must be dropped, and what of it is on its way not be kept.
     void (*on_invalidated)(void *ctx, struct worker *w, const struct object_key *key);
     void *ctx;
 };
@@ -49,8 +49,8 @@ static inline struct fill_worker *fill_worker_of(struct worker *w)
 
 // Generation below which nothing of the key counts on this worker; 0: none.
 uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash);
-// Has this block of this version come whole, in a run that the index does not show yet? As good as known:
-// for what is said of a reply, not for its bytes. Any worker.
+// Has this block of this version come whole, in a run that the index does not show yet? As good as
+// known: for what is said of a reply, not for its bytes. Any worker.
 bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t etag_hash,
                    uint32_t block_size_bytes, uint64_t block);
 
@@ -72,14 +72,15 @@ struct fill_ask {
     bool skip_index;   // what the index says could not be read: ask the origin
     bool no_pages;     // file ranges cannot be sent to this client
     bool ahead;        // for who comes later: no bytes are given, only the end
-    // Only for an unknown version: the client's condition, which the origin judges, and the number of bytes that
-    // the reader wants from the object's end. 0: it wants first_byte to end_byte.
+    // Only for an unknown version: the client's condition, which the origin judges, and the number
+    // of bytes that the reader wants from the object's end. 0: it wants first_byte to end_byte.
     struct origin_condition condition;
     uint64_t suffix_bytes;
     bool wants_version; // a version that the home knows is the answer, not a run of it
     uint64_t fresh_ms;  // how old what the home has kept may be for that
-    // The reader wants the object's checksums too: with bytes, together with all of the object; without bytes,
-    // those of `object`. A reader that does not insist gets no answer: the home learns them for the next reader.
+    // The reader wants the object's checksums too: with bytes, together with all of the object;
+    // without bytes, those of `object`. A reader that does not insist gets no answer: the home
+    // learns them for the next reader.
     bool with_checksums;
     bool insists;
     uint64_t first_byte;  // wanted from here
@@ -100,8 +101,8 @@ enum subscription_outcome {
     OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
     OUTCOME_REJOIN, // ask again
     OUTCOME_GONE,   // that version is no more (412)
-    // err. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: the origin's judgement of the condition; with
-    // ERR_NOT_MODIFIED `error_answer` has the headers
+    // err. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: the origin's judgement of the condition;
+    // with ERR_NOT_MODIFIED `error_answer` has the headers
     OUTCOME_ERROR,
     OUTCOME_DESCRIBED, // `answer` has the checksums of the version asked about; NULL: not to be had
     // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
@@ -154,41 +155,43 @@ struct subscription {
     uint64_t queued_bytes;          // of chunks
 };
 
-// Asks the worker that knows: with a version the owner of the stripe, else the key's home. on_change
-// runs for every change until subscription_leave().
+// Asks the worker that knows: with a version the owner of the stripe, else the key's home.
+// on_change runs for every change until subscription_leave().
 struct subscription *
 subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx);
-// Can the last `suffix_bytes` of an object of unknown size be asked for as such? They and the rest of the block
-// that they begin in must fit in one run.
+// Can the last `suffix_bytes` of an object of unknown size be asked for as such? They and the rest
+// of the block that they begin in must fit in one run.
 bool subscription_takes_suffix(const struct store *store, uint32_t block_size_bytes,
                                uint64_t suffix_bytes);
 void subscription_pop(struct subscription *subscription); // its first piece is used up
-// No piece is left, and the reader is at `byte`: if it is behind its run it goes on from there (rule 34).
+// No piece is left, and the reader is at `byte`: if it is behind its run it goes on from there
+// (rule 34).
 void subscription_want(struct subscription *subscription, uint64_t byte);
 // The pages of its first piece cannot be sent: all pieces go, and what they were comes another way.
 void subscription_refuse_pages(struct subscription *subscription);
-// Nobody is interested any more: everything is given back, now or when the last answer has come. The
-// pointer is dead.
+// Nobody is interested any more: everything is given back, now or when the last answer has come.
+// The pointer is dead.
 void subscription_leave(struct subscription *subscription);
 
-// Shall a hit have the key's home learn the checksums of `object`, for later readers? True: the caller asks the home
-// now, by an ask `with_checksums` that does not insist. Until that is answered other hits of the version get false.
-// Takes no memory and no lock, and sends no message.
+// Shall a hit have the key's home learn the checksums of `object`, for later readers? True: the
+// caller asks the home now, by an ask `with_checksums` that does not insist. Until that is answered
+// other hits of the version get false. Takes no memory and no lock, and sends no message.
 bool fill_learn_claim(struct fill_worker *fw, const struct object_key *key,
                       const struct store_object *object) MUST_USE;
 
-// A listing has named the object and its size: how it is best asked for, by who wants its checksums.
+// A listing has named the object and its size: how it is best asked for, by who wants its
+// checksums.
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);
 
-// Remembers why the origin's last answer for this key was not stored, for a time or until the key is invalidated.
-// With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached bypasses the cache at once, with ORIGIN_FORBIDS_ETAG a
-// read does.
+// Remembers why the origin's last answer for this key was not stored, for a time or until the key
+// is invalidated. With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached bypasses the cache
+// at once, with ORIGIN_FORBIDS_ETAG a read does.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);
 
-// --- an object in several runs, as a reply sends it (reply_sum.c) ---------------------------------
+// --- an object in several runs, as a reply sends it (reply_sum.c) --------------------------------
 
 // What its runs add up to, from its first byte on. Zeroed, then begun: nothing yet.
 struct reply_sum {
@@ -223,8 +226,8 @@ struct key_write {
     void (*on_ready)(struct key_write *kw);
     void (*on_ended)(
         struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
-    // Asks nothing of the origin: another one may still reach the key there. Until it ends no reader
-    // of the key shares a request that was sent before it came.
+    // Asks nothing of the origin: another one may still reach the key there. Until it ends no
+    // reader of the key shares a request that was sent before it came.
     bool is_doubt;
     enum err err;
     bool has_moved; // private: to the epoch its bucket has now
@@ -234,8 +237,8 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready
 void invalidate_end(struct fill_worker *fw,
                     struct key_write *kw); // after on_ready, with err or without; on_ended later
 
-// The keys of one request, held open together from the first open_keys_add() to open_keys_close(), at most `max`.
-// Each is one key of one bucket, under whatever names copies of it are held.
+// The keys of one request, held open together from the first open_keys_add() to open_keys_close(),
+// at most `max`. Each is one key of one bucket, under whatever names copies of it are held.
 struct open_keys;
 size_t open_keys_bytes(size_t max);
 struct open_keys *open_keys_new(struct fill_worker *fw, size_t max); // NULL: no memory
@@ -243,14 +246,15 @@ struct open_keys *open_keys_new(struct fill_worker *fw, size_t max); // NULL: no
 void open_keys_add(struct open_keys *keys, const struct origin *origin, struct span bucket,
                    struct span key);
 void open_keys_close(struct open_keys *keys); // any worker; NULL is fine
-// Begins and ends a write to one name of a key that is held open, each with a key_write of its own. The caller gets
-// the key_write back in its callback: on_ready after a begin, on_ended after an end. The key carries the bucket's
-// current epoch.
+// Begins and ends a write to one name of a key that is held open, each with a key_write of its own.
+// The caller gets the key_write back in its callback: on_ready after a begin, on_ended after an
+// end. The key carries the bucket's current epoch.
 void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
 
-// What is kept of the key is wrong: soon no worker hands it out. For who was cut by reply_sum_is_wrong()
-// though begun after a verdict (verdicts is not 0): the home, which has not all runs to judge, keeps them.
+// What is kept of the key is wrong: soon no worker hands it out. For who was cut by
+// reply_sum_is_wrong() though begun after a verdict (verdicts is not 0): the home, which has not
+// all runs to judge, keeps them.
 void invalidate_wrong(struct fill_worker *fw, struct object_key *key);
 
 // A change of a bucket that may touch any of its keys: every object and listing of it that is held,

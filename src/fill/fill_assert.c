@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold of a run in flight, a key's home and a subscription whenever their worker is done
-// with them. Each function looks at one struct; it is called where the state changes, in every build.
-// Builds with fault injection also walk what hangs on it.
+// with them. Each function looks at one struct; it is called where the state changes, in every
+// build. Builds with fault injection also walk what hangs on it.
 #include "fill/home_private.h"
 
 // --- a run in flight -----------------------------------------------------------------------------

@@ -2,14 +2,14 @@
 // Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
 //
 // Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While
-// memory is ample the run keeps its chunks until it ends, so late joiners start at once. Else those go
-// that every reader was sent and that late joiners can be sent from pages; while memory is short, or when
-// nothing is stored, all that every reader was sent.
+// memory is ample the run keeps its chunks until it ends, so late joiners start at once. Else those
+// go that every reader was sent and that late joiners can be sent from pages; while memory is
+// short, or when nothing is stored, all that every reader was sent.
 //
-// What is written of a stored run can be sent from its pages, whose checksums were computed before they
-// were written. A reader that has fallen behind goes on from there (rule 34), so does who needs what is
-// not in memory any more. What cannot be sent that way comes from memory or, at the run's end, from its
-// place.
+// What is written of a stored run can be sent from its pages, whose checksums were computed before
+// they were written. A reader that has fallen behind goes on from there (rule 34), so does who
+// needs what is not in memory any more. What cannot be sent that way comes from memory or, at the
+// run's end, from its place.
 //
 // Two things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
 // window), a stored one for memory, except the one of each worker that leads.
@@ -27,10 +27,11 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill_assert_run(fill);
 }
 
-// When memory is used up, one stored run of each worker goes on all the same: paused runs hold chunks
-// that are not full yet, so all of them together could wait for each other. What it holds beyond the
-// limit is given up as it is delivered and written: it waits for the disk when that is much, and
-// leads until all of it is written, so that many short runs hold no more than one long one.
+// When memory is used up, one stored run of each worker goes on all the same: paused runs hold
+// chunks that are not full yet, so all of them together could wait for each other. What it holds
+// beyond the limit is given up as it is delivered and written: it waits for the disk when that is
+// much, and leads until all of it is written, so that many short runs hold no more than one long
+// one.
 bool fill_take_lead(struct fill *fill)
 {
     if (fill->fw->memory_lead == NULL && (fill->fetching || fill->parked)) {
@@ -107,7 +108,8 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     chunk = chunk_new_forced();
-    if (fill->unstored) { // its window is all that it needs: memory or not, it goes on as it is read
+    if (fill->unstored) { // its window is all that it needs: memory or not, it goes on as it is
+                          // read
         fill_window_update(fill);
         stats_add(COUNTER_buffer_paused, fill->paused_window ? 1 : 0);
         return chunk;

@@ -1,37 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the first run of an unknown object is asked for, so that its reader has the object's checksums. S3 names
-// them in answers to HEAD and of whole objects, never of ranges.
+// How the first run of an unknown object is asked for, so that its reader has the object's
+// checksums. S3 names them in answers to HEAD and of whole objects, never of ranges.
 //
-//   listed as small, or of a    The request has no range, so one answer brings bytes and checksums. If the object is
-//   kind that may be small      larger than the run, the run takes its bytes and ends the transfer there. That costs
-//                               a connection and what the socket still held, but no request.
-//   listed as large, or of a    The run is asked for by its range, and a HEAD is sent beside it. The run's head is held
-//   large kind                  until HEAD has answered, but no longer than it took to come itself. After that the
-//                               reply goes without checksums, and its home has a HEAD sent that nobody waits for.
+//   listed as small, or of a    The request has no range, so one answer brings bytes and
+//   kind that may be small      checksums. If the object is larger than the run, the run takes
+//                               its bytes and ends the transfer there. That costs a connection
+//                               and what the socket still held, but no request.
+//   listed as large, or of a    The run is asked for by its range, and a HEAD is sent beside it.
+//   large kind                  The run's head is held until HEAD has answered, but no longer
+//                               than it took to come itself. After that the reply goes without
+//                               checksums, and its home has a HEAD sent that nobody waits for.
 //
-// If the store has no room for a long run, as in small caches, a run may be shorter than a small object. Forebay asks
-// for such a run by its range, as for a large kind, because a cut would bring bytes twice.
+// If the store has no room for a long run, as in small caches, a run may be shorter than a small
+// object. Forebay asks for such a run by its range, as for a large kind, because a cut would bring
+// bytes twice.
 //
-// What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be small: the job does
-// not hurry, and a HEAD costs less than what a cut loses.
+// What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be
+// small: the job does not hurry, and a HEAD costs less than what a cut loses.
 //
-// Large kinds are not asked for whole each time, because a connection and up to some MiB are lost with each cut. Their
-// HEAD is waited for, because nobody could judge the reply or what is stored of it if the checksums came later.
+// Large kinds are not asked for whole each time, because a connection and up to some MiB are lost
+// with each cut. Their HEAD is waited for, because nobody could judge the reply or what is stored
+// of it if the checksums came later.
 //
-// An object is of two kinds: one is its bucket, its own folder and its key's ending, the other has the first folder
-// instead. The second decides while the first is unknown, because chunks lie few to a folder (`c/0/3/2`). Each kind
-// has a score between -KIND_SCORE_MAX and KIND_SCORE_MAX. An object that fits in a run adds 1, a larger one takes
-// KIND_SCORE_MAX away, and a kind is large while its score is negative. So one transfer is cut for
-// KIND_SCORE_MAX small objects at most, in the long run.
+// An object is of two kinds: one is its bucket, its own folder and its key's ending, the other has
+// the first folder instead. The second decides while the first is unknown, because chunks lie few
+// to a folder (`c/0/3/2`). Each kind has a score between -KIND_SCORE_MAX and KIND_SCORE_MAX. An
+// object that fits in a run adds 1, a larger one takes KIND_SCORE_MAX away, and a kind is large
+// while its score is negative. So one transfer is cut for KIND_SCORE_MAX small objects at most, in
+// the long run.
 //
-// If two kinds share a slot, the later one begins anew. Kinds and what listings named are hints of all workers. A
-// listed object has a name of 15 bits, and one bit that says whether it fits in a run. All else runs on the stripe's
-// owner.
+// If two kinds share a slot, the later one begins anew. Kinds and what listings named are hints of
+// all workers. A listed object has a name of 15 bits, and one bit that says whether it fits in a
+// run. All else runs on the stripe's owner.
 #include "fill/fill_private.h"
 
 #define ENDING_MAX 16u
 #define KIND_SCORE_MAX 16
-// How long a run's head is held for the HEAD beside it: as long as it took to come itself, within these.
+// How long a run's head is held for the HEAD beside it: as long as it took to come itself, within
+// these.
 #define DESCRIBE_WAIT_LEAST_MS 100u
 #define DESCRIBE_WAIT_MAX_MS 1000u
 
@@ -80,7 +86,8 @@ static enum listed listed_as(const struct fill *fill)
 
 // --- kinds ---------------------------------------------------------------------------------------
 
-// A slot holds the kind's name above its score, which is kept as an unsigned offset from -KIND_SCORE_MAX.
+// A slot holds the kind's name above its score, which is kept as an unsigned offset from
+// -KIND_SCORE_MAX.
 #define KIND_NAME_SHIFT 32u
 
 enum kind_reach { KIND_OF_FOLDER, KIND_OF_FIRST_FOLDER, KIND_REACHES };
@@ -91,7 +98,8 @@ struct kind {
     int score; // 0: unknown
 };
 
-// Digits number the objects of one kind, as those of chunks do (`c/0/3`, `0.3`): they are no ending.
+// Digits number the objects of one kind, as those of chunks do (`c/0/3`, `0.3`): they are no
+// ending.
 static struct span ending_of(struct span name)
 {
     size_t dot = name.len;
@@ -163,9 +171,9 @@ static int kinds_score(const struct fill *fill)
     return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER).score;
 }
 
-// Does the run hold all of an object that fits in a long run? A reader who wants checksums asks up to the object's end
-// as far as it is known, so its run holds the object unless the store or another run has shortened it. Other readers
-// may want less than the object.
+// Does the run hold all of an object that fits in a long run? A reader who wants checksums asks up
+// to the object's end as far as it is known, so its run holds the object unless the store or
+// another run has shortened it. Other readers may want less than the object.
 static bool may_hold_all(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
 {
     uint64_t size = fill->block_size_bytes, needed = run_bytes(fill->fw);

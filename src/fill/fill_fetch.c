@@ -13,8 +13,8 @@ static bool fill_is_whole(const struct fill *fill)
     return fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
 }
 
-// A run that is the object is judged here. The sum of one that comes beside others is for the replies
-// that have it, and goes to the home with what is stored.
+// A run that is the object is judged here. The sum of one that comes beside others is for the
+// replies that have it, and goes to the home with what is stored.
 static void checksum_begin(struct fill *fill)
 {
     struct span value;
@@ -207,8 +207,8 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 
 // --- the transfer --------------------------------------------------------------------------------
 
-// Rules 18 and 22: the head has come. Readers bound to another version are taken out; where replicas have answered with
-// several versions, so are those who are not bound to this one.
+// Rules 18 and 22: the head has come. Readers bound to another version are taken out; where
+// replicas have answered with several versions, so are those who are not bound to this one.
 static void fill_announce(struct fill *fill)
 {
     if (fill->is_for_bound) {
@@ -285,9 +285,9 @@ static void fill_expect_chunks(struct fill *fill)
     check(fill->chunks != NULL);
 }
 
-// What the answer describes. Runs of one version that was asked for carry its headers, whatever their own
-// answers say: else a reply's headers would depend on where in the object it begins. Only a revalidation
-// finds out that they have changed.
+// What the answer describes. Runs of one version that was asked for carry its headers, whatever
+// their own answers say: else a reply's headers would depend on where in the object it begins. Only
+// a revalidation finds out that they have changed.
 static struct store_object *fill_head_version(const struct fill *fill)
 {
     const struct origin_fetch *f = &fill->fetch;
@@ -412,15 +412,17 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         checksum_judge(fill);
     }
     if (are_first) {
-        // At once, so that they leave with the head of the reply: HEAD and VERSION are on their way already
-        // (18), whatever is sent here is delivered after them, and whoever has to go is seen to by the task.
+        // At once, so that they leave with the head of the reply: HEAD and VERSION are on their way
+        // already (18), whatever is sent here is delivered after them, and whoever has to go is
+        // seen to by the task.
         fill_deliver(fill);
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_window_update(fill); // at once: one turn may bring all that the socket holds
     fill_pause_update(fill);
     fill_assert_run(fill);
-    // The answer may hold more than the run: it was asked for without a range, or its last reader has left since.
+    // The answer may hold more than the run: it was asked for without a range, or its last reader
+    // has left since.
     bool has_more = data.len > 0 || f->body_first + f->body_len > fill->end_byte;
     return has_more && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
 }
@@ -448,8 +450,8 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// No range of an empty object can be satisfied, so it is asked for whole. The call that has ended is on the stack,
-// so not from here.
+// No range of an empty object can be satisfied, so it is asked for whole. The call that has ended
+// is on the stack, so not from here.
 static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
     bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&

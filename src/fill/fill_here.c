@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks are here though the index does not show them yet: of runs that have come whole and are
-// being written or published (rule 32). Any worker may ask, without a message; the run's owner says so and
-// takes it back. A name has the few slots of its set; one too many takes another's. So it is a hint, for
-// what a reply says of itself; its bytes are had by joining the run.
+// Which blocks are here though the index does not show them yet: of runs that have come whole and
+// are being written or published (rule 32). Any worker may ask, without a message; the run's owner
+// says so and takes it back. A name has the few slots of its set; one too many takes another's. So
+// it is a hint, for what a reply says of itself; its bytes are had by joining the run.
 #include "fill/fill_private.h"
 
 static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t block_size_bytes,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits the HEADs that learn the checksums of stored objects while no client waits for them (home_revalidate.c).
-// A hit decides here by itself whether it asks the key's home at all. While the answer is no it costs a few loads.
+// Limits the HEADs that learn the checksums of stored objects while no client waits for them
+// (home_revalidate.c). A hit decides here by itself whether it asks the key's home at all. While
+// the answer is no it costs a few loads.
 //
 //   LEARNING_MAX of them are in flight             the object is asked about when it is read again
 //   one has failed at that origin PAUSE_MS ago     so is each object of that origin
 //   this version is being asked about              its hits wait for nothing and ask nobody
 //
-// Slots are shared by all workers. Each holds a name of 36 bits and the time. A slot that is taken belongs to its
-// name until the home gives it back, or until PAUSE_MS have passed. A version has WAYS slots to choose from. Where
-// others hold all of them it is asked about when it is read again. Any worker.
+// Slots are shared by all workers. Each holds a name of 36 bits and the time. A slot that is taken
+// belongs to its name until the home gives it back, or until PAUSE_MS have passed. A version has
+// WAYS slots to choose from. Where others hold all of them it is asked about when it is read again.
+// Any worker.
 #include "fill/fill_private.h"
 
 #define LEARNING_MAX 1024u

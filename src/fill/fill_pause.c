@@ -2,9 +2,9 @@
 // Pauses of a run's transfer, and its place at the origin. Runs on the stripe's owner.
 //
 // A transfer that is paused keeps one of the few places at the origin (origin/origin.c), and its
-// connection. So one that stays paused is ended: the run is *parked*. When nothing pauses it any more
-// the rest is asked for with Range and If-Match, as after a body that broke. A version that cannot be
-// named keeps its place.
+// connection. So one that stays paused is ended: the run is *parked*. When nothing pauses it any
+// more the rest is asked for with Range and If-Match, as after a body that broke. A version that
+// cannot be named keeps its place.
 //
 //   fetching, running   pausing: paused, the timer runs
 //   fetching, paused    pause over in time: running. Timer: the call is cancelled, parking
@@ -13,8 +13,8 @@
 //
 // The rest of an unstored run that was parked is asked for in pieces of its window, each only when
 // its reader has taken most of the one before: nothing is thrown away with a transfer then, and a
-// slow reader holds a place only while its piece comes. A reader that takes a piece quickly gets the
-// whole rest again.
+// slow reader holds a place only while its piece comes. A reader that takes a piece quickly gets
+// the whole rest again.
 #include "fill/fill_private.h"
 
 uint64_t fill_window_fastest(const struct fill *fill)

@@ -17,7 +17,8 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_UNCACHEABLE 4096u
-// Slots of fill_learn.c: versions that are being asked about, and origins that are not asked for a time.
+// Slots of fill_learn.c: versions that are being asked about, and origins that are not asked for a
+// time.
 #define FILL_LEARN_VERSIONS 16384u
 #define FILL_LEARN_ORIGINS 64u
 #define FILL_RUN_SUMS 8192u
@@ -26,8 +27,8 @@
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 #define FILL_REDESCRIBED 1024u
-// Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for
-// what comes above that.
+// Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks
+// again for what comes above that.
 #define FILL_QUEUE_MAX STORE_RUN_MAX
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE) // whatever happens: what comes in one turn
 #define FILL_QUEUES_MIN 64u                // so many such readers must not use up limits.max_buffer
@@ -124,7 +125,8 @@ void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t gene
 // Rule 26: only if the floor is still that one.
 void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
 void fill_floor_free_all(struct fill_worker *fw); // with the worker: those that were not lifted
-// With the room, when nothing runs: keys whose doubt outlives the process, which its bucket carries on (store_doubt()).
+// With the room, when nothing runs: keys whose doubt outlives the process, which its bucket carries
+// on (store_doubt()).
 void home_free_all(struct fill_worker *fw);
 void home_kept_free_all(struct fill_worker *fw); // with the worker
 
@@ -183,7 +185,8 @@ void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object
 #define FILL_PAUSE_MAX_MS 500u
 // How often, at most, it is asked whether readers of a run that is being written wait in vain.
 #define FILL_PLACE_WAITS_MAX 20u
-// A reader of a parked run has taken all but this part of a window before the next piece is asked for.
+// A reader of a parked run has taken all but this part of a window before the next piece is asked
+// for.
 #define FILL_PIECES_PER_WINDOW 4u
 // How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
 // memory is short.
@@ -287,8 +290,8 @@ static inline bool fill_same_headers(const struct store_object *a, const struct 
            (a->headers.len == 0 || b->headers.len == 0 || fill_version_is_alike(a, b));
 }
 
-// What the origin told one who asked with `asked` is true for one with `other`, too: it is about the
-// way to the origin, or they are the same there (rule 22).
+// What the origin told one who asked with `asked` is true for one with `other`, too: it is about
+// the way to the origin, or they are the same there (rule 22).
 static inline bool fill_error_is_shared(enum err err, const struct sigv4_credentials *asked,
                                         const struct sigv4_credentials *other)
 {
@@ -307,8 +310,8 @@ static inline uint64_t version_hash(const struct store_object *object)
     return etag_version_hash(object->etag);
 }
 
-// May a run of `version` (0: not known yet), asked for at that time, be older than what was given? Not
-// one of that very version, whenever it was asked for.
+// May a run of `version` (0: not known yet), asked for at that time, be older than what was given?
+// Not one of that very version, whenever it was asked for.
 static inline bool home_given_precedes(const struct home_given *given, uint64_t version,
                                        uint64_t asked_us)
 {
@@ -318,7 +321,8 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
     return is_denied || (!is_given && asked_us <= max_u64(given->any_until_us, given->until_us));
 }
 
-// Has a reader got the version of `object` with other headers, and after those of `object` were asked for?
+// Has a reader got the version of `object` with other headers, and after those of `object` were
+// asked for?
 static inline bool home_given_outdates(const struct home_given *given,
                                        const struct store_object *object)
 {
@@ -340,8 +344,8 @@ static inline bool home_redescribed_outdates(const struct home_redescribed *rede
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 
-// Is a run in flight here that a reader of this version can join? If the object's size was not known the run is at
-// the key's home instead of the owner of its stripe (rule 2).
+// Is a run in flight here that a reader of this version can join? If the object's size was not
+// known the run is at the key's home instead of the owner of its stripe (rule 2).
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
 void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them
@@ -399,8 +403,9 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_describe.c -----------------------------------------------------------------------------
 
-// Is the new run, which `ask` begins, asked for without a range, so that the answer has the object's checksums? If the
-// checksums are not wanted, only an object that a listing named as small is asked for so.
+// Is the new run, which `ask` begins, asked for without a range, so that the answer has the
+// object's checksums? If the checksums are not wanted, only an object that a listing named as small
+// is asked for so.
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
 void fill_describe_start(struct fill *fill); // sends a HEAD beside the run
 bool fill_describe_holds(struct fill *fill); // is the run's head held for the answer?
@@ -422,7 +427,8 @@ void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
 
 // --- subscription.c ------------------------------------------------------------------------------
 
-// It asks for the same bytes in blocks of this size, which are those of the version that it is given.
+// It asks for the same bytes in blocks of this size, which are those of the version that it is
+// given.
 void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes);
 // Its suffix becomes the place that it has in an object of that size.
 void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers keys whose last answer was not stored because of what the origin sent, and what that was.
+// Remembers keys whose last answer was not stored because of what the origin sent, and what that
+// was.
 //
-// An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, no length, or is the
-// whole object for a range. A request for it asks the origin twice: once for a fill, which fails, and once to pass
-// the answer on. While its key is remembered, requests pass through at once. So do reads of a key that has no strong
-// ETag (ORIGIN_FORBIDS_ETAG), because two of its runs cannot be joined to one reply, and reads of a key of which
-// replicas have answered with several versions (ORIGIN_FORBIDS_VERSIONS), because a reply of several runs might be cut
-// where one GET is not. The others are streamed by fills; what is remembered of them is for explain.
+// An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, no
+// length, or is the whole object for a range. A request for it asks the origin twice: once for a
+// fill, which fails, and once to pass the answer on. While its key is remembered, requests pass
+// through at once. So do reads of a key that has no strong ETag (ORIGIN_FORBIDS_ETAG), because two
+// of its runs cannot be joined to one reply, and reads of a key of which replicas have answered
+// with several versions (ORIGIN_FORBIDS_VERSIONS), because a reply of several runs might be cut
+// where one GET is not. The others are streamed by fills; what is remembered of them is for
+// explain.
 //
-// A key is forgotten when it is invalidated and when an answer can be stored, unless replicas differ, and after a time: a minute at first, because
-// a balancer's mood may pass, and twice as long each time that the same is found again, up to 17 hours.
+// A key is forgotten when it is invalidated and when an answer can be stored, unless replicas
+// differ, and after a time: a minute at first, because a balancer's mood may pass, and twice as
+// long each time that the same is found again, up to 17 hours.
 //
-// The table is shared by all workers. A slot holds a name of 36 bits, how often the time was doubled, the reason and
-// the time. Two keys that share a slot forget each other, and two that share a name as well are both believed
-// uncacheable: that costs hits or requests, never bytes. Any worker.
+// The table is shared by all workers. A slot holds a name of 36 bits, how often the time was
+// doubled, the reason and the time. Two keys that share a slot forget each other, and two that
+// share a name as well are both believed uncacheable: that costs hits or requests, never bytes. Any
+// worker.
 #include "fill/fill_private.h"
 
 #define UNCACHEABLE_S 60u // doubled at most DOUBLED_MAX times

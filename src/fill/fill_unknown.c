@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of an object that the cache knows nothing about, for a reader with a condition or a suffix range. Both go to
-// the origin with the run's request, so that no HEAD comes first.
+// A run of an object that the cache knows nothing about, for a reader with a condition or a suffix
+// range. Both go to the origin with the run's request, so that no HEAD comes first.
 //
-//   condition  The origin judges it. Its 304 is the answer for readers with the same condition only, and its 412 for
-//              those of them who came before the request was sent. All others ask again, and the version that the
-//              answer names makes older runs invalid (rule 31). Before
-//              the head has come, a reader with a version of its own joins the run only when it asks again.
-//   suffix     The owner of the last stripe is unknown until the size is known, so the key's home makes the run
-//              (rule 2). It asks for one block less one byte more than the reader wants. So the answer holds the
-//              whole block that the wanted bytes begin in, wherever the object ends. Bytes before that block are
-//              dropped.
+//   condition  The origin judges it. Its 304 is the answer for readers with the same condition
+//              only, and its 412 for those of them who came before the request was sent. All others
+//              ask again, and the version that the answer names makes older runs invalid (rule 31).
+//              Before the head has come, a reader with a version of its own joins the run only when
+//              it asks again.
+//   suffix     The owner of the last stripe is unknown until the size is known, so the key's home
+//              makes the run (rule 2). It asks for one block less one byte more than the reader
+//              wants. So the answer holds the whole block that the wanted bytes begin in, wherever
+//              the object ends. Bytes before that block are dropped.
 //
 // Runs on the key's home, which owns the stripe that such a run is asked for.
 #include "fill/fill_private.h"

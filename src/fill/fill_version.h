@@ -13,9 +13,9 @@ struct origin_fetch;
 struct store_object;
 struct store_sums;
 
-// NULL when it cannot be described: its headers, ETag or version id are larger than a run can store. `known` may be NULL; the same version's
-// checksums are kept where this answer has none. An answer that would name them and does not is
-// kept in mind: the object has none.
+// NULL when it cannot be described: its headers, ETag or version id are larger than a run can
+// store. `known` may be NULL; the same version's checksums are kept where this answer has none. An
+// answer that would name them and does not is kept in mind: the object has none.
 struct store_object *fill_version_from_fetch(const struct object_key *key,
                                              const struct origin_fetch *f,
                                              const struct store_object *known);
@@ -29,13 +29,13 @@ struct store_object *fill_version_with_checksums(const struct store_object *obje
                                                  struct span checksums);
 // Packs these lines for an index record. A len of 0: nothing is known.
 struct store_sums fill_version_sums(struct span checksums);
-// Returns `object`, an answer about the version `described`, with that version's headers. Its checksums
-// are its own, or those of `described` where it names none. NULL when they do not fit.
+// Returns `object`, an answer about the version `described`, with that version's headers. Its
+// checksums are its own, or those of `described` where it names none. NULL when they do not fit.
 struct store_object *fill_version_described_by(const struct store_object *object,
                                                const struct store_object *described);
-// Do two answers describe one upload of one version? True if both replay the same headers. Ignores the
-// order of the headers, checksums, a tag count that one of them lacks (HEAD may leave it out) and the
-// value of Expires (web servers compute it for each answer).
+// Do two answers describe one upload of one version? True if both replay the same headers. Ignores
+// the order of the headers, checksums, a tag count that one of them lacks (HEAD may leave it out)
+// and the value of Expires (web servers compute it for each answer).
 bool fill_version_is_alike(const struct store_object *a, const struct store_object *b);
 // Likewise, whatever the values of Last-Modified are.
 bool fill_version_is_alike_but_date(const struct store_object *a, const struct store_object *b);

@@ -5,16 +5,17 @@
 //
 // What an entry knows of the version, by its state:
 //
-//   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees it).
-//             A delete on its way that a crash would undo, or a worker that has not acknowledged the last
-//             floor: held. A kept answer that will do (home_kept.c): answered from it. Else a new token goes
-//             out with FIRST: DECIDING.
+//   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees
+//             it). A delete on its way that a crash would undo, or a worker that has not
+//             acknowledged the last floor: held. A kept answer that will do (home_kept.c): answered
+//             from it. Else a new token goes out with FIRST: DECIDING.
 //   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
-//             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH: held.
+//             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH:
+//             held.
 //   KNOWN     ROUTE: JOIN to the stripe's owner. REVALIDATE of a reader who has nothing: answered
 //             from it. FIRST_END: NONE, what it has published is visible.
-//   (any)     an invalidation (home_write.c): NONE, the held are routed again; a VERSION or FIRST_END
-//             that still comes has an old token and is ignored.
+//   (any)     an invalidation (home_write.c): NONE, the held are routed again; a VERSION or
+//             FIRST_END that still comes has an old token and is ignored.
 #include "base/date.h"
 #include "fill/home_private.h"
 
@@ -224,8 +225,9 @@ void home_answer_version(struct home_key *h, struct subscription *sub, struct st
 
 // --- kept answers --------------------------------------------------------------------------------
 
-// Nothing newer is known, or may have been given to somebody already: the readers of a first request meet its version
-// before the home does. No worker holds anything older, and no write is open.
+// Nothing newer is known, or may have been given to somebody already: the readers of a first
+// request meet its version before the home does. No worker holds anything older, and no write is
+// open.
 static bool kept_counts(struct home_key *h)
 {
     if (home_kept(h) == NULL || h->state != HOME_NONE || !home_may_decide(h) || home_is_open(h)) {
@@ -252,8 +254,8 @@ static bool is_not_modified_since(const struct store_object *kept, const char *t
            kept->last_modified <= date;
 }
 
-// Does the answer tell the reader what the origin would only say again, or where its bytes are? What the origin judges
-// with the first request for bytes costs nothing, and is never out of date.
+// Does the answer tell the reader what the origin would only say again, or where its bytes are?
+// What the origin judges with the first request for bytes costs nothing, and is never out of date.
 static bool kept_helps(const struct store_object *kept, const struct fill_ask *ask)
 {
     bool is_this = span_equal_cstr(kept->etag, ask->condition.value);
@@ -272,8 +274,8 @@ static bool kept_helps(const struct store_object *kept, const struct fill_ask *a
     return false;
 }
 
-// Rule 11. Answers a reader who wants bytes with the kept version, if it is fresh and helps. False: the first request
-// decides.
+// Rule 11. Answers a reader who wants bytes with the kept version, if it is fresh and helps. False:
+// the first request decides.
 static bool home_route_kept(struct home_key *h, struct subscription *sub)
 {
     const struct store_object *kept = home_kept(h);
@@ -367,10 +369,11 @@ void home_route_held(struct home_key *h)
     }
 }
 
-// Rule 22: one error to all who waited for the same first request and for whom it is true. A range past
-// the end is that reader's own, and so is a condition, unless others ask with the same one. A 412 says that another
-// version than the reader's is current. It says nothing to readers who came when the request was out already, because
-// theirs may be the newer one. Who asks without a condition comes first then: its request fails for none of them.
+// Rule 22: one error to all who waited for the same first request and for whom it is true. A range
+// past the end is that reader's own, and so is a condition, unless others ask with the same one. A
+// 412 says that another version than the reader's is current. It says nothing to readers who came
+// when the request was out already, because theirs may be the newer one. Who asks without a
+// condition comes first then: its request fails for none of them.
 static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
     struct list others, conditional;
@@ -426,7 +429,8 @@ static uint64_t home_generation_of(struct home_key *h, const struct home_visible
 }
 
 // Rule 31: is `object`, which a first request has found, none to be given? A check that was
-// answered meanwhile found another one, or other headers, or the index shows one now: which is older nobody can say.
+// answered meanwhile found another one, or other headers, or the index shows one now: which is
+// older nobody can say.
 static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
                              const struct store_object *object)
 {
@@ -498,20 +502,22 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     fill_assert_home(h);
 }
 
-// Rule 31: what the origin has answered to a first request that had no head, and its readers are told.
+// Rule 31: what the origin has answered to a first request that had no head, and its readers are
+// told.
 static bool first_end_tells(const struct first_end_message *m)
 {
     return m->err == ERR_NO_SUCH_KEY || m->condition.kind != ORIGIN_CONDITION_NONE;
 }
 
-// The version that it denies and says no more of; 0: it says which one is current, or that there is none.
+// The version that it denies and says no more of; 0: it says which one is current, or that there is
+// none.
 static uint64_t first_end_denies(const struct first_end_message *m)
 {
     return m->err == ERR_PRECONDITION_FAILED ? m->version : 0;
 }
 
-// Rule 31: does it contradict what was found elsewhere while this was being decided? Which is newer nobody
-// can say.
+// Rule 31: does it contradict what was found elsewhere while this was being decided? Which is newer
+// nobody can say.
 static bool first_end_is_in_doubt(const struct home_key *h, const struct first_end_message *m)
 {
     bool is_found = h->found != NULL && version_hash(h->found) == m->version;
@@ -544,8 +550,8 @@ static bool home_find_out_by_end(struct home_key *h, const struct first_end_mess
     return false;
 }
 
-// The answer to a first request that still decides. True: it contradicts another one. It decides nothing then,
-// what counts here is invalidated, and the held have been routed again.
+// The answer to a first request that still decides. True: it contradicts another one. It decides
+// nothing then, what counts here is invalidated, and the held have been routed again.
 static bool home_doubts_end(struct home_key *h, const struct first_end_message *m)
 {
     if (!first_end_tells(m)) {
@@ -599,14 +605,15 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
 }
 
 // Rule 14: it met no invalidation where it comes from. Judged when it comes: the acknowledgement is
-// behind it. While the index takes headers over, a run has those of before, or a generation that goes.
+// behind it. While the index takes headers over, a run has those of before, or a generation that
+// goes.
 static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
     return h->described == NULL && !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
-// Rule 14: does `object` have headers that the version had before? Not if it belongs to the generation
-// that counts (0: there is none).
+// Rule 14: does `object` have headers that the version had before? Not if it belongs to the
+// generation that counts (0: there is none).
 static bool home_is_outdated(struct home_key *h, const struct store_object *object,
                              uint64_t generation)
 {
@@ -650,8 +657,9 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
     return sum == NULL || whole_sum_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
-// What the record of this run's version is to keep of its checksums. The header of a run that holds all of the
-// object is read for every reply; one of several may be gone, or have been fetched without them.
+// What the record of this run's version is to keep of its checksums. The header of a run that holds
+// all of the object is read for every reply; one of several may be gone, or have been fetched
+// without them.
 static struct store_sums home_sums(struct home_key *h, const struct publish_message *m)
 {
     const struct store_object *described = home_described(h);

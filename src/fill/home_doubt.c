@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is what a check has found a change, or is the store odd? What a client is given comes by GET, so a HEAD that
-// contradicts it proves nothing by itself. An upload has a later Last-Modified. Where a HEAD tells of a change without
-// one, or of nothing but a date of this moment, the home asks once more, by GET of one byte, before it drops anything.
-// What it learns so is the origin's (origin_doubt.c), so that further checks cost one request again.
+// Is what a check has found a change, or is the store odd? What a client is given comes by GET, so
+// a HEAD that contradicts it proves nothing by itself. An upload has a later Last-Modified. Where a
+// HEAD tells of a change without one, or of nothing but a date of this moment, the home asks once
+// more, by GET of one byte, before it drops anything. What it learns so is the origin's
+// (origin_doubt.c), so that further checks cost one request again.
 #include "fill/home_private.h"
 
 #include "origin/origin.h"
 
-// An answer that differs in its date alone, from a store that gives each answer the time, is about the version
-// as it was.
+// An answer that differs in its date alone, from a store that gives each answer the time, is about
+// the version as it was.
 static void take_as_it_was(struct revalidation *c)
 {
     struct store_object *same = fill_version_described_by(c->found, c->asked);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a key's home gave last: the version that a first request or a check found. A run of
-// another version that was asked for before may be older: nobody is to be given it any more (rules 14
-// and 16 of README.md). A home is forgotten when nothing of its key is undecided, a run in flight is not:
-// so this outlives it, in a table of its worker. Where keys share a slot, what was pushed out is known by
-// its time alone: a run may then go unstored or unjoined in vain, never the other way round.
+// another version that was asked for before may be older: nobody is to be given it any more (rules
+// 14 and 16 of README.md). A home is forgotten when nothing of its key is undecided, a run in
+// flight is not: so this outlives it, in a table of its worker. Where keys share a slot, what was
+// pushed out is known by its time alone: a run may then go unstored or unjoined in vain, never the
+// other way round.
 #include "fill/home_private.h"
 
 // A worker's clock stands still for a turn of its loop: those of two differ by that much.

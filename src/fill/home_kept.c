@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kept answers: what the origin last said of keys of which nothing is stored. A HEAD describes an object without its
-// bytes, so no record can hold what it says. Clients that send several HEADs before they read would ask the origin
-// each time.
+// Kept answers: what the origin last said of keys of which nothing is stored. A HEAD describes an
+// object without its bytes, so no record can hold what it says. Clients that send several HEADs
+// before they read would ask the origin each time.
 //
-// A kept answer counts like a record that was validated when the origin was asked (rule 32 of README.md). The reader
-// judges whether it is fresh. It counts no more when somebody is given another version or other headers of the key,
-// when the key is invalidated, and when a run of another version is published. From then on it only tells the checksums
-// of the version that it names. A write that has ended drops it. The home's entry does not live that long, so the
-// answers are in a table of its worker.
+// A kept answer counts like a record that was validated when the origin was asked (rule 32 of
+// README.md). The reader judges whether it is fresh. It counts no more when somebody is given
+// another version or other headers of the key, when the key is invalidated, and when a run of
+// another version is published. From then on it only tells the checksums of the version that it
+// names. A write that has ended drops it. The home's entry does not live that long, so the answers
+// are in a table of its worker.
 //
-// All kept answers take no more than a KEPT_SHARE-th of limits.max_buffer, and no more than KEPT_BYTES_MAX. Each worker
-// has an equal part of that. Beyond it the answer that was kept longest ago goes.
+// All kept answers take no more than a KEPT_SHARE-th of limits.max_buffer, and no more than
+// KEPT_BYTES_MAX. Each worker has an equal part of that. Beyond it the answer that was kept longest
+// ago goes.
 #include "fill/home_private.h"
 
 #include <stdlib.h>

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a version current? The key's home asks the origin, once for all who ask while the answer is on its way
-// (rules 29, 31 and 32 of README.md).
+// Is a version current? The key's home asks the origin, once for all who ask while the answer is on
+// its way (rules 29, 31 and 32 of README.md).
 //
-// The home sends HEAD without a condition and compares the answer itself, because 304 says nothing of the
-// headers. Same ETag and same headers: confirmed. Same ETag and other headers (a copy onto itself, an upload
-// of the same bytes): its bytes stay, and the index takes the headers over (home_take_over()). Where they cannot stay, it
-// is a new version as with another ETag, and they are fetched again.
-// The answer names the version's checksums, too: they are kept with the record. A reader of bytes does not wait
-// for these. The home sends a HEAD that nobody waits for, ahead of no other request, and the next reader finds
-// what it has told. fill_learn.c says which readers ask for one.
+// The home sends HEAD without a condition and compares the answer itself, because 304 says nothing
+// of the headers. Same ETag and same headers: confirmed. Same ETag and other headers (a copy onto
+// itself, an upload of the same bytes): its bytes stay, and the index takes the headers over
+// (home_take_over()). Where they cannot stay, it is a new version as with another ETag, and they
+// are fetched again. The answer names the version's checksums, too: they are kept with the record.
+// A reader of bytes does not wait for these. The home sends a HEAD that nobody waits for, ahead of
+// no other request, and the next reader finds what it has told. fill_learn.c says which readers ask
+// for one.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -76,8 +77,8 @@ static const struct store_object *revalidation_visible(const struct revalidation
     return NULL;
 }
 
-// What the record keeps of the checksums. An answer that contradicts the record's size says nothing of its bytes.
-// Nobody is asked again for their checksums then, unless a client waits for them.
+// What the record keeps of the checksums. An answer that contradicts the record's size says nothing
+// of its bytes. Nobody is asked again for their checksums then, unless a client waits for them.
 static struct store_sums revalidation_sums(const struct revalidation *c, uint64_t size_bytes)
 {
     if (c->found->size_bytes != size_bytes) {
@@ -87,7 +88,8 @@ static struct store_sums revalidation_sums(const struct revalidation *c, uint64_
     return fill_version_sums(fill_version_checksums(c->found->headers));
 }
 
-// Keeps the answer for who asks next, as a record of the version would be: while nothing of it is stored.
+// Keeps the answer for who asks next, as a record of the version would be: while nothing of it is
+// stored.
 static void revalidation_keep(struct revalidation *c, bool is_newest)
 {
     bool may_be_kept =
@@ -97,7 +99,8 @@ static void revalidation_keep(struct revalidation *c, bool is_newest)
     }
 }
 
-// Rule 31: what the answer means for what counts here: the record, the version known, a first request.
+// Rule 31: what the answer means for what counts here: the record, the version known, a first
+// request.
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
@@ -230,8 +233,8 @@ static void home_learnt(struct revalidation *c)
     fill_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
-// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits. A warm job insists
-// as long as HEADs for them may be sent.
+// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits.
+// A warm job insists as long as HEADs for them may be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     struct store_object *described = with_checksums(h, sub->ask.object);
@@ -276,7 +279,8 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     bool outdated = c->floor != h->floor;
     bool concludes = c->err == ERR_OK || err_says_absent(c->err);
     if (outdated || !concludes) {
-        // A failed question for checksums alone says nothing of the version: who joined it asks by itself.
+        // A failed question for checksums alone says nothing of the version: who joined it asks by
+        // itself.
         revalidation_end(c, outdated || c->is_learning);
     } else {
         revalidation_conclude(c);
@@ -343,8 +347,8 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
-// Is a record visible that the reader does not ask about? Then nobody could compare the answer's headers with
-// those of the record, unless it was published a moment ago.
+// Is a record visible that the reader does not ask about? Then nobody could compare the answer's
+// headers with those of the record, unless it was published a moment ago.
 static bool home_shows_another(struct home_key *h, const struct subscription *sub)
 {
     struct home_visible v = home_look_up(h);
@@ -395,8 +399,8 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Rule 31. Whoever was told it may have asked before others were given another version: then nobody can say
-// which is newer, and no run that is under way counts for either.
+// Rule 31. Whoever was told it may have asked before others were given another version: then nobody
+// can say which is newer, and no run that is under way counts for either.
 void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

@@ -2,38 +2,46 @@
 // What a write makes untrue, at the key's home: the floor and its acknowledgements, the deletes in
 // the index, the writes that are open. Rules 22 and 24 to 28 of README.md.
 //
-// The order of flush, commit and reply for a write's deletes, and why none of its steps can be moved. Before
-// any of it `format` notes that the bucket is written to (store_write_note()): step 0.
+// The order of flush, commit and reply for a write's deletes, and why none of its steps can be
+// moved. Before any of it `format` notes that the bucket is written to (store_write_note()): step
+// 0.
 //
-//   1  floor           named; the memory side hides all below it from every look-up, then INVALIDATE
-//   2  delete, durable one commit of the index, which LMDB flushes before it returns; the answer comes after
+//   1  floor           named; the memory side hides all below it from every look-up,
+//                      then INVALIDATE
+//   2  delete, durable one commit of the index, which LMDB flushes before it returns;
+//                      the answer comes after
 //   3  WRITE_READY     no delete is on its way: only now is the origin asked
-//   4  WRITE_END       whatever it has answered: a second floor above all that was read meanwhile, as in 1
-//   5  delete, durable as in 2, and every worker has acknowledged the floor, each after it has doomed its runs
+//   4  WRITE_END       whatever it has answered: a second floor above all that was
+//                      read meanwhile, as in 1
+//   5  delete, durable as in 2, and every worker has acknowledged the floor, each after it
+//                      has doomed its runs
 //   6  WRITE_DONE      only now does the client get its reply
 //
-// A crash (kill -9, or the power with a disk that does not lie) between any two of them, and what the next
-// process finds:
+// A crash (kill -9, or the power with a disk that does not lie) between any two of them, and what
+// the next process finds:
 //
 //   before 2   the old record, perhaps; the origin was not asked, so the record is true
 //   2 to 3     nothing older than the first floor; the origin was not asked; a miss
 //   3 to 6     nothing of before 1, and nothing since: while a write is open no run is published
-//              (home_is_undoomed()). Whether the origin has applied the write nobody knows; the client has no
-//              reply, and the note of 0 makes the next process confirm all of the bucket before use
+//              (home_is_undoomed()). Whether the origin has applied the write nobody knows; the
+//              client has no reply, and the note of 0 makes the next process confirm all of the
+//              bucket before use
 //   after 6    the same: nothing that the reply makes untrue
 //
-// Why the floor comes before the delete is posted: what a look-up finds between the two would be the old record,
-// given to somebody after the origin had been asked. Why deletes and puts cannot change places on their way: a
-// key's come from its home alone, through one queue in its order, and of one key a batch keeps that order
-// (index_batch.c). Why a run's bytes need no flush here: a delete names none. A run that was written whole before the crash, and whose put was never
-// committed, is found again in its segment only when the index is rebuilt or a segment has no seal; it is confirmed
-// before use (rule 30), and what is durable as deleted stays so (index_memory.c).
+// Why the floor comes before the delete is posted: what a look-up finds between the two would be
+// the old record, given to somebody after the origin had been asked. Why deletes and puts cannot
+// change places on their way: a key's come from its home alone, through one queue in its order, and
+// of one key a batch keeps that order (index_batch.c). Why a run's bytes need no flush here: a
+// delete names none. A run that was written whole before the crash, and whose put was never
+// committed, is found again in its segment only when the index is rebuilt or a segment has no seal;
+// it is confirmed before use (rule 30), and what is durable as deleted stays so (index_memory.c).
 //
-// A commit that fails: store_delete() answers well only if the next process can be kept from believing the index
-// at all (index_writer.c); else, or after STORE_DELETE_WAIT_MS, with an error, and the write is refused before the
-// origin has been asked (home_start_write()). At 5 it cannot be refused any more, and need not be: between the
-// two floors nothing was published, so what the second delete has to find is at most what the first has left,
-// and that was durable when the origin was asked. The reply goes out when the index writer has answered.
+// A commit that fails: store_delete() answers well only if the next process can be kept from
+// believing the index at all (index_writer.c); else, or after STORE_DELETE_WAIT_MS, with an error,
+// and the write is refused before the origin has been asked (home_start_write()). At 5 it cannot be
+// refused any more, and need not be: between the two floors nothing was published, so what the
+// second delete has to find is at most what the first has left, and that was durable when the
+// origin was asked. The reply goes out when the index writer has answered.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -126,8 +134,9 @@ struct take_over {
     uint64_t generation;
 };
 
-// Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones. The floor is the
-// version's new generation: whatever goes by the old one counts no more. A newer floor has deleted both.
+// Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones.
+// The floor is the version's new generation: whatever goes by the old one counts no more. A newer
+// floor has deleted both.
 static void on_taken_over(struct store_delete *post)
 {
     struct take_over *keep = container_of(post, struct take_over, post);

@@ -53,9 +53,9 @@ static struct span key_place(const struct object_key *key)
     return span_from_cstr(origin_place(key->origin));
 }
 
-// Directories from before a place had one name have epochs of a bucket under its origin's endpoint as
-// it is spelt. No endpoint that is no place is any place, so those do not rise any more: they are
-// added, and names stay above all that they were raised for.
+// Directories from before a place had one name have epochs of a bucket under its origin's endpoint
+// as it is spelt. No endpoint that is no place is any place, so those do not rise any more: they
+// are added, and names stay above all that they were raised for.
 static uint64_t epoch_as_spelt(const struct store *store, const struct origin *origin,
                                struct span bucket)
 {

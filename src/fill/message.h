@@ -23,9 +23,10 @@ struct home_given {
     uint64_t version;      // its version_hash(); 0: that there is no object
     uint64_t until_us;     // what was asked for until then and is of another may be older
     uint64_t any_until_us; // the same of any version: which was given last is not known any more
-    // The version whose headers were given last, by its version_hash(); these, by fill_version_headers_hash(), 0: in
-    // doubt; and until when others of it may be older, if asked for then. It need not be the version above, because
-    // which version was given last may be in doubt while its headers are not.
+    // The version whose headers were given last, by its version_hash(); these, by
+    // fill_version_headers_hash(), 0: in doubt; and until when others of it may be older, if asked
+    // for then. It need not be the version above, because which version was given last may be in
+    // doubt while its headers are not.
     uint64_t described, headers, described_until_us;
     uint64_t denied;          // a version that was not current any more (a 412)
     uint64_t denied_until_us; // it may be what was asked for until then

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Object keys: built once, then shared by reference between workers. The key of a hit is not shared, so
-// its memory serves the next one.
+// Object keys: built once, then shared by reference between workers. The key of a hit is not
+// shared, so its memory serves the next one.
 #include "fill/object_key.h"
 
 #include <stdio.h>

@@ -30,7 +30,8 @@ struct object_key {
     uint32_t room; // bytes behind it, for the names
     struct hash128 hash;
     struct span realm, bucket,
-        key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls it
+        key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls
+             // it
     size_t realm_own_len; // of realm, without origin and epoch
     uint64_t epoch;
     struct origin *origin;
@@ -47,7 +48,8 @@ struct object_key *object_key_new_in(struct object_key **spare, const struct sto
                                      const struct object_key *from);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
-// The same; was it the last reference, *spare is memory for another afterwards, which free() gives back.
+// The same; was it the last reference, *spare is memory for another afterwards, which free() gives
+// back.
 void object_key_unref_to(struct object_key *key, struct object_key **spare);
 // Is the origin asked in the same way for both, which are of one object?
 bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that writes hold open, each once, whatever the number of names that copies of it may be held under
-// (realms, names of an origin, epochs of a bucket). Until its writer closes it, no home publishes a run of such a
-// key: rules 14, 27 and 28 of README.md. A writer may therefore invalidate these names one after another, without
-// keeping a record of each while the origin works.
+// The keys that writes hold open, each once, whatever the number of names that copies of it may be
+// held under (realms, names of an origin, epochs of a bucket). Until its writer closes it, no home
+// publishes a run of such a key: rules 14, 27 and 28 of README.md. A writer may therefore
+// invalidate these names one after another, without keeping a record of each while the origin
+// works.
 //
-// Writers add keys before they send the first WRITE_BEGIN and close them after the last WRITE_DONE. A home that
-// handles a PUBLISH before that WRITE_BEGIN reaches it may miss the key here: the WRITE_BEGIN then removes the run.
+// Writers add keys before they send the first WRITE_BEGIN and close them after the last WRITE_DONE.
+// A home that handles a PUBLISH before that WRITE_BEGIN reaches it may miss the key here: the
+// WRITE_BEGIN then removes the run.
 //
 // Any worker, under one lock. Readers of hits never come here.
 #include "fill/fill_private.h"

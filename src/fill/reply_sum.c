@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runs of an object add up to, for the replies that are made of several: the last bytes of one
-// leave when all of them are what the origin's checksum says. The home's word (whole_sum.c) comes when
-// the last run is written; a reply does not wait for the disk.
+// What the runs of an object add up to, for the replies that are made of several: the last bytes of
+// one leave when all of them are what the origin's checksum says. The home's word (whole_sum.c)
+// comes when the last run is written; a reply does not wait for the disk.
 //
-// A run's owner notes the run's sum when its last byte has come, before any reader is given that byte. So
-// who has all bytes of a run finds its sum here, on any worker, without a message, whoever had it fetched.
-// CRCs only. The slots are few, in sets of FILL_RUN_SUM_WAYS: a later sum takes an older one's place, and a
-// reply that misses one is not judged, which is counted; the home still judges what is kept.
+// A run's owner notes the run's sum when its last byte has come, before any reader is given that
+// byte. So who has all bytes of a run finds its sum here, on any worker, without a message, whoever
+// had it fetched. CRCs only. The slots are few, in sets of FILL_RUN_SUM_WAYS: a later sum takes an
+// older one's place, and a reply that misses one is not judged, which is counted; the home still
+// judges what is kept.
 //
 // A slot is four words, written without a lock; one that is being written does not fit its proof.
 //
-// A run may be fetched again, right, while a reply has the wrong bytes of the one before. So replies that
-// were begun before their object was judged wrong, or before two runs of the same bytes had different
-// sums, are cut whatever the sums here say. Those verdicts are counted by a few bits of the object's name:
-// at worst another one's replies are cut. A sum of before the last verdict still counts until its run has
-// come again: the bytes it is of may be stored, and handed out until the home has judged them too.
+// A run may be fetched again, right, while a reply has the wrong bytes of the one before. So
+// replies that were begun before their object was judged wrong, or before two runs of the same
+// bytes had different sums, are cut whatever the sums here say. Those verdicts are counted by a few
+// bits of the object's name: at worst another one's replies are cut. A sum of before the last
+// verdict still counts until its run has come again: the bytes it is of may be stored, and handed
+// out until the home has judged them too.
 #include "base/log.h"
 #include "fill/fill_private.h"
 
@@ -125,8 +127,8 @@ void reply_sum_done(struct reply_sum *total)
     *total = (struct reply_sum){0};
 }
 
-// Adds the next run. False: its sum is not here; or the reply does not have all of it, and what is here may
-// be the sum of an earlier one.
+// Adds the next run. False: its sum is not here; or the reply does not have all of it, and what is
+// here may be the sum of an earlier one.
 static bool total_grow(struct fill_worker *fw, const struct store_object *object,
                        struct reply_sum *total, uint64_t end_byte)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A subscription: one attachment of a request to a run in flight, or one question to a key's home.
 //
-// It lives on its request's worker. Each ask (ROUTE, JOIN, REVALIDATE) gets exactly one answer: ATTACHED,
-// PLACE, AGAIN, ERROR or REVALIDATED. ATTACHED is followed by exactly one FINAL and owes exactly one
-// LEAVE. A request that ends earlier lets go with subscription_leave(); the subscription then waits
-// alone for what it still owes and is owed, and gives back whatever arrives.
+// It lives on its request's worker. Each ask (ROUTE, JOIN, REVALIDATE) gets exactly one answer:
+// ATTACHED, PLACE, AGAIN, ERROR or REVALIDATED. ATTACHED is followed by exactly one FINAL and owes
+// exactly one LEAVE. A request that ends earlier lets go with subscription_leave(); the
+// subscription then waits alone for what it still owes and is owed, and gives back whatever
+// arrives.
 
 #include "fill/fill_private.h"
 
@@ -40,9 +41,9 @@ static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_byt
     }
 }
 
-// What a reader of a stored run has queued beyond its share its owner has too, in memory or on disk: it
-// asks again when its share is sent, and the memory is somebody else's. A reader that keeps up has never
-// that much. Who was given nothing each time would ask for ever.
+// What a reader of a stored run has queued beyond its share its owner has too, in memory or on
+// disk: it asks again when its share is sent, and the memory is somebody else's. A reader that
+// keeps up has never that much. Who was given nothing each time would ask for ever.
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);

@@ -2,12 +2,12 @@
 // The origin's own checksum of a whole object, believed only when the bytes add up to it. An object
 // that comes in one run is summed as it comes (fill_fetch.c). For one that comes in several, the
 // key's home keeps the sum of each stored run until together they are the whole: neighbours become
-// one piece, so that an object read in order is one piece all the time. CRCs only: no other checksum
-// can be put together from pieces.
+// one piece, so that an object read in order is one piece all the time. CRCs only: no other
+// checksum can be put together from pieces.
 //
-// The pieces of an object are a balanced tree of the C library's. No two of them touch, so they are in one
-// order; a piece that touches or overlaps another is equal to it, which is how a new one finds, in
-// logarithmic time, whom it grows together with.
+// The pieces of an object are a balanced tree of the C library's. No two of them touch, so they are
+// in one order; a piece that touches or overlaps another is equal to it, which is how a new one
+// finds, in logarithmic time, whom it grows together with.
 //
 // Runs on the home's worker. Bounded by SUM_PIECES_MAX pieces per worker: above it the object that
 // was added to longest ago is given up, and counted.
@@ -181,8 +181,8 @@ static void piece_merge(struct sum_piece *left, struct sum_piece *right)
     piece_free(right);
 }
 
-// Puts a piece where it belongs; what it has become, with its neighbours. What was fetched again replaces
-// what it covers; what others cover already is thrown away: NULL.
+// Puts a piece where it belongs; what it has become, with its neighbours. What was fetched again
+// replaces what it covers; what others cover already is thrown away: NULL.
 static struct sum_piece *piece_add(struct whole_sums *sums, struct whole_sum *ws,
                                    struct sum_piece *piece)
 {

@@ -29,8 +29,8 @@
 #define HTTP_OUT_HIGH 262144    // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
 
-// What a request holds while it waits or is answered, its payload apart: arena, state, the run that it
-// waits for, as measured.
+// What a request holds while it waits or is answered, its payload apart: arena, state, the run that
+// it waits for, as measured.
 #define HTTP_EXCHANGE_BYTES 24576
 
 // --- server --------------------------------------------------------------------------------------
@@ -47,7 +47,8 @@ struct http_handler {
     // Headers: the handler may add some.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
                        struct buf *out);
-    // Do paused readers hold up files that are to be freed? Then none of them gets min_rate_patience_ms. NULL: never.
+    // Do paused readers hold up files that are to be freed? Then none of them gets
+    // min_rate_patience_ms. NULL: never.
     bool (*files_are_short)(void *ctx);
 };
 
@@ -98,11 +99,11 @@ struct http_limits {
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 // Real addresses ("127.0.0.1:43121", "unix:/path", "tls:..."), in order; NULL past the end.
 const char *http_server_address(const struct http_server *server, unsigned i);
-// Its descriptor, which stays the server's, before http_server_drain(). *ret_owns_name: it is a unix socket
-// whose name goes with this process.
+// Its descriptor, which stays the server's, before http_server_drain(). *ret_owns_name: it is a
+// unix socket whose name goes with this process.
 int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
-// Other files for tls: listeners, read and found good; NULL: no listener needs any. ERR_INVALID, with one
-// line in ret_why: nothing has changed. May block: not on a worker.
+// Other files for tls: listeners, read and found good; NULL: no listener needs any. ERR_INVALID,
+// with one line in ret_why: nothing has changed. May block: not on a worker.
 struct http_certificate;
 enum err http_certificate_load(struct http_server *server, const char *cert_file,
                                const char *key_file, struct http_certificate **ret_certificate,
@@ -112,26 +113,30 @@ void http_certificate_use(struct http_server *server, struct http_certificate *c
 void http_certificate_free(struct http_certificate *certificate); // one that is not used
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
-// The same for a process that follows, which has copies of the listening sockets: who waits there waits for it,
-// names of unix sockets stay, and connections of whose next request nothing has been read are sent through `fd`, a
-// unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(), up to `at_once` in a message. What
-// cannot be sent, which TLS never can, ends with its next reply, or by http_server_end_waiting().
+// The same for a process that follows, which has copies of the listening sockets: who waits there
+// waits for it, names of unix sockets stay, and connections of whose next request nothing has been
+// read are sent through `fd`, a unix socket of type SOCK_SEQPACKET that is the caller's and open
+// until loop_stop(), up to `at_once` in a message. What cannot be sent, which TLS never can, ends
+// with its next reply, or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
-// Connections that have been in one state that waits for their clients for a second of it, or have heard nothing for a
-// fifth behind their last reply, end, unless bytes are there. After http_server_pass_on(), again and again. Any thread.
+// Connections that have been in one state that waits for their clients for a second of it, or have
+// heard nothing for a fifth behind their last reply, end, unless bytes are there. After
+// http_server_pass_on(), again and again. Any thread.
 void http_server_end_waiting(struct http_server *server);
-// Nobody follows after all: the listening sockets are drained as by http_server_drain(), and so is what has been passed
-// on, from `fd`, the pair's other end, which is the caller's and open until loop_stop(). Once, after
-// http_server_pass_on(), from the same thread, which also asks http_server_has_ended().
+// Nobody follows after all: the listening sockets are drained as by http_server_drain(), and so is
+// what has been passed on, from `fd`, the pair's other end, which is the caller's and open until
+// loop_stop(). Once, after http_server_pass_on(), from the same thread, which also asks
+// http_server_has_ended().
 void http_server_call_off(struct http_server *server, int fd);
-// Accepts what a former process has sent through the other end, whose copy here is taken over, until that
-// process has closed its own. After http_server_start(). Any thread.
+// Accepts what a former process has sent through the other end, whose copy here is taken over,
+// until that process has closed its own. After http_server_start(). Any thread.
 void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
-// After http_server_drain(), from the same thread: every worker has begun to, and no connection is open, nor will be.
+// After http_server_drain(), from the same thread: every worker has begun to, and no connection is
+// open, nor will be.
 bool http_server_has_ended(const struct http_server *server);
-// Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
-// handlers give back what they hold. After http_server_drain(). Any thread.
+// Ends every exchange, and every connection: those that come from then on at once. Before
+// loop_stop(), so that handlers give back what they hold. After http_server_drain(). Any thread.
 void http_server_close(struct http_server *server);
 // After loop_stop().
 void http_server_free(struct http_server *server);
@@ -184,8 +189,8 @@ struct http_sink {
     enum err (*on_data)(struct http_sink *sink, struct span data);
     // Exactly once unless on_done came first: ERR_OK = the body was complete.
     void (*on_end)(struct http_sink *sink, enum err err);
-    // The body is kept in memory until it is complete, counted as BUDGET_BODIES. While that is short it must
-    // come faster.
+    // The body is kept in memory until it is complete, counted as BUDGET_BODIES. While that is
+    // short it must come faster.
     bool is_collected;
 };
 // Sends "100 Continue" first when the client expects it. Without this call the body is drained
@@ -282,8 +287,8 @@ struct http_conditions {
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions);
 bool http_conditions_any(const struct http_conditions *c);
 // RFC 9110 section 13.2 as S3 evaluates it (If-Match wins over If-Unmodified-Since, If-None-Match
-// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work. last_modified 0: not
-// known, and no date says anything about it.
+// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work. last_modified
+// 0: not known, and no date says anything about it.
 enum http_condition http_conditions_evaluate(struct http_conditions *c, struct span etag,
                                              time_t last_modified);
 // Does If-Range allow the range? Strong ETag match, or no If-Range.

@@ -17,10 +17,10 @@
 //              its way.
 //   DEAD       closed; freed at the end of the turn.
 //
-// A client that shuts its sending side gets what it asked for in full: what has arrived is still worked
-// off, pipelined requests included, and the connection ends where a state wants more bytes. Such a
-// client looks like one that has closed altogether until bytes are sent to it; so a reply that does not
-// move for the idle timeout ends, too.
+// A client that shuts its sending side gets what it asked for in full: what has arrived is still
+// worked off, pipelined requests included, and the connection ends where a state wants more bytes.
+// Such a client looks like one that has closed altogether until bytes are sent to it; so a reply
+// that does not move for the idle timeout ends, too.
 //
 // connection_run() is the only place that moves a connection on, and is never nested: whatever
 // calls in from handlers, sinks and sources only leaves a mark and asks for a run
@@ -32,9 +32,9 @@
 // costs no copy but the head's into its arena. The read event stays registered; the write event
 // exists only while the socket is full.
 //
-// What clients make us keep is counted (http_connection_hold): long heads, OpenSSL's buffers. Above the limit
-// a long head is refused and a handshake not begun, so that clients who begin and do not end cost no more
-// than that; short heads always get in.
+// What clients make us keep is counted (http_connection_hold): long heads, OpenSSL's buffers. Above
+// the limit a long head is refused and a handshake not begun, so that clients who begin and do not
+// end cost no more than that; short heads always get in.
 //
 // Time limits are lazy: the timer is moved only towards now, and looks at deadline_us when it
 // fires, so that a request on a live connection touches no timer. The least rate is judged over
@@ -135,7 +135,7 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_DROPPED;
 }
 
-// How many bytes may arrive at once. Where memory is short a client that sends requests ahead has few of them held.
+// How many bytes may arrive at once: few while memory is short, whatever a client sends ahead.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -290,8 +290,8 @@ void http_connection_reset_rate(struct http_connection *c)
     c->slow_us = 0;
 }
 
-// A reader that pauses costs a connection, a request and a pinned segment, or some memory. While none of
-// these is short it may pause for long, as it may at the origin. An upload holds up an origin's connection.
+// A reader that pauses costs a connection, a request and a pinned segment, or some memory. While
+// none of these is short, it may pause for long. An upload holds up an origin's connection.
 static bool may_pause(const struct http_connection *c)
 {
     bool memory = http_reply_holds_memory(&c->x) && chunk_budget_is_short();
@@ -581,7 +581,7 @@ static void connection_settle(struct http_connection *c)
     set_deadline(c, deadline_of_state(c, waits));
 }
 
-// Nothing moves by itself any more, and the client has sent all it will: only a reply can still be due.
+// Nothing moves by itself, and the client has sent all that it will. Only a reply can be due.
 static void connection_at_eof(struct http_connection *c)
 {
     const struct http_exchange *x = &c->x;

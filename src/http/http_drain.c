@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections at the end of a server's life: idle ones are closed, or go on in the process that follows.
+// Connections at the end of a server's life: idle ones are closed, or go on in the process that
+// follows.
 //
-// Between two requests a plain connection is a descriptor and nothing else, so it can be sent through a unix
-// socket, and be accepted on the other side as if it were new: what its client has sent and nobody has read waits in
-// the kernel. The messages, too, wait there until the process that follows serves. Its queue is bounded by the
-// kernel, where nobody has raised net.core.wmem_max to 555 messages, and each has as many connections as are idle at
-// once and the other side takes; one that does not fit stays, and its next reply says close. So does one with TLS,
-// whose keys are here. Workers send; worker 0 of the other process receives.
+// Between two requests a plain connection is a descriptor and nothing else, so it can be sent
+// through a unix socket, and be accepted on the other side as if it were new: what its client has
+// sent and nobody has read waits in the kernel. The messages, too, wait there until the process
+// that follows serves. Its queue is bounded by the kernel, where nobody has raised
+// net.core.wmem_max to 555 messages, and each has as many connections as are idle at once and the
+// other side takes; one that does not fit stays, and its next reply says close. So does one with
+// TLS, whose keys are here. Workers send; worker 0 of the other process receives.
 //
-// No request that is passed on gets lost, however long a worker or the other process stands still: whatever nobody
-// has begun to read is, at the latest when the server is closed. A head that is begun has a second to be whole. What
-// a process was left by the one before and has not taken yet when it is to go itself goes on unopened. Where the
-// other process is not to follow after all, its queue is read here. Who reads needs as many free descriptors as a
-// message has: it waits for them, but for the last time.
+// No request that is passed on gets lost, however long a worker or the other process stands still:
+// whatever nobody has begun to read is, at the latest when the server is closed. A head that is
+// begun has a second to be whole. What a process was left by the one before and has not taken yet
+// when it is to go itself goes on unopened. Where the other process is not to follow after all, its
+// queue is read here. Who reads needs as many free descriptors as a message has: it waits for them,
+// but for the last time.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -190,8 +193,8 @@ static void taking_end(struct http_taking *t)
     t->fd = -1;
 }
 
-// Looks at the next message, which stays; *ret_passed has copies of what came with it, where descriptors suffice of all.
-// False: there is no message, *ret_over: and never will be.
+// Looks at the next message, which stays; *ret_passed has copies of what came with it, where
+// descriptors suffice of all. False: there is no message, *ret_over: and never will be.
 static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, bool *ret_over)
 {
     union passed_control control;
@@ -230,8 +233,8 @@ static void passed_close(const struct passed *passed, unsigned count)
     }
 }
 
-// Up to `max` messages: their connections go to `passing`, and those that it does not take are accepted. False:
-// descriptors do not suffice for the next one.
+// Up to `max` messages: their connections go to `passing`, and those that it does not take are
+// accepted. False: descriptors do not suffice for the next one.
 static bool take(struct http_server *server, int from_fd, unsigned max,
                  const struct http_passing *passing, bool *ret_over)
 {

@@ -152,8 +152,8 @@ void http_exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
-// A request that is answered at once never counts: a hit is charged no atomics. Long heads make large arenas, several
-// times as large as the head where it is signed.
+// A request that is answered at once never counts: a hit is charged no atomics. Long heads make
+// large arenas, several times as large as the head where it is signed.
 void http_exchange_charge(struct http_exchange *x)
 {
     uint64_t bytes = HTTP_EXCHANGE_BYTES + arena_page_bytes(x->arena);
@@ -220,8 +220,8 @@ void http_exchange_done(struct http_connection *c)
     }
 }
 
-// Ends what cannot be completed, and with it the connection. Only where nothing else shows that the reply
-// is cut is it a reset, which takes with it what the client has not read of earlier replies.
+// Ends what cannot be completed, and with it the connection. Only where nothing else shows that the
+// reply is cut is it a reset, which takes with it what the client has not read of earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.started;

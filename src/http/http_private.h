@@ -50,7 +50,7 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
 enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
 #ifdef FOREBAY_FAULTS
-// --- request_head_check.c: `head` from its method on must be `r` to llhttp, too. -------------------
+// --- request_head_check.c: `head` from its method on must be `r` to llhttp, too. -----------------
 void request_head_check(struct span head, const struct http_request *r);
 #endif
 bool request_head_byte_is_token(unsigned char b);
@@ -239,10 +239,10 @@ struct http_connection {
 };
 
 // What a connection's memory counts for.
-//   Heads         up to 2 KiB count for nothing, so that usual requests are never refused. Longer ones count
-//                 twice, because a head is copied and taken apart.
-//   Many headers  above HTTP_HEADERS_FREE each counts HTTP_HEADER_BYTES, also twice: an entry in the lists of
-//                 the exchange, of the pass and of the origin's call, and curl's copy.
+//   Heads         up to 2 KiB count for nothing, so that usual requests are never refused. Longer
+//                 ones count twice, because a head is copied and taken apart.
+//   Many headers  above HTTP_HEADERS_FREE each counts HTTP_HEADER_BYTES, also twice: an entry in
+//                 the lists of the exchange, of the pass and of the origin's call, and curl's copy.
 //   OpenSSL       as measured, between records and otherwise.
 #define HTTP_HELD_FREE 2048u
 #define HTTP_HEADERS_FREE 64u
@@ -308,7 +308,8 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 {
     return worker_now_us(c->hw->worker);
 }
-// Counts what the connection holds now. False: that is more than before and no room for it, unless `force`.
+// Counts what the connection holds now. False: that is more than before and no room for it, unless
+// `force`.
 bool http_connection_hold(struct http_connection *c, bool force);
 // Between requests: waits for a head.
 void http_connection_enter_head(struct http_connection *c);
@@ -320,7 +321,7 @@ void http_connection_close(struct http_connection *c, bool reset);
 void http_connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" when unknown
 
-// --- http_listener.c ------------------------------------------------------------------------------
+// --- http_listener.c -----------------------------------------------------------------------------
 
 struct listener {
     struct http_server *server;
@@ -345,22 +346,23 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
 extern const struct http_passing http_passing_none;
 // From now on idle connections go: to the process behind `passing`, or away.
 void http_connection_drain_all(struct http_worker *hw, const struct http_passing *passing);
-// The server drains, and nothing more has been asked on it, or the process that follows will answer what was: it is
-// closed here. False: it stays.
+// The server drains, and nothing more has been asked on it, or the process that follows will answer
+// what was: it is closed here. False: it stays.
 bool http_connection_leave(struct http_connection *c);
-// Those that could not be passed on, and have been waiting for their clients in one state for a second of it, are closed;
-// those that have their last reply, after a shorter silence.
+// Those that could not be passed on, and have been waiting for their clients in one state for a
+// second of it, are closed; those that have their last reply, after a shorter silence.
 void http_connection_end_waiting(struct http_worker *hw);
 // Takes over what comes by `fd`, on `w`. Any thread.
 struct http_taking;
 struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
 // The end of it: what is left is sent to `passing`, or accepted. On `w`; NULL is fine.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
-// What was sent to a process that does not follow is accepted from `fd`, the other end. On the worker that accepts.
+// What was sent to a process that does not follow is accepted from `fd`, the other end. On the
+// worker that accepts.
 void http_taking_recall(struct http_server *server, int fd);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine
 
-// --- http_server.c, for http_drain.c ---------------------------------------------------------------
+// --- http_server.c, for http_drain.c -------------------------------------------------------------
 
 // A connection as if it had just been accepted. On the worker that accepts.
 void http_server_adopt(struct http_server *server, int fd);
@@ -379,8 +381,8 @@ void http_exchange_cut(struct http_connection *c); // the reply cannot be comple
 void http_exchange_timed_out(struct http_connection *c,
                              enum http_outcome outcome);        // the client lets it wait too long
 void http_exchange_gone(struct http_connection *c, bool reset); // the client left
-// Gives everything back; on_done is the last call of the handler. Only the framing of a body that was
-// not read to its end stays. What happens to the connection is the caller's.
+// Gives everything back; on_done is the last call of the handler. Only the framing of a body that
+// was not read to its end stays. What happens to the connection is the caller's.
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tickets.c ------------------------------------------------------------------------------
@@ -417,8 +419,8 @@ struct http_live_limits {
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 const struct http_live_limits *http_server_limits(const struct http_server *server);
-// Are three quarters of the connections or of the requests in flight that it may have in use, or do paused
-// readers hold too many evicted segments?
+// Are three quarters of the connections or of the requests in flight that it may have in use, or do
+// paused readers hold too many evicted segments?
 bool http_server_is_crowded(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
@@ -431,8 +433,8 @@ static inline const struct http_live_limits *connection_limits(const struct http
 // Counts one more exchange; false when limits.max_inflight are in flight already.
 bool http_server_inflight_enter(struct http_server *server);
 void http_server_inflight_leave(struct http_server *server);
-// Counts `to` bytes of client memory instead of `from`. False: that is more and above the limit, and
-// `from` stays counted, unless `force`.
+// Counts `to` bytes of client memory instead of `from`. False: that is more and above the limit,
+// and `from` stays counted, unless `force`.
 bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force);
 bool http_server_memory_is_full(const struct http_server *server);
 void http_server_connection_closed(struct http_server *server, struct http_worker *hw,

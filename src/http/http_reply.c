@@ -4,10 +4,11 @@
 //
 // What is waiting, in order: the rest of "100 Continue", the rest of the head, the rest of a whole
 // small body, the queue. The queue is a ring of slices in the request's arena: at most
-// HTTP_OUT_HIGH bytes in memory (less while it is short), or one file range behind them and then nothing. Everything in
-// memory goes out in one call with the head; a file range follows by sendfile, after the residency
-// question has been answered yes for just this piece in this pass, by its source or here. When the answer
-// is no, the range goes back to its source (recall), which brings the bytes another way.
+// HTTP_OUT_HIGH bytes in memory (less while it is short), or one file range behind them and then
+// nothing. Everything in memory goes out in one call with the head; a file range follows by
+// sendfile, after the residency question has been answered yes for just this piece in this pass, by
+// its source or here. When the answer is no, the range goes back to its source (recall), which
+// brings the bytes another way.
 //
 // Nothing here calls the handler: the connection learns from http_reply_write() how far it got and
 // ends the exchange. The source is only asked from http_reply_write(), so it is never called inside

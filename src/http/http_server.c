@@ -84,8 +84,8 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     server->limits.min_rate_bytes = limits->min_rate_bytes;
 }
 
-// What clients hold apart from TLS and heads that come in. As much as these may have, so that a few requests with long
-// heads take no more than max_inflight of the usual length do.
+// What clients hold apart from TLS and heads that come in. As much as these may have, so that a few
+// requests with long heads take no more than max_inflight of the usual length do.
 static bool requests_fill_their_share(const struct http_server *server)
 {
     uint64_t max = server->limits.max_held_bytes;
@@ -332,8 +332,8 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     int unsent = (int)chunk_budget_socket_bytes();
     if (!l->is_unix && unsent > 0) {
-        // What a slow client has not asked for yet waits with us, not in the kernel, which would take
-        // megabytes of it.
+        // What a slow client has not asked for yet waits with us, not in the kernel, which would
+        // take megabytes of it.
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
     }
     struct handover *h = calloc(1, sizeof(*h));

@@ -2,17 +2,18 @@
 // The strict check of a request head: nothing that two parsers could read differently gets past it.
 //
 // Three steps, all pure, on the connection's worker:
-//   1. request_head_scan() looks at each byte once as it arrives: the request line's shape, CRLF line
-//      ends only, no control, no fold, legal names, the limits. Its verdict is fixed by the first
-//      offending byte, so that it does not depend on how the bytes were cut.
+//   1. request_head_scan() looks at each byte once as it arrives: the request line's shape, CRLF
+//      line ends only, no control, no fold, legal names, the limits. Its verdict is fixed by the
+//      first offending byte, so that it does not depend on how the bytes were cut.
 //   2. The whole head is cut into its lines, which cannot fail any more.
-//   3. The result is judged: method, exactly one Host, framing = none, one all-digit Content-Length,
-//      or exactly one `chunked` on HTTP/1.1; Expect, target form. Upgrade is ignored (RFC 9110 7.8).
+//   3. The result is judged: method, exactly one Host, framing = none, one all-digit
+//      Content-Length, or exactly one `chunked` on HTTP/1.1; Expect, target form. Upgrade is
+//      ignored (RFC 9110 7.8).
 // What gets through all of them is read by llhttp as well, strict and without any lenient flag, in
-// every build but a release (request_head_check.c): tests and fuzzers stop where it reads the head in
-// another way, or not at all. A second parse in front of each hit would cost more than these three steps.
-// A refused request is answered once and its connection closed; nobody tries to find the next
-// request in it.
+// every build but a release (request_head_check.c): tests and fuzzers stop where it reads the head
+// in another way, or not at all. A second parse in front of each hit would cost more than these
+// three steps. A refused request is answered once and its connection closed; nobody tries to find
+// the next request in it.
 #include "http/http_private.h"
 
 #include <assert.h>
@@ -463,8 +464,8 @@ static enum err judge_framing(struct http_request *r, const struct seen *seen)
 }
 
 // Does a Connection header name an end-to-end header of this request? Two parsers would read such a
-// request in two ways: one removes the named header, the other verifies a signature over it. True also
-// for more than CONNECTION_OPTIONS_MAX options, which bounds the work.
+// request in two ways: one removes the named header, the other verifies a signature over it. True
+// also for more than CONNECTION_OPTIONS_MAX options, which bounds the work.
 static bool connection_names_another(const struct headers *headers, struct span options,
                                      unsigned *option_count)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What request_head_accept() has let through, read once more by llhttp, strict and without any lenient
-// flag: it must read the same head. Where it does not, the process ends, so that a test or a fuzzer
-// shows the head. Not in a release. Pure; any thread.
+// What request_head_accept() has let through, read once more by llhttp, strict and without any
+// lenient flag: it must read the same head. Where it does not, the process ends, so that a test or
+// a fuzzer shows the head. Not in a release. Pure; any thread.
 #include "http/http_private.h"
 
 #ifdef FOREBAY_FAULTS

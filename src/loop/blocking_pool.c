@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools of threads for calls with no asynchronous form, one for each lane. A job is embedded in its owner; it belongs
-// to the pool from blocking_pool_run() until its done() on the worker that started it. Answers
-// travel by mailbox.
+// Pools of threads for calls with no asynchronous form, one for each lane. A job is embedded in its
+// owner; it belongs to the pool from blocking_pool_run() until its done() on the worker that
+// started it. Answers travel by mailbox.
 #include "loop/loop_private.h"
 
 static void on_job_over(struct worker *w, struct message *message)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scripted fault hook: `op:when:what[:arg]`, comma-separated, from the environment or
-// disk_fault_set(). A rule counts the operations of its kind over all workers; operations that other
-// threads make themselves have names with a point in them. Each strike is a line "op:what" in the
-// file that FOREBAY_FAULT_TALLY names. Any thread; a lock guards the rules, which is why release
-// builds have none of this.
+// disk_fault_set(). A rule counts the operations of its kind over all workers; operations that
+// other threads make themselves have names with a point in them. Each strike is a line "op:what" in
+// the file that FOREBAY_FAULT_TALLY names. Any thread; a lock guards the rules, which is why
+// release builds have none of this.
 #include "loop/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS

@@ -2,8 +2,8 @@
 // The one disk interface. An operation is embedded in its owner and belongs to the worker that
 // started it.
 //
-// Operations that write go in a lane of their own, with half the queue depth: where a device is behind
-// with them, the others go past. So do those on an origin's files.
+// Operations that write go in a lane of their own, with half the queue depth: where a device is
+// behind with them, the others go past. So do those on an origin's files.
 //
 // The life of an operation:
 //   WAITING   disk_io_start(): in its lane until the end of the turn, longer above the lane's depth

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
-// most containers. A pool for each lane serves all workers of a loop: a pool thread whose write waits
-// for the device does not keep a read waiting, nor does one that waits for a file server.
+// most containers. A pool for each lane serves all workers of a loop: a pool thread whose write
+// waits for the device does not keep a read waiting, nor does one that waits for a file server.
 //
 // A worker hands over what a turn started under one lock; a pool thread runs one operation to its
 // end and pushes it onto its worker's stack of completed ones without a lock, waking the worker

@@ -134,7 +134,8 @@ void disk_io_uring_enable(struct worker *w)
         check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
                       NULL, 0) == 0);
         w->disk.is_ring_enabled = true;
-        // A thread of the kernel's for each operation that may wait, so that no lane waits for another's.
+        // A thread of the kernel's for each operation that may wait, so that no lane waits for
+        // another's.
         unsigned most[2] = {0, 0}; // 0: as it is
         for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
             most[0] += w->disk.lanes[i].depth;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // File pages to a socket, without a copy and without a doubt. Runs on the worker.
 //
-// Between the question whether checked pages are in memory and sendfile(2) a page can be dropped and
-// come from the device again, unchecked. So the way has two steps: splice(2) takes the pages into a
-// pipe of the worker, which holds them whatever happens to the page cache; then we ask whether they
-// are the right ones; only then they go to the socket. They are not if this thread has read from
-// the device meanwhile (the kernel counts that), or if their owner has taken the mark from them,
-// which everybody does before bringing such a page in himself. The count is asked for once a step: what
-// it was after the last one serves as what it was before this one, unless the ring has read for the worker
-// in between. Anything else that read shows as a doubt, and the pages are read and checked again.
+// Between the question whether checked pages are in memory and sendfile(2) a page can be dropped
+// and come from the device again, unchecked. So the way has two steps: splice(2) takes the pages
+// into a pipe of the worker, which holds them whatever happens to the page cache; then we ask
+// whether they are the right ones; only then they go to the socket. They are not if this thread has
+// read from the device meanwhile (the kernel counts that), or if their owner has taken the mark
+// from them, which everybody does before bringing such a page in himself. The count is asked for
+// once a step: what it was after the last one serves as what it was before this one, unless the
+// ring has read for the worker in between. Anything else that read shows as a doubt, and the pages
+// are read and checked again.
 //
 // The pipe is empty between two calls: what the socket does not take is thrown away and taken from
 // the file again. A worker without a pipe sends nothing this way (-ESTALE): the caller reads.

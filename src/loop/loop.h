@@ -62,11 +62,12 @@ unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
 struct worker *worker_current(void);            // NULL off the workers
 uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
-// Short work is expected until then. It waits for whatever else is done in a turn, so long work takes less
-// of each meanwhile.
+// Short work is expected until then. It waits for whatever else is done in a turn, so long work
+// takes less of each meanwhile.
 void worker_expect_short(struct worker *w, uint64_t until_us);
 bool worker_expects_short(const struct worker *w);
-// A request has been answered in the turn in which it came: such wait for nothing but this worker's turns.
+// A request has been answered in the turn in which it came: such wait for nothing but this worker's
+// turns.
 void worker_note_quick(struct worker *w);
 bool worker_expects_quick(const struct worker *w); // there was one of late
 
@@ -219,8 +220,8 @@ int disk_fault_errno(const char *name);
 struct file_range {
     bool was_ready; // file_send_ready() has just been answered: yes
     int fd;
-    // Instead of `fd`: its descriptor for the length of one call here, -1 when it is not open now, and
-    // back again. Both get release_ctx.
+    // Instead of `fd`: its descriptor for the length of one call here, -1 when it is not open now,
+    // and back again. Both get release_ctx.
     int (*borrow)(void *ctx);
     void (*give_back)(void *ctx);
     uint64_t offset, len;
@@ -244,9 +245,9 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
 
-// For calls with no asynchronous form. Each lane has threads of its own, so that jobs on a device that
-// stands still hold up none that have nothing to do with it. At most 4,096 are queued in a lane; above
-// that the job's done runs with ERR_LIMIT.
+// For calls with no asynchronous form. Each lane has threads of its own, so that jobs on a device
+// that stands still hold up none that have nothing to do with it. At most 4,096 are queued in a
+// lane; above that the job's done runs with ERR_LIMIT.
 enum blocking_lane {
     BLOCKING_GENERAL, // credentials, certificates
     BLOCKING_STORE,   // the cache directory
@@ -282,9 +283,11 @@ struct transfer_pool_options {
 struct transfer_pool;
 struct transfer_pool *transfer_pool_new(struct worker *w,
                                         const struct transfer_pool_options *options);
-// Transfers that start from now on go by these; max_connections and names stay, and so do connections.
+// Transfers that start from now on go by these; max_connections and names stay, and so do
+// connections.
 void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options);
-// The authorities of that file, read anew: ERR_INVALID where it has none that can be used. Any thread; blocks.
+// The authorities of that file, read anew: ERR_INVALID where it has none that can be used. Any
+// thread; blocks.
 struct transfer_authorities;
 enum err transfer_authorities_load(const char *ca_file,
                                    struct transfer_authorities **ret_fresh) MUST_USE;
@@ -311,8 +314,8 @@ struct transfer_calls {
     // after.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
-// How private an address is, in rising order. A transfer that follows a redirect may not go to a more private address
-// than that of the host that sent the redirect.
+// How private an address is, in rising order. A transfer that follows a redirect may not go to a
+// more private address than that of the host that sent the redirect.
 enum transfer_reach {
     TRANSFER_REACH_ANY,     // no limit, or not known
     TRANSFER_REACH_PUBLIC,  // the internet
@@ -367,8 +370,9 @@ struct unix_listener {
 // ret_why. Blocks: at start.
 enum err unix_socket_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
                           struct buf *ret_why) MUST_USE;
-// This process keeps a lock on the folder behind `fd`, and whoever else wants it for good is refused: sockets in it
-// need no lock of their own, which this one would never let them have. One folder; -1: none any more.
+// This process keeps a lock on the folder behind `fd`, and whoever else wants it for good is
+// refused: sockets in it need no lock of their own, which this one would never let them have. One
+// folder; -1: none any more.
 void unix_socket_folder_is_locked(int fd);
 // Removes the name if it is still this socket's. Before the descriptor is closed: nobody takes the
 // name for a left-over one meanwhile.

@@ -53,8 +53,8 @@ struct thread_pool;
 struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work));
 void thread_pool_start(struct thread_pool *pool);
-// Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than `queued_max`
-// would wait, ERR_SHUTDOWN once the pool stops. From any thread.
+// Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than
+// `queued_max` would wait, ERR_SHUTDOWN once the pool stops. From any thread.
 enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned count,
                          unsigned queued_max) MUST_USE;
 void thread_pool_stop(struct thread_pool *pool); // finishes what is queued and joins
@@ -62,8 +62,8 @@ void thread_pool_free(struct thread_pool *pool); // NULL is fine
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
 
-// Three kinds of operations go apart: a device that takes no more writes holds back writes alone, and a
-// file server that hangs holds back nothing of the cache's.
+// Three kinds of operations go apart: a device that takes no more writes holds back writes alone,
+// and a file server that hangs holds back nothing of the cache's.
 enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_LANE_COUNT };
 struct disk_lane {
     struct list waiting; // started, not yet given to the engine

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that take work from one queue: of the disk engine `threads` and of blocking_pool.c. Work is
-// a list node in an owner that the pool's run() knows; it belongs to the pool from the call that adds
-// it until run() has it, on a thread of the pool.
+// Threads that take work from one queue: of the disk engine `threads` and of blocking_pool.c. Work
+// is a list node in an owner that the pool's run() knows; it belongs to the pool from the call that
+// adds it until run() has it, on a thread of the pool.
 #include "loop/loop_private.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 requests: curl multi handles (transfer_lane.c) in the worker's event base. Everything here runs
-// on the pool's worker.
+// HTTP/1.1 requests: curl multi handles (transfer_lane.c) in the worker's event base. Everything
+// here runs on the pool's worker.
 //
 // curl forbids multi calls inside its callbacks, and we promise no callback inside a starting call.
 // So calls from outside (start, pause, resume, cancel) and curl's callbacks only note what they
@@ -20,8 +20,8 @@
 // by each piece of data; it looks at the moment of the last one when it fires.
 //
 // Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
-// keeps it, at most one receive buffer), and is paused in curl, so that the socket fills up; so is one
-// that waits for its turn to receive (transfer_turn.c), which takes what has been read.
+// keeps it, at most one receive buffer), and is paused in curl, so that the socket fills up; so is
+// one that waits for its turn to receive (transfer_turn.c), which takes what has been read.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -449,8 +449,8 @@ static void lane_report_ends(struct transfer_lane *lane)
     }
 }
 
-// Of a transfer that is paused one way only curl receives once more, and keeps it: so both ways where there
-// is one.
+// Of a transfer that is paused one way only curl receives once more, and keeps it: so both ways
+// where there is one.
 static int transfer_pause_mask(const struct transfer *t)
 {
     if (t->body_length == 0) {
@@ -496,9 +496,9 @@ static void transfer_apply_pauses(struct transfer *t)
     }
 }
 
-// When an address refuses, or does not answer in its time, curl notes the next one and waits to be run by
-// something else (7.88, where sockets drive it): with nothing else that is the end of the time to connect.
-// Pausing runs it, and before the request that changes nothing.
+// When an address refuses, or does not answer in its time, curl notes the next one and waits to be
+// run by something else (7.88, where sockets drive it): with nothing else that is the end of the
+// time to connect. Pausing runs it, and before the request that changes nothing.
 static void transfer_run_connect(struct transfer *t)
 {
     bool must_run = t->must_run && t->wait == WAIT_CONNECT;

@@ -4,15 +4,16 @@
 //
 // For each request curl goes through the connections it has to that host until one is free: with a
 // thousand of them that takes longer than the rest of the request. So no lane has more than
-// LANE_CONNECTIONS. (Each looks names up for itself; see transfer_setup.c.) A transfer runs in the first lane with room: few transfers stay on few connections,
-// and where most of a lane's are busy the one that came free last is soon found.
+// LANE_CONNECTIONS. (Each looks names up for itself; see transfer_setup.c.) A transfer runs in the
+// first lane with room: few transfers stay on few connections, and where most of a lane's are busy
+// the one that came free last is soon found.
 //
 // curl closes connections that have been idle for too long only when it looks for one. What no
 // transfer uses any more is closed here, with its lane.
 //
-// Between two requests curl does not watch a connection. The event loop goes on watching it, which costs
-// nothing as long as nothing comes: the next request finds it watched. What comes ends that, and is left in
-// the socket, where transfer_connection.c finds it.
+// Between two requests curl does not watch a connection. The event loop goes on watching it, which
+// costs nothing as long as nothing comes: the next request finds it watched. What comes ends that,
+// and is left in the socket, where transfer_connection.c finds it.
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>

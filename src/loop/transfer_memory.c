@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of curl on workers. A transfer allocates and frees a few dozen pieces, among them a receive
-// buffer; with many transfers at once that was a third of what a small one costs. Here pieces of one
-// size class wait for the next of that class, on the thread that freed them. Other threads (curl looks names
-// up in some) and other sizes go to malloc; so does everything under a sanitizer, which is to see each.
+// The memory of curl on workers. A transfer allocates and frees a few dozen pieces, among them a
+// receive buffer; with many transfers at once that was a third of what a small one costs. Here
+// pieces of one size class wait for the next of that class, on the thread that freed them. Other
+// threads (curl looks names up in some) and other sizes go to malloc; so does everything under a
+// sanitizer, which is to see each.
 //
 // In front of each piece lies its class, so that it may be freed on any thread.
 #include <curl/curl.h>

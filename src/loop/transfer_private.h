@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_tls.c, transfer_connection.c and the worker share. A
-// transfer and its pool belong to one worker.
+// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_tls.c, transfer_connection.c and the
+// worker share. A transfer and its pool belong to one worker.
 #ifndef FOREBAY_LOOP_TRANSFER_PRIVATE_H
 #define FOREBAY_LOOP_TRANSFER_PRIVATE_H
 
@@ -114,7 +114,8 @@ void transfer_wait(struct transfer *t); // held up in curl until it is its turn 
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
 bool transfer_turn_takes(const struct transfer *t); // may it receive now?
 void transfer_turn_wait(struct transfer *t);
-// The socket of one that waits for its answer holds something. False: it is passed over in this turn.
+// The socket of one that waits for its answer holds something. False: it is passed over in this
+// turn.
 bool transfer_turn_takes_socket(struct transfer *t) MUST_USE;
 // What has come lies in the socket because of us: not the origin's time.
 bool transfer_turn_is_passed_over(const struct transfer *t);
@@ -128,7 +129,8 @@ struct transfer *transfer_turn_next(struct transfer_pool *pool);
 void transfer_lanes_init(struct transfer_pool *pool);
 // After the last transfer's end.
 void transfer_lanes_done(struct transfer_pool *pool);
-// The lane that one more transfer runs in, with its multi handle. Given back by transfer_lane_leave().
+// The lane that one more transfer runs in, with its multi handle. Given back by
+// transfer_lane_leave().
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
 // The transfer ends: no socket is its any more.

@@ -7,7 +7,8 @@
 #include "base/headers.h"
 #include "loop/transfer_private.h"
 
-// Each busy connection holds one; 512 KiB are no faster. While memory is short they are the smaller ones.
+// Each busy connection holds one; 512 KiB are no faster. While memory is short they are the smaller
+// ones.
 #define RECEIVE_BUFFER_SIZE (64u * 1024)
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
@@ -120,13 +121,14 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    // Each lane looks names up for itself, and goes through the addresses in an order of its own: together
-    // they use all of them. One that cannot be reached costs the time until the next is tried; the order is
-    // made anew then, so that neither who asks again nor those after begin with it for as long as it is kept.
+    // Each lane looks names up for itself, and goes through the addresses in an order of its own:
+    // together they use all of them. One that cannot be reached costs the time until the next is
+    // tried; the order is made anew then, so that neither who asks again nor those after begin with
+    // it for as long as it is kept.
     CURL_SET(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
     CURL_SET(easy, CURLOPT_DNS_CACHE_TIMEOUT, t->lane->must_look_up ? 0L : NAMES_KEPT_S);
-    // A transfer that ends while its name is looked up leaves curl's thread to end by itself: joining it would
-    // hold up the worker for as long as the name server does not answer.
+    // A transfer that ends while its name is looked up leaves curl's thread to end by itself:
+    // joining it would hold up the worker for as long as the name server does not answer.
     CURL_SET(easy, CURLOPT_QUICK_EXIT, 1L);
     if (t->pool->names != NULL) {
         CURL_SET(easy, CURLOPT_RESOLVE, t->pool->names);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The authorities that certificates of origins are checked against. Reading and parsing a system's file of
-// them takes tens of ms of the worker and a MiB, and curl keeps them for a lane at best. Here they are parsed
-// once a file, when the first connection wants them, and shared by all threads until the process ends.
+// The authorities that certificates of origins are checked against. Reading and parsing a system's
+// file of them takes tens of ms of the worker and a MiB, and curl keeps them for a lane at best.
+// Here they are parsed once a file, when the first connection wants them, and shared by all threads
+// until the process ends.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -130,8 +131,8 @@ void transfer_set_authorities(struct transfer *t)
     if (t->pool->ca_file != NULL) {
         CURL_SET(easy, CURLOPT_CAINFO, NULL);
         CURL_SET(easy, CURLOPT_CAPATH, NULL);
-        // Else curl keeps the store that it finds at a lane's first connection, and puts it in the place of ours
-        // at all others, behind the callback.
+        // Else curl keeps the store that it finds at a lane's first connection, and puts it in the
+        // place of ours at all others, behind the callback.
         CURL_SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
         CURL_SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_curl_ssl_ctx);
         CURL_SET(easy, CURLOPT_SSL_CTX_DATA, t->pool);

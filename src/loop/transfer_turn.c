@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a pool's transfers receive in a turn of the loop, and for how long. Runs on the pool's worker.
+// How much a pool's transfers receive in a turn of the loop, and for how long. Runs on the pool's
+// worker.
 //
-// curl receives for as long as a socket holds something, up to a hundred buffers in one call: of a near
-// origin a whole run, of which nobody is sent anything before, and for which everybody else waits. So a
-// turn has room for TURN_BYTES of long bodies, and for less while short work is expected. Who comes when
-// they are used up waits: it is held up in curl and stands in a list, from which the next turns go on, in
-// order. While anybody stands there, who comes stands behind them. Heads and short bodies never wait.
+// curl receives for as long as a socket holds something, up to a hundred buffers in one call: of a
+// near origin a whole run, of which nobody is sent anything before, and for which everybody else
+// waits. So a turn has room for TURN_BYTES of long bodies, and for less while short work is
+// expected. Who comes when they are used up waits: it is held up in curl and stands in a list, from
+// which the next turns go on, in order. While anybody stands there, who comes stands behind them.
+// Heads and short bodies never wait.
 //
-// The first bytes of a long body use the turn up: somebody waits for them, and they leave before anything
-// else is received.
+// The first bytes of a long body use the turn up: somebody waits for them, and they leave before
+// anything else is received.
 //
 // What a waiting one has not received stays in its socket: curl keeps nothing of it.
 //
-// A short reply of the origin's costs several times what a hit does, and with many cold requests many come
-// at once. So while requests are answered in the turn in which they come (hits), sockets are received from for
-// SHARE_LEAST_US of a turn, or for a SHARE_PART-th of what all else took in the turn before. That is no small share:
-// of all else a part is what follows from receiving, which takes several times as long. The others are passed
-// over, and nothing is to be done for that: their events come again in the next turn. Which come first is the
-// kernel's to say, so nobody is passed over for more than PASSED_OVER_MAX_US. What lies in a socket meanwhile is
-// not late. One that connects is not passed over: curl counts that time.
+// A short reply of the origin's costs several times what a hit does, and with many cold requests
+// many come at once. So while requests are answered in the turn in which they come (hits), sockets
+// are received from for SHARE_LEAST_US of a turn, or for a SHARE_PART-th of what all else took in
+// the turn before. That is no small share: of all else a part is what follows from receiving, which
+// takes several times as long. The others are passed over, and nothing is to be done for that:
+// their events come again in the next turn. Which come first is the kernel's to say, so nobody is
+// passed over for more than PASSED_OVER_MAX_US. What lies in a socket meanwhile is not late. One
+// that connects is not passed over: curl counts that time.
 #include "base/clock.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 
 #define TURN_BYTES (1024u << 10)
-// While short work is expected. With half of it long bodies come a fifth slower; with twice as much they
-// come no faster, and short work waits longer.
+// While short work is expected. With half of it long bodies come a fifth slower; with twice as much
+// they come no faster, and short work waits longer.
 #define TURN_SHORT_BYTES (128u << 10)
 #define LONG_BYTES (64u << 10) // as much as curl receives at once
 #define SHARE_LEAST_US 80u

@@ -4,8 +4,8 @@
 //
 // The name is never open to more than its mode says: a socket's mode before bind() is the file's,
 // less the umask, and nobody can connect before listen(). Who replaces a name left by a killed
-// process holds a lock on the folder, so that two starting at once do not take each other's; in a folder that
-// the process has locked for good (the cache directory) that lock is enough. A name
+// process holds a lock on the folder, so that two starting at once do not take each other's; in a
+// folder that the process has locked for good (the cache directory) that lock is enough. A name
 // that is not a socket, or is another user's, is never removed, nor at the end one that has become
 // somebody else's.
 #include <assert.h>

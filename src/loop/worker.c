@@ -3,7 +3,8 @@
 // the order of a turn and the life of a set of workers (struct loop).
 //
 // A turn, on the worker's thread:
-//   1. wait for and run events: sockets, curl's sockets; the ring, the eventfd and the timer only wake
+//   1. wait for and run events: sockets, curl's sockets; the ring, the eventfd and the timer only
+//      wake
 //   2. due timers, finished disk operations, messages from other threads
 //   3. messages to itself, deferred work, messages to itself
 //   4. submit disk operations

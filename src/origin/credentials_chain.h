@@ -61,8 +61,8 @@ void credentials_renewer_free(struct credentials_renewer *renewer); // after loo
 struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
                                                 struct worker *w);
 
-// Other options, whose set has been loaded: errors are those of credentials_chain_load(). Texts are copied, but for
-// the region, which must outlive the renewer. May block; not on a worker.
+// Other options, whose set has been loaded: errors are those of credentials_chain_load(). Texts are
+// copied, but for the region, which must outlive the renewer. May block; not on a worker.
 struct credentials_update;
 enum err credentials_update_new(struct credentials_renewer *renewer,
                                 const struct credentials_options *options,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each request to an origin names this process in its Via (RFC 9110, 7.6.3), behind whoever the
 // client's request came through. One that arrives with our own name has gone in a circle: through
-// another Forebay, a balancer, a name that leads back here. So has one with more Forebays in it than
-// anybody puts in a row: behind a balancer each round may take another of its members.
+// another Forebay, a balancer, a name that leads back here. So has one with more Forebays in it
+// than anybody puts in a row: behind a balancer each round may take another of its members.
 //
 // A circle is cut only if each of its members asks with the whole way so far. A fill cannot: its
 // readers came by many ways. Two Forebays whose fills wait for each other would both wait for good,

@@ -2,8 +2,8 @@
 // The origin as the rest of the program sees it: chooses the driver, bounds how many calls run at
 // once, and keeps the retry budget that all drivers draw on.
 //
-// Threads: origin_new() runs before any worker knows of the origin, origin_free() when none runs any more. Calls
-// run on the worker that started them; what all workers share is atomic.
+// Threads: origin_new() runs before any worker knows of the origin, origin_free() when none runs
+// any more. Calls run on the worker that started them; what all workers share is atomic.
 //
 // Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
 // retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
@@ -34,7 +34,7 @@ static struct origin_worker *part_of(struct worker *w, struct origin *origin)
     return &origin->workers[worker_index(w)];
 }
 
-// --- The head of a call ---------------------------------------------------------------------------
+// --- The head of a call --------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow,
                       enum origin_call_kind kind, uint64_t client)

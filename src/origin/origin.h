@@ -61,19 +61,21 @@ struct origin;
 // line with the remedy. An S3 endpoint that does not answer is no error.
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why) MUST_USE;
-// What of an origin may change while it runs: timeouts, retries, ca_file, and the files with its keys, which are
-// read again. Prepared without changing anything, by the errors of origin_new(); may block. One thread, not a worker.
+// What of an origin may change while it runs: timeouts, retries, ca_file, and the files with its
+// keys, which are read again. Prepared without changing anything, by the errors of origin_new();
+// may block. One thread, not a worker.
 struct origin_update;
 enum err origin_update_new(struct origin *origin, const struct origin_options *options,
                            struct origin_update **ret_update, struct buf *ret_why) MUST_USE;
 // Calls that start from then on go by it. Takes it.
 void origin_update_use(struct origin_update *update);
 void origin_update_free(struct origin_update *update); // one that is not used; NULL is fine
-// On every worker: calls that run are cancelled, and so is each one that starts from then on. Before
-// loop_stop(), which waits for their ends. Any thread; NULL is fine.
+// On every worker: calls that run are cancelled, and so is each one that starts from then on.
+// Before loop_stop(), which waits for their ends. Any thread; NULL is fine.
 void origin_close(struct origin *origin);
-// Nothing names it any more; false: something does again. While it rests its troubles are nobody's, and connections that
-// no call has are closed. Calls go on, and new ones are made: by requests that began before. One thread, no worker.
+// Nothing names it any more; false: something does again. While it rests its troubles are nobody's,
+// and connections that no call has are closed. Calls go on, and new ones are made: by requests that
+// began before. One thread, no worker.
 void origin_rest(struct origin *origin, bool rests);
 bool origin_rests(const struct origin *origin); // any thread
 // After loop_stop(). Calls that have not ended are dropped: none of their callbacks runs any more.
@@ -102,9 +104,9 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 
 // --- is it there? --------------------------------------------------------------------------------
 
-// After loop_start(), once: asks whether the origin answers and takes our credentials, without waiting;
-// `told` is posted once that is known, or where there is nothing to ask, and lives until then.
-// From then on it is asked again as long as something is wrong.
+// After loop_start(), once: asks whether the origin answers and takes our credentials, without
+// waiting; `told` is posted once that is known, or where there is nothing to ask, and lives until
+// then. From then on it is asked again as long as something is wrong.
 void origin_probe_start(struct origin *origin, sem_t *told);
 struct origin_trouble_text {
     const char *why;    // "dns", "connect", "tls", "credentials" ...; "" for none
@@ -119,8 +121,8 @@ struct origin_times {
     int64_t credentials_expire_s; // wall clock; 0: they do not
 };
 void origin_times(const struct origin *origin, struct origin_times *ret_times); // any thread
-// What the instance metadata service makes of a request for a session token; *ret_endpoint is where it was asked.
-// Blocks for a second at most; not on a worker.
+// What the instance metadata service makes of a request for a session token; *ret_endpoint is where
+// it was asked. Blocks for a second at most; not on a worker.
 enum origin_metadata { ORIGIN_METADATA_DISABLED, ORIGIN_METADATA_SILENT, ORIGIN_METADATA_ANSWERS };
 enum origin_metadata origin_metadata_ask(const char **ret_endpoint);
 // How an origin failed, in the words of forebay_origin_errors_total; NULL: it has not.
@@ -199,11 +201,12 @@ struct origin_fetch {
     bool ahead;         // nobody waits for it: all others come first
     bool for_checksums; // alone: HEAD tells them, a GET of a range does not
     bool is_check;      // its caller holds a version that may do: SlowDown ends it sooner
-    // head: its caller holds or wants bytes. GET of one byte decides where HEAD of this key is refused. May be set
-    // while the answer is on its way.
+    // head: its caller holds or wants bytes. GET of one byte decides where HEAD of this key is
+    // refused. May be set while the answer is on its way.
     bool get_decides;
-    // A client has bytes of the version that if_match names: where the store answers with another one, or none, its
-    // other replicas are asked before the fetch fails. May be set while the answer is on its way.
+    // A client has bytes of the version that if_match names: where the store answers with another
+    // one, or none, its other replicas are asked before the fetch fails. May be set while the
+    // answer is on its way.
     bool is_bound;
     const struct origin_trace *trace; // of who caused it; NULL
 
@@ -212,10 +215,10 @@ struct origin_fetch {
     enum err (*on_head)(struct origin_fetch *f);
     enum err (*on_body)(struct origin_fetch *f, struct span data);
     // Exactly once. ERR_OK: body complete. ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY,
-    // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_REFUSED (403 or 400, about our keys), ERR_ORIGIN_CHANGED (412, or the answer has another
-    // ETag than if_match; for dir: the file changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body
-    // that broke off after on_head: ERR_ORIGIN_RESET/TIMEOUT (the caller resumes with Range +
-    // If-Match).
+    // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_REFUSED (403 or 400, about our keys),
+    // ERR_ORIGIN_CHANGED (412, or the answer has another ETag than if_match; for dir: the file
+    // changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body that broke off after on_head:
+    // ERR_ORIGIN_RESET/TIMEOUT (the caller resumes with Range + If-Match).
     void (*on_end)(struct origin_fetch *f, enum err err);
     void *ctx;
 
@@ -271,8 +274,8 @@ void origin_doubt_head(struct origin *origin);
 bool origin_doubts_head(const struct origin *origin);
 // Is this the origin's own time, give or take two seconds?
 bool origin_is_now(const struct origin *origin, time_t last_modified);
-// A check found an object as it was but for a date of now (has_moved), or an older date. A store that shows the
-// first several times in a row gives each answer the time at which it answers.
+// A check found an object as it was but for a date of now (has_moved), or an older date. A store
+// that shows the first several times in a row gives each answer the time at which it answers.
 void origin_note_date(struct origin *origin, bool has_moved);
 bool origin_dates_move(const struct origin *origin);
 
@@ -317,8 +320,8 @@ struct origin_relay {
     struct headers headers_answered;
     bool has_length;
     uint64_t length;
-    // GetObject: the body is `length` bytes, from part_first on, of the version that this ETag names, so
-    // its rest can be had by a fetch. Empty: it cannot.
+    // GetObject: the body is `length` bytes, from part_first on, of the version that this ETag
+    // names, so its rest can be had by a fetch. Empty: it cannot.
     struct span part_etag;
     uint64_t part_first;
     struct span origin_id;  // x-amz-request-id
@@ -332,8 +335,8 @@ void origin_relay_resume(struct origin_relay *r);
 void origin_relay_resume_upload(struct origin_relay *r);
 void origin_relay_cancel(struct origin_relay *r);
 
-// Are there places left at the origin beyond what demand may soon want, when `more` calls have started that
-// are about to? On the worker asked about.
+// Are there places left at the origin beyond what demand may soon want, when `more` calls have
+// started that are about to? On the worker asked about.
 bool origin_has_room(struct worker *w, struct origin *origin, unsigned more);
 // May a caller that resumes a broken body ask once more? Takes one retry from the origin's retry
 // budget.

@@ -6,9 +6,9 @@
 // read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held back until
 // the second statx has shown the same version, so that an object of one piece is never handed on
 // when it changed underneath; of a larger one the caller hears ERR_ORIGIN_CHANGED. One operation is
-// under way at a time; a paused fetch has none. The descriptor belongs to the fetch. A piece lies in
-// chunks, which count in the budget and are held from the read to the delivery only: a paused fetch
-// holds none but a last piece. While the budget is used up a piece is one chunk.
+// under way at a time; a paused fetch has none. The descriptor belongs to the fetch. A piece lies
+// in chunks, which count in the budget and are held from the read to the delivery only: a paused
+// fetch holds none but a last piece. While the budget is used up a piece is one chunk.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>

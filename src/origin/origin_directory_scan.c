@@ -5,13 +5,14 @@
 // Inside one folder the names are sorted with a '/' after each subfolder's name; going down into a
 // subfolder where it stands then gives exactly the order of full keys ("a-b" before "a/x", because
 // '-' sorts before
-// '/'). So a walk holds only sorted names of the folders on its way down. A walk whose page was cut short
-// is parked under the name that ended the page; the request for the next page finds it there and goes on
-// without reading a folder again. At most PARKED_MAX walks are parked, the longest unused goes first.
+// '/'). So a walk holds only sorted names of the folders on its way down. A walk whose page was cut
+// short is parked under the name that ended the page; the request for the next page finds it there
+// and goes on without reading a folder again. At most PARKED_MAX walks are parked, the longest
+// unused goes first.
 //
-// Memory: of a large folder a level holds a window of names (origin_directory_window.c), which are counted
-// in the budget. Where that is used up parked walks go first, then windows get small: a listing takes longer,
-// and is never refused for it.
+// Memory: of a large folder a level holds a window of names (origin_directory_window.c), which are
+// counted in the budget. Where that is used up parked walks go first, then windows get small: a
+// listing takes longer, and is never refused for it.
 //
 // Symbolic links count as what they point at, as long as that is inside the tree; a folder that is
 // its own ancestor is not entered. Names longer than a key may be, special files and folders that
@@ -225,7 +226,8 @@ static bool is_ancestor(const struct scan *scan, const struct statx *stat)
     return false;
 }
 
-// Opens the folder scan->path[0, path_len). *ret_fd < 0 with ERR_OK: it is gone, or may not be read.
+// Opens the folder scan->path[0, path_len). *ret_fd < 0 with ERR_OK: it is gone, or may not be
+// read.
 static enum err folder_open(const struct origin_directory_scans *scans, const struct scan *scan,
                             size_t path_len, int flags, int *ret_fd)
 {

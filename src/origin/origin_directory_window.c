@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A window of a folder's names: the lowest ones above the last name that was taken, in order after the sort. While
-// the folder is read, a window that may not grow drops its upper half, and from then on every name above that half.
-// When all names of the window have been taken, the folder is read again for the next window.
+// A window of a folder's names: the lowest ones above the last name that was taken, in order after
+// the sort. While the folder is read, a window that may not grow drops its upper half, and from
+// then on every name above that half. When all names of the window have been taken, the folder is
+// read again for the next window.
 //
-// The budget counts its memory (BUDGET_FOLDERS) but never refuses WINDOW_BYTES_LEAST. So with little memory a listing
-// takes longer, and still ends. One thread at a time.
+// The budget counts its memory (BUDGET_FOLDERS) but never refuses WINDOW_BYTES_LEAST. So with
+// little memory a listing takes longer, and still ends. One thread at a time.
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +70,8 @@ void origin_directory_window_advance(struct origin_directory_window *w)
     w->name_count = w->next = 0;
 }
 
-// Bytes that the window allocates once it has room for `more` bytes of names and one more name in its table.
+// Bytes that the window allocates once it has room for `more` bytes of names and one more name in
+// its table.
 static size_t bytes_with(const struct origin_directory_window *w, size_t more)
 {
     size_t bytes = w->bytes.cap, names = w->name_cap;

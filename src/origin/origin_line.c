@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who waits for a place at an origin: a line for each client, and each client has its turn, however many
-// calls of another one wait. Runs on the worker.
+// Who waits for a place at an origin: a line for each client, and each client has its turn, however
+// many calls of another one wait. Runs on the worker.
 //
-// There are ORIGIN_LINES lines. A client has one to itself while one of its calls waits; those for whom none
-// is left share one that is taken.
+// There are ORIGIN_LINES lines. A client has one to itself while one of its calls waits; those for
+// whom none is left share one that is taken.
 #include "origin/origin_private.h"
 
 void origin_lines_init(struct origin_lines *lines)

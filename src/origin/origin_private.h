@@ -45,8 +45,8 @@ enum origin_trouble {
     ORIGIN_TROUBLE_COUNT_
 };
 
-// A fetch gives its slot back when whoever reads from it is slow. A relay may not be able to: a slow
-// upload, a read whose version cannot be named. Nobody waits for what is fetched ahead.
+// A fetch gives its slot back when whoever reads from it is slow. A relay may not be able to: a
+// slow upload, a read whose version cannot be named. Nobody waits for what is fetched ahead.
 enum origin_call_kind {
     ORIGIN_CALL_FETCH,
     ORIGIN_CALL_RELAY,
@@ -61,8 +61,8 @@ struct origin_call {
     struct origin_worker *ow;
     struct list_node live; // in origin_worker.live
 
-    // The slot among the worker's calls. One of the two runs later, never inside origin_slot_enter():
-    // `ready` once there is room, `refused` after ORIGIN_SLOT_WAIT_MS without.
+    // The slot among the worker's calls. One of the two runs later, never inside
+    // origin_slot_enter(): `ready` once there is room, `refused` after ORIGIN_SLOT_WAIT_MS without.
     struct list_node waiting; // in origin_worker.waiters, there in this line
     unsigned line;
     uint64_t client;
@@ -216,8 +216,8 @@ void origin_slot_stop_waiting(struct origin_call *call); // neither of the two r
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
 // Somebody waits for what it fetches ahead: from now on it counts as this client's own.
 void origin_slot_hasten(struct origin_call *call, uint64_t client);
-// Before an attempt that follows a failure: true if there are fewer places now than calls that have one.
-// Then the slot is gone, and call->ready() or call->refused() will run later.
+// Before an attempt that follows a failure: true if there are fewer places now than calls that have
+// one. Then the slot is gone, and call->ready() or call->refused() will run later.
 bool origin_slot_yield(struct origin_call *call) MUST_USE;
 // What the slot learns from an answer.
 void origin_slot_slow_down(struct origin_worker *ow);
@@ -243,15 +243,16 @@ void origin_hops_doubt(struct origin *origin);
 
 // --- origin_trouble.c ----------------------------------------------------------------------------
 
-// How a call failed before any answer, `detail` in curl's words; NONE: that says nothing of the origin.
+// How a call failed before any answer, `detail` in curl's words; NONE: that says nothing of the
+// origin.
 enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail);
 // Of a refusal, by its S3 code: is it about what we signed with?
 enum origin_trouble origin_trouble_of_code(struct span code);
 // A call that asked at `asked_us` has met it. On a worker.
 void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
                         const char *detail);
-// The origin has answered, below 500; the request was signed with its own credentials, and taken; and it was asked by its name
-// with a bucket before it.
+// The origin has answered, below 500; the request was signed with its own credentials, and taken;
+// and it was asked by its name with a bucket before it.
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
 void origin_trouble_forget(struct origin *origin); // with the origin
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks an S3 origin whether it answers and takes our credentials: once at the start, and from then on only
-// while something is wrong (origin_trouble.c), so that its end is noticed where nobody asks. It lists one
-// bucket, as every S3 server lets everybody try; whether that is allowed does not matter. Runs on worker 0.
+// Asks an S3 origin whether it answers and takes our credentials: once at the start, and from then
+// on only while something is wrong (origin_trouble.c), so that its end is noticed where nobody
+// asks. It lists one bucket, as every S3 server lets everybody try; whether that is allowed does
+// not matter. Runs on worker 0.
 //
 //   idle      nothing is wrong, or the start has not asked yet
 //   running   a relay of one attempt is out

@@ -293,7 +293,8 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     buf_done(&text);
 }
 
-// The endpoint's part of the name, with the region in it; what of the name comes behind tells origins apart.
+// The endpoint's part of the name, with the region in it; what of the name comes behind tells
+// origins apart.
 static void show(struct origin *origin, const struct origin_s3_state *state)
 {
     static const char mark[] = "{region}";

@@ -14,12 +14,13 @@
 // Each attempt is built and signed anew in the call's arena, which is emptied before it.
 //
 // What is repeated: a request the origin refused for its region, its clock or its token, once each
-// (three regions), or redirected (origin_s3_redirect.c), as long as no byte of an upload has left; and a safe request that failed,
-// `retries` times with back-off, each taking one retry from the origin's budget. One that is refused with
-// SlowDown while the origin answers others has only come too early: it is asked again for
-// ORIGIN_SLOWDOWN_WAIT_US, and what bounds that is the number of places. Bodies are never
-// sent twice. An answer whose status nobody gives, on a connection that has carried others, is no
-// answer: what may be sent again is asked once more on a new connection, outside these limits.
+// (three regions), or redirected (origin_s3_redirect.c), as long as no byte of an upload has left;
+// and a safe request that failed, `retries` times with back-off, each taking one retry from the
+// origin's budget. One that is refused with SlowDown while the origin answers others has only come
+// too early: it is asked again for ORIGIN_SLOWDOWN_WAIT_US, and what bounds that is the number of
+// places. Bodies are never sent twice. An answer whose status nobody gives, on a connection that
+// has carried others, is no answer: what may be sent again is asked once more on a new connection,
+// outside these limits.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -262,8 +263,8 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
-    // An answer that is packed because of the client's Accept-Encoding is not continued: a request of ours for the
-    // rest has another one, and would get other bytes.
+    // An answer that is packed because of the client's Accept-Encoding is not continued: a request
+    // of ours for the rest has another one, and would get other bytes.
     bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
                      headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
     if (r->request->operation != S3_GetObject || is_packed ||

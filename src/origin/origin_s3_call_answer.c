@@ -14,8 +14,8 @@
 #define SLOWDOWN_BACKOFFS 2u // a place that waits longer is missed
 #define SKEW_SEEN_S 600      // a HEAD's 403 has no code: this much says that it is the clock
 
-// Refused with SlowDown by an origin that answers others: the request has only come too early. Who asks
-// whether what there is is current is not kept waiting for long: it may be good enough.
+// Refused with SlowDown by an origin that answers others: the request has only come too early. Who
+// asks whether what there is is current is not kept waiting for long: it may be good enough.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
@@ -216,7 +216,8 @@ static bool may_follow(const struct origin_s3_call *c)
            c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
-// Does the redirect name the bucket and key of this call? A request without our signature may go anywhere.
+// Does the redirect name the bucket and key of this call? A request without our signature may go
+// anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
     struct span key = c->r != NULL ? c->r->request->key : c->f->key;
@@ -266,9 +267,9 @@ static int64_t skew_by_answer(const struct origin_s3_call *c)
     return atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
 }
 
-// Compares the origin's clock with the skew that this attempt was signed with, not with the current one. Another call
-// may have learnt a better skew since, and the attempts signed before that all fail. The answer to a HEAD has no code,
-// so the difference decides there.
+// Compares the origin's clock with the skew that this attempt was signed with, not with the current
+// one. Another call may have learnt a better skew since, and the attempts signed before that all
+// fail. The answer to a HEAD has no code, so the difference decides there.
 static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     if (c->skew_corrected || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {
@@ -315,7 +316,8 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     return true;
 }
 
-// What the origin says of the credentials that this was signed with; the origin's own are everybody's.
+// What the origin says of the credentials that this was signed with; the origin's own are
+// everybody's.
 static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     bool is_own = c->set != NULL;

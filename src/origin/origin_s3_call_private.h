@@ -127,11 +127,11 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err);
 
 // Before each attempt: is this origin to be asked otherwise than by HEAD or with If-Match?
 void origin_s3_odd_prepare(struct origin_s3_call *c);
-// If the answer refuses HEAD or If-Match, as an odd store always does, or its HEAD does not describe the object, begins
-// the next attempt without it. Returns whether it has begun.
+// If the answer refuses HEAD or If-Match, as an odd store always does, or its HEAD does not
+// describe the object, begins the next attempt without it. Returns whether it has begun.
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
-// The answer denies the version asked for, of which a client has bytes: true if the next attempt, on a connection of
-// its own, has begun. Another replica may answer that one.
+// The answer denies the version asked for, of which a client has bytes: true if the next attempt,
+// on a connection of its own, has begun. Another replica may answer that one.
 bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
 // An attempt of a fetch was answered as it was asked for.
 void origin_s3_odd_learn(struct origin_s3_call *c);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where an S3 origin is: its configured endpoint, and the URL of a bucket or key there. The only
-// hosts ever asked come from here and from redirects (origin_s3_redirect.c), so never from a request. Pure; any thread.
+// hosts ever asked come from here and from redirects (origin_s3_redirect.c), so never from a
+// request. Pure; any thread.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,8 +26,9 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// What S3 defines, of HTTP's own what S3 takes, and what joins the traces of both sides. Every other header is the client's and its
-// proxies' business: at the origin it could only change what nobody here judged.
+// What S3 defines, of HTTP's own what S3 takes, and what joins the traces of both sides. Every
+// other header is the client's and its proxies' business: at the origin it could only change what
+// nobody here judged.
 static bool is_sent_on(struct span name, bool framed)
 {
     static const char *const known[] = {"Access-Control-Request-Headers",

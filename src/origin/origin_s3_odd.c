@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that refuse what S3 promises, and how they are asked instead. Runs on the call's worker; what is
-// learnt is the origin's, for all workers, and expires.
+// Stores that refuse what S3 promises, and how they are asked instead. Runs on the call's worker;
+// what is learnt is the origin's, for all workers, and expires.
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
-//       GET of one byte describes the object as HEAD would, except for its checksums. An empty object has no
-//       first byte (416): it is asked for whole. A caller who wants checksums alone gets the refusal. The answer
-//       to that GET is the answer to the HEAD. It proves that the store refuses HEAD as such if it succeeds: a
-//       key without rights is refused both.
+//       GET of one byte describes the object as HEAD would, except for its checksums. An empty
+//       object has no first byte (416): it is asked for whole. A caller who wants checksums alone
+//       gets the refusal. The answer to that GET is the answer to the HEAD. It proves that the
+//       store refuses HEAD as such if it succeeds: a key without rights is refused both.
 //   HEAD of one key refused (400, 403, although the origin answers other HEADs)
-//       The same, if the caller holds bytes or wants them (get_decides): a policy may refuse HEAD where it grants
-//       GET. Only the key is remembered, whatever the GET's answer is, so that the next check costs one request.
-//       The answer to a client's own HEAD stands.
+//       The same, if the caller holds bytes or wants them (get_decides): a policy may refuse HEAD
+//       where it grants GET. Only the key is remembered, whatever the GET's answer is, so that the
+//       next check costs one request. The answer to a client's own HEAD stands.
 //   HEAD does not describe the object (no length, or another 2xx than 200)
 //       The same, and the origin's HEADs are doubted from then on if the GET describes it.
 //   HEAD differs from GET (origin_doubt.c)
 //       The same.
 //   If-Match fails (412, 400, 501), although the store has not taken one lately
-//       The same GET without it. response_head_judge() compares the answer's ETag with the one expected, so no
-//       other version is ever taken for it. The right ETag proves that the store fails its own.
+//       The same GET without it. response_head_judge() compares the answer's ETag with the one
+//       expected, so no other version is ever taken for it. The right ETag proves that the store
+//       fails its own.
 //   Another version answers, or none, although clients have bytes of the one asked for (is_bound)
-//       The same GET again, each time on a connection of its own: another replica may answer it. The version asked
-//       for proves that replicas differ, because a version that was replaced does not come back. The
-//       answer then forbids to store it (ORIGIN_FORBIDS_VERSIONS), and reads of the key pass through for a while.
+//       The same GET again, each time on a connection of its own: another replica may answer it.
+//       The version asked for proves that replicas differ, because a version that was replaced does
+//       not come back. The answer then forbids to store it (ORIGIN_FORBIDS_VERSIONS), and reads of
+//       the key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -47,7 +49,8 @@ static bool note(atomic_ulong *until_us)
     return have_us < now_us;
 }
 
-// The key's place in the table, and what stands there, less the time. Keys that share a place push each other out.
+// The key's place in the table, and what stands there, less the time. Keys that share a place push
+// each other out.
 static atomic_ulong *key_slot(const struct origin_s3_call *c, uint64_t *ret_name)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);

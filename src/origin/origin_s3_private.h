@@ -28,10 +28,10 @@ struct origin_s3_endpoint {
 enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
                                   struct buf *ret_why) MUST_USE;
 void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint);
-// Where that is, however it is spelt, with this region in a template: scheme, host without the dot at
-// its end, port unless it is the scheme's, path. Hosts that differ in what looks like a region are the
-// same, and Amazon's hosts of S3 are all the same: one that is wrongly taken for another costs hits,
-// one that is not recognised would cost the truth. Appended.
+// Where that is, however it is spelt, with this region in a template: scheme, host without the dot
+// at its end, port unless it is the scheme's, path. Hosts that differ in what looks like a region
+// are the same, and Amazon's hosts of S3 are all the same: one that is wrongly taken for another
+// costs hits, one that is not recognised would cost the truth. Appended.
 void origin_s3_endpoint_place(const struct origin_s3_endpoint *endpoint, const char *region,
                               struct buf *out);
 // As people read it, with this region in a template. Appended.
@@ -56,14 +56,15 @@ enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoin
                              struct span bucket, struct span key, struct span query,
                              struct origin_s3_url *ret_url) MUST_USE;
 
-// A name, an IPv4 address or an [IPv6 address], and an optional port. `may_be_template`: "{region}" may stand in a name.
+// A name, an IPv4 address or an [IPv6 address], and an optional port. `may_be_template`: "{region}"
+// may stand in a name.
 bool origin_s3_host_is_valid(struct span host, bool may_be_template);
 
 // --- origin_s3_redirect.c: pure ------------------------------------------------------------------
 
-// Builds the URL of a redirect from its `location` and the `host` that sent it, with the endpoint's scheme. Path and
-// query are canonical, or exactly as sent if they carry a signature (*ret_is_presigned). ERR_INVALID: the redirect may
-// not be followed. ERR_NO_MEMORY.
+// Builds the URL of a redirect from its `location` and the `host` that sent it, with the endpoint's
+// scheme. Path and query are canonical, or exactly as sent if they carry a signature
+// (*ret_is_presigned). ERR_INVALID: the redirect may not be followed. ERR_NO_MEMORY.
 enum err origin_s3_redirect_build(struct arena *arena, bool is_https, struct span host,
                                   struct span location, struct origin_s3_url *ret_url,
                                   bool *ret_is_presigned) MUST_USE;
@@ -118,8 +119,9 @@ struct origin_s3_state {
     atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED]; // keys; a hash and a time; 0: none
     atomic_bool is_stopping;
 
-    // Which bucket is where: all workers read and write it without a lock. A row is a bucket's hash,
-    // and in its last byte the number of its region's name, from 1 on; names stay until the end.
+    // Which bucket is where: all workers read and write it without a lock. A row is a bucket's
+    // hash, and in its last byte the number of its region's name, from 1 on; names stay until the
+    // end.
     _Atomic(char *) region_names[ORIGIN_S3_REGION_NAMES_MAX];
     atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free
     atomic_uint region_next;                                     // the row that makes room
@@ -156,11 +158,12 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
 
-// Google's store and Cloudflare's R2 unpack an object that is stored with Content-Encoding: gzip, unless a request
-// says Accept-Encoding: gzip. The unpacked answer has no length and no ranges, but the ETag of the packed bytes. So
-// fetches ask such a store for gzip. The cache then holds the bytes that the store holds, which ETag and size name.
-// Fetches ask every other origin for identity, because a proxy in front of it might pack the answer. A proxied read
-// keeps its client's own Accept-Encoding.
+// Google's store and Cloudflare's R2 unpack an object that is stored with Content-Encoding: gzip,
+// unless a request says Accept-Encoding: gzip. The unpacked answer has no length and no ranges, but
+// the ETag of the packed bytes. So fetches ask such a store for gzip. The cache then holds the
+// bytes that the store holds, which ETag and size name. Fetches ask every other origin for
+// identity, because a proxy in front of it might pack the answer. A proxied read keeps its client's
+// own Accept-Encoding.
 static inline bool origin_s3_unpacks(const struct origin_worker *ow)
 {
     return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redirects to another host or place. Stores that spread objects over nodes (AIStore, Ozone, Ceph) answer 307 with
-// the node's address. The call follows such an answer itself, so that neither fills nor clients see it.
+// Redirects to another host or place. Stores that spread objects over nodes (AIStore, Ozone, Ceph)
+// answer 307 with the node's address. The call follows such an answer itself, so that neither fills
+// nor clients see it.
 //
 // It follows a redirect only if all of these hold. Otherwise the client gets the answer unchanged.
-//   - The method is GET or HEAD. Other methods follow 307 and 308 only, and only before any byte of a body was sent.
-//   - The scheme stays the same, and the call has followed fewer than ORIGIN_S3_REDIRECTS_MAX redirects.
-//   - An endpoint may have the address (no metadata service), and it is not more private than the node that sent the
-//     redirect: the internet may not point into a private network, nor either of them to this machine. A literal
-//     address is judged here, a name when the transfer connects to its addresses (transfer_connection.c).
+//   - The method is GET or HEAD. Other methods follow 307 and 308 only, and only before any byte of
+//     a body was sent.
+//   - The scheme stays the same, and the call has followed fewer than ORIGIN_S3_REDIRECTS_MAX
+//     redirects.
+//   - An endpoint may have the address (no metadata service), and it is not more private than the
+//     node that sent the redirect: the internet may not point into a private network, nor either of
+//     them to this machine. A literal address is judged here, a name when the transfer connects to
+//     its addresses (transfer_connection.c).
 //   - The request carries no encryption key of a customer (SSE-C), which is meant for one store.
-//   - A request with our signature stays at the bucket and key of the call, in path or virtual-hosted style.
-//     Otherwise a user who may set an object's redirect could read or delete what only Forebay's keys may.
+//   - A request with our signature stays at the bucket and key of the call, in path or
+//     virtual-hosted style. Otherwise a user who may set an object's redirect could read or delete
+//     what only Forebay's keys may.
 //
-// The call signs the request again for the new host, so that a signature is of no use elsewhere. A URL that carries
-// its own signature (presigned) is sent without ours. Retries after a failure begin at the endpoint again. Pure; any
-// thread.
+// The call signs the request again for the new host, so that a signature is of no use elsewhere. A
+// URL that carries its own signature (presigned) is sent without ours. Retries after a failure
+// begin at the endpoint again. Pure; any thread.
 #include <arpa/inet.h>
 #include <string.h>
 

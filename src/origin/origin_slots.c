@@ -2,20 +2,21 @@
 // Places at an origin: how many calls of a worker run at once. Runs on the worker.
 //
 // A worker may run its share of the origin's places at once; the others wait in line, not for ever.
-// Relays leave some of them to fetches, so that slow clients of requests that pass through are not in the
-// way of misses; but for that the two kinds take turns, and so do the clients of each (origin_line.c). What
-// is fetched ahead comes after both and leaves them a quarter of the places; who comes to wait for it makes
-// it a fetch like any other.
+// Relays leave some of them to fetches, so that slow clients of requests that pass through are not
+// in the way of misses; but for that the two kinds take turns, and so do the clients of each
+// (origin_line.c). What is fetched ahead comes after both and leaves them a quarter of the places;
+// who comes to wait for it makes it a fetch like any other.
 //
 // There are as many places as demand wants, up to `connections`. It begins with a few, which for a
-// small object and a far origin are soon all in use: while calls wait, each answer gives one more, so that
-// they double in a round trip, as long as first bytes do not come later for it. The first SlowDown or
-// time-out halves them and ends that: from then on it takes as many answers as there are places to gain one,
-// and each refusal takes half a place. So a round trip in which all are refused halves them again, and one
-// hot key among many takes little from the others.
+// small object and a far origin are soon all in use: while calls wait, each answer gives one more,
+// so that they double in a round trip, as long as first bytes do not come later for it. The first
+// SlowDown or time-out halves them and ends that: from then on it takes as many answers as there
+// are places to gain one, and each refusal takes half a place. So a round trip in which all are
+// refused halves them again, and one hot key among many takes little from the others.
 //
-// A call that is refused keeps its place while it backs off, or gives it back if there are fewer now, and
-// is then the first in line: however many wait, no more ask an origin that refuses than it has places.
+// A call that is refused keeps its place while it backs off, or gives it back if there are fewer
+// now, and is then the first in line: however many wait, no more ask an origin that refuses than it
+// has places.
 #include "base/clock.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"

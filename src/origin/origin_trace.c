@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers of a client that name its request in its own logs and traces. They go on with what is fetched
-// for many, so only what can be nothing but a name is taken. Pure.
+// The headers of a client that name its request in its own logs and traces. They go on with what is
+// fetched for many, so only what can be nothing but a name is taken. Pure.
 #include <string.h>
 
 #include "origin/origin.h"

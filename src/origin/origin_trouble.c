@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with an origin as a whole: nobody can reach it, or it does not take our credentials. One
-// atomic says so; the calls of all workers keep it, and the probe (origin_probe.c) where there are none.
-// A failure counts only if nobody has been answered since that call asked. A change is kept in
-// forebay_degraded; while all is well an answer costs one look. Any thread.
+// What is wrong with an origin as a whole: nobody can reach it, or it does not take our
+// credentials. One atomic says so; the calls of all workers keep it, and the probe (origin_probe.c)
+// where there are none. A failure counts only if nobody has been answered since that call asked. A
+// change is kept in forebay_degraded; while all is well an answer costs one look. Any thread.
 //
-// The log tells a trouble once, and once a minute when it comes and goes. What it told last becomes true: a
-// trouble that was held back is told when it is met again later, and the end of one that was told always is.
+// The log tells a trouble once, and once a minute when it comes and goes. What it told last becomes
+// true: a trouble that was held back is told when it is met again later, and the end of one that
+// was told always is.
 #include <string.h>
 
 #include "base/clock.h"
@@ -61,7 +62,8 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     switch (err) {
     case ERR_ORIGIN_DNS:
         return ORIGIN_TROUBLE_DNS;
-    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for more of what it takes for a request
+    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for more of what it takes for a
+                             // request
         return strstr(detail, "SSL connection timeout") != NULL ? ORIGIN_TROUBLE_PLAIN
                                                                 : ORIGIN_TROUBLE_CONNECT;
     case ERR_ORIGIN_TIMEOUT:
@@ -115,8 +117,8 @@ enum origin_trouble origin_trouble_of_code(struct span code)
     return ORIGIN_TROUBLE_NONE;
 }
 
-// `told` is looked at after `trouble` here, and the other way round where a trouble is told, so of two threads one
-// sees what the other has done.
+// `told` is looked at after `trouble` here, and the other way round where a trouble is told, so of
+// two threads one sees what the other has done.
 static void tell_end(struct origin *origin)
 {
     if (atomic_load(&origin->trouble) == ORIGIN_TROUBLE_NONE &&
@@ -183,8 +185,8 @@ static void over(struct origin *origin, bool takes_keys)
     }
 }
 
-// An answer to the endpoint's own name says that it is resolved, and nothing of names with a bucket before it: those are forgotten
-// when nobody has asked for one for a while.
+// An answer to the endpoint's own name says that it is resolved, and nothing of names with a bucket
+// before it: those are forgotten when nobody has asked for one for a while.
 static bool is_of_bucket_names(struct origin *origin)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);

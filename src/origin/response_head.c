@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What libcurl lets through and a cache must not believe: two Content-Lengths, Content-Length
-// beside Transfer-Encoding, odd numbers, bare line feeds, folded lines, a 206 with another range. Whatever bears on where the body ends is an error at once; other
-// malformed lines are dropped, never repeated to a client, and make the answer unstorable.
+// beside Transfer-Encoding, odd numbers, bare line feeds, folded lines, a 206 with another range.
+// Whatever bears on where the body ends is an error at once; other malformed lines are dropped,
+// never repeated to a client, and make the answer unstorable.
 #include "origin/response_head.h"
 
 #include <string.h>
@@ -252,8 +253,8 @@ struct content_range {
     uint64_t first, last, total;
 };
 
-// RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit in any case, and blanks
-// after it; numbers only.
+// RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit in any
+// case, and blanks after it; numbers only.
 static bool parse_content_range(struct span value, struct content_range *ret_range)
 {
     struct content_range range = {0};
@@ -327,8 +328,9 @@ static bool speaks_s3(const struct response_head *h)
     return speaks;
 }
 
-// Does this header of a plain web server forbid storing? An S3 object's Cache-Control and Content-Encoding were set by
-// its writer, for clients. A cookie in an S3 answer comes from a balancer, and is neither stored nor passed on.
+// Does this header of a plain web server forbid storing? An S3 object's Cache-Control and
+// Content-Encoding were set by its writer, for clients. A cookie in an S3 answer comes from a
+// balancer, and is neither stored nor passed on.
 static enum origin_forbids header_of_web_forbids(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("Set-Cookie"))) {
@@ -361,7 +363,8 @@ static enum origin_forbids headers_forbid_storing(const struct response_head *h,
     return forbids;
 }
 
-// Has each header of this name this value? Of checksums that contradict each other nobody knows which one is right.
+// Has each header of this name this value? Of checksums that contradict each other nobody knows
+// which one is right.
 static bool is_consistent(const struct response_head *h, struct span name, struct span value)
 {
     bool is_same = true;
@@ -417,8 +420,9 @@ static bool one_range(const struct response_head *h, struct content_range *ret_r
            parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
-// An error if the answer names no bytes, contradicts itself or names bytes that the request did not ask for. A correct
-// answer that says less than a fill needs (no total, fewer bytes than requested) is passed on uncached.
+// An error if the answer names no bytes, contradicts itself or names bytes that the request did not
+// ask for. A correct answer that says less than a fill needs (no total, fewer bytes than requested)
+// is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
@@ -457,8 +461,8 @@ static enum err judge_whole(const struct response_head *h, const struct response
     // To a range only an empty object may be answered whole.
     bool from_start = asked->first == 0 || asked->suffix > 0;
     bool is_whole_to_range = asked->has_range && !asked->head && !(h->length == 0 && from_start);
-    // Without a length the object's size is not known, and its end may be the connection's. Content-Range has no
-    // meaning here: the body may be all of the object, or only what it says.
+    // Without a length the object's size is not known, and its end may be the connection's.
+    // Content-Range has no meaning here: the body may be all of the object, or only what it says.
     if (!h->has_length || is_whole_to_range ||
         headers_count(&h->headers, SPAN("Content-Range")) > 0) {
         return ERR_ORIGIN_UNFIT;

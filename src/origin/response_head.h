@@ -16,8 +16,8 @@
 #include "base/headers.h"
 #include "origin/origin.h"
 
-// Metadata of 2 KiB, as S3 allows it, may be several hundred headers. ERR_ORIGIN_HEAD_TOO_LARGE names both figures. libcurl
-// refuses heads of 300 KiB.
+// Metadata of 2 KiB, as S3 allows it, may be several hundred headers. ERR_ORIGIN_HEAD_TOO_LARGE
+// names both figures. libcurl refuses heads of 300 KiB.
 #define RESPONSE_HEADERS_MAX 1024u     // of a head; below HEADERS_MAX by what a reply of ours adds
 #define RESPONSE_HEAD_MAX (256u << 10) // bytes of all header lines, interim heads included
 #define RESPONSE_INTERIM_MAX 16u       // 1xx heads before the final one
@@ -43,8 +43,8 @@ struct response_head {
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);
 // Takes one raw line, CRLF included. *ret_done: the head is complete (further lines are trailers
 // and ignored). ERR_ORIGIN_PROTOCOL: the answer must not be believed; close the connection.
-// ERR_ORIGIN_HEAD_TOO_LARGE: likewise, more than RESPONSE_HEADERS_MAX headers or RESPONSE_HEAD_MAX bytes.
-// ERR_NO_MEMORY.
+// ERR_ORIGIN_HEAD_TOO_LARGE: likewise, more than RESPONSE_HEADERS_MAX headers or RESPONSE_HEAD_MAX
+// bytes. ERR_NO_MEMORY.
 enum err response_head_line(struct response_head *h, struct span line, bool *ret_done) MUST_USE;
 
 struct response_asked {
@@ -65,9 +65,10 @@ struct response_answer {
 };
 
 // A 200 or 206 against what was asked: status, range, length and ETag must be the ones asked for.
-// ERR_ORIGIN_CHANGED: another ETag than If-Match named. ERR_ORIGIN_UNFIT: it may be true, but no cache can be filled
-// by it: no length, the whole object to a range, a range without a total or shorter than asked.
-// ERR_ORIGIN_PROTOCOL: it contradicts itself, or names no bytes, or bytes that were not asked for.
+// ERR_ORIGIN_CHANGED: another ETag than If-Match named. ERR_ORIGIN_UNFIT: it may be true, but no
+// cache can be filled by it: no length, the whole object to a range, a range without a total or
+// shorter than asked. ERR_ORIGIN_PROTOCOL: it contradicts itself, or names no bytes, or bytes that
+// were not asked for.
 enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer) MUST_USE;
 // Is the body a part of one version that can be named, or all of it? Its ETag and first byte.

@@ -36,11 +36,11 @@ struct ring {
 };
 
 struct proxy_access_log_file {
-    char *path;   // NULL: stdout, or off
-    int fd;       // -1: off, what still comes is dropped
-    bool is_file; // regular: writes do not wait
-    unsigned long *
-        since; // of each ring: what was filled when it took the place of another; NULL: it is the first
+    char *path;           // NULL: stdout, or off
+    int fd;               // -1: off, what still comes is dropped
+    bool is_file;         // regular: writes do not wait
+    unsigned long *since; // of each ring: what was filled when it took the place of another; NULL:
+                          // it is the first
 };
 
 struct access_log {
@@ -144,7 +144,8 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
     }
 }
 
-// Copies what a ring held when so much had come, up to the end of a line; false when there is nothing.
+// Copies what a ring held when so much had come, up to the end of a line; false when there is
+// nothing.
 static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
 {
     size_t done = 0, len;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of the access log and what goes into it, for the files that write its forms: access_log_json.c,
-// access_log_s3.c, access_log_text.c. On the request's worker.
+// A line of the access log and what goes into it, for the files that write its forms:
+// access_log_json.c, access_log_s3.c, access_log_text.c. On the request's worker.
 #ifndef FOREBAY_PROXY_ACCESS_LOG_PRIVATE_H
 #define FOREBAY_PROXY_ACCESS_LOG_PRIVATE_H
 
@@ -9,8 +9,9 @@
 
 #define ACCESS_LOG_LINE_MAX 32768u
 
-// Room is checked once per piece; a line that does not fit is not written at all. So that no client can keep a request
-// out of the log, the forms shorten what it chose: their longest lines, every byte of it coded, fit.
+// Room is checked once per piece; a line that does not fit is not written at all. So that no client
+// can keep a request out of the log, the forms shorten what it chose: their longest lines, every
+// byte of it coded, fit.
 struct access_log_line {
     size_t len;
     bool is_full;
@@ -31,7 +32,7 @@ struct access_log_entry {
     uint64_t first_byte_us, total_us; // since its head came; 0: none was sent
 };
 
-// --- access_log_ring.c: lines from one thread to another, without a lock ----------------------------
+// --- access_log_ring.c: lines from one thread to another, without a lock -------------------------
 
 // Bytes: `filled` is moved by the writer only, `emptied` by the reader only, both ever rising.
 struct access_log_ring {
@@ -47,13 +48,13 @@ void access_log_ring_done(struct access_log_ring *ring);
 bool access_log_ring_put(struct access_log_ring *ring, const char *bytes, size_t len);
 // How much was ever put in. Any thread.
 unsigned long access_log_ring_filled(const struct access_log_ring *ring);
-// The reader: of what was in when so much had been put in, as many whole lines as fit `max`, which is at least
-// ACCESS_LOG_LINE_MAX; 0: there are none.
+// The reader: of what was in when so much had been put in, as many whole lines as fit `max`, which
+// is at least ACCESS_LOG_LINE_MAX; 0: there are none.
 size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_t max,
                             unsigned long filled);
 void access_log_ring_clear(struct access_log_ring *ring); // the reader, too
 
-// --- access_log.c ----------------------------------------------------------------------------------
+// --- access_log.c --------------------------------------------------------------------------------
 
 struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
                                             struct access_log_date *date);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The access log in the form of S3's own server access log: its fields, in its order. What a server of S3
-// knows and we do not (bucket owner, cipher suite, access point) is "-". Pure.
+// The access log in the form of S3's own server access log: its fields, in its order. What a server
+// of S3 knows and we do not (bucket owner, cipher suite, access point) is "-". Pure.
 #include "proxy/access_log_private.h"
 
 #define REQUEST_LINE_MAX                                                                           \
@@ -79,8 +79,8 @@ static void put_s3_number(struct access_log_line *line, uint64_t value, bool is_
     access_log_line_u64(line, value);
 }
 
-// The request line, without signatures; with a access_log_line_shortened key also without anything else that might
-// name it.
+// The request line, without signatures; with a access_log_line_shortened key also without anything
+// else that might name it.
 static void put_s3_request_line(struct access_log_line *line, const struct access_log_entry *entry)
 {
     const struct request *r = entry->r;

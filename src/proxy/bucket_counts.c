@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each bucket was asked for, by result, and what it was answered with, by source: a table per worker that only
-// the worker writes and anybody reads. Names are the clients', so there is a bound: the first BUCKETS_MAX that were
-// answered without an error have rows of their own, the rest are counted together.
+// What each bucket was asked for, by result, and what it was answered with, by source: a table per
+// worker that only the worker writes and anybody reads. Names are the clients', so there is a
+// bound: the first BUCKETS_MAX that were answered without an error have rows of their own, the rest
+// are counted together.
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ void bucket_counts_note(struct bucket_counts *counts, const struct request *r)
     add(&row->bytes[2], r->bytes_origin);
 }
 
-// --- all workers' ----------------------------------------------------------------------------------
+// --- all workers' --------------------------------------------------------------------------------
 
 struct sum {
     const char *name;

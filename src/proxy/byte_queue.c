@@ -5,8 +5,8 @@
 // leave at once fills one chunk after the other instead of a chunk per drop.
 //
 // Above the budget a chunk is taken nevertheless, and the queue says "full" until it is empty: so
-// every stream goes on, by one chunk at a time. One byte counts as empty: users hold a stream's last
-// byte back until its source has said that it was the last, which a paused source never would.
+// every stream goes on, by one chunk at a time. One byte counts as empty: users hold a stream's
+// last byte back until its source has said that it was the last, which a paused source never would.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evicts an object or a bucket on an operator's order, as if a write had changed it. The home of each name that a
-// copy of the object is held under (one for each realm) invalidates it. From then on no reader on any worker is
-// given that copy, also if a run of it is in flight. A whole bucket goes to its next epoch. The bytes stay on disk
-// until their segment is evicted.
+// Evicts an object or a bucket on an operator's order, as if a write had changed it. The home of
+// each name that a copy of the object is held under (one for each realm) invalidates it. From then
+// on no reader on any worker is given that copy, also if a run of it is in flight. A whole bucket
+// goes to its next epoch. The bytes stay on disk until their segment is evicted.
 //
-// Memory: an order may be for a thousand objects of many realms. A worker has a few names in flight at a time, counted
-// (BUDGET_WRITES), and makes a record of no other. On one worker.
+// Memory: an order may be for a thousand objects of many realms. A worker has a few names in flight
+// at a time, counted (BUDGET_WRITES), and makes a record of no other. On one worker.
 #include "proxy/pass_private.h"
 
 #include "proxy/inspect_private.h"
@@ -67,8 +67,8 @@ static void on_name_ended(struct key_write *kw)
     worker_defer(pw->worker, &pw->evict_task);
 }
 
-// Starts the name in the next realm: the common one, then those of the keys file. With the last of them the eviction
-// leaves the list.
+// Starts the name in the next realm: the common one, then those of the keys file. With the last of
+// them the eviction leaves the list.
 static void name_start(struct proxy_worker *pw, struct eviction *e)
 {
     size_t count = 0;

@@ -37,8 +37,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
            (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
 }
 
-// Everything that the request may do must be allowed. Keys that stand in its body are judged once it
-// has been read (gate_allows()).
+// Everything that the request may do must be allowed. Keys that stand in its body are judged once
+// it has been read (gate_allows()).
 static enum err authorize_effects(struct request *r, const struct access_keys_principal *p,
                                   struct s3_error_detail *ret_detail)
 {

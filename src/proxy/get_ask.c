@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET asks of the protocol between workers: a run of blocks, or whether its version is current.
-// Whatever changes of either moves the request on: its step before the reply, its body after. On the
-// request's worker.
+// What a GET asks of the protocol between workers: a run of blocks, or whether its version is
+// current. Whatever changes of either moves the request on: its step before the reply, its body
+// after. On the request's worker.
 #include "proxy/get_private.h"
 
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)

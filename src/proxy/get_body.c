@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile, or
-// a verified read), else the next window is looked up or the missing run asked for. Runs on the
+// The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile,
+// or a verified read), else the next window is looked up or the missing run asked for. Runs on the
 // request's worker.
 #include "proxy/get_private.h"
 

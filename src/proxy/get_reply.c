@@ -78,7 +78,8 @@ static const char *checksums_word(struct span checksums, struct span sums)
     return are_unknown ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
 }
 
-// The stored header lines that belong in this answer. *ret_more: the checksums from the index record, in `ret_text`.
+// The stored header lines that belong in this answer. *ret_more: the checksums from the index
+// record, in `ret_text`.
 static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
                                 struct span *ret_more)
 {
@@ -208,7 +209,8 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     return STEP_DONE;
 }
 
-// If-Match can never name a weak ETag, or none. Some stores compare otherwise, so the origin judges it there.
+// If-Match can never name a weak ETag, or none. Some stores compare otherwise, so the origin judges
+// it there.
 static enum step_result condition_failed(struct request *r)
 {
     const struct get_state *g = get_of(r);
@@ -271,8 +273,8 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked for them. Where
-// they are too long for the record, only a HEAD is worth asking for them again.
+// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked
+// for them. Where they are too long for the record, only a HEAD is worth asking for them again.
 static bool lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
@@ -332,7 +334,8 @@ enum step_result get_reply_step(struct request *r)
         return unsatisfiable(r);
     }
     if (status == 200 && lacks_checksums(r)) {
-        // A body goes out without them, an answer about them does not, unless nobody can learn them: only HEAD tells.
+        // A body goes out without them, an answer about them does not, unless nobody can learn
+        // them: only HEAD tells.
         if (g->is_head && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
             return g->asked_checksums ? get_state_bypass(r, "checksum") : get_ask_checksums(r);
         }

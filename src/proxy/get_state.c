@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to, one
-// disk read; how each is taken and given back. All of it stays with the pooled request; with a disk
-// read out the request is recycled when that ends. On the request's worker.
+// What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to,
+// one disk read; how each is taken and given back. All of it stays with the pooled request; with a
+// disk read out the request is recycled when that ends. On the request's worker.
 #include "base/date.h"
 #include "proxy/get_private.h"
 
@@ -18,7 +18,8 @@ static bool has_control(struct span value)
     return false;
 }
 
-// One quoted ETag goes to the origin as it is; what a list, `*` or an unquoted one means is judged here.
+// One quoted ETag goes to the origin as it is; what a list, `*` or an unquoted one means is judged
+// here.
 static void send_etag(struct origin_condition *ret, enum origin_condition_kind kind,
                       struct span value)
 {
@@ -38,8 +39,8 @@ static void send_date(struct origin_condition *ret, enum origin_condition_kind k
     date_format_http(date, ret->value);
 }
 
-// Chooses the condition with the highest precedence (RFC 9110, section 13.2.2). The others are judged after the head
-// has come.
+// Chooses the condition with the highest precedence (RFC 9110, section 13.2.2). The others are
+// judged after the head has come.
 static void choose_condition(struct get_state *g)
 {
     const struct http_conditions *c = &g->conditions;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is cached of an object, and under which rule, for operators. Reads only: the index as a request
-// would see it on this worker, and the run's header if that does not wait. So many windows of the object
-// in a turn, and on in the next.
+// What is cached of an object, and under which rule, for operators. Reads only: the index as a
+// request would see it on this worker, and the run's header if that does not wait. So many windows
+// of the object in a turn, and on in the next.
 #include "proxy/inspect_private.h"
 
 #include <stdlib.h>
@@ -250,7 +250,7 @@ static void explain_judge(struct explanation *e)
     blocking_pool_run(e->pw->worker, &e->job);
 }
 
-// --- is it at the origin? --------------------------------------------------------------------------
+// --- is it at the origin? ------------------------------------------------------------------------
 
 static enum err on_origin_head(struct origin_fetch *f)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A page of what a bucket holds at its origin, and what is cached of each object. The index knows objects by
-// hash, so names come from the origin: one request to it a page. On one worker, so many look-ups in a turn.
+// A page of what a bucket holds at its origin, and what is cached of each object. The index knows
+// objects by hash, so names come from the origin: one request to it a page. On one worker, so many
+// look-ups in a turn.
 #include "proxy/inspect_private.h"
 
 #include <stdlib.h>

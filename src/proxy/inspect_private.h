@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files share that answer operators: inspect.c (one object), inspect_list.c (a page of them),
-// evict.c, warm.c and list_call.c (a listing from the origin). On the worker that was chosen for the
-// question.
+// What the files share that answer operators: inspect.c (one object), inspect_list.c (a page of
+// them), evict.c, warm.c and list_call.c (a listing from the origin). On the worker that was chosen
+// for the question.
 #ifndef FOREBAY_PROXY_INSPECT_PRIVATE_H
 #define FOREBAY_PROXY_INSPECT_PRIVATE_H
 

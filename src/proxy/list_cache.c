@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cache of listings for all workers: answers to listings, byte for byte, for a rule's list_ttl. Equal
-// listings in flight are joined: the origin is asked once.
+// One cache of listings for all workers: answers to listings, byte for byte, for a rule's list_ttl.
+// Equal listings in flight are joined: the origin is asked once.
 //
-// A page has an owner, the worker that its name's hash picks. Only the owner touches its tables of pages
-// and of listings in flight, so there is no lock. The *asker* is the worker of the client's request:
+// A page has an owner, the worker that its name's hash picks. Only the owner touches its tables of
+// pages and of listings in flight, so there is no lock. The *asker* is the worker of the client's
+// request:
 //
 //   asker -> owner   ask: the name, and an empty page that would carry the answer
 //   owner -> asker   a page; or "fetch it"; or nothing yet: it joined the same listing in flight
 //   asker -> owner   (after a fetch) the page, or why there is none
 //   owner -> asker   to each that joined: the page, the error, or "ask the origin alone"
 //
-// The asker hands its page over once, and nobody changes it after that; its references are atomic. The client of the
-// fetch gets the bytes as they come. The clients that joined get the page when it is complete. If the client of the
-// fetch leaves, the first one that joined fetches instead.
+// The asker hands its page over once, and nobody changes it after that; its references are atomic.
+// The client of the fetch gets the bytes as they come. The clients that joined get the page when it
+// is complete. If the client of the fetch leaves, the first one that joined fetches instead.
 //
-// Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its client is answered
-// (fill/README.md, rules 24 to 28). On INVALIDATE the owner drops the pages whose prefix covers the key.
-// It dooms the fetches in flight whose prefix does: nobody joins them from then on, and their pages are not kept.
-// All workers acknowledge before the writer's reply. So a client that asks after that reply finds no older page, and
-// joins no fetch that began before it. A client that had joined such a fetch asked before the reply.
-// A write of unknown extent raises the bucket's epoch, which is part of a page's name.
+// Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its
+// client is answered (fill/README.md, rules 24 to 28). On INVALIDATE the owner drops the pages
+// whose prefix covers the key. It dooms the fetches in flight whose prefix does: nobody joins them
+// from then on, and their pages are not kept. All workers acknowledge before the writer's reply. So
+// a client that asks after that reply finds no older page, and joins no fetch that began before it.
+// A client that had joined such a fetch asked before the reply. A write of unknown extent raises
+// the bucket's epoch, which is part of a page's name.
 //
-// Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an eighth of it.
-// Beyond that a listing joins no other and is not kept, and goes to the origin all the same. Above three quarters of
-// that share the owner of the most pages drops those that were used least recently. A reload drops the pages that its
-// rules forbid. An owner that keeps a page drops a few that are too old.
+// Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an
+// eighth of it. Beyond that a listing joins no other and is not kept, and goes to the origin all
+// the same. Above three quarters of that share the owner of the most pages drops those that were
+// used least recently. A reload drops the pages that its rules forbid. An owner that keeps a page
+// drops a few that are too old.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -229,7 +232,8 @@ static bool page_append(struct list_page *page, struct span data)
     return true;
 }
 
-// Gives back what the body does not fill, and takes over status and headers, in one piece of memory.
+// Gives back what the body does not fill, and takes over status and headers, in one piece of
+// memory.
 static bool page_finish(struct list_page *page, unsigned status, const struct headers *headers)
 {
     size_t size = headers->count * sizeof(struct header);
@@ -543,7 +547,8 @@ static void drop_pages_of_bucket(struct proxy_worker *pw, const struct object_ke
     }
 }
 
-// Looks under each prefix of the key, so that the cost of a write does not grow with the number of other pages.
+// Looks under each prefix of the key, so that the cost of a write does not grow with the number of
+// other pages.
 static void drop_pages_of_key(struct proxy_worker *pw, const struct object_key *key)
 {
     uint64_t hash = prefix_hash_begin(key->origin, key->bucket);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One page of a bucket's listing, asked of the origin for ourselves: which keys there are, how large, under
-// which ETag. On one worker. A page is read when all of it is there; longer than BODY_MAX is an error, and
-// asked for are so few keys that it never is. Counted as what warm jobs hold.
+// One page of a bucket's listing, asked of the origin for ourselves: which keys there are, how
+// large, under which ETag. On one worker. A page is read when all of it is there; longer than
+// BODY_MAX is an error, and asked for are so few keys that it never is. Counted as what warm jobs
+// hold.
 #include "proxy/inspect_private.h"
 
 #include <string.h>

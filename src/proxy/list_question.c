@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which listings may be answered from kept pages, and gives each its name. Equal names are equal
-// questions: they may share one answer of the origin. A page is fetched without the client's headers, so
-// that it fits every client, except for the few that are part of its name. On the request's worker.
+// Decides which listings may be answered from kept pages, and gives each its name. Equal names are
+// equal questions: they may share one answer of the origin. A page is fetched without the client's
+// headers, so that it fits every client, except for the few that are part of its name. On the
+// request's worker.
 #include "proxy/pass_private.h"
 
 #include <stdatomic.h>
@@ -57,7 +58,8 @@ static bool may_be_kept(const struct request *r)
     return true;
 }
 
-// Appends each selecting header with the length of its value. NULL: no memory, or one stands there twice.
+// Appends each selecting header with the length of its value. NULL: no memory, or one stands there
+// twice.
 static const char *name_headers(const struct request *r, const char *name)
 {
     for (unsigned i = 0; i < ARRAY_LEN(SELECTING) && name != NULL; i++) {
@@ -73,9 +75,10 @@ static const char *name_headers(const struct request *r, const char *name)
     return name;
 }
 
-// Principal, its realm, bucket, where the bucket is now, its epoch, headers and query, with their lengths, so that no
-// two names read the same. Where the bucket is belongs to it because a reload may give a principal other
-// keys at the origin, which lists something else to it. Origins are freed after pages.
+// Principal, its realm, bucket, where the bucket is now, its epoch, headers and query, with their
+// lengths, so that no two names read the same. Where the bucket is belongs to it because a reload
+// may give a principal other keys at the origin, which lists something else to it. Origins are
+// freed after pages.
 struct span list_question_name(const struct request *r)
 {
     struct span query;

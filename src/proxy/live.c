@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that may change while the process runs: rules, buckets, and what else requests go by. Each worker has a copy
-// of its own, which proxy_set() makes and a message brings; a request, an object of a warm job and a
-// question of an operator hold the one that they began with, and with the last of them it is gone. So nothing is
-// shared, and what a request goes by does not change under it.
+// Settings that may change while the process runs: rules, buckets, and what else requests go by.
+// Each worker has a copy of its own, which proxy_set() makes and a message brings; a request, an
+// object of a warm job and a question of an operator hold the one that they began with, and with
+// the last of them it is gone. So nothing is shared, and what a request goes by does not change
+// under it.
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>

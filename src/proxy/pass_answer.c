@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer that passes through: its head as the client may see it, and its bytes, in a queue whose
-// size pauses the origin. Of a request that changes keys the last byte is held back until every write
-// has ended. On the request's worker; serve_pass.c has the sequence.
+// The answer that passes through: its head as the client may see it, and its bytes, in a queue
+// whose size pauses the origin. Of a request that changes keys the last byte is held back until
+// every write has ended. On the request's worker; serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
 #define CODE_SHOWN_MAX 64u // of an error code of the origin's, in the log
@@ -130,8 +130,8 @@ void pass_answer_list_end_whole(struct pass_state *p)
     }
 }
 
-// A page that others wait for comes as fast as the origin sends it, however slow its first client is, unless
-// memory is short.
+// A page that others wait for comes as fast as the origin sends it, however slow its first client
+// is, unless memory is short.
 static void list_take(struct pass_state *p, struct span data)
 {
     bool is_held_up = byte_queue_full(&p->down) && chunk_budget_is_short();

@@ -130,8 +130,9 @@ static enum err collect_count(struct pass_body *body, uint64_t bytes)
     return ERR_OK;
 }
 
-// Charges a body of known length at once. A body of unknown length is charged as a small one first. When it outgrows
-// that, it is charged as the largest one allowed: if many grew step by step, all of them would be refused halfway.
+// Charges a body of known length at once. A body of unknown length is charged as a small one first.
+// When it outgrows that, it is charged as the largest one allowed: if many grew step by step, all
+// of them would be refused halfway.
 static enum err collect_begin(struct pass_body *body, const struct pass_body_input *input,
                               bool has_length, uint64_t length)
 {

@@ -2,8 +2,9 @@
 // Objects of an origin that relays none (a directory), where the cache must not be used: rule
 // `cache: false`, no-store and the like. First a HEAD fixes the version; conditions and range are
 // judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
-// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay here
-// but holds what is answered. The rest of a relayed object comes the same way when its client is slow.
+// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay
+// here but holds what is answered. The rest of a relayed object comes the same way when its client
+// is slow.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -182,7 +183,8 @@ void pass_direct_may_follow(struct pass_state *p)
 {
     struct direct_read *d = &p->direct;
     d->etag = p->relay.part_etag;
-    // Asked for as a run would be: of what else selects the answer a part's number alone is a range, too.
+    // Asked for as a run would be: of what else selects the answer a part's number alone is a
+    // range, too.
     bool is_plain =
         p->s3.operation == S3_GetObject &&
         (p->s3.bypass_reason == NULL || strcmp(p->s3.bypass_reason, "part-number") == 0);

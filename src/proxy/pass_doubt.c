@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes whose outcome is not known: the origin has the request, or may get it yet, and has not said
-// what became of it (a time-out, a reset, a gateway's failure). It may apply it at any time, also
-// long after the client was told so. Whatever is read meanwhile is true now and may be untrue in a
-// moment, so it must not be kept: for STORE_DOUBT_MS a second write to the same key stays open, a
-// doubt, that asks nothing of the origin. What an open write does to its key is what is needed:
-// nothing is published, and when it ends the key is invalidated once more (rule 28). Besides, its
-// home lets readers share no request that was sent before they came.
+// Writes whose outcome is not known: the origin has the request, or may get it yet, and has not
+// said what became of it (a time-out, a reset, a gateway's failure). It may apply it at any time,
+// also long after the client was told so. Whatever is read meanwhile is true now and may be untrue
+// in a moment, so it must not be kept: for STORE_DOUBT_MS a second write to the same key stays
+// open, a doubt, that asks nothing of the origin. What an open write does to its key is what is
+// needed: nothing is published, and when it ends the key is invalidated once more (rule 28).
+// Besides, its home lets readers share no request that was sent before they came.
 //
-// Where the outcome stands in a document that follows a 200 (copies, completed uploads, batch deletes), it is not
-// known either if there is no document, or one that tells of a failure inside the origin.
+// Where the outcome stands in a document that follows a 200 (copies, completed uploads, batch
+// deletes), it is not known either if there is no document, or one that tells of a failure inside
+// the origin.
 //
-// A doubt begins before the write that it follows ends, so that nothing is kept in between. It lives on
-// the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is used up, and for
-// changes of unknown extent, the bucket is in doubt (store_doubt.c).
+// A doubt begins before the write that it follows ends, so that nothing is kept in between. It
+// lives on the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is
+// used up, and for changes of unknown extent, the bucket is in doubt (store_doubt.c).
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>

@@ -10,9 +10,9 @@
 //   --B CRLF ... CRLF                                                    a button, after it
 //   --B-- CRLF
 //
-// No preamble, no folded or unknown header line, no parameter but these, quoted and without escapes.
-// The text --B stands nowhere but on a delimiter line of its own, in the file neither. The head, up
-// to the file, is read at once; the file and what follows it as they pass.
+// No preamble, no folded or unknown header line, no parameter but these, quoted and without
+// escapes. The text --B stands nowhere but on a delimiter line of its own, in the file neither. The
+// head, up to the file, is read at once; the file and what follows it as they pass.
 #include "proxy/pass_private.h"
 
 #include <string.h>

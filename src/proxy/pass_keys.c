@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
-// the body of a batch delete; or all of a bucket, where nothing names them. On the request's worker,
-// while the client is there. Under how many names copies of a key may be held: pass_writes.c.
+// the body of a batch delete; or all of a bucket, where nothing names them. On the request's
+// worker, while the client is there. Under how many names copies of a key may be held:
+// pass_writes.c.
 #include "proxy/pass_private.h"
 
 // `bucket` by the name that the origin has for it; both live as long as `p`.
@@ -13,7 +14,8 @@ static enum err add_write(struct pass_state *p, struct span bucket, struct span 
     }
     s3_key_as_path(key, &path);
     if (path.leaves) {
-        return ERR_INVALID_URI; // what it changes lies in no bucket, or in another; S3 refuses it, too
+        return ERR_INVALID_URI; // what it changes lies in no bucket, or in another; S3 refuses it,
+                                // too
     }
     return pass_writes_add(p, bucket, key);
 }

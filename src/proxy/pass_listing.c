@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a listing names, while it passes through. Who may list a part of the bucket is shown no name of another
-// part: an origin may take the position to begin at (marker, start-after, a token) for the place to list,
-// whatever the prefix (SeaweedFS 4.30 does). Besides it is kept as a hint: the sizes of objects, because who reads one of
-// them for the first time and wants its checksums may ask for it whole; and in which order the large ones
-// stand, because they may be read in it (series.c). On the request's worker.
+// What a listing names, while it passes through. Who may list a part of the bucket is shown no name
+// of another part: an origin may take the position to begin at (marker, start-after, a token) for
+// the place to list, whatever the prefix (SeaweedFS 4.30 does). Besides it is kept as a hint: the
+// sizes of objects, because who reads one of them for the first time and wants its checksums may
+// ask for it whole; and in which order the large ones stand, because they may be read in it
+// (series.c). On the request's worker.
 #include "proxy/pass_private.h"
 
 #include "stats/stats.h"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewrites answers that say where a new object or bucket is: the header Location, and the elements Location and
-// Bucket of a document. The origin names its own endpoint and bucket. The client gets the endpoint, path and bucket of
-// its request instead. For an access key with rights on a part of the bucket, an error document also loses the
-// elements that name anything else.
+// Rewrites answers that say where a new object or bucket is: the header Location, and the elements
+// Location and Bucket of a document. The origin names its own endpoint and bucket. The client gets
+// the endpoint, path and bucket of its request instead. For an access key with rights on a part of
+// the bucket, an error document also loses the elements that name anything else.
 //
-// A document may come late. Blanks before it, which keep the connection alive for minutes, pass at once. From its
-// first byte on it is collected until it is complete, up to LOCATION_DOCUMENT_MAX bytes. These operations send no
-// longer one, so a longer one passes unchanged. On the request's worker.
+// A document may come late. Blanks before it, which keep the connection alive for minutes, pass at
+// once. From its first byte on it is collected until it is complete, up to LOCATION_DOCUMENT_MAX
+// bytes. These operations send no longer one, so a longer one passes unchanged. On the request's
+// worker.
 #include "proxy/pass_private.h"
 
 #include <string.h>

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is under way at the origin for a request that passes through: a relay, or a fetch of a direct
-// read. On the request's worker.
+// What is under way at the origin for a request that passes through: a relay, or a fetch of a
+// direct read. On the request's worker.
 //
-// A transfer that is paused for a slow client keeps one of the few places at the origin. A read whose
-// rest can be asked for by itself gives it back, as a run does (fill_pause.c):
+// A transfer that is paused for a slow client keeps one of the few places at the origin. A read
+// whose rest can be asked for by itself gives it back, as a run does (fill_pause.c):
 //
 //   running    pausing: paused, the timer runs
 //   paused     resumed in time: running. Timer: the call is cancelled, ending
 //   ending     the call's end: parked; or running, if it was resumed meanwhile
 //   parked     resumed: the rest is asked for, running
 //
-// The rest is asked for in pieces that are never paused, each when the client has taken most of the one
-// before; all at once again from a client that takes one quickly.
+// The rest is asked for in pieces that are never paused, each when the client has taken most of the
+// one before; all at once again from a client that takes one quickly.
 #include "proxy/pass_private.h"
 
 #include <string.h>

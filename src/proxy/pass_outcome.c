@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the outcome to the answer: once it is known, at the origin or by a refusal here, every write is
-// closed, and then the client is answered. Whatever may make it known calls pass_outcome_settle(). On
-// the request's worker.
+// From the outcome to the answer: once it is known, at the origin or by a refusal here, every write
+// is closed, and then the client is answered. Whatever may make it known calls
+// pass_outcome_settle(). On the request's worker.
 #include "proxy/pass_private.h"
 
 // Frees it once nothing needs it, after the callbacks that are on the stack.

@@ -2,8 +2,8 @@
 // What a browser asks before a page's request (OPTIONS, without a signature): the origin answers by
 // the bucket's CORS rules. It is asked unsigned, with the three headers of the question and without
 // the query, which may hold a link's signature; of a yes the client gets the rules, anything else
-// becomes the same no. Nothing is kept, and no right is needed, as nothing of the bucket is read. On
-// the request's worker, as a part of the sequence in serve_pass.c.
+// becomes the same no. Nothing is kept, and no right is needed, as nothing of the bucket is read.
+// On the request's worker, as a part of the sequence in serve_pass.c.
 #include "proxy/pass_private.h"
 
 #include "stats/stats.h"

@@ -44,8 +44,9 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
 // --- pass_body.c ---------------------------------------------------------------------------------
 
 // How a request body goes on: its headers, length and hash towards the origin, and the bytes
-// themselves, verified on their way. Feed the client's bytes in, take the origin's bytes out. The end of a body that can be
-// checked is held back until it has been: the origin cannot complete a wrong one.
+// themselves, verified on their way. Feed the client's bytes in, take the origin's bytes out. The
+// end of a body that can be checked is held back until it has been: the origin cannot complete a
+// wrong one.
 struct pass_body {
     // The plan, complete after pass_body_plan() (collected bodies: after pass_body_finish()).
     enum origin_body kind;
@@ -153,8 +154,8 @@ struct list_page;
 // A request's question for one. With LIST_FETCH it is what the answer goes into.
 struct list_ask;
 
-// Asks the page's owner. The answer runs request_go(), with r->list_verdict. False: the listing is not
-// kept, or there is no memory for that; the origin is asked alone.
+// Asks the page's owner. The answer runs request_go(), with r->list_verdict. False: the listing is
+// not kept, or there is no memory for that; the origin is asked alone.
 bool list_cache_ask(struct request *r);
 // LIST_HIT, LIST_JOINED: the page, a reference for list_cache_page_unref().
 struct list_page *list_cache_take_page(struct request *r);
@@ -163,8 +164,8 @@ enum err list_cache_take_error(struct request *r); // LIST_FAILED, LIST_ALONE
 struct list_ask *list_cache_take_fetch(struct request *r);
 void list_cache_leave(struct request *r); // the client has gone; harmless where nothing was asked
 
-// Announces the answer's length; then appends its bytes. False: it is too large, or there is no memory, and the page
-// cannot be kept.
+// Announces the answer's length; then appends its bytes. False: it is too large, or there is no
+// memory, and the page cannot be kept.
 bool list_cache_expect(struct list_ask *ask, uint64_t length);
 bool list_cache_append(struct list_ask *ask, struct span data);
 void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct headers *headers);
@@ -378,7 +379,8 @@ void pass_answer_headers(struct pass_state *p); // takes over those that the cli
 void pass_answer_start(struct pass_state *p);   // the head, as p->relay says it
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
 bool pass_answer_is_bodiless(const struct pass_state *p);
-// There is no page, or no whole one, of the listing that was to be kept; harmless when there is none.
+// There is no page, or no whole one, of the listing that was to be kept; harmless when there is
+// none.
 void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);
 void pass_answer_list_end_whole(struct pass_state *p); // the answer has come; harmless likewise
 
@@ -390,7 +392,8 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Is it shown in part only, so that the head waits for the first bytes of the body?
 bool pass_listing_is_judged(const struct pass_state *p);
-// Does its principal have rights on a part of the bucket only? pass_listing_may_show() judges each name.
+// Does its principal have rights on a part of the bucket only? pass_listing_may_show() judges each
+// name.
 bool pass_listing_is_limited(const struct request *r);
 bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
 // So many of the last bytes are of a name that is not whole yet.
@@ -398,8 +401,8 @@ uint64_t pass_listing_pending(const struct pass_state *p);
 
 // --- pass_version.c ------------------------------------------------------------------------------
 
-// The head of a read has come: if it names a version the key's home is told, which starts the answer. False:
-// it names none.
+// The head of a read has come: if it names a version the key's home is told, which starts the
+// answer. False: it names none.
 bool pass_version_tell(struct pass_state *p);
 void pass_version_leave(struct pass_state *p); // harmless when nobody is being told
 
@@ -422,8 +425,8 @@ void pass_outcome_on_bucket_ended(struct bucket_write *bw);
 // --- pass_doubt.c --------------------------------------------------------------------------------
 
 #define PASS_DOUBTS_MAX 4096u // keys in doubt, on all workers
-// The outcome is settled, if only because nothing more will be heard of it: if it is not known, keys
-// and bucket are in doubt. Before the writes end.
+// The outcome is settled, if only because nothing more will be heard of it: if it is not known,
+// keys and bucket are in doubt. Before the writes end.
 void pass_doubt_begin(struct pass_state *p);
 // Begins a doubt of this name of a key, if the outcome is not known.
 void pass_doubt_name(struct pass_state *p, struct object_key *name);
@@ -464,8 +467,9 @@ enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
 void pass_writes_init(struct pass_state *p);
 // One key more, before the open. `bucket` and `key` live as long as `p`.
 enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key) MUST_USE;
-// Holds the keys open and invalidates every name of each; then runs on_round, never inside the call. ERR_OVERLOAD:
-// there is no memory for it; ERR_LIMIT: the cache directory does not take the removal.
+// Holds the keys open and invalidates every name of each; then runs on_round, never inside the
+// call. ERR_OVERLOAD: there is no memory for it; ERR_LIMIT: the cache directory does not take the
+// removal.
 void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
 // The outcome is settled: the same once more, if the origin was asked.
 void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));

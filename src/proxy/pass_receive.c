@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's body on its way in: from the exchange's sink into the pass_body that checks it. A form
-// is kept until its key is known, a batch delete until it is whole; only then their keys can be
-// invalidated, and only then the origin is asked. On the request's worker; pass_upload.c is the way
-// out.
+// The client's body on its way in: from the exchange's sink into the pass_body that checks it. A
+// form is kept until its key is known, a batch delete until it is whole; only then their keys can
+// be invalidated, and only then the origin is asked. On the request's worker; pass_upload.c is the
+// way out.
 #include "proxy/pass_private.h"
 
 static const struct span FORM_REFUSED =
@@ -33,8 +33,8 @@ static enum err feed_file(struct pass_state *p, struct span data)
     return err;
 }
 
-// A signed policy names an access key that the origin knows: the origin judges the form, which goes on
-// as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
+// A signed policy names an access key that the origin knows: the origin judges the form, which goes
+// on as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     p->find_form_key = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origin is asked: at once, or where keys change once every write is open. What the relay brings
-// goes to pass_answer.c, what it means to pass_outcome.c. On the request's worker;
+// The origin is asked: at once, or where keys change once every write is open. What the relay
+// brings goes to pass_answer.c, what it means to pass_outcome.c. On the request's worker;
 // serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
@@ -42,8 +42,8 @@ static bool succeeds_too_early(const struct pass_state *p)
            (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
 }
 
-// An answer's headers are known when its request has been let in for long, and take several times their length until
-// the client has them. A read may be told SlowDown even now.
+// An answer's headers are known when its request has been let in for long, and take several times
+// their length until the client has them. A read may be told SlowDown even now.
 static bool has_no_room(const struct pass_state *p)
 {
     const struct headers *headers = &p->relay.headers_answered;
@@ -169,8 +169,8 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 
 // --- the relay -----------------------------------------------------------------------------------
 
-// A kept page also answers requests with other headers, so it is asked for without any but those in its
-// name. Via selects no answer, and without it a loop of proxies stays unseen.
+// A kept page also answers requests with other headers, so it is asked for without any but those in
+// its name. Via selects no answer, and without it a loop of proxies stays unseen.
 static void keep_shared(struct headers *headers)
 {
     unsigned kept = 0;

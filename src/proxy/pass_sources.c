@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources that a write names (copy, rename): as the gate has read them, in the origin's words, and in
-// no other place of the request. On the request's worker.
+// Sources that a write names (copy, rename): as the gate has read them, in the origin's words, and
+// in no other place of the request. On the request's worker.
 #include "proxy/pass_private.h"
 
 // The header as the gate has read it, instead of what stood in the header or the query.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Birth and end of a pass_state, and what it copies: it outlives the request. On the request's worker.
+// Birth and end of a pass_state, and what it copies: it outlives the request. On the request's
+// worker.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>

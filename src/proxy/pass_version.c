@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A read that passes by the cache is answered with a version, too (or hears that there is no such object).
-// Whoever asks after its client must not be given an older one from the cache, so the key's home hears of it
-// first (rule 31 of fill/README.md), and the head waits until it has answered; the body queues up meanwhile. One
-// who hears only that the version is not the one he means, or shorter, has the home ask the origin for it: else
-// a client that begins anew would begin with the same version from the cache. On the request's worker.
+// A read that passes by the cache is answered with a version, too (or hears that there is no such
+// object). Whoever asks after its client must not be given an older one from the cache, so the
+// key's home hears of it first (rule 31 of fill/README.md), and the head waits until it has
+// answered; the body queues up meanwhile. One who hears only that the version is not the one he
+// means, or shorter, has the home ask the origin for it: else a client that begins anew would begin
+// with the same version from the cache. On the request's worker.
 #include "proxy/pass_private.h"
 
 static bool is_read_of_object(const struct s3_request *s3)
@@ -23,8 +24,8 @@ static bool may_name_version(const struct s3_request *s3)
            (s3->operation == S3_Unknown && (s3->flags & S3_OP_READ) != 0 && s3->key.len > 0);
 }
 
-// The ETag that the answer names; empty: there is no such object. False: it says nothing. Weak or not: what a
-// proxy on the way has packed is of the same version.
+// The ETag that the answer names; empty: there is no such object. False: it says nothing. Weak or
+// not: what a proxy on the way has packed is of the same version.
 static bool find_etag(const struct pass_state *p, struct span *ret_etag)
 {
     *ret_etag = (struct span){NULL, 0};

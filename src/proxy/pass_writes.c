@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invalidates the keys of a write, in two rounds: before the origin is asked and after it has answered. A copy of one
-// key may be held under many names: in each realm, under each name that a configuration gives the bucket or has
-// given it (places.c), and under the path that an origin on files makes of the key. A batch delete has a thousand
-// keys. So no record of each name is kept. A round walks over the names, a window of them in flight, and between the
-// rounds open_keys holds the keys themselves open (fill.h).
+// Invalidates the keys of a write, in two rounds: before the origin is asked and after it has
+// answered. A copy of one key may be held under many names: in each realm, under each name that a
+// configuration gives the bucket or has given it (places.c), and under the path that an origin on
+// files makes of the key. A batch delete has a thousand keys. So no record of each name is kept. A
+// round walks over the names, a window of them in flight, and between the rounds open_keys holds
+// the keys themselves open (fill.h).
 //
-// Slices: each turn of the worker's loop starts at most PASS_WRITES_PER_TURN names of a request, so that hits on
-// this worker and on the keys' homes wait for no more than that.
+// Slices: each turn of the worker's loop starts at most PASS_WRITES_PER_TURN names of a request, so
+// that hits on this worker and on the keys' homes wait for no more than that.
 //
-// Memory: the window, the open keys and doubts are counted (BUDGET_WRITES). Short of memory the window is small and
-// the round slow; a request whose keys do not fit is refused before the origin is asked.
+// Memory: the window, the open keys and doubts are counted (BUDGET_WRITES). Short of memory the
+// window is small and the round slow; a request whose keys do not fit is refused before the origin
+// is asked.
 //
-// Names that a reload adds while the origin works (realms, places) are part of the second round, which asks for both
-// when it begins. On the request's worker; all of it may outlive the request.
+// Names that a reload adds while the origin works (realms, places) are part of the second round,
+// which asks for both when it begins. On the request's worker; all of it may outlive the request.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -43,7 +45,8 @@ static bool table_has(const struct access_keys *table, struct span realm)
     return false;
 }
 
-// The common realm, those of the request's keys file, those that only the newest one has. False: no more.
+// The common realm, those of the request's keys file, those that only the newest one has. False: no
+// more.
 static bool realm_at(const struct pass_state *p, size_t *index, struct span *ret_realm)
 {
     size_t own, newest;
@@ -67,8 +70,8 @@ static bool is_same_place(const struct origin *a, const struct origin *b)
     return b != NULL && a != b && strcmp(origin_place(a), origin_place(b)) == 0;
 }
 
-// The request's origin, the default one, those of buckets with settings of their own: the same bucket at the same
-// place is one bucket. False: no more.
+// The request's origin, the default one, those of buckets with settings of their own: the same
+// bucket at the same place is one bucket. False: no more.
 static bool origin_at(const struct pass_state *p, unsigned *index, struct span bucket,
                       struct origin **ret_origin)
 {
@@ -224,7 +227,8 @@ static void round_begin(struct pass_state *p)
 
 // --- memory --------------------------------------------------------------------------------------
 
-// As many slots as there are names, or as the window and the budget allow. The least is not refused.
+// As many slots as there are names, or as the window and the budget allow. The least is not
+// refused.
 static bool slots_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;

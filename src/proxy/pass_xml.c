@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies that say what to do to which keys. The client's bytes are verified by the digests that came
-// with them and read strictly; what was understood, and nothing else, goes on, under digests computed
-// here. On the request's worker, once the body is whole and its hash is verified.
+// Bodies that say what to do to which keys. The client's bytes are verified by the digests that
+// came with them and read strictly; what was understood, and nothing else, goes on, under digests
+// computed here. On the request's worker, once the body is whole and its hash is verified.
 #include "proxy/pass_private.h"
 
 #include <string.h>

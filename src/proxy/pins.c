@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins that are given, and taken back, while the process runs. A call changes the list as a whole or not at
-// all: a thread of the blocking pool makes the next table, has the store keep it, and publishes it: each worker
-// gets a reference by message. When all have it, what is held is reviewed (store_review()). Calls that come while
-// one is under way wait for their turn; their number is bounded by who calls (ADMIN_CALLS_MAX).
+// Pins that are given, and taken back, while the process runs. A call changes the list as a whole
+// or not at all: a thread of the blocking pool makes the next table, has the store keep it, and
+// publishes it: each worker gets a reference by message. When all have it, what is held is reviewed
+// (store_review()). Calls that come while one is under way wait for their turn; their number is
+// bounded by who calls (ADMIN_CALLS_MAX).
 //
-// What a worker still reads or stores by the table of before counts by that until it is read, or reviewed, again.
+// What a worker still reads or stores by the table of before counts by that until it is read, or
+// reviewed, again.
 #include "proxy/pins.h"
 #include "proxy/inspect_private.h"
 
@@ -99,7 +101,7 @@ static void publish(struct proxy *proxy, struct pins_table *table, struct change
     }
 }
 
-// --- names that runs are held under ----------------------------------------------------------------
+// --- names that runs are held under --------------------------------------------------------------
 
 // Of "realm|origin", "\001number" and "\0epoch" behind it: object_key.c.
 static bool is_of_origin(struct span realm, const struct origin *origin)
@@ -160,7 +162,7 @@ void pins_room_set(struct proxy *proxy, const struct proxy_settings *settings)
     live_unref(former);
 }
 
-// --- changes: on a thread of the pool --------------------------------------------------------------
+// --- changes: on a thread of the pool ------------------------------------------------------------
 
 // The table that they make, kept; NULL: *ret_err, and nothing has changed.
 static struct pins_table *table_make(struct pins_room *room, struct change *change,

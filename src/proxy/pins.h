@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of what is pinned while the process runs: lines, each an object or a prefix of a bucket. Immutable,
-// so that workers look it up without a lock. Pure, but for the references; any thread.
+// The list of what is pinned while the process runs: lines, each an object or a prefix of a bucket.
+// Immutable, so that workers look it up without a lock. Pure, but for the references; any thread.
 #ifndef FOREBAY_PROXY_PINS_H
 #define FOREBAY_PROXY_PINS_H
 
@@ -28,8 +28,9 @@ void pins_table_unref(struct pins_table *table); // NULL is fine
 // Does a line hold the object? `table` may be NULL: nothing is pinned. Allocates nothing.
 bool pins_table_has(const struct pins_table *table, struct span bucket, struct span key);
 
-// `from` (NULL: none) without what has ended by `now_s`, and with (`pins`) or without the items; each that made a
-// difference is marked so. An item that is there already gets the new end. NULL: more than PROXY_PINS_MAX.
+// `from` (NULL: none) without what has ended by `now_s`, and with (`pins`) or without the items;
+// each that made a difference is marked so. An item that is there already gets the new end. NULL:
+// more than PROXY_PINS_MAX.
 struct pins_table *pins_table_change(const struct pins_table *from, bool pins,
                                      struct proxy_pin *items, unsigned count, uint64_t now_s);
 

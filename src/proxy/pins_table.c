@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines are sorted, and each knows the next shorter prefix that holds it. What holds a name lies at or
-// before its place; whatever stands between a prefix and a name that it holds begins with that prefix, too. So a
-// look-up is a search for the last line that is not behind the name, and its chain of prefixes.
+// The lines are sorted, and each knows the next shorter prefix that holds it. What holds a name
+// lies at or before its place; whatever stands between a prefix and a name that it holds begins
+// with that prefix, too. So a look-up is a search for the last line that is not behind the name,
+// and its chain of prefixes.
 #include "proxy/pins.h"
 
 #include <stdlib.h>

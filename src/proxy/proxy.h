@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to a request: the only room that sees both the client's side and the bytes' side. A
-// request is a table of steps (request.c); a GET is answered from the store, from a run in flight or
-// by starting one (serve_get.c, room fill); everything else passes through (serve_pass.c).
+// request is a table of steps (request.c); a GET is answered from the store, from a run in flight
+// or by starting one (serve_get.c, room fill); everything else passes through (serve_pass.c).
 #ifndef FOREBAY_PROXY_PROXY_H
 #define FOREBAY_PROXY_PROXY_H
 
@@ -37,8 +37,8 @@ struct proxy_rule {
     bool pin;
 };
 
-// The rule that holds for an object, or for a bucket's listings (an empty key): the first that matches, else
-// the last. Pure.
+// The rule that holds for an object, or for a bucket's listings (an empty key): the first that
+// matches, else the last. Pure.
 const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsigned count,
                                           struct span bucket, struct span key);
 
@@ -69,8 +69,9 @@ struct proxy_settings {
     unsigned bucket_count;
 };
 
-// Names of origins and their buckets under which copies may lie, of all settings since the start: what is written to
-// one of them is invalidated under each that is the same place. proxy_set() takes no more.
+// Names of origins and their buckets under which copies may lie, of all settings since the start:
+// what is written to one of them is invalidated under each that is the same place. proxy_set()
+// takes no more.
 #define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {
@@ -95,23 +96,24 @@ void proxy_reopen_logs(struct proxy *proxy); // any thread
 // New keys for auth.mode verify; any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
-// Another place for the access log, opened before anything goes by it. NULL: off; "-": stdout. Blocks.
+// Another place for the access log, opened before anything goes by it. NULL: off; "-": stdout.
+// Blocks.
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
 void proxy_access_log_close(
     struct proxy_access_log_file *file); // one that is not used; NULL is fine
-// Requests that begin when a worker has heard of it go by the new settings; those under way end by those
-// that they began with. `log_file` is the proxy's from then on; NULL: as before. `told` is posted once by each
-// worker that has, and lives until loop_stop(). One thread, not a worker.
+// Requests that begin when a worker has heard of it go by the new settings; those under way end by
+// those that they began with. `log_file` is the proxy's from then on; NULL: as before. `told` is
+// posted once by each worker that has, and lives until loop_stop(). One thread, not a worker.
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told);
 
-// --- requests as they end (access_log_live.c) -----------------------------------------------------
+// --- requests as they end (access_log_live.c) ----------------------------------------------------
 //
-// Each as a line of JSON, as access_log.format json has it, while that is turned on. One thread takes them, no
-// worker; it is woken by the descriptor, which becomes readable when there are lines, and should let some time
-// pass then, so that many come at once.
+// Each as a line of JSON, as access_log.format json has it, while that is turned on. One thread
+// takes them, no worker; it is woken by the descriptor, which becomes readable when there are
+// lines, and should let some time pass then, so that many come at once.
 int proxy_live_fd(const struct proxy *proxy);
 void proxy_live_turn(struct proxy *proxy, bool is_on);
 // Whole lines, valid during the call.
@@ -119,15 +121,16 @@ typedef void (*proxy_live_fn)(void *ctx, struct span lines);
 // Those that have come; returns how many did not fit and are lost.
 uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx);
 
-// --- what operators ask and tell (inspect.c, evict.c, warm.c) -------------------------------------
+// --- what operators ask and tell (inspect.c, evict.c, warm.c) ------------------------------------
 //
-// Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are named
-// as clients name them. What is looked at is what clients without a realm of their own see.
+// Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are
+// named as clients name them. What is looked at is what clients without a realm of their own see.
 
 // Are an object's checksums known?
 enum proxy_checksums {
-    PROXY_CHECKSUMS_UNKNOWN, // the origin has not been asked; the next reader who wants them has it asked
-    PROXY_CHECKSUMS_NONE, // the origin names none
+    PROXY_CHECKSUMS_UNKNOWN, // the origin has not been asked; the next reader who wants them has it
+                             // asked
+    PROXY_CHECKSUMS_NONE,    // the origin names none
     PROXY_CHECKSUMS_KNOWN
 };
 
@@ -158,20 +161,22 @@ struct proxy_object {
     unsigned cell_count;                        // it in equal parts, one a block if there are few
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     const struct store_explain *policy; // of the range's first window; NULL: it was not asked
-    // Of one that is not known, or not as a whole, where the origin was to be asked. `trouble` has texts while there is no use in
-    // asking; else it was, and has said this of it: ERR_CANCELLED where it took longer than PROXY_EXPLAIN_ASK_MS.
+    // Of one that is not known, or not as a whole, where the origin was to be asked. `trouble` has
+    // texts while there is no use in asking; else it was, and has said this of it: ERR_CANCELLED
+    // where it took longer than PROXY_EXPLAIN_ASK_MS.
     struct origin_trouble_text trouble;
     bool was_origin_asked;
     enum err origin_err;
 };
 #define PROXY_EXPLAIN_ASK_MS 3000u
-// `end_byte` UINT64_MAX: to its end. asks_origin: is it there, if it is not known? asks_policy: also why it is kept or not, which may wait for the cache
-// directory (another thread does).
+// `end_byte` UINT64_MAX: to its end. asks_origin: is it there, if it is not known? asks_policy:
+// also why it is kept or not, which may wait for the cache directory (another thread does).
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
                    uint64_t end_byte, bool asks_policy, bool asks_origin,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
 
-// The last requests, the latest first. Texts are the server's own; bucket, key and client may hold any bytes.
+// The last requests, the latest first. Texts are the server's own; bucket, key and client may hold
+// any bytes.
 #define PROXY_RECENT_MAX 50u
 struct proxy_recent {
     uint64_t ended_us; // by the monotonic clock
@@ -185,7 +190,8 @@ typedef void proxy_recent_fn(void *ctx, const struct proxy_recent *items, unsign
 // done() runs on a worker. Any thread.
 void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx);
 
-// What buckets were asked for since the start, in order of their names, at most 64; "_other" is the rest. Any thread.
+// What buckets were asked for since the start, in order of their names, at most 64; "_other" is the
+// rest. Any thread.
 struct proxy_bucket_sum {
     const char *name;
     uint64_t requests, hits, bypassed, memory_bytes, disk_bytes, origin_bytes;
@@ -195,8 +201,8 @@ void proxy_buckets(const struct proxy *proxy, proxy_bucket_fn *on_bucket, void *
 void proxy_bucket_metrics(const struct proxy *proxy,
                           struct buf *out); // as Prometheus text; appended
 
-// A page of what the origin lists, and what is cached of each. The index knows no names, so the origin is
-// asked for them: what it does not have any more is not told of.
+// A page of what the origin lists, and what is cached of each. The index knows no names, so the
+// origin is asked for them: what it does not have any more is not told of.
 #define PROXY_LIST_MAX 500u
 struct proxy_listing {
     enum err err;
@@ -210,25 +216,27 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),
                 void *ctx);
 
-// What is cached of the object (an empty key: of the whole bucket) is given to no reader that asks after
-// done(). ERR_LIMIT: the cache directory does not take that; a later process may find it again.
+// What is cached of the object (an empty key: of the whole bucket) is given to no reader that asks
+// after done(). ERR_LIMIT: the cache directory does not take that; a later process may find it
+// again.
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
-// What is pinned besides what rules pin: objects, and all that begins so. It lasts over restarts. What is
-// cached already counts soon, as it is found behind everything else, or read.
+// What is pinned besides what rules pin: objects, and all that begins so. It lasts over restarts.
+// What is cached already counts soon, as it is found behind everything else, or read.
 #define PROXY_PINS_MAX 256u
 #define PROXY_PINS_BYTES_MAX (2u << 20) // of all of them as text
 struct proxy_pin {
     struct span bucket, key; // is_prefix: of all that begins so; an empty one: of the bucket
     bool is_prefix;
     uint64_t until_s; // wall clock; 0: for good
-    bool
-        is_changed; // a result: it was not there, or with another end; or it was, and is not any more
+    bool is_changed;  // a result: it was not there, or with another end; or it was, and is not any
+                      // more
 };
-// Pins the items or (`pins` false) takes them from the list: all of them, or none. They and what they name
-// are the caller's, until done(), which is called on any thread: ERR_OK when every worker goes by it, and it
-// lasts; ERR_LIMIT: too many; else the cache directory does not take it. `why` in words.
+// Pins the items or (`pins` false) takes them from the list: all of them, or none. They and what
+// they name are the caller's, until done(), which is called on any thread: ERR_OK when every worker
+// goes by it, and it lasts; ERR_LIMIT: too many; else the cache directory does not take it. `why`
+// in words.
 void proxy_pin(struct proxy *proxy, bool pins, struct proxy_pin *items, unsigned count,
                void (*done)(void *ctx, enum err err, const char *why), void *ctx);
 // Once a second: takes what has ended from the list. One thread.
@@ -237,8 +245,9 @@ void proxy_pins_tend(struct proxy *proxy);
 void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct proxy_pin *pin),
                      void *ctx);
 
-// Jobs that fill the cache before somebody asks: behind all demand, on one worker each. What is cached and
-// current is not fetched again, so a job that is begun anew goes on where the last one was.
+// Jobs that fill the cache before somebody asks: behind all demand, on one worker each. What is
+// cached and current is not fetched again, so a job that is begun anew goes on where the last one
+// was.
 struct proxy_warm;
 struct proxy_warm_options {
     unsigned concurrency; // requests to the origin at once

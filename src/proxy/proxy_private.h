@@ -24,7 +24,7 @@ struct series_table;
 struct pins_room;
 struct pins_table;
 
-// --- places.c: where copies of a bucket's keys may lie --------------------------------------------
+// --- places.c: where copies of a bucket's keys may lie -------------------------------------------
 
 // An origin that is a bucket's own, and what the bucket is called there.
 struct place {
@@ -32,14 +32,14 @@ struct place {
     char *bucket;
 };
 
-// Of all settings since the start, so that a write finds what is held under names that are not in use now, too. One
-// thread adds; any thread reads as many as there are.
+// Of all settings since the start, so that a write finds what is held under names that are not in
+// use now, too. One thread adds; any thread reads as many as there are.
 struct places {
     struct place *items;
     atomic_uint count;
 };
 
-// --- list_cache.c: kept listings ------------------------------------------------------------------
+// --- list_cache.c: kept listings -----------------------------------------------------------------
 
 // Memory of all kept listings and asks, on all workers.
 struct list_room {
@@ -155,7 +155,8 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 
 // First match; the table always ends in one that matches everything. It lives as long as `live`.
 const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key);
-// What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the worker.
+// What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the
+// worker.
 unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
                      struct span bucket, struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
@@ -169,7 +170,8 @@ void pins_room_free(struct proxy *proxy);
 
 // --- serve.c -------------------------------------------------------------------------------------
 
-// Where a bucket is that clients name so, and how it is called there, which lives as long as `live` and `bucket`.
+// Where a bucket is that clients name so, and how it is called there, which lives as long as `live`
+// and `bucket`.
 struct origin *serve_find_origin(const struct proxy *proxy, const struct live *live,
                                  struct span bucket, struct span *ret_origin_bucket);
 
@@ -190,8 +192,8 @@ struct principal {
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
-// Has the request's principal these rights on that key of its bucket? For keys that it does not name itself, or
-// only later (read-ahead, a batch delete, a form).
+// Has the request's principal these rights on that key of its bucket? For keys that it does not
+// name itself, or only later (read-ahead, a batch delete, a form).
 bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------
@@ -276,7 +278,8 @@ struct request {
 // Runs steps until one waits or ends. Harmless when already running or ended.
 void request_go(struct request *r);
 struct request *request_new(struct proxy_worker *pw); // from the pool, or made
-// Back to the pool once its I/O is over: at its end, or when a disk read that was still out has ended.
+// Back to the pool once its I/O is over: at its end, or when a disk read that was still out has
+// ended.
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);
 // Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
@@ -287,10 +290,12 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
-// The same, as lines between `before` and `behind`, and those of the object; in the arena. Empty: no memory.
+// The same, as lines between `before` and `behind`, and those of the object; in the arena. Empty:
+// no memory.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored);
-// A browser that opens an object must not run it with the rights of everybody who reaches this listener.
+// A browser that opens an object must not run it with the rights of everybody who reaches this
+// listener.
 void request_sandbox_headers(struct headers *headers, struct arena *arena);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
@@ -321,7 +326,8 @@ struct span request_realm(const struct request *r); // who shares cached bytes w
 // --- request_client.c ----------------------------------------------------------------------------
 
 struct span request_address(const struct request *r); // without the port
-// Who asks, as far as turns at the origin go: its address and, where signatures are checked, its access key.
+// Who asks, as far as turns at the origin go: its address and, where signatures are checked, its
+// access key.
 uint64_t request_client(const struct request *r);
 
 // --- request_result.c ----------------------------------------------------------------------------
@@ -366,28 +372,29 @@ void list_cache_apply_rules(struct proxy_worker *pw);
 
 void readahead_free(struct readahead *readahead); // with its worker; NULL is fine
 
-// --- series.c: large objects that are read in the order of a listing; any thread ------------------
+// --- series.c: large objects that are read in the order of a listing; any thread -----------------
 
 struct series_table *series_table_new(void);
 void series_table_free(struct series_table *table); // NULL is fine
-// A listing names a large object of a bucket, as the origin calls it. `follows`: it comes behind the one of its
-// folder that was named before.
+// A listing names a large object of a bucket, as the origin calls it. `follows`: it comes behind
+// the one of its folder that was named before.
 void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
                    struct span key, bool follows);
-// Somebody reads a large object from its first byte on. Does not wait. series_end() when that is over. True: it was
-// named, and nobody has begun it since.
+// Somebody reads a large object from its first byte on. Does not wait. series_end() when that is
+// over. True: it was named, and nobody has begun it since.
 bool series_begin(struct series_table *table, const struct object_key *key);
 void series_end(struct series_table *table);
-// The name of an object that comes behind this one and that nobody has begun, once for each. False: there is none, or
-// objects like this one are not read in order.
+// The name of an object that comes behind this one and that nobody has begun, once for each. False:
+// there is none, or objects like this one are not read in order.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
 // What was named is not there, or not to be had: it is not named again unless it is listed again.
 void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
-// Of what was named some was fetched. True: nobody has begun it since; it takes longer until another one is named.
+// Of what was named some was fetched. True: nobody has begun it since; it takes longer until
+// another one is named.
 bool series_missed(struct series_table *table, const struct object_key *key);
 
-// --- recent.c, bucket_counts.c: of a worker, noted when a request is over -------------------------
+// --- recent.c, bucket_counts.c: of a worker, noted when a request is over ------------------------
 
 struct recent *recent_new(void);
 void recent_free(struct recent *recent); // NULL is fine
@@ -414,13 +421,14 @@ void access_log_live_free(struct access_log_live *live); // NULL is fine
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome);
 
-// --- freshness.c ----------------------------------------------------------------------------------
+// --- freshness.c ---------------------------------------------------------------------------------
 
 // fresh, or how stale.
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
 enum freshness_verdict freshness_check(const struct proxy_rule *rule,
                                        const struct store_view *view);
-// How old an answer of the origin may be that is used without asking; strict: only one of this moment.
+// How old an answer of the origin may be that is used without asking; strict: only one of this
+// moment.
 uint64_t freshness_max_age_ms(const struct proxy_rule *rule);
 // May this stale record be served while the origin fails?
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-ahead: what a sequential reader will want next is asked for before it asks, so that many runs
-// come from the origin side by side. Runs on the request's worker.
+// Read-ahead: what a sequential reader will want next is asked for before it asks, so that many
+// runs come from the origin side by side. Runs on the request's worker.
 //
-// A *track* follows one sequence of reads of an object: how far its readers are, how far runs have been
-// asked for. Sequential is a request for more than a run, up to its end, and who asks for range after range
-// in order, up to the end of the object, over whatever connections (a worker sees only its share of them, and
-// ranges that are asked for at once come in any order, so small gaps are jumped). Readers that have a part of
-// an object each have a track each; and each random read begins one that stays without a second. Where three
-// such reads have the same distance from one to the next, the fourth goes on with parts in that *stride*. A run that is
-// asked for ahead has no reader of its bytes: it is only stored, and who comes to it joins it or finds it in
-// the index. What no reader has come to when its track is forgotten is counted as unread.
+// A *track* follows one sequence of reads of an object: how far its readers are, how far runs have
+// been asked for. Sequential is a request for more than a run, up to its end, and who asks for
+// range after range in order, up to the end of the object, over whatever connections (a worker sees
+// only its share of them, and ranges that are asked for at once come in any order, so small gaps
+// are jumped). Readers that have a part of an object each have a track each; and each random read
+// begins one that stays without a second. Where three such reads have the same distance from one to
+// the next, the fourth goes on with parts in that *stride*. A run that is asked for ahead has no
+// reader of its bytes: it is only stored, and who comes to it joins it or finds it in the index.
+// What no reader has come to when its track is forgotten is counted as unread.
 //
-// Who reads large objects in the order of a listing (series.c) is run ahead of past an object's end: what is left
-// of the window there is for the next object, whose track is begun without a reader. Nothing of that one is asked for
-// if any of it is cached. Else HEAD says whether it is there, which version it is and what the origin's checksums of
-// it are: so whoever comes to it is protected as if it had asked for them. It is given up when the reader in front
-// breaks off, and what nobody came to is counted; series.c judges the order by that, too.
+// Who reads large objects in the order of a listing (series.c) is run ahead of past an object's
+// end: what is left of the window there is for the next object, whose track is begun without a
+// reader. Nothing of that one is asked for if any of it is cached. Else HEAD says whether it is
+// there, which version it is and what the origin's checksums of it are: so whoever comes to it is
+// protected as if it had asked for them. It is given up when the reader in front breaks off, and
+// what nobody came to is counted; series.c judges the order by that, too.
 //
-// How many runs are asked for at once follows bandwidth and delay: those that fit the time that a run
-// takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of limits.max_buffer and,
-// for who asks for range after range, four times what has been read in order; and nothing is asked for ahead
-// while memory is short, the disk is behind, or the origin's places are nearly used up: demand goes first.
+// How many runs are asked for at once follows bandwidth and delay: those that fit the time that a
+// run takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of
+// limits.max_buffer and, for who asks for range after range, four times what has been read in
+// order; and nothing is asked for ahead while memory is short, the disk is behind, or the origin's
+// places are nearly used up: demand goes first.
 #include "proxy/get_private.h"
 
 #include <stdlib.h>
@@ -73,7 +76,8 @@ struct readahead_track {
     struct ahead_run runs[RUNS_MAX];
 };
 
-// What a request is compared with. Apart from the tracks, because each random read looks through all.
+// What a request is compared with. Apart from the tracks, because each random read looks through
+// all.
 struct sequence {
     uint64_t name;        // of the key
     uint64_t begin, next; // where it began; where the next range would begin
@@ -152,7 +156,8 @@ static void on_change(void *ctx, struct subscription *sub)
             run->first_byte = sub->ask.first_byte;
             run->end_byte = sub->run_end_byte;
         }
-        // Already there (AGAIN), or it cannot be had: no use to go on before a reader misses something.
+        // Already there (AGAIN), or it cannot be had: no use to go on before a reader misses
+        // something.
         t->is_missing &= sub->outcome == OUTCOME_DONE;
         run_end(run);
         runs_read(t);
@@ -363,8 +368,8 @@ static uint64_t distance(const struct sequence *s, unsigned worker_count, const 
     return off <= gap + len ? off : UINT64_MAX;
 }
 
-// A place for a new one: one that is not used, a read that stayed alone, or a sequence that was not read
-// lately. NULL: all are in use.
+// A place for a new one: one that is not used, a read that stayed alone, or a sequence that was not
+// read lately. NULL: all are in use.
 static struct readahead_track *track_spare(struct readahead *readahead, uint64_t now_us)
 {
     for (unsigned i = 0; i < TRACKS; i++) {
@@ -424,7 +429,8 @@ static void track_measure(struct readahead_track *t, const struct get_state *g)
     }
 }
 
-// The track that the request belongs to: the nearest one, else a new one. NULL: there is no place for it.
+// The track that the request belongs to: the nearest one, else a new one. NULL: there is no place
+// for it.
 static struct readahead_track *track_find(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -615,8 +621,8 @@ static void next_look(struct readahead_track *t, struct request *r)
     }
 }
 
-// All in front of the object's end has been asked for, or soon is, ahead or by the readers themselves; what there is of
-// the window behind it is for the next one.
+// All in front of the object's end has been asked for, or soon is, ahead or by the readers
+// themselves; what there is of the window behind it is for the next one.
 static void track_follow(struct readahead_track *t, struct request *r)
 {
     uint64_t bytes = window(t), end = t->object->size_bytes;
@@ -642,8 +648,8 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
-// Is the rest of the object not stored either, so that nobody would find it? The policy decides piece by piece, and
-// the disk and the index are behind for a while only.
+// Is the rest of the object not stored either, so that nobody would find it? The policy decides
+// piece by piece, and the disk and the index are behind for a while only.
 static bool is_unfit(const struct subscription *run)
 {
     enum refusal why = refusal_of_word(run->unstored_why);

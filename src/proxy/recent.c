@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last requests of each worker, in a ring of its own that nobody else touches: who wants to see them asks every
-// worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key or address that is no UTF-8 is
-// for the reader to deal with.
+// The last requests of each worker, in a ring of its own that nobody else touches: who wants to see
+// them asks every worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key
+// or address that is no UTF-8 is for the reader to deal with.
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ void recent_note(struct recent *recent, const struct request *r)
     copy_text(item->key, sizeof(item->key), key);
 }
 
-// --- all workers' ----------------------------------------------------------------------------------
+// --- all workers' --------------------------------------------------------------------------------
 
 struct gather {
     proxy_recent_fn *done;

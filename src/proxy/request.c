@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every step of a request needs: the driver of its table, its memory, the headers of every
-// reply, the refusal. request_go() alone moves a request. Steps return AGAIN (the next one at once),
-// WAIT (a callback calls request_go()) or DONE (the reply is on its way; only on_done is left). On
-// the connection's worker.
+// reply, the refusal. request_go() alone moves a request. Steps return AGAIN (the next one at
+// once), WAIT (a callback calls request_go()) or DONE (the reply is on its way; only on_done is
+// left). On the connection's worker.
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Those that hits use, one after another; the many of a burst of misses are given back, 32 KiB each.
+// Those that hits use, one after another; the many of a burst of misses are given back, 32 KiB
+// each.
 #define REQUEST_POOL_MAX 8u
 // A request that moves more often without waiting runs in a circle.
 #define REQUEST_STEPS_MAX 64u
@@ -208,8 +209,8 @@ void request_common_headers(struct request *r, struct headers *headers)
     request_sandbox_headers(headers, r->arena);
 }
 
-// Nobody looks at these bytes again: ids are digits, origin_server_header_learn() takes no value that is
-// not clean, and what Cache-Status says is made of our own words.
+// Nobody looks at these bytes again: ids are digits, origin_server_header_learn() takes no value
+// that is not clean, and what Cache-Status says is made of our own words.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored)
 {
@@ -292,8 +293,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return fail(r, err, detail, error_row(err)->status, NULL);
 }
 
-// Is this error the origin's word on the client's request? The others are about the origin itself, or
-// about a request that Forebay made of its own.
+// Is this error the origin's word on the client's request? The others are about the origin itself,
+// or about a request that Forebay made of its own.
 static bool is_origins_verdict(enum err err, unsigned status)
 {
     switch (err) {

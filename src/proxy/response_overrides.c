@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// response-content-type and its kin: query parameters that replace headers of a successful answer to
-// GetObject and HeadObject. S3 grants them to signed requests only. Used wherever Forebay itself
+// response-content-type and its kin: query parameters that replace headers of a successful answer
+// to GetObject and HeadObject. S3 grants them to signed requests only. Used wherever Forebay itself
 // writes the answer's head; where an origin does, the parameters go on to it. Pure; any thread.
 #include "proxy/proxy_private.h"
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which object comes after another one, where large objects are read in the order of a listing, as the shards
-// of a data set are.
+// Which object comes after another one, where large objects are read in the order of a listing, as
+// the shards of a data set are.
 //
-// The names are those of listings that passed through (pass_listing.c): nothing is listed for this, and no name is
-// made up. A *series* is the large objects of one folder. What was listed may be gone or another object by now:
-// it is a hint, and who asks the origin finds out.
+// The names are those of listings that passed through (pass_listing.c): nothing is listed for this,
+// and no name is made up. A *series* is the large objects of one folder. What was listed may be
+// gone or another object by now: it is a hint, and who asks the origin finds out.
 //
-// Whether a series is read in order is told from the objects that are begun. One is in order where the one in
-// front of it was begun last. Where there are more readers, side by side, each with its own part or each with every
-// n-th object, it may be as many in front as there are readers, and that one among about twice as many that were begun
-// last. As many in order are demanded as come about by chance once in 64 times, and more after each that was run ahead
-// of in vain. So objects in any order are left alone.
+// Whether a series is read in order is told from the objects that are begun. One is in order where
+// the one in front of it was begun last. Where there are more readers, side by side, each with its
+// own part or each with every n-th object, it may be as many in front as there are readers, and
+// that one among about twice as many that were begun last. As many in order are demanded as come
+// about by chance once in 64 times, and more after each that was run ahead of in vain. So objects
+// in any order are left alone.
 //
-// One table for the process, because a worker sees only its share of a series' readers. Its lock is held for a
-// moment; who begins an object does not wait for it. Any thread.
+// One table for the process, because a worker sees only its share of a series' readers. Its lock is
+// held for a moment; who begins an object does not wait for it. Any thread.
 #include "proxy/proxy_private.h"
 
 #include <limits.h>

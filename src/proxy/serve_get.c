@@ -20,9 +20,9 @@
 // sendfile), else an asynchronous read whose checksum is verified before a byte is sent. A bad
 // block is dropped by the store and becomes a miss here.
 //
-// The files, none of which calls one further down: get_state.c (what a GET holds), get_ask.c (what it
-// asks of other workers), series.c (which object comes next), readahead.c (what is asked before it does),
-// get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
+// The files, none of which calls one further down: get_state.c (what a GET holds), get_ask.c (what
+// it asks of other workers), series.c (which object comes next), readahead.c (what is asked before
+// it does), get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
 
 #include "proxy/get_private.h"
 
@@ -104,8 +104,8 @@ static bool replicas_differ(struct request *r)
     return !g->is_head && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
 }
 
-// The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be joined to one reply.
-// If-Match can never name it: the origin judges that, too.
+// The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be
+// joined to one reply. If-Match can never name it: the origin judges that, too.
 static bool has_no_etag(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -139,8 +139,8 @@ static enum step_result lookup_missed(struct request *r)
     if (!g->view.found && has_no_etag(r)) {
         return get_state_bypass(r, "no-etag");
     }
-    // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
-    // current is for the home to find out (rule 31).
+    // Where a record counts whose bytes cannot be read, others may still be given its version:
+    // which one is current is for the home to find out (rule 31).
     bool asks = g->needs_head || (g->skip_index && g->view.found);
     return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
 }
@@ -387,8 +387,8 @@ static bool refuses_suffix(const struct subscription *sub)
             sub->err == ERR_INVALID);
 }
 
-// The run of a version that the origin has just confirmed has come to be in the index: it is not asked about
-// anew.
+// The run of a version that the origin has just confirmed has come to be in the index: it is not
+// asked about anew.
 static enum step_result look_again(struct request *r)
 {
     struct get_state *g = get_of(r);

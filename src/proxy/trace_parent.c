@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// VERSION-TRACE_ID-PARENT_ID-FLAGS, in lower case alone: 2, 32, 16 and 2 hexadecimal digits. A version to come may have
-// more behind another dash; ff is none. Ids of zeros are none. Pure.
+// VERSION-TRACE_ID-PARENT_ID-FLAGS, in lower case alone: 2, 32, 16 and 2 hexadecimal digits. A
+// version to come may have more behind another dash; ff is none. Ids of zeros are none. Pure.
 #include "proxy/trace_parent.h"
 
 #define TRACE_AT 3u

@@ -8,8 +8,8 @@
 
 #include "base/headers.h"
 
-// The trace id of a request whose client records the trace; false: it has none, more than one, a malformed one, or is
-// not recorded.
+// The trace id of a request whose client records the trace; false: it has none, more than one, a
+// malformed one, or is not recorded.
 bool trace_parent_sampled(const struct headers *headers, uint64_t ret_trace_id[2]);
 
 #endif

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warm jobs: what was asked for becomes objects, by the origin's listings where it is a prefix, and each of
-// them is fetched as far as it is not cached (warm_object.c). A job lives on one worker, and what it asks for
-// is everybody's behind demand.
+// Warm jobs: what was asked for becomes objects, by the origin's listings where it is a prefix, and
+// each of them is fetched as far as it is not cached (warm_object.c). A job lives on one worker,
+// and what it asks for is everybody's behind demand.
 //
 //   items (asked for) -> pages (two: one is worked off while the next is listed) -> objects -> runs
 //
-// Bounds: PROXY_WARM_PENDING_MAX items, two pages, twice as many objects and a few as runs at once, of which there
-// are as many as the job's concurrency; and the memory of all jobs together (warm_room.c). A job pauses while
-// memory is short, the store is behind, or its rate is used up (warm_pace.c).
+// Bounds: PROXY_WARM_PENDING_MAX items, two pages, twice as many objects and a few as runs at once,
+// of which there are as many as the job's concurrency; and the memory of all jobs together
+// (warm_room.c). A job pauses while memory is short, the store is behind, or its rate is used up
+// (warm_pace.c).
 //
-// It ends when all is done, when it is cancelled, and with the process; what is cached by then stays, and a
-// job that asks for the same goes on there. Any thread reads what it has published.
+// It ends when all is done, when it is cancelled, and with the process; what is cached by then
+// stays, and a job that asks for the same goes on there. Any thread reads what it has published.
 #include "proxy/warm_private.h"
 
 #include <stdio.h>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One object of a warm job. What of it is cached is found out as a reader would; what is missing is asked for
-// run by run, ahead of readers and behind all of them: fill joins it with whoever asks meanwhile. On the
-// job's worker.
+// One object of a warm job. What of it is cached is found out as a reader would; what is missing is
+// asked for run by run, ahead of readers and behind all of them: fill joins it with whoever asks
+// meanwhile. On the job's worker.
 //
 //   not known      the first run goes to the key's home (ROUTE), and tells the version
-//   known          a version that the listing does not name, or that is stale by its rule, is confirmed
-//                  first; then each missing run goes to its stripe's owner (JOIN)
-//   all of it here the home is asked for its checksums, unless the record or a run's header names them
+//   known          a version that the listing does not name, or that is stale by its rule, is
+//                  confirmed first; then each missing run goes to its stripe's owner (JOIN)
+//   all of it here the home is asked for its checksums, unless the record or a run's header names
+//                  them
 //   another one    (GONE, or found so by the home): begun anew, a few times
-//   not stored     for a moment: what else of it is out ends, and it is begun anew later (warm_pace.c)
+//   not stored     for a moment: what else of it is out ends, and it is begun anew later
+//                  (warm_pace.c)
 #include "proxy/warm_private.h"
 
 #include <stdlib.h>

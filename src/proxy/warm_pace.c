@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a warm job may ask, and what becomes of objects that the store did not take for a moment. On the
-// job's worker.
+// How fast a warm job may ask, and what becomes of objects that the store did not take for a
+// moment. On the job's worker.
 //
-// The origin is not asked for what would be thrown away. So the store is asked first (store_waits_for()), and
-// what of all jobs is on its way counts as if it were there. What is refused in spite of that halves how many
-// requests the job has out, each that is stored allows one more, and the next one waits: BACKOFF_MS_MIN, doubled
-// from refusal to refusal. An object that was refused so waits in proxy_warm.later, where it counts among the
-// job's objects: so many wait at most, and no new ones are begun meanwhile.
+// The origin is not asked for what would be thrown away. So the store is asked first
+// (store_waits_for()), and what of all jobs is on its way counts as if it were there. What is
+// refused in spite of that halves how many requests the job has out, each that is stored allows one
+// more, and the next one waits: BACKOFF_MS_MIN, doubled from refusal to refusal. An object that was
+// refused so waits in proxy_warm.later, where it counts among the job's objects: so many wait at
+// most, and no new ones are begun meanwhile.
 //
 //   waits      the store takes nothing for now
-//   hopeless   nothing was stored by anybody for STUCK_MAX_US of that: the rest is refused without asking the
-//              origin, until something is stored
+//   hopeless   nothing was stored by anybody for STUCK_MAX_US of that: the rest is refused without
+//              asking the origin, until something is stored
 //
 // An object is tried TRIES_MAX times more, then what kept it is final.
 #include "proxy/warm_private.h"

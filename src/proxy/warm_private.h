@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c (one object,
-// from the look into the index to its last run), warm_pace.c (how fast, and what is tried again),
-// warm_room.c (how much memory all jobs hold). On the job's worker but where it says otherwise.
+// What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c
+// (one object, from the look into the index to its last run), warm_pace.c (how fast, and what is
+// tried again), warm_room.c (how much memory all jobs hold). On the job's worker but where it says
+// otherwise.
 #ifndef FOREBAY_PROXY_WARM_PRIVATE_H
 #define FOREBAY_PROXY_WARM_PRIVATE_H
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of all warm jobs together, which is charged to the budget and bounded by a share of it: names that a job was
-// given or has listed and has not begun, and the objects in work. Any thread adds names; the job's worker gives them
-// back. One thread at a time asks whether more fit.
+// Memory of all warm jobs together, which is charged to the budget and bounded by a share of it:
+// names that a job was given or has listed and has not begun, and the objects in work. Any thread
+// adds names; the job's worker gives them back. One thread at a time asks whether more fit.
 //
-// A job may hold as many bytes of names as are free when it asks. So a job alone gets half of the room, each further
-// job finds some, and their shares approach each other. A caller that finds none asks again, because a job gives names
-// back as it proceeds. Each job may always have WARM_OBJECTS_LEAST objects and one page of its listing.
+// A job may hold as many bytes of names as are free when it asks. So a job alone gets half of the
+// room, each further job finds some, and their shares approach each other. A caller that finds none
+// asks again, because a job gives names back as it proceeds. Each job may always have
+// WARM_OBJECTS_LEAST objects and one page of its listing.
 #include "proxy/warm_private.h"
 
 #include <stdlib.h>

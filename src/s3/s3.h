@@ -78,8 +78,9 @@ struct s3_domains {
 };
 
 // What Host names. bucket is set for virtual-host style ("b.localhost", "b.127.0.0.1",
-// "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. The port
-// and one root dot ("b.localhost.:9000") are ignored. S3_HOST_OTHER: none of ours (refused in open mode).
+// "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. The
+// port and one root dot ("b.localhost.:9000") are ignored. S3_HOST_OTHER: none of ours (refused in
+// open mode).
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
@@ -92,16 +93,16 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains,
                           struct s3_request *ret_request) MUST_USE;
-// Is a read answered alike with and without this header? So are those of the signature, the client's library and
-// checksums.
+// Is a read answered alike with and without this header? So are those of the signature, the
+// client's library and checksums.
 bool s3_header_is_neutral(struct span name);
 
 const char *s3_operation_name(enum s3_operation operation);
 // First parameter of that (decoded) name; NULL when absent.
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name);
 
-// What stands below such a name is the client's secret, in a header or, by presigners that put headers into the
-// query, there.
+// What stands below such a name is the client's secret, in a header or, by presigners that put
+// headers into the query, there.
 bool s3_name_is_secret(struct span name);
 
 // Reads the key again with each raw '+' as a space: for a request whose signature holds only so
@@ -124,7 +125,8 @@ enum s3_scope {
     S3_SCOPE_BUCKET,    // the whole of it
     S3_SCOPE_PREFIX,    // all keys below `key`
     S3_SCOPE_KEY,       // that one
-    S3_SCOPE_SOMEWHERE, // one of the rights anywhere in the bucket; keys in the body are judged later
+    S3_SCOPE_SOMEWHERE, // one of the rights anywhere in the bucket; keys in the body are judged
+                        // later
 };
 
 // One thing that a request may do at the origin.
@@ -175,8 +177,8 @@ struct s3_path {
 void s3_key_as_path(struct span key, struct s3_path *ret_path);
 // Does a versionId or an uploadId, in any case, lead an origin on files out of the key's place?
 bool s3_ids_climb(const struct s3_request *r);
-// A source as it is sent on, escaped: "/bucket/key?versionId=V" with that bucket, a rename's without
-// the first '/', which would belong to a bare key. A bare key stays one.
+// A source as it is sent on, escaped: "/bucket/key?versionId=V" with that bucket, a rename's
+// without the first '/', which would belong to a bare key. A bare key stays one.
 void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);
 // Is that the name of a source, in any case?
 bool s3_name_is_source(struct span name);
@@ -218,14 +220,15 @@ void s3_error_pack(const struct s3_error_answer *answer, struct buf *out);
 // Views into `packed`, the list of headers in `arena`. False: nothing that was packed.
 bool s3_error_unpack(struct arena *arena, struct span packed,
                      struct s3_error_answer *ret_answer) MUST_USE;
-// What of the document goes on, into `detail`, in `arena`: code, message, and the elements that tell
-// the client about its own request. Names of the origin's (resource, bucket, ids) do not: whoever
-// renders the document puts the client's there. Bounded. False: no S3 error.
+// What of the document goes on, into `detail`, in `arena`: code, message, and the elements that
+// tell the client about its own request. Names of the origin's (resource, bucket, ids) do not:
+// whoever renders the document puts the client's there. Bounded. False: no S3 error.
 bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
                     bool *ret_names_key, bool *ret_names_bucket) MUST_USE;
-// Appends an <Error> document without the elements that name what the client may not see: another key, prefix or
-// position, or a resource that contains one. Names that `asked` has itself may stay. False, and nothing is appended: it
-// is no error document, or all of it may be shown. Appends nothing either if more than 64 KiB would be left.
+// Appends an <Error> document without the elements that name what the client may not see: another
+// key, prefix or position, or a resource that contains one. Names that `asked` has itself may stay.
+// False, and nothing is appended: it is no error document, or all of it may be shown. Appends
+// nothing either if more than 64 KiB would be left.
 bool s3_error_hide(struct span document, const struct s3_request *asked, s3_list_names_fn *may_show,
                    void *ctx, struct buf *out) MUST_USE;
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".
@@ -236,8 +239,8 @@ const char *s3_status_reason(unsigned status);
 // Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. Default namespace, no pretty
 // printing.
 void s3_xml_escape(struct buf *out, struct span text);
-// The text of an element as it stands there, references resolved; ret_bytes takes text.len. False: with one that is
-// none of XML's own.
+// The text of an element as it stands there, references resolved; ret_bytes takes text.len. False:
+// with one that is none of XML's own.
 bool s3_xml_unescape(struct span text, char *ret_bytes, size_t *ret_len);
 void s3_xml_element(struct buf *out, const char *name, struct span text);
 void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value);
@@ -274,8 +277,8 @@ struct s3_listing_query {
     bool encoding_url, fetch_owner;
 };
 // Continuation tokens made here are opaque: s3_listing_token() of the last name; decoded by this
-// call. ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token; then `detail`
-// gets S3's message, and the argument's name and value.
+// call. ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token;
+// then `detail` gets S3's message, and the argument's name and value.
 enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
                           struct s3_listing_query *ret_query,
                           struct s3_error_detail *detail) MUST_USE;
@@ -451,7 +454,7 @@ uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size
 void aws_chunked_chunk_head(uint64_t chunk_len, struct buf *out); // "hex\r\n"
 void aws_chunked_tail(struct span trailer_name, struct span trailer_value, struct buf *out);
 
-// --- s3_list_scan.c: sizes that a listing names, while its bytes pass -----------------------------
+// --- s3_list_scan.c: sizes that a listing names, while its bytes pass ----------------------------
 
 // `key` is valid during the call.
 typedef void s3_list_scan_fn(void *ctx, struct span key, uint64_t size_bytes);
@@ -466,7 +469,7 @@ void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded);
 void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan_fn *on_entry,
                        void *ctx);
 
-// --- s3_list_names.c: which names a listing shows, while its bytes pass ---------------------------
+// --- s3_list_names.c: which names a listing shows, while its bytes pass --------------------------
 
 struct s3_list_element;
 
@@ -475,13 +478,13 @@ struct s3_list_names {
     bool is_encoded, is_bad;
     bool in_tag, in_common;
     const struct s3_list_element *open; // whose text is read; NULL: of none
-    uint64_t
-        pending_bytes; // so many of those that were fed, the last ones, are of a name not judged yet
+    uint64_t pending_bytes; // so many of those that were fed, the last ones, are of a name not
+                            // judged yet
     size_t tag_len, text_len;
     char tag[128], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX]; // a byte is a reference of 6 at most
 };
-// `asked`, which lives as long: what it says itself may be repeated. NULL: nothing may. `is_encoded`: names in percent
-// coding were asked for.
+// `asked`, which lives as long: what it says itself may be repeated. NULL: nothing may.
+// `is_encoded`: names in percent coding were asked for.
 void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
                          bool is_encoded);
 // False: there is a name that may not be shown, in this piece or in one before.
@@ -518,19 +521,20 @@ struct s3_checksum_state *s3_checksum_of_crc(enum s3_checksum kind, uint64_t crc
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
-// --- s3_sums.c: the checksum headers of an object in few bytes ------------------------------------
+// --- s3_sums.c: the checksum headers of an object in few bytes -----------------------------------
 
 #define S3_SUMS_MAX 71u
 #define S3_SUMS_TEXT_MAX 2560u // what they become at most
-// Packs lines "x-amz-checksum-NAME: VALUE\r\n"; a line of another form is left out. Returns how many bytes,
-// 0 of no lines. Lines that do not fit together become S3_SUMS_TOO_LONG.
+// Packs lines "x-amz-checksum-NAME: VALUE\r\n"; a line of another form is left out. Returns how
+// many bytes, 0 of no lines. Lines that do not fit together become S3_SUMS_TOO_LONG.
 size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX]);
 // A packed form of one byte: they are known, and somewhere else.
 #define S3_SUMS_ELSEWHERE 0x05u
-// A packed form of one byte: only the store can name them. They are too long to be kept, or the store's answers about
-// the object contradict each other.
+// A packed form of one byte: only the store can name them. They are too long to be kept, or the
+// store's answers about the object contradict each other.
 #define S3_SUMS_TOO_LONG 0x06u
-// The lines again, in `ret_text`; empty if they are elsewhere or too long, or `packed` is not what s3_sums_pack() makes.
+// The lines again, in `ret_text`; empty if they are elsewhere or too long, or `packed` is not what
+// s3_sums_pack() makes.
 struct span s3_sums_render(struct span packed, char ret_text[S3_SUMS_TEXT_MAX]);
 // Do they say that the object has no checksum?
 bool s3_sums_has_none(struct span packed);
@@ -556,10 +560,10 @@ struct access_keys_principal {
 // Immutable table, refcounted, swapped on reload.
 struct access_keys;
 // YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete, any]}],
-// realm, // origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The origin's files
-// are read here and now. A principal with origin keys and no realm has a realm of its own, since
-// what its keys may read says nothing of what others' may. File modes must not grant others, and a
-// group may at most read. At most ACCESS_KEYS_REALMS_MAX realms. Errors as
+// realm, // origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The
+// origin's files are read here and now. A principal with origin keys and no realm has a realm of
+// its own, since what its keys may read says nothing of what others' may. File modes must not grant
+// others, and a group may at most read. At most ACCESS_KEYS_REALMS_MAX realms. Errors as
 // FILE:LINE:COL lines in ret_errors, where there may be warnings, too, when all is well.
 enum err access_keys_load(const char *path, struct access_keys **ret_access_keys,
                           struct buf *ret_errors) MUST_USE;
@@ -570,8 +574,8 @@ const struct span *access_keys_realms(const struct access_keys *table, size_t *r
 // nothing with it. In the order of access_keys_realms(), while nobody else sees `table` yet.
 // ERR_NO_MEMORY.
 enum err access_keys_number_realms(struct access_keys *table, const uint64_t *numbers) MUST_USE;
-// Adds those that only `before` knows, while nobody else sees `table` yet: a later file may name them
-// again, so writes go on reaching what is cached there. ERR_NO_MEMORY.
+// Adds those that only `before` knows, while nobody else sees `table` yet: a later file may name
+// them again, so writes go on reaching what is cached there. ERR_NO_MEMORY.
 enum err access_keys_keep_realms(struct access_keys *table,
                                  const struct access_keys *before) MUST_USE;
 struct access_keys *access_keys_ref(struct access_keys *table);
@@ -582,8 +586,8 @@ const struct access_keys_principal *access_keys_find(const struct access_keys *t
                                                      struct span access_key);
 struct span access_keys_dummy_secret(void);
 // Default deny. A listing is allowed where its prefix lies under an allowed one; on a whole bucket
-// only rows with an empty prefix grant anything. A key or prefix with ".." must be allowed as the path
-// that it is, too; one that leaves its bucket is not allowed.
+// only rows with an empty prefix grant anything. A key or prefix with ".." must be allowed as the
+// path that it is, too; one that leaves its bucket is not allowed.
 bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect);
 // May a listing show it this name, by its bytes?
 bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,

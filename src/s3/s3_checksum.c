@@ -251,9 +251,9 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 
 // --- CRCs of pieces ------------------------------------------------------------------------------
 
-// A CRC that is reflected, with all ones in and out (or both folded in by who computes it): its value
-// is a polynomial over GF(2), x^0 in the highest bit, and behind n more bytes it is multiplied by
-// x^(8n) modulo the CRC's own.
+// A CRC that is reflected, with all ones in and out (or both folded in by who computes it): its
+// value is a polynomial over GF(2), x^0 in the highest bit, and behind n more bytes it is
+// multiplied by x^(8n) modulo the CRC's own.
 struct crc_field {
     unsigned width;
     uint64_t modulus; // reflected, without its highest term

@@ -9,8 +9,8 @@
 //   - A write needs ANY, and may change the key; without one, or where a body may name keys nobody
 //     here reads, everything in the bucket.
 //
-// A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks must
-// be allowed both (access_keys_allowed), and a write changes both.
+// A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks
+// must be allowed both (access_keys_allowed), and a write changes both.
 //
 // The id of a version or an upload that climbs out of its key's place is refused.
 //
@@ -88,7 +88,8 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     path->differs = !span_equal(key, (struct span){path->text, path->len});
 }
 
-// An id is a folder or a file beside its key at an origin on files: "../" in one is the way to other keys.
+// An id is a folder or a file beside its key at an origin on files: "../" in one is the way to
+// other keys.
 bool s3_id_climbs(struct span id)
 {
     struct s3_path path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removes from an origin's error document the elements that name anything outside the part of the bucket that an
-// access key has rights on. Pure; any thread.
+// Removes from an origin's error document the elements that name anything outside the part of the
+// bucket that an access key has rights on. Pure; any thread.
 #include <string.h>
 
 #include "s3/s3_private.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges each name in a listing before its bytes are passed on, because an origin may list more than the request asks
-// for. Pure; any thread; bounded by the struct.
+// Judges each name in a listing before its bytes are passed on, because an origin may list more
+// than the request asks for. Pure; any thread; bounded by the struct.
 //
-// It judges keys, common prefixes and the position where the next page begins. It also judges the parameters that the
-// origin repeats, unless they are those of the request. Names may come in any pieces. A name that is not plain text or
-// is too long is bad. A continuation token is judged if it is a plain name, as with some origins; one that looks
-// encoded is taken as opaque.
+// It judges keys, common prefixes and the position where the next page begins. It also judges the
+// parameters that the origin repeats, unless they are those of the request. Names may come in any
+// pieces. A name that is not plain text or is too long is bad. A continuation token is judged if it
+// is a plain name, as with some origins; one that looks encoded is taken as opaque.
 #include "s3/s3_private.h"
 
 enum name_kind {
@@ -53,8 +53,8 @@ static const struct s3_list_element *element_find(const struct s3_list_names *na
     return NULL;
 }
 
-// Does it have the form of base64 or of a number, as opaque tokens do? Of what has a slash: letters of both cases and
-// digits, or padding.
+// Does it have the form of base64 or of a number, as opaque tokens do? Of what has a slash: letters
+// of both cases and digits, or padding.
 static bool is_opaque(struct span token)
 {
     bool has_lower = false, has_upper = false, has_digit = false, has_slash = false;
@@ -107,7 +107,8 @@ static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void 
            is_allowed(names, (struct span){names->name, len}, may_show, ctx);
 }
 
-// Without attributes, and without the prefix of its namespace. An element that is closed at once has no text.
+// Without attributes, and without the prefix of its namespace. An element that is closed at once
+// has no text.
 static struct span tag_name(struct span tag, bool *ret_is_end, bool *ret_is_closed)
 {
     *ret_is_end = span_starts_with(tag, SPAN("/"));

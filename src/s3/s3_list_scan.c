@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of objects in a listing (ListObjects and ListObjectsV2), read as its bytes pass. A hint, not
-// a document: it takes what has the form of an entry, in whatever pieces it comes, and leaves out the
-// rest. Pure; any thread; bounded by the struct.
+// The sizes of objects in a listing (ListObjects and ListObjectsV2), read as its bytes pass. A
+// hint, not a document: it takes what has the form of an entry, in whatever pieces it comes, and
+// leaves out the rest. Pure; any thread; bounded by the struct.
 #include <string.h>
 
 #include "s3/s3_private.h"

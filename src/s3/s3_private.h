@@ -50,9 +50,11 @@ bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operati
 #define S3_COPY_SOURCE "x-amz-copy-source"
 #define S3_RENAME_SOURCE "x-amz-rename-source"
 
-// Would an origin on files that puts the id of a version or an upload into a path be led out of its key's place?
+// Would an origin on files that puts the id of a version or an upload into a path be led out of its
+// key's place?
 bool s3_id_climbs(struct span id);
-// To a piece of a listing that is MAX bytes at most. What does not fit is left out, and *len is above MAX from then on.
+// To a piece of a listing that is MAX bytes at most. What does not fit is left out, and *len is
+// above MAX from then on.
 void s3_list_append(char *to, size_t max, size_t *len, struct span data);
 // How often that name, in any case, stands among the headers and the parameters.
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);

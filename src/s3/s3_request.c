@@ -10,8 +10,8 @@
 // Routing is a table of rows, first match wins. A row names the parameter that selects the
 // operation and the parameters that may stand beside it. A parameter that is not listed there,
 // stands there twice or has a value that does not fit may select something else at the origin, as
-// may an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through complete, never answered from cache, and judged by what
-// it could be (s3_effects.c).
+// may an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through
+// complete, never answered from cache, and judged by what it could be (s3_effects.c).
 //
 // Everything in the result is a view into the target or into the arena.
 #include "s3/s3_private.h"
@@ -480,7 +480,8 @@ static bool name_in(struct span name, const char *const *names, size_t count)
 }
 
 // Parameters of a signature, and headers that signers move into the query, select nothing (one that
-// names another object is a source). Nor does x-id, which names the operation again, and must name this one.
+// names another object is a source). Nor does x-id, which names the operation again, and must name
+// this one.
 static bool param_is_neutral(struct span name, bool is_read)
 {
     static const char *const EXACT[] = {

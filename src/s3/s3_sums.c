@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object's checksum headers in few bytes, so that an index can keep those of many objects. The lines go in
-// and come out as text; each line is one item:
+// An object's checksum headers in few bytes, so that an index can keep those of many objects. The
+// lines go in and come out as text; each line is one item:
 //
 //   none      the store has said that the object has no checksum; never sent to a client
 //   type      x-amz-checksum-type: FULL_OBJECT or COMPOSITE
@@ -8,8 +8,9 @@
 //   text      any other line
 //   too long  the object has checksums that do not fit; nobody but the store can name them
 //
-// Items keep their order. Lines without a digest are packed as none, because a type alone says nothing. Where one
-// line does not fit, none is kept, because a client would take the others for all. Pure; any thread.
+// Items keep their order. Lines without a digest are packed as none, because a type alone says
+// nothing. Where one line does not fit, none is kept, because a client would take the others for
+// all. Pure; any thread.
 #include "s3/s3.h"
 
 #include <assert.h>

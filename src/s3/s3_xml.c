@@ -43,7 +43,8 @@ void s3_xml_escape(struct buf *out, struct span text)
     }
 }
 
-// A character in UTF-8, which is never longer than the reference to it. Returns its length; 0: there is none.
+// A character in UTF-8, which is never longer than the reference to it. Returns its length; 0:
+// there is none.
 static size_t utf8_put(uint32_t c, char *to)
 {
     if (c > 0x10ffff) {

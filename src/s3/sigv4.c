@@ -11,13 +11,15 @@
 // nothing normalised. Three bytes are ambiguous among signers, and the verifier tries each form:
 //   a raw '+' in the path       signed as %2B or %20
 //   an escaped slash            signed as %2F or '/'
-//   a tab in a header's value   folded into one blank with what surrounds it (botocore, the SDKs for
-//                               Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK for Go)
-// No form lets another key in, because the key is what the request's path decodes to. The signer folds.
+//   a tab in a header's value   folded into one blank with what surrounds it (botocore, the SDKs
+//                               for Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK for
+//                               Go)
+// No form lets another key in, because the key is what the request's path decodes to. The signer
+// folds.
 //
 // The canonical request is hashed in pieces of a few hundred bytes and only written out as text for
-// an error document. Signing keys are kept (sigv4_keys.c). Low-level SHA-256 is used because fetching
-// an EVP digest costs more than hashing these few bytes.
+// an error document. Signing keys are kept (sigv4_keys.c). Low-level SHA-256 is used because
+// fetching an EVP digest costs more than hashing these few bytes.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "s3/s3.h"
 
@@ -621,8 +623,8 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 }
 
 // The list bounds the work of everything after it: each name once, host among them, and no x-amz-*
-// header that is not listed and could change what the request does. A listed header that is not there
-// never gets a signature past signature_fits(), so a repeated name of one does no harm.
+// header that is not listed and could change what the request does. A listed header that is not
+// there never gets a signature past signature_fits(), so a repeated name of one does no harm.
 static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
     const struct headers *headers = index->headers;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signing keys: derived once a day for each secret, region and service, and kept by the thread that
-// asked, with SHA-256 as it stands behind each of HMAC's two pads, which are the same for all that a
-// key signs. A kept key is found by all that it is made of, the secret included, so that a rotated
-// secret never meets an old key. It serves one day: when one of another day is made the old ones are
-// wiped, and all of them when the thread ends.
+// asked, with SHA-256 as it stands behind each of HMAC's two pads, which are the same for all that
+// a key signs. A kept key is found by all that it is made of, the secret included, so that a
+// rotated secret never meets an old key. It serves one day: when one of another day is made the old
+// ones are wiped, and all of them when the thread ends.
 #define OPENSSL_SUPPRESS_DEPRECATED // as in sigv4.c
 #include "s3/s3_private.h"
 

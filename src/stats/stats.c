@@ -45,8 +45,8 @@ static const struct table_text {
     [STATS_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
 };
 
-// Only the owner writes. While it does `turn` is odd; whoever has read something newer than the turn that he saw
-// first sees another turn behind it, and reads again.
+// Only the owner writes. While it does `turn` is odd; whoever has read something newer than the
+// turn that he saw first sees another turn behind it, and reads again.
 struct exemplar_slot {
     atomic_ulong turn; // 0: never written
     atomic_ulong trace_id[2], us, at_us;
@@ -160,7 +160,8 @@ static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #undef HISTOGRAM
 };
 
-// Of a native bucket, upper and inclusive. A fixed point of 20 bits is exact enough for whole microseconds.
+// Of a native bucket, upper and inclusive. A fixed point of 20 bits is exact enough for whole
+// microseconds.
 static uint64_t native_bound_us(unsigned bucket)
 {
     static const uint64_t quarters[4] = {1048576000000ull, 1246974039821ull, 1482910400379ull,

@@ -45,10 +45,11 @@ enum refusal {
 };
 
 #define HISTOGRAM_BUCKETS                                                                          \
-    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then +Inf
+    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then
+       // +Inf
 
-// The same observations as a Prometheus native histogram of schema 2: bucket i ends, inclusive, at 2^(i/4) seconds.
-// Here from a microsecond to 48 days; what takes less is in the zero bucket.
+// The same observations as a Prometheus native histogram of schema 2: bucket i ends, inclusive, at
+// 2^(i/4) seconds. Here from a microsecond to 48 days; what takes less is in the zero bucket.
 #define NATIVE_SCHEMA 2
 #define NATIVE_FIRST (-79)
 #define NATIVE_BUCKETS 168
@@ -85,7 +86,8 @@ static inline void stats_sub(enum counter c, unsigned long n)
 
 void stats_observe_us(enum histogram h, uint64_t us);
 
-// One observation that has a name: the last one in its bucket of a trace that is recorded elsewhere.
+// One observation that has a name: the last one in its bucket of a trace that is recorded
+// elsewhere.
 struct stats_exemplar {
     uint64_t trace_id[2]; // the first half, the second
     uint64_t us, at_us;   // what was observed, and when (wall clock)
@@ -99,7 +101,7 @@ void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
 void stats_count_origin(const char *op, unsigned status);
 
-// --- refusal.c: why something is not stored; pure but for the counting -----------------------------
+// --- refusal.c: why something is not stored; pure but for the counting ---------------------------
 
 struct refusal_text {
     const char *word, *text, *remedy;
@@ -116,7 +118,7 @@ void refusal_count(enum refusal why);
 // Fills not stored for this reason since the start; 0 of a REFUSAL_STATE. Any thread.
 uint64_t refusal_sum(enum refusal why);
 
-// --- The table, for whoever shows its numbers in another form; any thread -------------------------
+// --- The table, for whoever shows its numbers in another form; any thread ------------------------
 
 // The name that a row of counters.def begins with: what the API and commands call it.
 const char *stats_name(enum counter c);
@@ -128,7 +130,8 @@ struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
     uint64_t sum_us;
 };
-// Of a bucket by its metric and labels, as the text has them (`le` is the last one); false: it has none. Any thread.
+// Of a bucket by its metric and labels, as the text has them (`le` is the last one); false: it has
+// none. Any thread.
 bool stats_exemplar_find(struct span metric, struct span labels,
                          struct stats_exemplar *ret_exemplar);
 // By its metric and labels, as the text has them; false: there is none.
@@ -142,8 +145,8 @@ void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
 // Upper, inclusive; bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);
 
-// What is counted by labels at run time. `second` is the code's digits where that is the second label,
-// NULL where there is none; "_other" is what had no room.
+// What is counted by labels at run time. `second` is the code's digits where that is the second
+// label, NULL where there is none; "_other" is what had no room.
 enum stats_table { STATS_REQUESTS, STATS_RESULTS, STATS_BYPASS, STATS_ORIGIN, STATS_TABLE_COUNT };
 typedef void stats_row_fn(void *ctx, const char *first, const char *second, uint64_t count);
 void stats_each(enum stats_table table, stats_row_fn *on_row, void *ctx); // in order of the labels

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the file system has room for another segment, and what is said of it when it has not: a gauge
-// while that lasts, one line of the log when it begins and each minute of it, one when it ends. Runs on
-// the supply thread.
+// Whether the file system has room for another segment, and what is said of it when it has not: a
+// gauge while that lasts, one line of the log when it begins and each minute of it, one when it
+// ends. Runs on the supply thread.
 //
-// None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given back,
-// segment by segment; where only another segment does not fit, or no inode is left for one, an older one
-// makes room for it. A file system that refuses what it says that it has (a quota, somebody who was
-// quicker) is asked again every few seconds; when it goes on refusing, an older segment makes room there as
-// well. What goes for the sake of an inode or a quota may not help: after a few that did not, no more go
-// until a segment could be made again.
+// None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given
+// back, segment by segment; where only another segment does not fit, or no inode is left for one,
+// an older one makes room for it. A file system that refuses what it says that it has (a quota,
+// somebody who was quicker) is asked again every few seconds; when it goes on refusing, an older
+// segment makes room there as well. What goes for the sake of an inode or a quota may not help:
+// after a few that did not, no more go until a segment could be made again.
 //
-// The index grows meanwhile, for what is stored in segments that are there: a segment is made only if a
-// step of the index fits as well.
+// The index grows meanwhile, for what is stored in segments that are there: a segment is made only
+// if a step of the index fits as well.
 #include "store/disk_room.h"
 
 #include "base/clock.h"

@@ -44,7 +44,8 @@ enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes);
 void disk_room_wait(struct store *store, uint64_t missing);
 // It refused one a moment ago, whatever the look before that said.
 bool disk_room_refuses(const struct store *store);
-// A segment could not be made for want of room, or was made. What is refused meanwhile names the disk (log.make_err).
+// A segment could not be made for want of room, or was made. What is refused meanwhile names the
+// disk (log.make_err).
 void disk_room_refused(struct store *store);
 void disk_room_granted(struct store *store);
 // One goes so that another can be made, or the index can grow.

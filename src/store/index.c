@@ -7,8 +7,9 @@
 // reader announces itself (`busy`) before it looks at `current`, both in one total order, so one of
 // the two sees the other.
 //
-// A commit is on disk with its meta page when it returns (no NOMETASYNC): what a look-up does not find
-// any more has left for good, also after a power cut, and a write of such a key needs no delete.
+// A commit is on disk with its meta page when it returns (no NOMETASYNC): what a look-up does not
+// find any more has left for good, also after a power cut, and a write of such a key needs no
+// delete.
 //
 // LMDB's rules kept here: never WRITEMAP, one environment per process, the map's size never
 // changes, the file is allocated ahead in steps after opening. Damage of the file under the running
@@ -400,8 +401,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
-    // What an older release has committed without its meta page, and this process goes by, outlives a
-    // power cut.
+    // What an older release has committed without its meta page, and this process goes by, outlives
+    // a power cut.
     rc = rc != 0 ? rc : mdb_env_sync(env->env, 1);
     rc = rc == 0 && fresh ? folder_sync(index->store->dir.index_fd) : rc;
     guard_opening = false;

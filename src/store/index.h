@@ -94,8 +94,8 @@ uint64_t index_last_txn(const struct index *index);
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
 // Does cache.size have room for an index file of `bytes`?
 bool index_has_room(const struct index *index, uint64_t bytes);
-// Gives back what the file has and does not need. False: it is too large even so for the size that the
-// cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.
+// Gives back what the file has and does not need. False: it is too large even so for the size that
+// the cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.
 bool index_fit(struct index *index) MUST_USE;
 // Leaves a marker for the next start when the map fails under a reader (SIGBUS), and when LMDB
 // finds itself broken.
@@ -116,11 +116,12 @@ void index_own(struct index *index);
 void index_lookup(struct index *index, struct index_reader *reader, bool durable,
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
-// The caller is inside LMDB with a fresh view until it leaves: for a moment, since who takes the index
-// away waits for that. NULL: no index, or it cannot be read.
+// The caller is inside LMDB with a fresh view until it leaves: for a moment, since who takes the
+// index away waits for that. NULL: no index, or it cannot be read.
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader);
 void index_reader_leave(struct index_reader *reader);
-// The description that the record of this generation has; false: it has none, or is not there. The worker's reader.
+// The description that the record of this generation has; false: it has none, or is not there. The
+// worker's reader.
 bool index_described(struct index *index, struct index_reader *reader, struct hash128 hash,
                      uint64_t generation, char ret_described[STORE_DESCRIBED_MAX],
                      size_t *ret_len) MUST_USE;
@@ -140,8 +141,9 @@ bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
                      uint64_t mono_ms,
                      uint64_t wall_ms); // how many were taken
-// Copies up to `max` of them; index_renewed() takes those out that have not changed since. Checksums of a version
-// whose put is not durable yet are left for later: there is no record that takes them.
+// Copies up to `max` of them; index_renewed() takes those out that have not changed since.
+// Checksums of a version whose put is not durable yet are left for later: there is no record that
+// takes them.
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max);
 void index_renewed(struct index *index, const struct renewal_copy *copies, unsigned count);
 

@@ -6,18 +6,20 @@
 // and a newer generation leaves nothing of the older behind. Damaged records count as absent.
 //
 // Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
-// what it could touch at most: a path of pages for each key, but never more than all pages of the trees
-// and what these can be split into. It is room that segments do not have, so it is not to be guessed
-// too high: a page takes 34 records (21 with the longest checksums, 4 with the longest headers) or 47 places, and one that was split takes
-// half as many more until it splits again, while removals split nothing. A record that gains checksums is a put.
+// what it could touch at most: a path of pages for each key, but never more than all pages of the
+// trees and what these can be split into. It is room that segments do not have, so it is not to be
+// guessed too high: a page takes 34 records (21 with the longest checksums, 4 with the longest
+// headers) or 47 places, and one that was split takes half as many more until it splits again,
+// while removals split nothing. A record that gains checksums is a put.
 //
-// A transaction writes each page that it touches to another place, and the next two cannot reuse the old
-// one. The file never shrinks, so a transaction takes only as many changes as touch a small part of the
-// cache, or fewer if there is no room for these. The index of tiny objects then stays near the size of its
-// records, whatever comes at once.
+// A transaction writes each page that it touches to another place, and the next two cannot reuse
+// the old one. The file never shrinks, so a transaction takes only as many changes as touch a small
+// part of the cache, or fewer if there is no room for these. The index of tiny objects then stays
+// near the size of its records, whatever comes at once.
 //
-// One change may remove every run of a large object, which takes pages too. It removes no more of them than the
-// transaction has room for, and goes on in the next one (ERR_AGAIN). Until then the object's record keeps the rest.
+// One change may remove every run of a large object, which takes pages too. It removes no more of
+// them than the transaction has room for, and goes on in the next one (ERR_AGAIN). Until then the
+// object's record keeps the rest.
 #include "store/index_apply.h"
 
 #include <errno.h>
@@ -238,8 +240,8 @@ static bool place_lives(const struct index_txn *t, const struct index_place *pla
     return lives;
 }
 
-// The policy hears of what leaves while its segment stays. (When the commit fails after all it thinks the
-// less of a run that is hidden anyway.)
+// The policy hears of what leaves while its segment stays. (When the commit fails after all it
+// thinks the less of a run that is hidden anyway.)
 static void place_gone(const struct index_txn *t, struct hash128 hash, uint64_t first_block,
                        const struct index_place *place)
 {
@@ -335,7 +337,8 @@ static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t mos
     return count > most;
 }
 
-// Removes the places of the generation, as many as the transaction has room for. False: some are left.
+// Removes the places of the generation, as many as the transaction has room for. False: some are
+// left.
 static bool places_remove(struct index_txn *t, uint64_t generation)
 {
     MDB_val key, value;
@@ -418,8 +421,8 @@ bool index_change_is_whole(const struct index_change *c)
            c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
 }
 
-// Enters the change's place under `record`, which is of the same version, and writes the record. ERR_AGAIN: places
-// that the new run replaces are left, and it is not entered yet.
+// Enters the change's place under `record`, which is of the same version, and writes the record.
+// ERR_AGAIN: places that the new run replaces are left, and it is not entered yet.
 static enum err object_add_place(struct index_txn *t, const struct index_change *c,
                                  struct index_record *record, bool is_new)
 {
@@ -479,8 +482,8 @@ static struct index_record record_new(const struct index_change *c)
     };
 }
 
-// What was found in segments is of the version that a put brings. Gives it the put's generation and freshness. False:
-// it has more places than the transaction can move, and nothing has changed.
+// What was found in segments is of the version that a put brings. Gives it the put's generation and
+// freshness. False: it has more places than the transaction can move, and nothing has changed.
 static bool MUST_USE object_confirm(struct index_txn *t, const struct index_change *c,
                                     struct index_record *record)
 {
@@ -618,7 +621,8 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     return ERR_OK;
 }
 
-// Only the very run that was copied: what a delete has taken or something newer has replaced stays so.
+// Only the very run that was copied: what a delete has taken or something newer has replaced stays
+// so.
 static enum err apply_move(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;

@@ -19,15 +19,16 @@ struct index_txn {
     enum err err;                        // first failure of the growing
 };
 
-// Begins a transaction with room for the next changes_max of the changes, of which put_count may put something and
-// removal_count only remove, in any order. On failure nothing is open; ERR_DISK_FULL: `least` of them have no room.
+// Begins a transaction with room for the next changes_max of the changes, of which put_count may
+// put something and removal_count only remove, in any order. On failure nothing is open;
+// ERR_DISK_FULL: `least` of them have no room.
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
                          unsigned removal_count, unsigned least, int *ret_rc);
 // Does what it brings hold the whole object?
 bool index_change_is_whole(const struct index_change *c);
 // ERR_OK: done (whether or not there was something to do); ERR_CANCELLED: refused because the index
-// knows better; ERR_AGAIN: done in part, the same change goes on in the next transaction, and nothing else is applied
-// in this one. A failure of LMDB is in t->rc.
+// knows better; ERR_AGAIN: done in part, the same change goes on in the next transaction, and
+// nothing else is applied in this one. A failure of LMDB is in t->rc.
 enum err index_txn_apply(struct index_txn *t, const struct index_change *change);
 void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal);
 int index_txn_commit(struct index_txn *t);

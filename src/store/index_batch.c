@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of one key
-// stay in the order in which they came; between keys the order means nothing, since nobody is answered
-// before all of it is committed. Before a transaction begins, the pages that it will touch are asked for
-// together, so that it waits for none of them.
+// A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of
+// one key stay in the order in which they came; between keys the order means nothing, since nobody
+// is answered before all of it is committed. Before a transaction begins, the pages that it will
+// touch are asked for together, so that it waits for none of them.
 //
-// A transaction that has taken a thread's time for long enough ends, and the rest is another one: how long
-// a change takes depends on how large the index is and on what the processor's caches hold of it. It also ends
-// when it has taken as many changes as the index had room for (index_apply.c). Changes that
-// somebody may wait for come first, then renewals, then what is to be forgotten. Index writer only.
+// A transaction that has taken a thread's time for long enough ends, and the rest is another one:
+// how long a change takes depends on how large the index is and on what the processor's caches hold
+// of it. It also ends when it has taken as many changes as the index had room for (index_apply.c).
+// Changes that somebody may wait for come first, then renewals, then what is to be forgotten. Index
+// writer only.
 #include "store/index_batch.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes in the order of their keys, for one transaction or, if they take long, for several. See index_batch.c.
+// Changes in the order of their keys, for one transaction or, if they take long, for several. See
+// index_batch.c.
 #ifndef FOREBAY_STORE_INDEX_BATCH_H
 #define FOREBAY_STORE_INDEX_BATCH_H
 
@@ -28,8 +29,8 @@ struct index_batch {
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count);
 void index_batch_done(struct index_batch *batch);
-// Brings into memory and judges what those that are left will touch: before a transaction. False: the index
-// is injured.
+// Brings into memory and judges what those that are left will touch: before a transaction. False:
+// the index is injured.
 bool index_batch_ready(struct index_batch *batch, struct store *store) MUST_USE;
 // How many of them are not committed yet.
 struct index_batch_left {
@@ -38,8 +39,9 @@ struct index_batch_left {
     unsigned forgets; // of the slice to forget
 };
 struct index_batch_left index_batch_left(const struct index_batch *batch);
-// Applies the next ones, until they have taken `cpu_us` of the thread's time (a few at least), or are as many as
-// the transaction has room for. Each change gets its error. Ends early after a change that goes on in the next one.
+// Applies the next ones, until they have taken `cpu_us` of the thread's time (a few at least), or
+// are as many as the transaction has room for. Each change gets its error. Ends early after a
+// change that goes on in the next one.
 void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
                        uint64_t cpu_us);
 // The transaction is committed: what was applied in it is `is_in`. True: nothing is left.

@@ -4,13 +4,13 @@
 // version, not the bytes. Runs on the index writer.
 //
 // A condemned key has a line (store_condemned.c), which says it of all its runs, and is written and
-// synced before the batch is committed. Marked as well is what is known here: every run that the index
-// names, every put of it that waits in the same batch, and the one that was not accepted. The marks
-// are synced with the line: a delete that is answered has both on disk. A segment in which no mark can
-// be made is given up whole.
+// synced before the batch is committed. Marked as well is what is known here: every run that the
+// index names, every put of it that waits in the same batch, and the one that was not accepted. The
+// marks are synced with the line: a delete that is answered has both on disk. A segment in which no
+// mark can be made is given up whole.
 //
-// A run that fails its own checksum is marked as it leaves the index, without a sync: found again it
-// would fail again.
+// A run that fails its own checksum is marked as it leaves the index, without a sync: found again
+// it would fail again.
 #include "store/index_condemn.h"
 
 #include <unistd.h>

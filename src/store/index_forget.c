@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the index is still to forget of segments that are gone. The freeing thread adds, the index writer
-// takes: a slice with each of its commits, and a commit of its own when much waits. Nobody waits for
-// that: until then such a place is a miss, since its segment's number and salt are never used again, and a
-// newer place of the same blocks is not touched, since only the very place that is named is removed.
+// What the index is still to forget of segments that are gone. The freeing thread adds, the index
+// writer takes: a slice with each of its commits, and a commit of its own when much waits. Nobody
+// waits for that: until then such a place is a miss, since its segment's number and salt are never
+// used again, and a newer place of the same blocks is not touched, since only the very place that
+// is named is removed.
 //
-// A commit for which the index has no room goes without its slice: no run and no delete fails for the sake of
-// what may wait.
+// A commit for which the index has no room goes without its slice: no run and no delete fails for
+// the sake of what may wait.
 //
 // A slice is sorted by key: neighbours share the pages of the tree that are read and written.
 //
-// At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the space; when
-// the index takes nothing for long, the places stay in it and go when they are met, and nobody waits in vain
-// once more until it takes something. A stop waits for no room:
+// At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the
+// space; when the index takes nothing for long, the places stay in it and go when they are met, and
+// nobody waits in vain once more until it takes something. A stop waits for no room:
 // what is on its way out then is little.
 #include "store/index_forget.h"
 

@@ -37,13 +37,13 @@ struct index_forget {
 
 void index_forget_init(struct index_forget *forget);
 void index_forget_done(struct index_forget *forget);
-// Takes `removals` over (malloc'd). Waits while too many wait; at last they stay in the index, and are
-// counted. Never on a worker.
+// Takes `removals` over (malloc'd). Waits while too many wait; at last they stay in the index, and
+// are counted. Never on a worker.
 void index_forget_add(struct index_forget *forget, struct index_removal *removals, unsigned count);
 // From now on nobody waits: what is added is taken, however much waits.
 void index_forget_hurry(struct index_forget *forget);
-// The next places to forget, `max` at most, in the order of keys; the same ones until they are forgotten.
-// Index writer only.
+// The next places to forget, `max` at most, in the order of keys; the same ones until they are
+// forgotten. Index writer only.
 unsigned index_forget_take(struct index_forget *forget, unsigned max);
 // One of the slice.
 void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t);

@@ -9,11 +9,11 @@
 //   8  8 generation                         56 4 blocks of the place
 //   16 8 object size                        60 32 place of the run that holds the object (flag
 //   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms
-//   92 up to 71: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is known
-//   of them, or the headers of its runs name them. With flag 4 their length comes first, 1 byte, and the version's
-//   description follows: last modified 8, length of the version id 2, version id, headers. Its runs were stored
-//   when it had other headers. A release that does not know them judges a page with such a
-//   record as injured and rebuilds the index from segments.
+//   92 up to 71: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is
+//   known of them, or the headers of its runs name them. With flag 4 their length comes first, 1
+//   byte, and the version's description follows: last modified 8, length of the version id 2,
+//   version id, headers. Its runs were stored when it had other headers. A release that does not
+//   know them judges a page with such a record as injured and rebuilds the index from segments.
 // "places": key = generation, first block                             60 bytes; for objects of
 // several runs
 //   0  4 CRC32C of key and what follows

@@ -46,7 +46,8 @@ struct index_meta {
 // What of a version is in the headers of its runs. 0: it is too long.
 size_t index_described_encode(const struct store_object *object,
                               char ret[STORE_DESCRIBED_MAX]) MUST_USE;
-// The version of a run with that description instead of its header's; NULL: damaged, or too long together.
+// The version of a run with that description instead of its header's; NULL: damaged, or too long
+// together.
 struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
                                             struct span described) MUST_USE;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory side of the index. What a key's home accepts (a run of a version, a delete, a renewal)
 // is entered here first and counts for every look-up of every worker when that call returns; LMDB
-// is its durable copy, written in batches by the index writer, which then takes it out of here. After
-// a crash the durable copy is what counts.
+// is its durable copy, written in batches by the index writer, which then takes it out of here.
+// After a crash the durable copy is what counts.
 //
 // An entry says for its key: below `floor` nothing in LMDB counts; `version`, if any, is newer than
 // that and has these places. A put of a newer generation raises the floor to itself, so what it
@@ -20,12 +20,13 @@
 // that goes on, floors that deletes have set stay, so long as they are not too many, and the index
 // writer asks here what may enter.
 //
-// Readers take no lock. An entry is immutable and replaced as a whole; a version's places are a list
-// that grows at its head and loses single places. What is taken out may still be held: it is retired
-// with the epoch of that moment, and the epoch raised; a reader announces the epoch that it reads in
-// before it loads any pointer. All of these are in one total order, so either the announcement is
-// seen when the retired are gone through, or the reader does not find what was taken out before.
-// Pins are not affected: they belong to the index writer's change, and a reader pins by number.
+// Readers take no lock. An entry is immutable and replaced as a whole; a version's places are a
+// list that grows at its head and loses single places. What is taken out may still be held: it is
+// retired with the epoch of that moment, and the epoch raised; a reader announces the epoch that it
+// reads in before it loads any pointer. All of these are in one total order, so either the
+// announcement is seen when the retired are gone through, or the reader does not find what was
+// taken out before. Pins are not affected: they belong to the index writer's change, and a reader
+// pins by number.
 //
 // Changes take their shard's lock for a moment: the key's home and the index writer share it.
 #include "store/index_memory.h"

@@ -10,14 +10,15 @@
 #define MEMORY_SHARDS 64u
 #define MEMORY_BUCKETS 128u // of a shard
 #define MEMORY_READERS_MAX 64u
-// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun, and of so
-// many such deletes the index is given up. Fewer where limits.max_buffer is small: three eighths of it.
+// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun, and
+// of so many such deletes the index is given up. Fewer where limits.max_buffer is small: three
+// eighths of it.
 #define MEMORY_PENDING_MAX 8192u
 #define MEMORY_PENDING_HEAVY_PART 8u // of the payload that may wait: it waits no longer
 #define MEMORY_PENDING_BYTES 2048u   // what one holds, as measured
 
-// Entries above which floors that are durable do not wait for a rebuild to end: they spare a question to the
-// origin, since what the rebuild finds is confirmed before it is used.
+// Entries above which floors that are durable do not wait for a rebuild to end: they spare a
+// question to the origin, since what the rebuild finds is confirmed before it is used.
 #define MEMORY_FLOORS_MAX 32768u
 
 // What a reader may still hold when it is taken out.
@@ -92,8 +93,8 @@ const struct memory_entry *index_memory_find(const struct index_memory *memory,
 bool index_memory_has_room(const struct index_memory *memory);
 // Three quarters of it are not used up, not even when `asked` more have come.
 bool index_memory_leaves_room(const struct index_memory *memory, unsigned asked);
-// Do so many bytes wait to be durable that they are not to wait any longer? Their segments cannot be
-// picked to go meanwhile, and in their place go those that the policy would keep.
+// Do so many bytes wait to be durable that they are not to wait any longer? Their segments cannot
+// be picked to go meanwhile, and in their place go those that the policy would keep.
 bool index_memory_is_heavy(const struct index_memory *memory);
 
 // --- changes: a key's from its home, and from the index writer when they have become durable

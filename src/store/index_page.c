@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// LMDB believes its file: an offset that leaves its page is a fault, or a move of bytes that are not the
-// page's. So pages are judged here before LMDB comes to them (index_proof.c). The form of its version 1,
-// 64 bits, numbers little endian; only what our tables use of it: no duplicates, and long values
-// only in its own table of free pages.
+// LMDB believes its file: an offset that leaves its page is a fault, or a move of bytes that are
+// not the page's. So pages are judged here before LMDB comes to them (index_proof.c). The form of
+// its version 1, 64 bits, numbers little endian; only what our tables use of it: no duplicates, and
+// long values only in its own table of free pages.
 //
 //   Page, 4,096 bytes                     Node of a leaf                 Node of a branch
 //   0   8  its number                     0  4  length of the value      0  4  child, low bits
 //   8   2  not used                       4  2  flags: 0                 4  2  child, high bits
-//   10  2  flags: 1 branch, 2 leaf        6  2  length of the key: 16    6  2  16; of the first 0 or 16
-//   12  2  end of the offsets             8     key, value               8     key
-//   14  2  begin of the nodes
+//   10  2  flags: 1 branch, 2 leaf        6  2  length of the key: 16    6  2  16; of the first
+//   12  2  end of the offsets             8     key, value                     0 or 16
+//   14  2  begin of the nodes                                            8     key
 //   16     an offset of two bytes for each node, in the order of keys
 //
-// The key in front of a branch's child is not above any key in it; those of the child before are below.
+// The key in front of a branch's child is not above any key in it; those of the child before are
+// below.
 #include "store/index_page.h"
 
 #define HEAD_BYTES 16u

@@ -28,14 +28,14 @@ struct index_page_place {
     // Its keys are not below `from` and below `to`; NULL: whatever they are.
     const char *from, *to;
 };
-// Is it one that LMDB can read and change without leaving it? Nodes within the page and apart, keys and
-// values of their length, keys ascending and in the range, children in the file.
+// Is it one that LMDB can read and change without leaving it? Nodes within the page and apart, keys
+// and values of their length, keys ascending and in the range, children in the file.
 bool index_page_is_sound(const char *page, const struct index_page_place *at) MUST_USE;
 // Only what a sound page may lack that was met elsewhere: its kind, and the range of its keys.
 bool index_page_fits(const char *page, const struct index_page_place *at) MUST_USE;
 
-// A leaf of a table of LMDB's own, or of our few settings: nodes within the page and apart, whatever they
-// hold.
+// A leaf of a table of LMDB's own, or of our few settings: nodes within the page and apart,
+// whatever they hold.
 bool index_page_is_apart(const char *page, uint64_t number) MUST_USE;
 // The first of the pages that a value of such a table has for itself.
 bool index_page_is_long(const char *page, uint64_t number, uint64_t value_len) MUST_USE;

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // A start does not go through the whole index (index_verify.c looks at what a start needs and at a
-// sample), so LMDB could meet a page that nobody has looked at since it was read from a disk. What it finds
-// there it believes: an injured page is an abort, or bytes moved to where they do not belong. So each page is
-// judged (index_page.c) before LMDB first comes to it, on the same way down the tree that LMDB will go, and is
-// marked in a bitmap: later ways ask for the mark only, and for the range of its keys, so that a page that
-// two parents claim is found out.
+// sample), so LMDB could meet a page that nobody has looked at since it was read from a disk. What
+// it finds there it believes: an injured page is an abort, or bytes moved to where they do not
+// belong. So each page is judged (index_page.c) before LMDB first comes to it, on the same way down
+// the tree that LMDB will go, and is marked in a bitmap: later ways ask for the mark only, and for
+// the range of its keys, so that a page that two parents claim is found out.
 //
-// Pages that this process writes need no judge, so a number that is used again keeps its mark, and those
-// behind the file's end as it was opened have none. What was judged in one view is good in each later one.
-// When all has been judged (by the child at the start if the index is small, else by the first round of
-// index_roll.c) nothing is asked any more.
+// Pages that this process writes need no judge, so a number that is used again keeps its mark, and
+// those behind the file's end as it was opened have none. What was judged in one view is good in
+// each later one. When all has been judged (by the child at the start if the index is small, else
+// by the first round of index_roll.c) nothing is asked any more.
 //
-// A change touches more than its way: when a delete leaves a page a quarter full, LMDB fills it from its
-// neighbour under the same parent, or joins them. So where a batch may come to that, two neighbours on each
-// side are judged as well: one that the batch does not touch keeps its quarter, so that what has taken it in
-// needs at most one more. Of branches it also reads the lowest key below both.
+// A change touches more than its way: when a delete leaves a page a quarter full, LMDB fills it
+// from its neighbour under the same parent, or joins them. So where a batch may come to that, two
+// neighbours on each side are judged as well: one that the batch does not touch keeps its quarter,
+// so that what has taken it in needs at most one more. Of branches it also reads the lowest key
+// below both.
 //
-// What this does not see: a page that is sound, but old or a free one, because the disk lost a write. Records
-// carry checksums over their keys, and what they point at proves itself, so that is a miss, or what the key
-// held before: as with any write that was lost. And damage between the check and the use, which the next
-// round finds, if LMDB has not ended the process by then: the start after that judges anew. Tables of
-// LMDB's own (free pages, tables) are looked at at the start, see index_verify.c.
+// What this does not see: a page that is sound, but old or a free one, because the disk lost a
+// write. Records carry checksums over their keys, and what they point at proves itself, so that is
+// a miss, or what the key held before: as with any write that was lost. And damage between the
+// check and the use, which the next round finds, if LMDB has not ended the process by then: the
+// start after that judges anew. Tables of LMDB's own (free pages, tables) are looked at at the
+// start, see index_verify.c.
 #include "store/index_proof.h"
 
 #include <fcntl.h>
@@ -286,8 +288,8 @@ static bool stays_full(const struct counted *counted, const struct index_walk *w
                : index_page_count(page) >= BRANCH_LEAST + touches;
 }
 
-// The neighbours of the pages on the way that a delete may join with them. `counted`: NULL if any number of
-// rows may go.
+// The neighbours of the pages on the way that a delete may join with them. `counted`: NULL if any
+// number of rows may go.
 static bool neighbours_are_good(const struct index_walk *w, const struct counted *counted)
 {
     for (unsigned level = 1; level < w->tree.depth; level++) {

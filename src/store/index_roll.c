@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole index is looked through in rounds, at a limited rate, on the recovery thread: the first one
-// begins with the start unless the child has seen all of it, later ones a day after each other, or when a
-// segment has gone whose runs could not be listed.
+// The whole index is looked through in rounds, at a limited rate, on the recovery thread: the first
+// one begins with the start unless the child has seen all of it, later ones a day after each other,
+// or when a segment has gone whose runs could not be listed.
 //
-// A slice takes a view, goes on from the last key, reads each page from the file first (what the device
-// cannot read is an error here, and SIGBUS in the map), judges it anew, and records by their checksums,
-// and gives the view back: one that is kept stops pages from being used again. A place whose segment is gone
-// is on its way out then. More than a hundredth of bad records, or one page that is not what it should be, and
-// the index is given up and made anew from the segments, as after a start that finds it so.
+// A slice takes a view, goes on from the last key, reads each page from the file first (what the
+// device cannot read is an error here, and SIGBUS in the map), judges it anew, and records by their
+// checksums, and gives the view back: one that is kept stops pages from being used again. A place
+// whose segment is gone is on its way out then. More than a hundredth of bad records, or one page
+// that is not what it should be, and the index is given up and made anew from the segments, as
+// after a start that finds it so.
 //
-// A round that has gone all the way in one environment has judged all that this process did not write: the
-// tree of each slice's view differs from the one before by pages written since.
+// A round that has gone all the way in one environment has judged all that this process did not
+// write: the tree of each slice's view differs from the one before by pages written since.
 #include "store/index_roll.h"
 
 #include "base/clock.h"

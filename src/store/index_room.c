@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index and the segments share cache.size. Segments leave a headroom, and the index may grow into it. When
-// that is used up, a transaction of the index has a segment evicted and waits until its space has come back. New
-// puts wait in the writer's queue then; when that is full, runs are refused as index-busy.
+// The index and the segments share cache.size. Segments leave a headroom, and the index may grow
+// into it. When that is used up, a transaction of the index has a segment evicted and waits until
+// its space has come back. New puts wait in the writer's queue then; when that is full, runs are
+// refused as index-busy.
 //
-// Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch goes on change by change, as
-// long as one has room. Then the rest is dropped: its puts are misses, its deletes are owed. No batch waits again until a transaction has found room. Runs that begin within a
-// second are refused as index-full. The disk has not failed, so filling stays on.
+// Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch goes on
+// change by change, as long as one has room. Then the rest is dropped: its puts are misses, its
+// deletes are owed. No batch waits again until a transaction has found room. Runs that begin within
+// a second are refused as index-full. The disk has not failed, so filling stays on.
 #include "store/index_room.h"
 
 #include <time.h>

@@ -43,7 +43,8 @@ void index_sync_batch(struct store *store, const struct index_change *batch)
         }
         if (!seen) {
             check(c->place.segment != NULL);
-            // Unreadable now: the order is hygiene, a run that a power cut takes fails its checksums.
+            // Unreadable now: the order is hygiene, a run that a power cut takes fails its
+            // checksums.
             (void)index_sync_segment(store, c->place.segment);
             if (count < ARRAY_LEN(synced)) { // beyond: synced once more, which is cheap
                 synced[count++] = c->place.segment;

@@ -6,8 +6,8 @@
 #include "store/index_writer.h"
 
 void index_sync_batch(struct store *store, const struct index_change *batch);
-// A segment that cannot be synced is given up; one that cannot be opened now (ERR_UNREADABLE, ERR_DESCRIPTORS) is not.
-// Any thread that may block.
+// A segment that cannot be synced is given up; one that cannot be opened now (ERR_UNREADABLE,
+// ERR_DESCRIPTORS) is not. Any thread that may block.
 enum err index_sync_segment(struct store *store, struct segment *segment);
 
 #endif

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // LMDB survives a crash but not damage: a flipped bit or a cut file is a wrong answer, an abort or
-// SIGBUS. So before we serve, meta pages and the pages of tables are judged without LMDB, then a child looks
-// through the file; if it dies, that is the verdict.
+// SIGBUS. So before we serve, meta pages and the pages of tables are judged without LMDB, then a
+// child looks through the file; if it dies, that is the verdict.
 //
-// The child: the list of free pages (in range, in order, none twice, its leaves sound); then each page of
-// our tables and every record (index_proof.c; checksums hold, counts agree), none of the free ones. A small
-// index is through in 25 ms, and all of it is known. Of a larger one it looks at 1,000 random descents (at
-// once where it is larger than any that is through by then) and ends: what it has not come to is judged page by page before it is used (index_proof.c), and in time
-// as a whole (index_roll.c).
+// The child: the list of free pages (in range, in order, none twice, its leaves sound); then each
+// page of our tables and every record (index_proof.c; checksums hold, counts agree), none of the
+// free ones. A small index is through in 25 ms, and all of it is known. Of a larger one it looks at
+// 1,000 random descents (at once where it is larger than any that is through by then) and ends:
+// what it has not come to is judged page by page before it is used (index_proof.c), and in time as
+// a whole (index_roll.c).
 #include "store/index_verify.h"
 
 #include <errno.h>
@@ -57,7 +58,8 @@ static void on_assert(MDB_env *env, const char *text)
     _exit(EXIT_BAD);
 }
 
-// How long all of it is walked. FOREBAY_INDEX_WALK_US is for tests: 0 is an index too large for that.
+// How long all of it is walked. FOREBAY_INDEX_WALK_US is for tests: 0 is an index too large for
+// that.
 static uint64_t walk_first_us(void)
 {
 #ifdef FOREBAY_FAULTS
@@ -93,8 +95,8 @@ static bool free_row_is_sound(const struct walker *w, const MDB_val *key, const 
            (page == leaf || index_page_is_long(page, number, value->mv_size));
 }
 
-// LMDB's own table of free pages: table 0, keys are the transactions that freed them, values a count and that
-// many page numbers.
+// LMDB's own table of free pages: table 0, keys are the transactions that freed them, values a
+// count and that many page numbers.
 static bool walk_free_pages(struct walker *w)
 {
     w->free_pages = calloc(w->page_count / 8 + 1, 1);
@@ -295,9 +297,9 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
     walker_end(&w, walk_random(&w) && records_are_good(&w) ? 'P' : 'B');
 }
 
-// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48 bytes
-// (the free pages, whose pad and flags are the size of pages and of the whole; the table of tables), last
-// page, transaction. Its 64-bit form of version 1.
+// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48
+// bytes (the free pages, whose pad and flags are the size of pages and of the whole; the table of
+// tables), last page, transaction. Its 64-bit form of version 1.
 #define META_MAGIC 0xBEEFC0DEu
 #define META_MAGIC_AT 16u
 #define META_PAGE_SIZE_AT 40u

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one thread that writes the index. Changes come in one queue, so each worker's are applied in
 // its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
-// urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is durable,
-// and if those that were written last cannot, others go that are worth more. The batch's segments are
-// synced, then all of it is one commit, or a few (index_batch.c), then it is taken out of the memory side and the answers go out.
-// With sync and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
-// again in their segments).
+// urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is
+// durable, and if those that were written last cannot, others go that are worth more. The batch's
+// segments are synced, then all of it is one commit, or a few (index_batch.c), then it is taken out
+// of the memory side and the answers go out. With sync and commit a crash loses at most the fills
+// of 200 ms (runs that were written whole are found again in their segments).
 //
-// A batch for which cache.size has no room waits for a segment to make some (index_room.c). If none can go, its
-// puts leave the memory side and are counted. Nothing has failed, so filling stays on.
+// A batch for which cache.size has no room waits for a segment to make some (index_room.c). If none
+// can go, its puts leave the memory side and are counted. Nothing has failed, so filling stays on.
 //
 // A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
-// commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds its
-// file broken the index is dropped and the recovery thread rebuilds it.
+// commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds
+// its file broken the index is dropped and the recovery thread rebuilds it.
 //
 // What a failed commit should have removed is owed: it stays hidden and is tried again, after a
-// second, doubled up to 64, and as soon as another commit goes well. A delete that somebody waits for
-// is answered well all the same if the next process can be kept from believing the index: by the
-// marker, which goes when nothing is owed any more, else by removing data.mdb. What that process
-// finds in segments it asks the origin about.
+// second, doubled up to 64, and as soon as another commit goes well. A delete that somebody waits
+// for is answered well all the same if the next process can be kept from believing the index: by
+// the marker, which goes when nothing is owed any more, else by removing data.mdb. What that
+// process finds in segments it asks the origin about.
 //
-// The queue: puts are bounded by MEMORY_PENDING_MAX when their runs begin, deletes by the writes they
-// belong to; the room's own changes are at most 4,096, more wait or (from workers, where they are only
-// hygiene) are left out.
+// The queue: puts are bounded by MEMORY_PENDING_MAX when their runs begin, deletes by the writes
+// they belong to; the room's own changes are at most 4,096, more wait or (from workers, where they
+// are only hygiene) are left out.
 #include "store/index_writer.h"
 
 #include <errno.h>
@@ -344,7 +344,8 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     store_filling_off(store, "commit", rc > 0 ? rc : EIO);
 }
 
-// The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB says, or 0.
+// The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB
+// says, or 0.
 static enum err batch_txn(struct index_writer *writer, struct index_batch *changes, bool *ret_all,
                           int *ret_rc)
 {
@@ -457,8 +458,9 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
     free(change);
 }
 
-// The disk refuses deletes of ever more keys: instead of remembering them all, nothing that the index
-// holds is believed any more. What is found again in segments is confirmed before its first use.
+// The disk refuses deletes of ever more keys: instead of remembering them all, nothing that the
+// index holds is believed any more. What is found again in segments is confirmed before its first
+// use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {

@@ -106,7 +106,8 @@ void index_writer_stop(struct index_writer *writer);
 void index_writer_put(struct index_writer *writer, const struct memory_put *put);
 // Copies `change`, whose `described` becomes the writer's. Its answer comes with the commit.
 void index_writer_redescribe(struct index_writer *writer, const struct index_change *change);
-// `answer`: told when the delete is durable, or why it is not; then it is urgent. NULL: nobody waits.
+// `answer`: told when the delete is durable, or why it is not; then it is urgent. NULL: nobody
+// waits.
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,

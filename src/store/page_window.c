@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page cache of what we wrote. Runs on the index writer's thread, which has just synced it: the pages
-// are clean, so dropping them waits for no device, and no worker waits for that.
+// Page cache of what we wrote. Runs on the index writer's thread, which has just synced it: the
+// pages are clean, so dropping them waits for no device, and no worker waits for that.
 //
-// In a cgroup all page cache counts. Pages that we have written and nobody reads push out those that are
-// read, and each fault then looks through them for a page to take. So where memory is short what was
-// written goes once so much has been written after it. Pages that somebody is being sent stay: the
-// kernel leaves what is in use. While memory is not short all stay, and are sent from there.
+// In a cgroup all page cache counts. Pages that we have written and nobody reads push out those
+// that are read, and each fault then looks through them for a page to take. So where memory is
+// short what was written goes once so much has been written after it. Pages that somebody is being
+// sent stay: the kernel leaves what is in use. While memory is not short all stay, and are sent
+// from there.
 #include "store/page_window.h"
 
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door: what was read, missed and stored goes in, in the order of each worker's ring. After each
-// sixteenth of a capacity what was learnt becomes ranks.
+// The door: what was read, missed and stored goes in, in the order of each worker's ring. After
+// each sixteenth of a capacity what was learnt becomes ranks.
 #include "store/policy_private.h"
 
 #include <stdlib.h>
 
 #define PERIODS_PER_CAPACITY 16u
-// Requests of a period, at least, or to make ranks is most of what each of them costs; of a small cache, what it holds
-// of them in so many parts.
+// Requests of a period, at least, or to make ranks is most of what each of them costs; of a small
+// cache, what it holds of them in so many parts.
 #define PERIOD_REQUESTS 2048u
 #define PERIOD_REQUESTS_MIN 512u
 #define PERIOD_MAX_PART 2u
@@ -101,10 +101,10 @@ void policy_set_full(struct policy *policy, bool is_full)
     }
 }
 
-// --- events ----------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
-// Of `count`, the share that `ticks` are of a whole sweep. Where requests are large for the cache, a
-// period is many ticks.
+// Of `count`, the share that `ticks` are of a whole sweep. Where requests are large for the cache,
+// a period is many ticks.
 static uint32_t sweep_share(uint32_t count, uint32_t ticks)
 {
     uint64_t parts = min_u64(ticks, STAMP_SWEEP_TICKS);
@@ -301,7 +301,7 @@ void policy_take(struct policy *policy, const struct policy_event *events, size_
     policy_publish(policy);
 }
 
-// --- segments --------------------------------------------------------------------------------------
+// --- segments ------------------------------------------------------------------------------------
 
 bool policy_segment_begin(struct policy *policy, uint32_t number)
 {

@@ -9,12 +9,12 @@
 // The life of a segment: begin -> append (its runs, from rings or directly) -> seal -> named by
 // policy_victim() -> move (a survivor, rewritten elsewhere) or drop (each other run) -> free.
 //
-// Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age, classes and silence; policy_monitor.c
-// what happens at which age; policy_rank.c what that makes a run worth; policy_ghost.c what was
-// dropped or refused; policy_again.c what is refused again and again; policy_probation.c what is stored though
-// it is worth too little; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
-// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts;
-// policy_explain.c why.
+// Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age,
+// classes and silence; policy_monitor.c what happens at which age; policy_rank.c what that makes a
+// run worth; policy_ghost.c what was dropped or refused; policy_again.c what is refused again and
+// again; policy_probation.c what is stored though it is worth too little; policy_segments.c the
+// runs of each segment; policy_reclaim.c the bar and the victim; policy_lru.c the oldest;
+// policy_group.c priorities; policy_save.c across restarts; policy_explain.c why.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -39,8 +39,9 @@ struct policy_options {
     uint32_t run_max;        // runs known at once; more go unranked, with their segment
     uint32_t former_max;     // former runs that are remembered, about; 0: run_max
     uint64_t identity;       // of the cache: what was saved of another one is refused
-    // Not NULL: of the region only policy_region_least() bytes are there at first. Makes that the first so
-    // many bytes, or says no: what needs them goes unranked. Called where a run is told of.
+    // Not NULL: of the region only policy_region_least() bytes are there at first. Makes that the
+    // first so many bytes, or says no: what needs them goes unranked. Called where a run is told
+    // of.
     bool (*grow)(void *ctx, size_t bytes);
     void *grow_ctx;
 };
@@ -52,11 +53,12 @@ struct policy;
 size_t policy_region_bytes(const struct policy_options *options);
 // Of these what is needed while there are no runs.
 size_t policy_region_least(const struct policy_options *options);
-// `region`: that many zeroed bytes, aligned to 64; the caller's, for as long as the policy lives. The
-// fixed part is the policy's own, and below 1 MiB.
+// `region`: that many zeroed bytes, aligned to 64; the caller's, for as long as the policy lives.
+// The fixed part is the policy's own, and below 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);
 void policy_free(struct policy *policy); // NULL is fine
-// The cache is larger or smaller now. What was learnt keeps its ticks, and is outlived by what is learnt now.
+// The cache is larger or smaller now. What was learnt keeps its ticks, and is outlived by what is
+// learnt now.
 void policy_resize(struct policy *policy, uint64_t capacity_bytes);
 // Is there no room left without giving up a segment? Until then everything is admitted. A victim
 // that was asked for says so too.
@@ -79,9 +81,9 @@ enum policy_verdict {
     POLICY_STORE,
 };
 
-// Is it stored? Any thread, no lock. A part of it is wanted (`is_part`): the others will be, soon, and
-// it is not refused, whatever it is worth. *ret_stamp goes into the event of this request and, when it
-// is stored, into that of its storing.
+// Is it stored? Any thread, no lock. A part of it is wanted (`is_part`): the others will be, soon,
+// and it is not refused, whatever it is worth. *ret_stamp goes into the event of this request and,
+// when it is stored, into that of its storing.
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
                                  bool is_part, uint32_t *ret_stamp);
 
@@ -111,7 +113,8 @@ void policy_take(struct policy *policy, const struct policy_event *events, size_
 // segment that was loaded and begins again with the same number keeps its runs: see policy_save.c.
 bool policy_segment_begin(struct policy *policy, uint32_t number);
 bool policy_segment_knows(const struct policy *policy, uint32_t number);
-// The stamp of a request that belongs to the use before; of what is stored, that nothing is known of it.
+// The stamp of a request that belongs to the use before; of what is stored, that nothing is known
+// of it.
 #define POLICY_STAMP_SAME (UINT32_MAX - 1)
 // A run was stored there, behind all earlier ones or not far before. False: it goes unranked.
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
@@ -135,8 +138,8 @@ struct policy_victim {
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
-// Has nothing been stored on probation for a while? True once, after a victim was asked for: no segment is
-// to be kept open for that.
+// Has nothing been stored on probation for a while? True once, after a victim was asked for: no
+// segment is to be kept open for that.
 bool policy_probation_ended(struct policy *policy);
 // A survivor lies elsewhere now.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
@@ -150,8 +153,8 @@ void policy_segment_free(struct policy *policy, uint32_t number); // whatever it
 
 // --- rules ---------------------------------------------------------------------------------------
 
-// What its runs count by. What is held counts by it, too; a run belongs to the group that it was stored
-// or read with last.
+// What its runs count by. What is held counts by it, too; a run belongs to the group that it was
+// stored or read with last.
 struct policy_group {
     float factor;   // on what its runs are worth
     bool is_pinned; // they stay, while pins take no more than they may
@@ -160,17 +163,18 @@ struct policy_group {
     unsigned plain;    // the group of what is to be pinned and finds no room: one without a pin
     uint64_t identity; // of its rule, over restarts; 0: the group's number is
 };
-// Any time but while it is being vacated; each has factor 1 at first. policy_groups_step() until it says
-// that it is over.
+// Any time but while it is being vacated; each has factor 1 at first. policy_groups_step() until it
+// says that it is over.
 void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
 uint64_t policy_group_identity(const struct policy *policy, unsigned group);
-// Their rules are gone: what is held of these (a bit each) counts as it would without them, and each is as it
-// was at first, when policy_groups_step() says that it is over.
+// Their rules are gone: what is held of these (a bit each) counts as it would without them, and
+// each is as it was at first, when policy_groups_step() says that it is over.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Goes through the runs of some segments, about so many, or no more than one segment's. False: all is done.
+// Goes through the runs of some segments, about so many, or no more than one segment's. False: all
+// is done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
-// What pins may take together; 0 at first: nothing is pinned. More than that has become of them when
-// it falls: none of them stays for its pin until they fit.
+// What pins may take together; 0 at first: nothing is pinned. More than that has become of them
+// when it falls: none of them stays for its pin until they fit.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 
 struct policy_group_figures {
@@ -201,14 +205,14 @@ struct policy_cursor {
 };
 size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
 // Into a new policy, before its first event, in any order. ERR_FORMAT: of another version or
-// another cache; ERR_CORRUPT: damaged. Such a piece changes nothing: what it knew is learnt again. The
-// groups are set before; the first piece says which of them are which.
+// another cache; ERR_CORRUPT: damaged. Such a piece changes nothing: what it knew is learnt again.
+// The groups are set before; the first piece says which of them are which.
 // Loaded segments are no victims until they are sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
 // What was loaded and not begun or sealed since is forgotten: there are no such segments.
 void policy_load_done(struct policy *policy);
 
-// --- figures --------------------------------------------------------------------------------------
+// --- figures -------------------------------------------------------------------------------------
 
 struct policy_stats {
     uint64_t admitted_bytes, refused_bytes, rewritten_bytes, dropped_bytes;
@@ -223,7 +227,7 @@ struct policy_stats {
 };
 void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 
-// --- why ------------------------------------------------------------------------------------------
+// --- why -----------------------------------------------------------------------------------------
 
 #define POLICY_UNKNOWN UINT64_MAX
 
@@ -237,7 +241,8 @@ struct policy_explanation {
     uint64_t
         age_bytes; // asked of the cache since its last use, as its clock counts; POLICY_UNKNOWN
     uint32_t age_ticks; // the same
-    // Least that lay between its last use and the one before, and between that and the one before; 0: there was none.
+    // Least that lay between its last use and the one before, and between that and the one before;
+    // 0: there was none.
     uint64_t interval_bytes, former_interval_bytes;
     float rank;             // what it is worth: where it lies; not stored, to who would store it
     float bar;              // what a run must be worth to be stored; below 0: anything is

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that were refused and are asked for again within the same use. Each time they come from the
-// origin once more, whatever their past says. Where most of what is asked for twice at once is asked for
-// many times (small parts of one read, or several readers side by side) the second is admitted, and all that
-// follow are hits; else whoever asks often.
+// origin once more, whatever their past says. Where most of what is asked for twice at once is
+// asked for many times (small parts of one read, or several readers side by side) the second is
+// admitted, and all that follow are hits; else whoever asks often.
 //
 // One slot for each print of a key, and one key in it: another one takes it when it has been asked
 // for more often. Only the owner writes; workers read while it does.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Age, classes and silence. Age counts bytes that were asked for, not seconds, in ticks of a 1024th
 // of the capacity; and the clock runs at the share of requests that concern known runs, so that a
-// scan that nobody repeats makes nothing older. Where nothing is learnt of that share for a while, as
-// all that is asked for belongs to uses that have begun, it runs at full speed, or they would never end.
+// scan that nobody repeats makes nothing older. Where nothing is learnt of that share for a while,
+// as all that is asked for belongs to uses that have begun, it runs at full speed, or they would
+// never end.
 //
 // Silence is how a new data set gets in: when nothing known is asked for any more, and nothing of
 // what is held has been read for a quarter of a typical interval, what was last read before is
@@ -21,8 +22,8 @@
 #define SAME_USE_REQUESTS 64.0
 #define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8) // or a small cache would see no reuse at all
 
-// Of the bytes asked for. In silence it runs at full speed: what is new ages as it would in a cache of
-// its own.
+// Of the bytes asked for. In silence it runs at full speed: what is new ages as it would in a cache
+// of its own.
 static double clock_rate(const struct policy_clock *clock)
 {
     bool is_stale =

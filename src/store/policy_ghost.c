@@ -2,8 +2,8 @@
 // The past of runs that were dropped or refused: sets of four, a 16-bit print of the key and a
 // stamp. A new one takes the place of the one that will be missed least: never read again, oldest.
 //
-// Only the owner writes. Workers read while it does: a print and a stamp that do not belong together
-// give one run the past of another, as two keys of the same print do.
+// Only the owner writes. Workers read while it does: a print and a stamp that do not belong
+// together give one run the past of another, as two keys of the same print do.
 #include "store/policy_private.h"
 
 #define NEVER_AGAIN_AGES 4u // so much faster those never read again grow old

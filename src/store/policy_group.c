@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Priorities, shares and pins are factors on rank, so that little else needs to know of them.
 //
-// A share is a factor that falls as the group grows past it: four octaves in the room of one segment,
-// so that its runs and those of others meet at the bar where it holds about its share. In the group the
-// order stays: what is worth more takes the place of what is worth less. While the cache has room, or
-// nobody wants the group's, it holds more, and that is what goes first.
+// A share is a factor that falls as the group grows past it: four octaves in the room of one
+// segment, so that its runs and those of others meet at the bar where it holds about its share. In
+// the group the order stays: what is worth more takes the place of what is worth less. While the
+// cache has room, or nobody wants the group's, it holds more, and that is what goes first.
 //
-// What is on probation counts for its group's share, as it takes room, but is not refused for that: it goes
-// soon anyway.
+// What is on probation counts for its group's share, as it takes room, but is not refused for that:
+// it goes soon anyway.
 //
 // A pin is a rank above all. Together pins take no more than they may: what comes then counts as it
-// would without its pin, until it is read when there is room. Segments on probation go whole: they hold no
-// pins, and what is stored there counts as it would without its own.
+// would without its pin, until it is read when there is room. Segments on probation go whole: they
+// hold no pins, and what is stored there counts as it would without its own.
 //
-// Rules that go, and pins that come or go, concern every run there is, of which there may be tens of millions:
-// so they are gone through in steps (policy_groups_step()), between which the policy's lock is free. What
-// comes meanwhile is no more taken into a group that is being left. A segment's count of pins may be wrong
-// until its turn has come: then it stays for a moment where it could have gone, or goes with a rewriting.
+// Rules that go, and pins that come or go, concern every run there is, of which there may be tens
+// of millions: so they are gone through in steps (policy_groups_step()), between which the policy's
+// lock is free. What comes meanwhile is no more taken into a group that is being left. A segment's
+// count of pins may be wrong until its turn has come: then it stays for a moment where it could
+// have gone, or goes with a rewriting.
 #include "store/policy_private.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens at which age: a sample of keys, chosen by hash and followed whether they are stored
 // or not. Each reuse is an event of (class, age bucket), each bucket lived through an exposure.
-// When the table is full, keys not read for very long go, and then half of the sample. It doubles again
-// when few of them are asked for: of large runs, say, after very many small ones.
+// When the table is full, keys not read for very long go, and then half of the sample. It doubles
+// again when few of them are asked for: of large runs, say, after very many small ones.
 //
 // Counts never fall: the weight of new ones rises instead, and all are divided now and then.
 #include "store/policy_private.h"

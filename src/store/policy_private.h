@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "store/policy.h"
 
-// --- stamps: what is known of a run's past, in 32 bits ---------------------------------------------
+// --- stamps: what is known of a run's past, in 32 bits -------------------------------------------
 
 // tick of its last use (20 bits, modular) | class (7) | group (5)
 #define POLICY_TICK_BITS 20u
@@ -55,7 +55,7 @@ static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
     return age > POLICY_TICK_MASK / 2 ? 0 : age;
 }
 
-// --- policy_clock.c --------------------------------------------------------------------------------
+// --- policy_clock.c ------------------------------------------------------------------------------
 
 #define POLICY_CAPACITY_TICKS 1024u
 #define POLICY_BUCKETS 68u // of age: four to an octave of ticks
@@ -132,7 +132,7 @@ static inline double policy_bucket_width(unsigned bucket)
 // Of a run that is read again at this age, given its class before.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 
-// --- policy_monitor.c ------------------------------------------------------------------------------
+// --- policy_monitor.c ----------------------------------------------------------------------------
 
 #define POLICY_MONITOR_MAX 16384u
 #define POLICY_MONITOR_SLOTS (2 * POLICY_MONITOR_MAX)
@@ -179,7 +179,7 @@ void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_
 // What was seen until now counts half as much after one half life.
 void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 
-// --- policy_rank.c ---------------------------------------------------------------------------------
+// --- policy_rank.c -------------------------------------------------------------------------------
 
 #define POLICY_RANK_MAX 1e15f // more than any rank
 
@@ -206,7 +206,7 @@ static inline unsigned policy_level_shift(unsigned level, int shift)
     return level == 0 ? 0 : shifted < 1 ? 1 : shifted > 254 ? 254 : (unsigned)shifted;
 }
 
-// --- policy_ghost.c --------------------------------------------------------------------------------
+// --- policy_ghost.c ------------------------------------------------------------------------------
 
 #define POLICY_GHOST_WAYS 4u
 
@@ -229,7 +229,7 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *
 // Stamps about to wrap, in one set.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
-// --- policy_again.c --------------------------------------------------------------------------------
+// --- policy_again.c ------------------------------------------------------------------------------
 
 #define POLICY_AGAIN_SLOTS 4096u
 
@@ -247,7 +247,7 @@ bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_
 // How many refusals more in this use until then. Any thread.
 uint32_t policy_again_left(const struct policy_again *again, uint64_t key, uint32_t past);
 
-// --- policy_segments.c -----------------------------------------------------------------------------
+// --- policy_segments.c ---------------------------------------------------------------------------
 
 #define POLICY_PAGE_RUNS 16u
 #define POLICY_PAGE_CHILDREN 32u
@@ -327,7 +327,7 @@ void policy_segments_init(struct policy_segments *segments, uint32_t segment_max
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
-// --- policy_reclaim.c ------------------------------------------------------------------------------
+// --- policy_reclaim.c ----------------------------------------------------------------------------
 
 struct policy_reclaim {
     bool is_full;
@@ -347,7 +347,7 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
 // It was sealed just now.
 void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment);
 
-// --- policy_probation.c ------------------------------------------------------------------------------
+// --- policy_probation.c --------------------------------------------------------------------------
 
 struct policy_probation {
     uint64_t keep_bytes;     // of sealed segments so many stay
@@ -369,12 +369,12 @@ struct policy_segment *policy_probation_oldest(const struct policy *policy,
                                                bool (*may_go)(void *ctx, uint32_t number),
                                                void *ctx);
 
-// --- policy_lru.c ----------------------------------------------------------------------------------
+// --- policy_lru.c --------------------------------------------------------------------------------
 
 struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
                                          bool (*may_go)(void *ctx, uint32_t number), void *ctx);
 
-// --- policy_group.c --------------------------------------------------------------------------------
+// --- policy_group.c ------------------------------------------------------------------------------
 
 struct policy_group_state {
     int level_shift;
@@ -406,9 +406,10 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
 void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
                        unsigned group);
 
-// --- policy_publish.c ---------------------------------------------------------------------------------
+// --- policy_publish.c ----------------------------------------------------------------------------
 
-// What workers read without a lock, beside the ghost and `again`. Each value is whole; together they may be of two moments.
+// What workers read without a lock, beside the ghost and `again`. Each value is whole; together
+// they may be of two moments.
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
@@ -445,7 +446,8 @@ struct policy {
 void policy_publish(struct policy *policy);
 // What a run that is not stored is worth to who would store it. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
-// Returns whether all that would go for a new run is worth nothing: it was never read again. Any thread.
+// Returns whether all that would go for a new run is worth nothing: it was never read again. Any
+// thread.
 bool policy_replaces_nothing(const struct policy *policy);
 // What was learnt becomes ranks.
 void policy_renew(struct policy *policy);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is worth too little to be kept, and is stored all the same: because a part of it was wanted and the
-// others will be, or because what is missed lately is asked for again at once, by readers side by side. It
-// goes into segments of its own, on probation: they do not lower the bar, and go whole, the oldest first, as
-// soon as another one is wanted. What is asked for after that has a past, and is judged by it.
+// What is worth too little to be kept, and is stored all the same: because a part of it was wanted
+// and the others will be, or because what is missed lately is asked for again at once, by readers
+// side by side. It goes into segments of its own, on probation: they do not lower the bar, and go
+// whole, the oldest first, as soon as another one is wanted. What is asked for after that has a
+// past, and is judged by it.
 //
-// More of them are kept when something is asked for again, within its use or little later, that was there
-// already: it went too soon. When nothing has been stored there for a while they are segments like all others.
+// More of them are kept when something is asked for again, within its use or little later, that was
+// there already: it went too soon. When nothing has been stored there for a while they are segments
+// like all others.
 #include "store/policy_private.h"
 
 #define KEEP_STEP_PART 256 // of the capacity: more, for each that went too soon

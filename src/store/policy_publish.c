@@ -6,10 +6,10 @@
 #define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
 #define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
 #define MARGIN_PART 2.0f // once more, of what is new and read in parts
-// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less, whatever its rule
-// makes of it, is not worth the write, unless it takes the room of what is gone. Where all is read once, a key
-// that looks like another's makes it look as if some were read again. Likewise, where all that would go is worth
-// less, it is worth nothing.
+// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less,
+// whatever its rule makes of it, is not worth the write, unless it takes the room of what is gone.
+// Where all is read once, a key that looks like another's makes it look as if some were read again.
+// Likewise, where all that would go is worth less, it is worth nothing.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 #define AGAIN_SHARE                                                                                \
     0.3f // of what is missed must be asked for again, that all of it is stored for that
@@ -64,8 +64,9 @@ bool policy_replaces_nothing(const struct policy *policy)
     return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
 }
 
-// Returns whether a run that has been requested before is stored whatever it is worth. The runs that would be evicted
-// for it may never have been read again, so a run that was requested twice is worth more.
+// Returns whether a run that has been requested before is stored whatever it is worth. The runs
+// that would be evicted for it may never have been read again, so a run that was requested twice is
+// worth more.
 static bool policy_insists(const struct policy *policy, uint64_t key, uint32_t past, bool is_same,
                            bool is_part)
 {
@@ -98,8 +99,8 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         return POLICY_STORE; // pinned: never on probation
     }
     bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
-    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth, which is
-    // to be clear, then.
+    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth,
+    // which is to be clear, then.
     bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
     float needed = is_unclear && bar > 0 ? bar * MARGIN_PART : bar;
     if (worth > needed || insists) {

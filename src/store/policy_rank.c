@@ -75,7 +75,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
     }
 }
 
-// --- levels ----------------------------------------------------------------------------------------
+// --- levels --------------------------------------------------------------------------------------
 
 // The upper bits of a float are exponent and eighths of an octave.
 #define LEVEL_SHIFT 20
@@ -110,7 +110,7 @@ void policy_ranks_init(struct policy_ranks *ranks)
     }
 }
 
-// --- hazards ---------------------------------------------------------------------------------------
+// --- hazards -------------------------------------------------------------------------------------
 
 static void evidence_of_class(const struct policy_monitor *monitor, unsigned c,
                               struct evidence *ret_evidence)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which segment goes, and what its going costs. A segment costs the mean rank of its cheapest half:
-// that half is dropped, the rest rewritten. Each segment remembers what it cost when it was looked at
-// last: when it was sealed, in turn after every few misses, or because it seemed the cheapest. What
-// the cheapest costs is the bar that a new run must pass.
+// that half is dropped, the rest rewritten. Each segment remembers what it cost when it was looked
+// at last: when it was sealed, in turn after every few misses, or because it seemed the cheapest.
+// What the cheapest costs is the bar that a new run must pass.
 //
 // Half is the least: whatever ranks no higher than what is admitted at present goes too.
 #include "store/policy_private.h"
@@ -262,7 +262,7 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
     }
 }
 
-// --- survivors -------------------------------------------------------------------------------------
+// --- survivors -----------------------------------------------------------------------------------
 
 struct cut {
     unsigned level;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The putter owns `put`, the taker `taken`; each publishes its own after it is done with the events.
+// The putter owns `put`, the taker `taken`; each publishes its own after it is done with the
+// events.
 #include "store/policy_ring.h"
 
 bool policy_ring_put(struct policy_ring *ring, const struct policy_event *event)

@@ -17,7 +17,8 @@ struct policy_ring {                   // zeroed: empty
     _Alignas(64) struct policy_event events[POLICY_RING_EVENTS];
 };
 
-// False: it is full, and the event is lost; an event that is lost makes the policy a little blinder.
+// False: it is full, and the event is lost; an event that is lost makes the policy a little
+// blinder.
 bool policy_ring_put(struct policy_ring *ring, const struct policy_event *event);
 // How many were put ever, modulo 2^32. The putter only.
 static inline uint32_t policy_ring_put_count(const struct policy_ring *ring)

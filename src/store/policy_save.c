@@ -13,13 +13,13 @@
 //               first run << 32
 //     GHOST     first set, number of     struct policy_ghost_set each
 //               all sets << 32
-//     GROUPS    0                        struct saved_group each; the first of all, as runs say what group
-//                                        they are of by its number
+//     GROUPS    0                        struct saved_group each; the first of all, as runs
+//                                        say what group they are of by its number
 //
 // Which segments there are the store knows: a loaded one is believed once it is begun or sealed.
 //
-// Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a cache
-// of another size they are parts of that one's.
+// Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a
+// cache of another size they are parts of that one's.
 #include "store/policy_private.h"
 
 #define PIECE_MAGIC 0x70436246u
@@ -84,7 +84,7 @@ static size_t piece_seal(const struct policy *policy, enum piece_kind kind, uint
     return sizeof(header) + body_len;
 }
 
-// --- saving: each gives the next piece of its kind from cursor->at on, or 0 when there is none -------
+// --- saving: each gives the next piece of its kind from cursor->at on, or 0 when there is none ---
 
 static size_t save_clock(const struct policy *policy, struct policy_cursor *cursor, char *piece)
 {
@@ -209,7 +209,7 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
     return 0;
 }
 
-// --- loading: each checks all of its body before it changes anything ---------------------------------
+// --- loading: each checks all of its body before it changes anything -----------------------------
 
 static bool load_clock(struct policy *policy, uint64_t argument, const char *body, size_t len)
 {
@@ -319,7 +319,8 @@ static bool load_ghost(struct policy *policy, uint64_t argument, const char *bod
     return true;
 }
 
-// The group that a former process had under this number; the one that took its place, if its rule is gone.
+// The group that a former process had under this number; the one that took its place, if its rule
+// is gone.
 static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
                                unsigned number)
 {

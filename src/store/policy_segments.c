@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of each segment: where they begin and their stamps, in the order of their places, so that
-// a run is found by where it begins. A segment's runs lie in pages of 16; the first 64 below its
-// four roots, more below trees of them (children of 32), because a segment may hold three runs or
-// fifty thousand, and memory is to follow what there is.
+// The runs of each segment: where they begin and their stamps, in the order of their places, so
+// that a run is found by where it begins. A segment's runs lie in pages of 16; the first 64 below
+// its four roots, more below trees of them (children of 32), because a segment may hold three runs
+// or fifty thousand, and memory is to follow what there is.
 //
-// A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list. The pages
-// are the end, so that a region can grow with the runs there are.
+// A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list.
+// The pages are the end, so that a region can grow with the runs there are.
 #include "store/policy_private.h"
 
 #define GROW_PARTS 64u // of all that there may be, in one step
@@ -14,8 +14,8 @@
 
 static_assert(sizeof(union policy_page) == 128, "a page is two cache lines");
 
-// Pages for that many runs, a last one half used in each segment, one for each at least, and what is
-// above them.
+// Pages for that many runs, a last one half used in each segment, one for each at least, and what
+// is above them.
 static uint32_t page_count_max(uint32_t segment_max, uint32_t run_max)
 {
     uint64_t used = run_max / POLICY_PAGE_RUNS + segment_max / 2;
@@ -53,7 +53,7 @@ void policy_segments_may_grow(struct policy_segments *segments,
     segments->grow_ctx = ctx;
 }
 
-// --- pages -----------------------------------------------------------------------------------------
+// --- pages ---------------------------------------------------------------------------------------
 
 static bool pages_grow(struct policy_segments *segments)
 {
@@ -167,7 +167,7 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
     }
 }
 
-// --- segments --------------------------------------------------------------------------------------
+// --- segments ------------------------------------------------------------------------------------
 
 struct policy_segment *policy_segments_find(const struct policy_segments *segments, uint32_t number)
 {

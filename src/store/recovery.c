@@ -13,13 +13,14 @@
 // segments are put back now.
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
-// invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of the
-// same version joins what is found. After an unclean stop and another boot all records are to be
-// revalidated. At last the thread goes round the index slice by slice (index_roll.c), and waits for
-// orders to rebuild while the store runs: whoever finds it injured orders one.
+// invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of
+// the same version joins what is found. After an unclean stop and another boot all records are to
+// be revalidated. At last the thread goes round the index slice by slice (index_roll.c), and waits
+// for orders to rebuild while the store runs: whoever finds it injured orders one.
 //
-// A disk in trouble may order one rebuild after the other: the second begins an eighth of a second after
-// the first has ended, each next one twice as late, until there has been none for ten minutes.
+// A disk in trouble may order one rebuild after the other: the second begins an eighth of a second
+// after the first has ended, each next one twice as late, until there has been none for ten
+// minutes.
 #include "store/recovery.h"
 
 #include <fcntl.h>

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy (policy.h) needs of the store, and the store of the policy. Workers put what they see
-// into rings, without a lock and without writing anything; the retention thread drains them, a ring at a
-// time. It rewrites survivors (retention_rewrite.c), tells the policy what segments held at the start
-// (from their tables, where a former process has not left what it knew: retention_state.c), and saves
-// what is known every few minutes. The supply thread picks what goes, the freeing thread says what went.
+// What the policy (policy.h) needs of the store, and the store of the policy. Workers put what they
+// see into rings, without a lock and without writing anything; the retention thread drains them, a
+// ring at a time. It rewrites survivors (retention_rewrite.c), tells the policy what segments held
+// at the start (from their tables, where a former process has not left what it knew:
+// retention_state.c), and saves what is known every few minutes. The supply thread picks what goes,
+// the freeing thread says what went.
 //
-// A ring that is full loses events, which are counted: reads make the policy a little blinder, runs are
-// listed once more when their segment is full.
+// A ring that is full loses events, which are counted: reads make the policy a little blinder, runs
+// are listed once more when their segment is full.
 //
-// The policy's arrays lie in a map (retention_region.c). What is in it does not outlive the process.
+// The policy's arrays lie in a map (retention_region.c). What is in it does not outlive the
+// process.
 //
-// Until what a former process knew has been read, and for segments of which nothing is known yet, the
-// oldest goes.
+// Until what a former process knew has been read, and for segments of which nothing is known yet,
+// the oldest goes.
 #include "store/retention.h"
 
 #include <errno.h>

@@ -30,8 +30,8 @@ struct store;
 
 struct retention {
     struct store *store;
-    bool
-        learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is used
+    bool learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is
+                 // used
     struct policy *policy;          // under `lock`, but for policy_admit()
     struct retention_region region; // of the policy
     struct policy_ring *rings;      // of each worker, then the index writer's
@@ -82,8 +82,8 @@ struct retention {
     } guarded;
 };
 
-// Before the threads, behind segment_log_open(). It always works: a file system that has no room for
-// the map means memory instead. `groups`: what rules say, borrowed for the call.
+// Before the threads, behind segment_log_open(). It always works: a file system that has no room
+// for the map means memory instead. `groups`: what rules say, borrowed for the call.
 void retention_open(struct retention *retention, struct store *store, bool learns,
                     const struct store_group *groups, unsigned group_count);
 void retention_start(struct retention *retention);
@@ -154,8 +154,8 @@ enum retention_pick retention_pick(struct retention *retention,
 bool retention_has_probation(const struct retention *retention);
 // Has nothing been stored on probation for a while? True once, after a pick.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
-// How many spare segments are not for runs of this slot: with pins the last one is their survivors'. Any
-// thread.
+// How many spare segments are not for runs of this slot: with pins the last one is their
+// survivors'. Any thread.
 unsigned retention_pins_spares(const struct segment_log *log, const struct segment_slot *slot);
 // Everything is admitted again, until the next pick.
 void retention_has_room(struct retention *retention);

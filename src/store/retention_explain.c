@@ -19,8 +19,8 @@ void retention_note_time(struct retention *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-// How long ago the clock stood there, in ms, rather too long than too short; UINT64_MAX: before what is
-// remembered.
+// How long ago the clock stood there, in ms, rather too long than too short; UINT64_MAX: before
+// what is remembered.
 static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks, uint32_t now_tick)
 {
     unsigned count = r->history_count < RETENTION_HISTORY ? r->history_count : RETENTION_HISTORY;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rules say of what is kept, on its way to the policy's groups; and how pins come through the end of
-// their segment. A pinned run goes in three cases only: a limit wants its room and nothing else can be
-// given; it found no other place, some times in a row; nothing was known of its segment yet.
+// What rules say of what is kept, on its way to the policy's groups; and how pins come through the
+// end of their segment. A pinned run goes in three cases only: a limit wants its room and nothing
+// else can be given; it found no other place, some times in a row; nothing was known of its segment
+// yet.
 #include "store/retention_pins.h"
 
 #include "base/log.h"
@@ -14,7 +15,8 @@
     4u // segments beside the slots' and probation's: spare ones, survivors', one that goes
 #define PINS_TELL_US 60000000u
 #define STEP_RUNS 65536u // gone through at once when rules change: about 2 ms
-// Of the group of what is pinned while the process runs, in every process: no rule's hash, which is odd.
+// Of the group of what is pinned while the process runs, in every process: no rule's hash, which is
+// odd.
 #define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
 static float priority_factor(unsigned priority)

@@ -2,13 +2,14 @@
 // The policy's arrays lie in a map of a file without a name in the cache directory, which counts in
 // cache.size, and which the kernel may write out and take from memory.
 //
-// The map is as large as the smallest runs could make it, the file only as large as what there is: so a cache
-// of small objects has all of them ranked, and one of large ones gives up no room for them. It grows in steps
-// of a 64th, each reserved and allocated before the policy touches it: a page that is not there would end the
-// process. Where the cache or the disk has no room, what comes goes unranked, and is tried again later.
+// The map is as large as the smallest runs could make it, the file only as large as what there is:
+// so a cache of small objects has all of them ranked, and one of large ones gives up no room for
+// them. It grows in steps of a 64th, each reserved and allocated before the policy touches it: a
+// page that is not there would end the process. Where the cache or the disk has no room, what comes
+// goes unranked, and is tried again later.
 //
-// Where there can be no such file (a file system that allocates nothing, a full one) it is memory, which nobody
-// writes out: then there is room for fewer runs.
+// Where there can be no such file (a file system that allocates nothing, a full one) it is memory,
+// which nobody writes out: then there is room for fewer runs.
 //
 // It grows under the policy's lock, on whatever thread tells the policy; never on a worker.
 #include "store/retention_region.h"

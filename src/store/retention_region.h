@@ -21,7 +21,8 @@ struct retention_region {
     bool is_refused;                // there should have been a file
 };
 
-// `least`: what is there at once; `most`: what it may grow to. Zeroed. False: there is no file, and no map yet.
+// `least`: what is there at once; `most`: what it may grow to. Zeroed. False: there is no file, and
+// no map yet.
 bool retention_region_open(struct retention_region *region, struct store *store, size_t least,
                            size_t most) MUST_USE;
 void retention_region_in_memory(struct retention_region *region, size_t bytes);

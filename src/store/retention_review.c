@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy knows runs by hashes, so what leaves a list of pins by its name, or comes to it, is found by
-// reading names: the headers of runs, segment by segment, of those alone that may change. A step reads
-// STEP_RUNS of them at most, and survivors of a segment are rewritten, rings drained and time told in between.
+// The policy knows runs by hashes, so what leaves a list of pins by its name, or comes to it, is
+// found by reading names: the headers of runs, segment by segment, of those alone that may change.
+// A step reads STEP_RUNS of them at most, and survivors of a segment are rewritten, rings drained
+// and time told in between.
 //
-// Nobody waits for it. A run that goes meanwhile is passed over; one whose header cannot be read keeps its
-// group until it is read.
+// Nobody waits for it. A run that goes meanwhile is passed over; one whose header cannot be read
+// keeps its group until it is read.
 #include "store/retention_review.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives a segment is copied, run by run, into a segment of survivors; then its segment goes like
-// any other. Runs on the retention thread, beside readers, who go on reading the old copies.
+// What survives a segment is copied, run by run, into a segment of survivors; then its segment goes
+// like any other. Runs on the retention thread, beside readers, who go on reading the old copies.
 //
 //   header, payload       read; each checksum is looked at, as for a reader
 //   the same, elsewhere   written: of a long run the intent, the payload, at last the header
@@ -8,16 +8,17 @@
 //   index: move           if it still names the old place; else a delete or something newer has won
 //   the segment is freed  after all moves are committed, or refused
 //
-// Why a crash between any two of these leaves nothing wrong: until the move is committed the index names
-// the old copy, whose segment has its name still; from then on the new one, which is synced. The other
-// copy is in no index. A rebuild may find both, of one generation and the same bytes, and takes either;
-// what a later write or a condemnation says of a run it says of its key and generation, wherever a copy
-// lies.
+// Why a crash between any two of these leaves nothing wrong: until the move is committed the index
+// names the old copy, whose segment has its name still; from then on the new one, which is synced.
+// The other copy is in no index. A rebuild may find both, of one generation and the same bytes, and
+// takes either; what a later write or a condemnation says of a run it says of its key and
+// generation, wherever a copy lies.
 //
-// A run that cannot be read or fails a checksum is dropped, as if a reader had met it. Survivors are
-// given up, and go with their segment, as soon as no spare segment is left, or the disk is in trouble:
-// storing what is asked for comes first. Pinned ones are copied before the others, into the last spare
-// segment too, which workers leave to them; where that does not do their segment stays, a few times.
+// A run that cannot be read or fails a checksum is dropped, as if a reader had met it. Survivors
+// are given up, and go with their segment, as soon as no spare segment is left, or the disk is in
+// trouble: storing what is asked for comes first. Pinned ones are copied before the others, into
+// the last spare segment too, which workers leave to them; where that does not do their segment
+// stays, a few times.
 #include "store/retention_rewrite.h"
 
 #include <errno.h>
@@ -143,8 +144,8 @@ static bool piece_is_right(const struct run_header *header, uint32_t at, const c
     return true;
 }
 
-// `len` bytes of the payload from its byte `at` on, a multiple of a unit. What it brings from the device
-// loses its marks before, as for a reader.
+// `len` bytes of the payload from its byte `at` on, a multiple of a unit. What it brings from the
+// device loses its marks before, as for a reader.
 static enum err piece_read(struct rewriting *rw, const struct run_header *header, uint32_t at,
                            char *ret_bytes, uint32_t len)
 {
@@ -183,7 +184,8 @@ static enum err intent_write(struct rewriting *rw, int fd, const struct segment_
     return write_all(rw, fd, sector, sizeof(sector), to->layout.start);
 }
 
-// The whole payload; of a run that goes out in one write it is only read, to behind the header in `out`.
+// The whole payload; of a run that goes out in one write it is only read, to behind the header in
+// `out`.
 static enum err payload_copy(struct rewriting *rw, int fd, const struct run_header *from,
                              const struct segment_reservation *to, uint32_t head_bytes)
 {
@@ -236,8 +238,8 @@ static void let_go(const struct segment_reservation *to)
     segment_unpin(to->segment);
 }
 
-// ERR_OK: a move more. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED: it is not to be kept. Any
-// other: no more can be copied.
+// ERR_OK: a move more. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED: it is not to be kept.
+// Any other: no more can be copied.
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct store *store = rw->store;

@@ -13,12 +13,12 @@ struct retention_job {
     bool *pinned;     // of each of them; NULL: none is
 };
 
-// When it returns the segment is being freed, and what could be rewritten of it lies elsewhere; or it
-// stays for its pins, which found no room. On the retention thread.
+// When it returns the segment is being freed, and what could be rewritten of it lies elsewhere; or
+// it stays for its pins, which found no room. On the retention thread.
 void retention_rewrite(struct retention *retention, const struct retention_job *job);
 
-// The header of a run, of a pinned segment that `fd` is borrowed of, as checked as for a reader; its spans lie in
-// `bytes`, RUN_HEADER_MAX of them. ERR_IO, ERR_CORRUPT. Not on a worker.
+// The header of a run, of a pinned segment that `fd` is borrowed of, as checked as for a reader;
+// its spans lie in `bytes`, RUN_HEADER_MAX of them. ERR_IO, ERR_CORRUPT. Not on a worker.
 enum err retention_head_read(struct store *store, const struct store_place *from, int fd,
                              char *bytes, struct run_header *ret_header) MUST_USE;
 

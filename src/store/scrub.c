@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrub thread: reads every run of every full segment and verifies its checksums, so that bytes that
-// rot while nobody asks for them are found before somebody does. A run that fails is dropped the way a
-// reader drops it: a miss at once, out of the index, marked in its segment; the next read fetches it.
+// The scrub thread: reads every run of every full segment and verifies its checksums, so that bytes
+// that rot while nobody asks for them are found before somebody does. A run that fails is dropped
+// the way a reader drops it: a miss at once, out of the index, marked in its segment; the next read
+// fetches it.
 //
-// It reads past the page cache (O_DIRECT). So what it verifies is what the device holds, also where a
-// good copy is in memory, and nothing that readers need is pushed out. Where the file system does read by
-// way of the page cache, which is found out with the first windows, nothing is read any more, and the log
-// says so. A file system may do so for some reads only: pages could get into memory that nobody looked at,
-// so no mark (segment_log.c) of the segment outlives a read, and its next reader looks.
+// It reads past the page cache (O_DIRECT). So what it verifies is what the device holds, also where
+// a good copy is in memory, and nothing that readers need is pushed out. Where the file system does
+// read by way of the page cache, which is found out with the first windows, nothing is read any
+// more, and the log says so. A file system may do so for some reads only: pages could get into
+// memory that nobody looked at, so no mark (segment_log.c) of the segment outlives a read, and its
+// next reader looks.
 //
-// A device that reads nothing any more is no reason to give up what it holds: after a few runs in a row
-// that it could not read the round ends.
+// A device that reads nothing any more is no reason to give up what it holds: after a few runs in a
+// row that it could not read the round ends.
 //
-// It is in nobody's way: the rate is a setting, its reads are of the idle class, it waits while writes
-// are behind, and it holds neither a pin nor a descriptor while it waits. A segment that is freed
-// meanwhile is left.
+// It is in nobody's way: the rate is a setting, its reads are of the idle class, it waits while
+// writes are behind, and it holds neither a pin nor a descriptor while it waits. A segment that is
+// freed meanwhile is left.
 //
 // A round goes through what is full when it begins, the oldest first. The next begins an hour after
-// that, or when the rate is set anew, or when one is ordered: that one has a rate of its own, and takes
-// over a round that runs already.
+// that, or when the rate is set anew, or when one is ordered: that one has a rate of its own, and
+// takes over a round that runs already.
 #include "store/scrub.h"
 
 #include <errno.h>
@@ -57,8 +59,8 @@ static uint64_t rate_locked(const struct scrub *scrub)
     return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
 }
 
-// Until then, or until somebody has changed what is to be done since the last call returned: while it read, too.
-// False: it is to stop, or nothing is to be read now.
+// Until then, or until somebody has changed what is to be done since the last call returned: while
+// it read, too. False: it is to stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
     struct timespec until = store_timespec_of_us(until_us);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of segments in their folder, as they lie there before anything of them is open: their names,
-// how many there are, whether they hold something, and what they take up. Before threads start.
+// The files of segments in their folder, as they lie there before anything of them is open: their
+// names, how many there are, whether they hold something, and what they take up. Before threads
+// start.
 #include "store/segment_files.h"
 
 #include <dirent.h>

@@ -2,10 +2,12 @@
 // The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
-// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written front to back, freed as a whole
-// (what is left over of a full one before: segment_trim.c); never truncated and never written twice in the same place, but for what is marked bad and a table that
-// a clean stop has left in a segment that goes on. Numbers are never used again, and each segment has
-// a random salt that the index and every run repeat, so that a stale place can never be believed.
+// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written
+// front to back, freed as a whole (what is left over of a full one before: segment_trim.c); never
+// truncated and never written twice in the same place, but for what is marked bad and a table that
+// a clean stop has left in a segment that goes on. Numbers are never used again, and each segment
+// has a random salt that the index and every run repeat, so that a stale place can never be
+// believed.
 //
 //   0     segment header (one sector)
 //   512   seal (one sector), zero until the segment is full

@@ -22,8 +22,8 @@ uint32_t segment_size_fixed(void); // what a test asks for; 0: nothing
 #else
 #define segment_size_fixed() 0u
 #endif
-// Bytes of the file of a segment of that size, which is a power of two: the rest is for headers and the
-// table, so that whole runs, of which each is a part of that size, leave nothing over.
+// Bytes of the file of a segment of that size, which is a power of two: the rest is for headers and
+// the table, so that whole runs, of which each is a part of that size, leave nothing over.
 static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 {
     bool fixed = segment_size_bytes == segment_size_fixed();

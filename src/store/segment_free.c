@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The freeing thread: what goes, goes here, beside the supply thread that makes new segments meanwhile
-// and beside the index writer, which forgets in its own time.
+// The freeing thread: what goes, goes here, beside the supply thread that makes new segments
+// meanwhile and beside the index writer, which forgets in its own time.
 //
-// Freeing one: no more pins -> its runs are listed (segment_list.c) -> unlink -> at the last unpin, close
-// and its space is given back; what the index holds of it is handed to the index writer, in the order of
-// keys, and nobody waits for that: a place names its segment by number and salt, neither is used again,
-// so it is a miss from the first step on. A crash before the index has forgotten leaves such places;
-// they go when met.
+// Freeing one: no more pins -> its runs are listed (segment_list.c) -> unlink -> at the last unpin,
+// close and its space is given back; what the index holds of it is handed to the index writer, in
+// the order of keys, and nobody waits for that: a place names its segment by number and salt,
+// neither is used again, so it is a miss from the first step on. A crash before the index has
+// forgotten leaves such places; they go when met.
 //
-// Only when very much waits to be forgotten does this thread wait, after the space has been given back;
-// and if nothing is forgotten for long (the disk takes no commits), those places stay, and are counted.
+// Only when very much waits to be forgotten does this thread wait, after the space has been given
+// back; and if nothing is forgotten for long (the disk takes no commits), those places stay, and
+// are counted.
 #include "store/segment_free.h"
 
 #include <errno.h>

@@ -7,20 +7,22 @@
 //
 //   payload, header       by the worker; a header that is there without its payload fails checksums
 //   sync, index commit    by the index writer; then the run's hold goes
-//   table                 when the last hold has gone: what it names was synced, if the index names it
+//   table                 when the last hold has gone: what it names was synced, if the index names
+//                         it
 //   seal                  with the number of rows and the id of this very writing of the table
-//   marks                 header and row, synced before the batch that takes the run out is committed
+//   marks                 header and row, synced before the batch that takes the run out is
+//                         committed
 //
-// Nothing is synced between table and seal. A seal that is there without all of its table, or with one
-// that a clean stop left there before (its id is another), has no table: the segment is scanned, and
-// counted. A table without its seal is nobody's: the segment was not sealed, and is scanned. A torn
-// sector of a marked table fails its checksum, and the scan finds the marked header. A row that
-// outlives its run's bytes (never synced, never in the index) is a header that is not there: refused
-// at first sight.
+// Nothing is synced between table and seal. A seal that is there without all of its table, or with
+// one that a clean stop left there before (its id is another), has no table: the segment is
+// scanned, and counted. A table without its seal is nobody's: the segment was not sealed, and is
+// scanned. A torn sector of a marked table fails its checksum, and the scan finds the marked
+// header. A row that outlives its run's bytes (never synced, never in the index) is a header that
+// is not there: refused at first sight.
 //
-// Locks: rows are guarded by rows_guard, held for a moment by workers too: who goes through many lets go
-// of it every TABLE_STEP_PAGES. Who writes a table or marks takes seal_lock before, so that a mark comes
-// either into the rows that are written, or into the table behind them.
+// Locks: rows are guarded by rows_guard, held for a moment by workers too: who goes through many
+// lets go of it every TABLE_STEP_PAGES. Who writes a table or marks takes seal_lock before, so that
+// a mark comes either into the rows that are written, or into the table behind them.
 #include "store/segment_list.h"
 
 #include <errno.h>
@@ -49,8 +51,8 @@ void segment_list_note(struct segment *segment, const struct segment_row *row)
     pthread_mutex_unlock(&log->rows_guard);
 }
 
-// *ret_salt: 0 when the segment has not been looked at in this process. Copied piece by piece: workers
-// add rows meanwhile, here or elsewhere.
+// *ret_salt: 0 when the segment has not been looked at in this process. Copied piece by piece:
+// workers add rows meanwhile, here or elsewhere.
 static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
 {
     struct segment_log *log = segment->log;
@@ -337,7 +339,8 @@ enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_
 
 // --- marks
 
-// A table that cannot be marked is not to be believed later, whatever is read then: it loses its seal.
+// A table that cannot be marked is not to be believed later, whatever is read then: it loses its
+// seal.
 static enum err seal_erase(int fd)
 {
     static const char nothing[SECTOR_SIZE];

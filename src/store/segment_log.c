@@ -14,14 +14,14 @@
 // is compared after pinning.
 //
 // Marks. A checksum unit is *verified* when this process has seen its bytes match their checksum,
-// or wrote them, from the end of that write on. The marks live in memory only, are numbered through the
-// segment and cover payloads of at least 32 KiB; shorter ones are checked at every read. A read from the
-// device clears the unit's mark before it begins, and a send looks at the mark again once it holds
-// the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours, and a scan, which brings in
-// everything, clears all marks of its segment. What remains is another process that reads or writes
-// the files of the cache directory through the page cache; `cache.verify: always` closes that.
-// A run is *bad* when it failed its checksum or could not be read: a miss at once, until the index
-// has forgotten it.
+// or wrote them, from the end of that write on. The marks live in memory only, are numbered through
+// the segment and cover payloads of at least 32 KiB; shorter ones are checked at every read. A read
+// from the device clears the unit's mark before it begins, and a send looks at the mark again once
+// it holds the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours, and a scan, which
+// brings in everything, clears all marks of its segment. What remains is another process that reads
+// or writes the files of the cache directory through the page cache; `cache.verify: always` closes
+// that. A run is *bad* when it failed its checksum or could not be read: a miss at once, until the
+// index has forgotten it.
 #include "store/segment_log.h"
 
 #include <errno.h>
@@ -432,8 +432,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     return true;
 }
 
-// What comes next goes where more is left; the other one is full. So a run as long as a segment does not end
-// one that has just been begun.
+// What comes next goes where more is left; the other one is full. So a run as long as a segment
+// does not end one that has just been begun.
 static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log,
                               struct segment *next)
 {
@@ -610,8 +610,8 @@ struct scan_io {
     bool failed; // something could not be read
 };
 
-// What a scan brings from the device was not looked at, and others read and send meanwhile: marks go
-// before, and so do those of whoever looked at a page that went and came back within this read.
+// What a scan brings from the device was not looked at, and others read and send meanwhile: marks
+// go before, and so do those of whoever looked at a page that went and came back within this read.
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;

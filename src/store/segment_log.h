@@ -29,8 +29,8 @@ enum segment_state {
 
 // An entry of the table; never freed while the process runs, used again for other segments. So
 // whoever has an old pointer may try to pin it; the number tells whether it is still the same one.
-// One that is free and was never used is all zero: the table takes up memory where segments are. What
-// hangs on it (verified, bad, rows) goes with the segment.
+// One that is free and was never used is all zero: the table takes up memory where segments are.
+// What hangs on it (verified, bad, rows) goes with the segment.
 struct segment {
     atomic_uint number;    // 0: free
     atomic_uint pins;      // count and the two flags; 0: no segment
@@ -55,8 +55,8 @@ struct segment {
     struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
     unsigned pool_at;          // under the pool's lock, while it is open
     bool wants_review;         // of the retention thread: some of its runs are new to the policy
-    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had not
-    // heard by then.
+    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had
+    // not heard by then.
     bool is_ranked, is_rank_sealed;
     unsigned lost_runs_then;
 };
@@ -142,9 +142,10 @@ bool segment_log_lacks(struct segment_log *log, uint32_t number);
 bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count);
 void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
                           bool verified);
-// A header, an intent or a packed run may begin at `offset` in the last page of the run before it. Bringing
-// that page from the device takes the mark from that run's last unit, and this is called before: nobody has
-// looked at those bytes. `first_unit`: of the run that begins there; `fd`: the segment's.
+// A header, an intent or a packed run may begin at `offset` in the last page of the run before it.
+// Bringing that page from the device takes the mark from that run's last unit, and this is called
+// before: nobody has looked at those bytes. `first_unit`: of the run that begins there; `fd`: the
+// segment's.
 void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit,
                               int fd);
 bool segment_is_bad(struct segment *segment, uint32_t header_offset);
@@ -164,8 +165,8 @@ struct segment_reservation {
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept apart.
-// ERR_NO_SEGMENT: none now (wakes the supply thread); ERR_LIMIT: never.
+// Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept
+// apart. ERR_NO_SEGMENT: none now (wakes the supply thread); ERR_LIMIT: never.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;
@@ -178,9 +179,9 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
                          uint32_t unit_count);
 // Writing to it failed: nothing more is written there, and all it holds is forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
-// A segment found at the start: writing may go on behind `end_offset`, unless it is full or nothing is to
-// be written there (`sealed`: no seal either). False: it holds nothing and there are enough such; to be
-// dropped.
+// A segment found at the start: writing may go on behind `end_offset`, unless it is full or nothing
+// is to be written there (`sealed`: no seal either). False: it holds nothing and there are enough
+// such; to be dropped.
 struct segment_found {
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;

@@ -5,8 +5,8 @@
 
 #include "store/segment_format.h"
 
-// What no scan will find any more once `fd` is synced. ERR_OK also when there is no such run at that
-// place; place->hash is its key's.
+// What no scan will find any more once `fd` is synced. ERR_OK also when there is no such run at
+// that place; place->hash is its key's.
 enum err segment_mark_bad(int fd, const struct store_place *place) MUST_USE;
 
 #endif

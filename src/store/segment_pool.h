@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors of segments: a bounded number of them, opened on demand, closed when others need them.
+// Descriptors of segments: a bounded number of them, opened on demand, closed when others need
+// them.
 #ifndef FOREBAY_STORE_SEGMENT_POOL_H
 #define FOREBAY_STORE_SEGMENT_POOL_H
 
@@ -45,11 +46,11 @@ void segment_pool_start(struct segment_pool *pool);
 void segment_pool_stop(struct segment_pool *pool);
 // Closes what is open, whoever was using it: the workers are gone.
 void segment_pool_done(struct segment_pool *pool);
-// Closes one that nobody uses, because the process has no descriptor left; false: there is none. Not
-// on a worker.
+// Closes one that nobody uses, because the process has no descriptor left; false: there is none.
+// Not on a worker.
 bool segment_pool_yield(struct segment_pool *pool);
-// Nothing is stored for a second, because a segment could not be opened or made: ERR_DESCRIPTORS if the process has no
-// descriptor left, else ERR_UNREADABLE. Any thread.
+// Nothing is stored for a second, because a segment could not be opened or made: ERR_DESCRIPTORS if
+// the process has no descriptor left, else ERR_UNREADABLE. Any thread.
 void segment_pool_fall_short(struct segment_pool *pool, enum err err);
 // That error within the second, ERR_OK otherwise. Any thread.
 enum err segment_pool_shortage(const struct segment_pool *pool);
@@ -59,10 +60,11 @@ enum err segment_pool_shortage(const struct segment_pool *pool);
 // Its descriptor, in use until segment_return(); -1: not open. Any thread, never waits.
 int segment_borrow(struct segment *segment);
 void segment_return(struct segment *segment);
-// The same, opened if need be. ERR_DESCRIPTORS, ERR_UNREADABLE: not now, and no reason to think ill of what is in it;
-// ERR_IO: there is no such file. Not on a worker.
+// The same, opened if need be. ERR_DESCRIPTORS, ERR_UNREADABLE: not now, and no reason to think ill
+// of what is in it; ERR_IO: there is no such file. Not on a worker.
 enum err segment_borrow_wait(struct segment *segment, int *ret_fd) MUST_USE;
-// The same for a worker: done() runs on it, exactly once, later. With ERR_OK the segment is borrowed.
+// The same for a worker: done() runs on it, exactly once, later. With ERR_OK the segment is
+// borrowed.
 void segment_borrow_start(struct worker *w, struct segment *segment,
                           void (*done)(void *ctx, enum err err, int fd), void *ctx);
 

@@ -45,8 +45,8 @@ static bool object_has_key(const struct store_object *object, struct hash128 has
            span_equal(object->bucket, bucket) && span_equal(object->realm, realm);
 }
 
-// ERR_UNREADABLE: the index does not describe the object any more. Who wants only bytes needs no description: what is
-// remembered then is of no generation, so that nobody takes it for one.
+// ERR_UNREADABLE: the index does not describe the object any more. Who wants only bytes needs no
+// description: what is remembered then is of no generation, so that nobody takes it for one.
 static enum err info_add(struct store_worker *sw, const struct store_place *place,
                          const struct run_header *header, bool wants_object,
                          struct run_info **ret_info)

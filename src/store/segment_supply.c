@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supply thread: one thread that keeps spare segments ready, so that no worker ever makes, lists or
-// unlinks a file. While there is no space it picks what goes, and the freeing thread (segment_free.c)
-// takes it away meanwhile: as many are on their way out as spare ones are missing.
+// The supply thread: one thread that keeps spare segments ready, so that no worker ever makes,
+// lists or unlinks a file. While there is no space it picks what goes, and the freeing thread
+// (segment_free.c) takes it away meanwhile: as many are on their way out as spare ones are missing.
 //
 // Space is reserved before a file is made and given back after its last descriptor is closed, which
 // may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
@@ -208,8 +208,8 @@ static void slot_retire(struct segment_log *log, unsigned at)
     pthread_mutex_unlock(&slot->guarded.lock);
 }
 
-// Slots of workers from this one on let go what they write to, and those that are kept apart for what there
-// are too few segments; from 0 on: all of them.
+// Slots of workers from this one on let go what they write to, and those that are kept apart for
+// what there are too few segments; from 0 on: all of them.
 static void slots_retire(struct segment_log *log, unsigned first)
 {
     static const unsigned segments_min[SEGMENT_SLOTS_APART] = {
@@ -309,8 +309,9 @@ static bool supply_take_spare(struct segment_log *log, bool only_empty)
     return taken;
 }
 
-// Space is wanted back: first what holds nothing goes, then what the policy says, at last what is still
-// to be written to; for others (`all`) also what is being written to. False: there is nothing.
+// Space is wanted back: first what holds nothing goes, then what the policy says, at last what is
+// still to be written to; for others (`all`) also what is being written to. False: there is
+// nothing.
 static bool supply_give_back(struct segment_log *log, bool all)
 {
     if (!atomic_load(&log->examined)) {
@@ -328,7 +329,8 @@ static bool supply_give_back(struct segment_log *log, bool all)
 
 // --- a round
 
-// What may be made before something has to go: of cache.size, and of the file system at the last look.
+// What may be made before something has to go: of cache.size, and of the file system at the last
+// look.
 static uint64_t supply_room(const struct segment_log *log)
 {
     uint64_t used = atomic_load(&log->store->used_bytes);

@@ -12,7 +12,8 @@ void segment_free_marks(struct segment *segment);
 // Makes the first spare segments (unless the disk refuses) and starts the thread.
 void segment_supply_start(struct segment_log *log);
 void segment_supply_stop(struct segment_log *log);
-// Do readers hold so many evicted segments that only segments without readers are picked? Any thread.
+// Do readers hold so many evicted segments that only segments without readers are picked? Any
+// thread.
 bool segment_supply_waits_for_readers(struct segment_log *log);
 
 #endif

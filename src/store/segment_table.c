@@ -3,8 +3,8 @@
 // forgets the segment or is made anew, a mark on a run) reads a hundredth of it instead of all.
 //
 // It is written from memory, once nothing of the segment is being written or waits for the index
-// (segment_list.c): its last page ends with the segment, and its sectors go up from the lowest. Seven
-// rows to a sector, each sector with a head and a CRC like the segment's other sectors:
+// (segment_list.c): its last page ends with the segment, and its sectors go up from the lowest.
+// Seven rows to a sector, each sector with a head and a CRC like the segment's other sectors:
 //
 //   0   8  magic "FBTABLE1"       Row
 //   8   4  format version         0   16 keyed hash of realm, bucket, key
@@ -19,9 +19,10 @@
 //                                 64  2  length of the header
 //                                 66  2  number of blocks; high bit: known to be bad
 //
-// How many rows there are and the writing's id stand in the seal. A table is believed when every one
-// of its sectors is whole, of this segment (number, salt), of that writing and in its order, and
-// every row is a run that could lie where it says. Else there is none, and the segment is scanned.
+// How many rows there are and the writing's id stand in the seal. A table is believed when every
+// one of its sectors is whole, of this segment (number, salt), of that writing and in its order,
+// and every row is a run that could lie where it says. Else there is none, and the segment is
+// scanned.
 #include "store/segment_table.h"
 
 #include <stdlib.h>

@@ -37,8 +37,8 @@ struct segment_table_id {
 struct segment_rows;
 struct segment_rows *segment_rows_new(void);
 void segment_rows_free(struct segment_rows *rows);
-// Copies some of what `copy` lacks, a bounded piece: who guards `rows` lets others in between. True: it
-// is all there.
+// Copies some of what `copy` lacks, a bounded piece: who guards `rows` lets others in between.
+// True: it is all there.
 bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows) MUST_USE;
 void segment_rows_add(struct segment_rows *rows, const struct segment_row *row);
 uint32_t segment_rows_count(const struct segment_rows *rows);

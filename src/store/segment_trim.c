@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left over of a full segment goes back to the file system, and counts no more in cache.size. A
-// run lies in one segment, whole, and of runs of 900 KB only four fit into 4 MiB: without this a sixth of
-// the cache would hold nothing. Runs are not split instead: an object of one block could not be, and
-// what is read at once would lie in two files.
+// What is left over of a full segment goes back to the file system, and counts no more in
+// cache.size. A run lies in one segment, whole, and of runs of 900 KB only four fit into 4 MiB:
+// without this a sixth of the cache would hold nothing. Runs are not split instead: an object of
+// one block could not be, and what is read at once would lie in two files.
 //
-// A hole is punched between the last run and the table, while nothing of the segment is being written,
-// nor will be: it is SEALED, nothing is held, and the hole begins with a page of which no run has a
-// byte. So nobody who reads or sends from the segment meets it, the file keeps its size, and the table
-// its place. What is less than a 64th of the file stays. So does all in a cache of a few segments: what one
-// that goes gives is then too often not enough for a whole new one, and everything waits for the second.
+// A hole is punched between the last run and the table, while nothing of the segment is being
+// written, nor will be: it is SEALED, nothing is held, and the hole begins with a page of which no
+// run has a byte. So nobody who reads or sends from the segment meets it, the file keeps its size,
+// and the table its place. What is less than a 64th of the file stays. So does all in a cache of a
+// few segments: what one that goes gives is then too often not enough for a whole new one, and
+// everything waits for the second.
 //
-// The order, and why cache.size holds: hole -> the file system says that the blocks are gone -> seal, which
-// says how much -> the room is given to others. At the next start a segment counts as less than whole only
-// where both its seal and the file system say so (segment_files.c): after a crash between any two of these
-// it counts whole, and so does one whose hole a power cut has undone; then what is too much goes first
-// (store_fit.c). What counts as less than whole is never written to again, whatever a crash has left of
-// its seal (segment_log_adopt()).
+// The order, and why cache.size holds: hole -> the file system says that the blocks are gone ->
+// seal, which says how much -> the room is given to others. At the next start a segment counts as
+// less than whole only where both its seal and the file system say so (segment_files.c): after a
+// crash between any two of these it counts whole, and so does one whose hole a power cut has
+// undone; then what is too much goes first (store_fit.c). What counts as less than whole is never
+// written to again, whatever a crash has left of its seal (segment_log_adopt()).
 //
 // On the freeing thread, and once more when the log closes.
 #include "store/segment_trim.h"

@@ -4,15 +4,16 @@
 // operation whatever happens.
 //
 //   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
-//   longer                  the intent at begin; chunks in groups as they come; the header at finish
+//   longer                  the intent at begin; chunks in groups as they come; the header at
+//                           finish
 //
 // An error is kept and reported at finish; chunks are then given back as they come. A run given up
 // leaves a hole in its segment. With an intent it stays reserved whole, also after a crash; a run
 // that was cut gives back the rest when its header, which says where it ends, is written.
 //
 // Whether a run begins is also asked of the backlog (write_backlog.c), which each of its bytes
-// passes: promised at begin, queued with its chunk, written; then its pages are pushed to the device
-// (segment_push.c).
+// passes: promised at begin, queued with its chunk, written; then its pages are pushed to the
+// device (segment_push.c).
 #include <errno.h>
 #include <stdlib.h>
 
@@ -291,7 +292,8 @@ static void run_write_header(struct store_run *run)
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
-// What is whole is told to the segment, whether or not somebody wants it yet: a scan would find it, too.
+// What is whole is told to the segment, whether or not somebody wants it yet: a scan would find it,
+// too.
 static void run_note(const struct store_run *run)
 {
     struct run_header header = run_header_of(run);
@@ -312,8 +314,8 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     store_filling_off(run->store, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
-// The chunks of the operation that has ended are given back; if it went well their units are checked
-// ones from now on: their checksums were computed before they were written.
+// The chunks of the operation that has ended are given back; if it went well their units are
+// checked ones from now on: their checksums were computed before they were written.
 static void run_units_written(struct store_run *run, bool well)
 {
     uint64_t bytes = 0;

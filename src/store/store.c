@@ -3,9 +3,9 @@
 //
 // Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
 // looked through by a child and opened; the segments that are there; then `format` says open, the
-// index writer, the freeing, the supply and the recovery thread start, and each worker gets its context.
-// Everything slow goes on behind serving. A stop is the reverse, and `format` says clean at its
-// end.
+// index writer, the freeing, the supply and the recovery thread start, and each worker gets its
+// context. Everything slow goes on behind serving. A stop is the reverse, and `format` says clean
+// at its end.
 //
 // Space: used_bytes is what the directory may take up on disk. It is raised before anything is
 // made, so it is never above capacity_bytes because of us; segments stop at segment_limit_bytes,
@@ -326,8 +326,8 @@ enum err store_begin(struct store *store, const struct store_options *options, u
     return err;
 }
 
-// It is not a cache that has broken, but a place where there has never been one and cannot be: a mistake,
-// and nothing to bear.
+// It is not a cache that has broken, but a place where there has never been one and cannot be: a
+// mistake, and nothing to bear.
 static bool store_never_began(const struct store *store)
 {
     static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};

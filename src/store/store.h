@@ -53,8 +53,8 @@ enum store_policy {
 // What a full cache rather keeps: 0 to 9, each step is worth twice the one below.
 #define STORE_PRIORITIES 10u
 #define STORE_PRIORITY_NORMAL 5u
-// What a rule's runs count by: a priority alone is the group of its number; a rule with a pin or a share
-// has a group of its own, STORE_PRIORITIES + its index in store_options.groups.
+// What a rule's runs count by: a priority alone is the group of its number; a rule with a pin or a
+// share has a group of its own, STORE_PRIORITIES + its index in store_options.groups.
 #define STORE_GROUPS_MAX 21u
 // The group of what is pinned while the process runs.
 #define STORE_GROUP_PINS (STORE_PRIORITIES + STORE_GROUPS_MAX)
@@ -79,8 +79,8 @@ struct store_options {
     bool must_begin;               // a place where there is no cache and cannot be one is an error
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
     unsigned descriptors_max;      // for segments; 0 = 1,024
-    // All that writes of this process reach; they get their numbers. What others hold is out of reach
-    // when they come back.
+    // All that writes of this process reach; they get their numbers. What others hold is out of
+    // reach when they come back.
     struct store_holder *holders;
     unsigned holder_count;
     // Where memory may be short, of what was written so much stays in the page cache; 0: all of it.
@@ -99,30 +99,31 @@ struct store_limits {
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
 // ERR_INVALID (size below the minimum of 16 MiB) are for the caller to exit on; ret_why has one
-// clear line with the remedy; with must_begin, ERR_PERMISSION, ERR_NOT_FOUND and ERR_IO for a place where no
-// cache is and none can be. Any other unusable disk (full, EIO, a cache that is read-only now) is no error: the store
-// opens degraded and says so in the log. Call before loop_start().
+// clear line with the remedy; with must_begin, ERR_PERMISSION, ERR_NOT_FOUND and ERR_IO for a place
+// where no cache is and none can be. Any other unusable disk (full, EIO, a cache that is read-only
+// now) is no error: the store opens degraded and says so in the log. Call before loop_start().
 enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
 // After loop_stop(): commits, syncs, marks the clean stop, frees.
 void store_close(struct store *store);
-// Other rules, or the same: a group that keeps its identity keeps what it holds, what others held counts by
-// their priority alone. Requests that began before may still name groups of before. Waits for the policy's
-// lock, milliseconds at most. Not on a worker.
+// Other rules, or the same: a group that keeps its identity keeps what it holds, what others held
+// counts by their priority alone. Requests that began before may still name groups of before. Waits
+// for the policy's lock, milliseconds at most. Not on a worker.
 void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count);
-// What a cache.size of these limits is cut to, since the process began with a smaller one: it is as large as it
-// can become without a restart. 0: it is not cut. Any thread.
+// What a cache.size of these limits is cut to, since the process began with a smaller one: it is as
+// large as it can become without a restart. 0: it is not cut. Any thread.
 uint64_t store_size_cut(const struct store *store, const struct store_limits *limits);
-// The largest block that segments of this cache have room for; a restart may change that. Any thread.
+// The largest block that segments of this cache have room for; a restart may change that. Any
+// thread.
 uint64_t store_block_size_max(const struct store *store);
-// Goes by other limits from now on; what is too much then goes, a few segments at a time, while hits go on.
-// ERR_INVALID: it cannot become that small while it runs, or has no segments for such blocks; nothing has changed,
-// and ret_why says why.
+// Goes by other limits from now on; what is too much then goes, a few segments at a time, while
+// hits go on. ERR_INVALID: it cannot become that small while it runs, or has no segments for such
+// blocks; nothing has changed, and ret_why says why.
 // Not on a worker.
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why) MUST_USE;
-// More of them, which writes reach from now on: gives them their numbers, and lasts with ERR_OK. May
-// block.
+// More of them, which writes reach from now on: gives them their numbers, and lasts with ERR_OK.
+// May block.
 enum err store_holders_add(struct store *store, struct store_holder *holders,
                            unsigned count) MUST_USE;
 struct store_summary {
@@ -137,7 +138,8 @@ struct store_summary {
 // Of used_bytes, what holds runs; the rest is reserved for them. Not on a worker.
 uint64_t store_held_bytes(struct store *store);
 void store_summarize(const struct store *store, struct store_summary *ret_summary); // any thread
-// Do readers hold so many evicted segments that only segments without readers are evicted now? Any thread.
+// Do readers hold so many evicted segments that only segments without readers are evicted now? Any
+// thread.
 bool store_waits_for_readers(struct store *store);
 // 128-bit keyed hash of (realm, bucket, key); the hash key is the cache directory's own. Any
 // thread.
@@ -190,9 +192,9 @@ void store_doubt(struct store *store, struct span origin, struct span bucket);
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms);
 
-// A write to this bucket is about to be sent. Whether that is noted already, so that the next process
-// knows of it if this one ends without a word: any thread, no lock. Else it is noted before the
-// write is sent; done() also where the directory does not take it.
+// A write to this bucket is about to be sent. Whether that is noted already, so that the next
+// process knows of it if this one ends without a word: any thread, no lock. Else it is noted before
+// the write is sent; done() also where the directory does not take it.
 struct store_note {
     void (*done)(struct store_note *note); // on the worker that asked
     struct blocking_job job;               // private from here
@@ -210,8 +212,8 @@ struct store_object {
     atomic_uint refs;
     struct hash128 hash;
     uint64_t generation; // 0 until the home has named it
-    uint64_t
-        learnt_us; // when the origin was asked that described it so, on the workers' clock; 0: found on disk
+    uint64_t learnt_us; // when the origin was asked that described it so, on the workers' clock; 0:
+                        // found on disk
     uint64_t size_bytes;
     uint32_t block_size_bytes;
     time_t last_modified;                             // parsed from its header; 0 unknown
@@ -235,8 +237,9 @@ uint64_t store_object_block_count(const struct store_object *object);
 // --- places --------------------------------------------------------------------------------------
 
 // Where a run lies. By value; may travel to another worker. While `segment` is set it holds one pin
-// on it: whoever has the place gives it back with store_place_unpin(). A pinned segment is not given
-// back; a dying one stays readable as long as there are enough descriptors, and is a miss then.
+// on it: whoever has the place gives it back with store_place_unpin(). A pinned segment is not
+// given back; a dying one stays readable as long as there are enough descriptors, and is a miss
+// then.
 struct segment;
 struct store_place {
     struct segment *segment;
@@ -262,8 +265,8 @@ void store_place_unpin(
 
 // --- look-up -------------------------------------------------------------------------------------
 
-// An object's checksums, packed by the caller; the store keeps them with the record of one version and does
-// not look into them. Unused bytes are zero.
+// An object's checksums, packed by the caller; the store keeps them with the record of one version
+// and does not look into them. Unused bytes are zero.
 #define STORE_SUMS_MAX 71u
 struct store_sums {
     uint8_t len; // 0: nothing is known
@@ -275,8 +278,8 @@ struct store_sums {
 struct store_view {
     bool found;   // a record exists and is not below floor
     bool unknown; // what is durable could not be looked at (look-ups are off after read errors, the
-        // index is being reopened or put back): a miss, but nothing is known to be absent;
-        // with `found`: what has been put lately is known all the same
+                  // index is being reopened or put back): a miss, but nothing is known to be
+                  // absent; with `found`: what has been put lately is known all the same
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
     uint64_t etag_hash;     // hash64(etag, 0)
@@ -329,8 +332,9 @@ struct store_read {
     struct span realm, bucket, key;
     void (*done)(struct store_read *read);
     // results; chunks are the caller's to unref
-    enum err err; // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once;
-        // ERR_IO; ERR_UNREADABLE, ERR_DESCRIPTORS: not now, nothing is dropped; ERR_CANCELLED
+    // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once. ERR_IO.
+    // ERR_UNREADABLE, ERR_DESCRIPTORS: not now, nothing is dropped. ERR_CANCELLED.
+    enum err err;
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the asked bytes, in order
     unsigned span_count;
@@ -345,24 +349,27 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
-// A request has begun to be given bytes of the place, `bytes` in all: once for each run and request.
-// `group`: of its rule, which the run belongs to from now on.
+// A request has begun to be given bytes of the place, `bytes` in all: once for each run and
+// request. `group`: of its rule, which the run belongs to from now on.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
 
-// --- pins that are given while it runs: store_pins.c ------------------------------------------------
+// --- pins that are given while it runs: store_pins.c ---------------------------------------------
 
-// What is pinned, as a text of the caller's, which lasts: ERR_OK with an empty one when there is none.
-// ERR_CORRUPT: what lies there is damaged, which is told in the log, and put aside. Under the caller's lock.
+// What is pinned, as a text of the caller's, which lasts: ERR_OK with an empty one when there is
+// none. ERR_CORRUPT: what lies there is damaged, which is told in the log, and put aside. Under the
+// caller's lock.
 enum err store_pins_load(struct store *store, struct buf *ret_text) MUST_USE;
 void store_pins_put_aside(struct store *store,
                           const char *why); // the same for one that the caller cannot read
-// Replaces it; lasts with ERR_OK. Otherwise the one before stays, or (the disk failed at the last step) either
-// may be found by the next process; ret_why says in a few words what is wrong. Blocks. Under the caller's lock.
+// Replaces it; lasts with ERR_OK. Otherwise the one before stays, or (the disk failed at the last
+// step) either may be found by the next process; ret_why says in a few words what is wrong. Blocks.
+// Under the caller's lock.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
-// Which group an object counts by, by the names that it is held under. Called by a thread of the store's;
-// must not block. NULL: nobody knows any more, and none is on its way when the call returns.
+// Which group an object counts by, by the names that it is held under. Called by a thread of the
+// store's; must not block. NULL: nobody knows any more, and none is on its way when the call
+// returns.
 typedef unsigned (*store_group_fn)(void *ctx, struct span realm, struct span bucket,
                                    struct span key);
 void store_set_group_of(struct store *store, store_group_fn group_of, void *ctx);
@@ -372,8 +379,8 @@ enum store_review {
     STORE_REVIEW_PINNED = 1, // what is in STORE_GROUP_PINS, which may have left the list
     STORE_REVIEW_OTHERS = 2, // what is not pinned, which may have come to it
 };
-// The groups of runs that are held follow what group_of says now, behind everything else: a header read for
-// each run. Any thread.
+// The groups of runs that are held follow what group_of says now, behind everything else: a header
+// read for each run. Any thread.
 void store_review(struct store *store, unsigned reviews);
 
 struct store_pins_figures {
@@ -387,26 +394,27 @@ void store_pins_figures(struct store *store, struct store_pins_figures *ret_figu
 // --- writing a run -------------------------------------------------------------------------------
 
 struct store_run;
-// Longest payload of a run of several blocks that may begin in this cache without a promise: STORE_RUN_MAX,
-// less in a small one, a quarter of a segment. A single block always fits.
+// Longest payload of a run of several blocks that may begin in this cache without a promise:
+// STORE_RUN_MAX, less in a small one, a quarter of a segment. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
 // Longest one with a promise.
 uint64_t store_run_bytes_long(const struct store *store);
-// Is there likely to be room for such a run by the time that it begins? Then the promise is released once it
-// has begun, or will not. Any thread.
+// Is there likely to be room for such a run by the time that it begins? Then the promise is
+// released once it has begun, or will not. Any thread.
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
 // Asks the policy, reserves space for header and payload (evicting the oldest segments when full)
 // and begins a run of whole blocks [first_block, first_block + block_count) of `object` (generation
 // may still be 0: the index record names it; headers of runs whose generation is 0 carry a
 // provisional one from store_generation_next()). payload at most max(store_run_bytes_long(), one
-// block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
-// part would come from the origin with all the others once more. Errors: those of the rows of
+// block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's
+// next part would come from the origin with all the others once more. Errors: those of the rows of
 // stats/refusals.def, counted here. The caller goes on without storing.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
                          struct store_run **ret_run) MUST_USE;
-// Would the policy have a run stored that begins there, and not for a while only? A guess, and no access.
+// Would the policy have a run stored that begins there, and not for a while only? A guess, and no
+// access.
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group);
 // The same, if only for a while: of what is read soon.
@@ -419,19 +427,19 @@ void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
 // False: the disk is behind with what it was given, or slow: who can should not wait for it.
 bool store_keeps_up(struct worker *w, const struct store *store);
-// Why a run that begins now would not be stored, whatever it is worth; REFUSAL_none: nothing is known that would
-// prevent it. Any thread.
+// Why a run that begins now would not be stored, whatever it is worth; REFUSAL_none: nothing is
+// known that would prevent it. Any thread.
 enum refusal store_refuses(const struct store *store);
-// The same for callers that can wait. They leave a quarter of the index's queue to callers that cannot, and count
-// `asked` more runs, which were requested and are not stored yet.
+// The same for callers that can wait. They leave a quarter of the index's queue to callers that
+// cannot, and count `asked` more runs, which were requested and are not stored yet.
 enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked);
-// The disk is not waited for any longer: finish reports ERR_DISK_BUSY, and chunks are given back now
-// but for those that are being written.
+// The disk is not waited for any longer: finish reports ERR_DISK_BUSY, and chunks are given back
+// now but for those that are being written.
 void store_run_give_up(struct store_run *run);
-// on_written() runs on the worker whenever a write of the run has ended, until done() or abort. `pages`:
-// the place of what is written so far, payload_len of it, for store_range_ready() only: there is no
-// header yet (header_len 0). Borrowed: who keeps it pins it, and may until the bytes are not wanted any
-// more, whatever becomes of the run. NULL: nothing is there.
+// on_written() runs on the worker whenever a write of the run has ended, until done() or abort.
+// `pages`: the place of what is written so far, payload_len of it, for store_range_ready() only:
+// there is no header yet (header_len 0). Borrowed: who keeps it pins it, and may until the bytes
+// are not wanted any more, whatever becomes of the run. NULL: nothing is there.
 void store_run_watch(struct store_run *run,
                      void (*on_written)(void *ctx, const struct store_place *pages), void *ctx);
 // No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
@@ -444,7 +452,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
 void store_run_abort(struct store_run *run);        // nothing is kept; no callback; the run is gone
 void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 
-// --- index changes: by a key's home only -----------------------------------------------------------
+// --- index changes: by a key's home only ---------------------------------------------------------
 
 // They count for every look-up on every worker when the call returns; the disk follows in batches.
 // After a crash what is on disk counts.
@@ -452,8 +460,8 @@ void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 // Enters a run of a version, which object->generation names: everything older of the key is hidden.
 // Takes a pin and a hold of its own until the disk has it; when the disk refuses it, it is a miss
 // again (and what is older stays hidden). Refused when something newer, or a delete, is there.
-// `validated_us`: worker time at which the request that brought it was sent; counts when the version
-// is not known yet. `sums`: what is known of its checksums; NULL: nothing new.
+// `validated_us`: worker time at which the request that brought it was sent; counts when the
+// version is not known yet. `sums`: what is known of its checksums; NULL: nothing new.
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
                const struct store_place *place, const struct store_sums *sums,
                uint64_t validated_us);
@@ -472,13 +480,14 @@ struct store_delete {
     struct blocking_job job; // of a store that could not use its directory
     struct store *store;
 };
-// The version with this generation has other headers now, those of `object`, and keeps its runs: they go by
-// `generation`, a new one, from one commit on, which also counts as a confirmation at `validated_us`. Until then look-ups
-// find it as it was. False: its headers are too long for the index, or it has too many blocks; done() is not called. done():
-// ERR_OK: it is durable. Otherwise the version was not there any more, the disk does not take the change, or not in time;
-// it may be made later all the same, so a delete below a newer floor has to follow.
-// Not in time: after STORE_REDESCRIBE_WAIT_MS. To drop the bytes costs less then than to wait: that delete may take its
-// own time.
+// The version with this generation has other headers now, those of `object`, and keeps its runs:
+// they go by `generation`, a new one, from one commit on, which also counts as a confirmation at
+// `validated_us`. Until then look-ups find it as it was. False: its headers are too long for the
+// index, or it has too many blocks; done() is not called. done(): ERR_OK: it is durable. Otherwise
+// the version was not there any more, the disk does not take the change, or not in time; it may be
+// made later all the same, so a delete below a newer floor has to follow. Not in time: after
+// STORE_REDESCRIBE_WAIT_MS. To drop the bytes costs less then than to wait: that delete may take
+// its own time.
 #define STORE_DESCRIBED_MAX 768u
 #define STORE_REDESCRIBE_WAIT_MS 2000u
 #define STORE_REDESCRIBED_BLOCKS_MAX 16384u
@@ -490,23 +499,24 @@ struct store_redescription {
 };
 bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
                       struct store_delete *d) MUST_USE;
-// Hides every record and run of the key below `floor`, for good in this process. done(), on the worker
-// that called: ERR_OK: no later process believes them either, also after kill -9 (nor the index of an
-// earlier one, where this store could not use its directory). Otherwise the disk
-// does not take that by any means there are, or not in time; the store goes on trying, without a second done().
+// Hides every record and run of the key below `floor`, for good in this process. done(), on the
+// worker that called: ERR_OK: no later process believes them either, also after kill -9 (nor the
+// index of an earlier one, where this store could not use its directory). Otherwise the disk
+// does not take that by any means there are, or not in time; the store goes on trying, without a
+// second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
-// What is held of this key is known to be wrong, though the origin's ETag fits: every run of it that
-// was begun before, wherever it lies, the one at `place` (NULL: none; borrowed for the call) among them.
-// Before the delete that takes them out of the index. No rebuild puts them back; no later process
-// finds them either, also after kill -9, once a thread that may block has written one line, and after a
-// power cut from that delete's done() on.
+// What is held of this key is known to be wrong, though the origin's ETag fits: every run of it
+// that was begun before, wherever it lies, the one at `place` (NULL: none; borrowed for the call)
+// among them. Before the delete that takes them out of the index. No rebuild puts them back; no
+// later process finds them either, also after kill -9, once a thread that may block has written one
+// line, and after a power cut from that delete's done() on.
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
 // The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
 // batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the
-// question was sent. `sums`: what the same answer says of the version's checksums; look-ups show them when the
-// call returns. With a len of 0 the record keeps those that it has.
+// question was sent. `sums`: what the same answer says of the version's checksums; look-ups show
+// them when the call returns. With a len of 0 the record keeps those that it has.
 struct store_renewal {
     struct hash128 hash;
     uint64_t generation;
@@ -515,7 +525,7 @@ struct store_renewal {
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
                  size_t count, uint64_t began_us);
 
-// --- why it is here, or is not --------------------------------------------------------------------
+// --- why it is here, or is not -------------------------------------------------------------------
 
 #define STORE_EXPLAIN_RUNS_MAX STORE_VIEW_PLACES_MAX
 
@@ -535,11 +545,12 @@ struct store_explain_run {
     bool is_on_probation;    // with others that go soon
     uint32_t segment_number; // where it lies; 0: nowhere
     uint32_t header_offset;
-    // Since its last use that is known of: bytes that were asked of the cache (UINT64_MAX: nothing is
-    // known, or it was never asked for), and the time that took, about (UINT64_MAX: longer than is known).
+    // Since its last use that is known of: bytes that were asked of the cache (UINT64_MAX: nothing
+    // is known, or it was never asked for), and the time that took, about (UINT64_MAX: longer than
+    // is known).
     uint64_t age_bytes, age_ms;
-    // At least so much was asked of the cache between its last two uses, and between the second last
-    // and the one before; 0: there was none.
+    // At least so much was asked of the cache between its last two uses, and between the second
+    // last and the one before; 0: there was none.
     uint64_t interval_bytes, former_interval_bytes;
     float rank;             // worth: further hits for the room and time that it takes
     float bar;              // what is worth more than this is stored; below 0: all is
@@ -564,8 +575,8 @@ struct store_explain {
     bool is_full; // something goes for what is stored
     bool is_silent;          // nothing that is known is asked for: a scan, or new data
     uint64_t capacity_bytes; // cache.size
-    // What its rule says; of what counts as one with it (of pins: all of them) what is held, and at most; 0: no
-    // limit.
+    // What its rule says; of what counts as one with it (of pins: all of them) what is held, and at
+    // most; 0: no limit.
     unsigned priority, share_percent;
     bool is_pinned;
     uint64_t group_bytes, group_max_bytes;
@@ -574,9 +585,10 @@ struct store_explain {
         runs[STORE_EXPLAIN_RUNS_MAX]; // ascending; all of the span that was asked for
 };
 
-// Bytes `first_byte` up to `end_byte` (a window of STORE_WINDOW_MAX at most) of the object, cut at its
-// end when it is known; `block_size_bytes` and `group`: what its rule says. One look-up, no access.
-// What only the caller knows (a rule says `cache: false`, the object is larger than may be stored) is not said here.
+// Bytes `first_byte` up to `end_byte` (a window of STORE_WINDOW_MAX at most) of the object, cut at
+// its end when it is known; `block_size_bytes` and `group`: what its rule says. One look-up, no
+// access. What only the caller knows (a rule says `cache: false`, the object is larger than may be
+// stored) is not said here.
 void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
                         uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                         uint32_t block_size_bytes, unsigned group,
@@ -585,7 +597,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
 // thread but a worker.
 void store_explain_judge(struct store *store, struct store_explain *explain);
 
-// --- scrub.c: all that is held, verified on the device ---------------------------------------------
+// --- scrub.c: all that is held, verified on the device -------------------------------------------
 
 enum store_scrub_state {
     STORE_SCRUB_NONE,  // there was no round yet
@@ -607,13 +619,14 @@ struct store_scrub {
     uint64_t bytes_per_s; // now; 0: nothing is read
     bool is_impossible;   // this file system does not read past the page cache
 };
-// A round at that rate (above 0), at once; one that runs goes on at that rate. ERR_INVALID: it is impossible here;
-// ERR_NOT_FOUND: there is no cache; ERR_AGAIN: the last one is about to end. Any thread but a worker; so are these two.
+// A round at that rate (above 0), at once; one that runs goes on at that rate. ERR_INVALID: it is
+// impossible here; ERR_NOT_FOUND: there is no cache; ERR_AGAIN: the last one is about to end. Any
+// thread but a worker; so are these two.
 enum err store_scrub_begin(struct store *store, uint64_t bytes_per_s) MUST_USE;
 void store_scrub_cancel(struct store *store); // the round that runs or waits; none is fine
 void store_scrub_read(struct store *store, struct store_scrub *ret_scrub);
 
-// --- store_prepare.c: a cache directory from outside; no store is open in this process ------------
+// --- store_prepare.c: a cache directory from outside; no store is open in this process -----------
 
 enum store_found {
     STORE_FOUND_NOTHING, // no such directory
@@ -637,17 +650,18 @@ struct store_prepare_options {
     unsigned uid, gid;
     bool wipe_older;
 };
-// Makes the directory (and those above it) where it is not there, and the owner's alone (0700), a cache that
-// it holds included; removes one of an older format if told so, never another one. ERR_FORMAT: it is
-// no cache, or one that may not be removed; ERR_IN_USE; ERR_INVALID: a symbolic link on the way; others
-// of the file system. One line in ret_what, whatever the outcome. May block.
+// Makes the directory (and those above it) where it is not there, and the owner's alone (0700), a
+// cache that it holds included; removes one of an older format if told so, never another one.
+// ERR_FORMAT: it is no cache, or one that may not be removed; ERR_IN_USE; ERR_INVALID: a symbolic
+// link on the way; others of the file system. One line in ret_what, whatever the outcome. May
+// block.
 enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
 
-// Removes a directory that holds a cache of this format and is not in use; any other one stays. For one that the
-// caller has made for itself. May block.
+// Removes a directory that holds a cache of this format and is not in use; any other one stays. For
+// one that the caller has made for itself. May block.
 void store_discard(const char *path);
 
-// --- store_replay.c: what the retention policy would have kept -------------------------------------
+// --- store_replay.c: what the retention policy would have kept -----------------------------------
 
 struct store_replay_options {
     enum store_policy policy;
@@ -659,14 +673,16 @@ struct store_replay_options {
     uint32_t segment_bytes_min; // at least twice the longest block
     uint32_t spares, batch;     // segments kept free; events told at once, 1 to 1,024
 };
-// How many segments such a cache has. A replay has six whatever the capacity: of less it would tell too much.
+// How many segments such a cache has. A replay has six whatever the capacity: of less it would tell
+// too much.
 #define STORE_REPLAY_SEGMENTS_MIN 6u
 uint64_t store_replay_segments(const struct store_replay_options *options);
 struct store_replay;
 struct store_replay *store_replay_new(const struct store_replay_options *options);
 void store_replay_free(struct store_replay *replay);
 #define STORE_REPLAY_PARTS 8u // a block has, where it is read in parts
-// Is it held? Otherwise it is stored now, if the policy admits it. `is_part`: only a part of it is read.
+// Is it held? Otherwise it is stored now, if the policy admits it. `is_part`: only a part of it is
+// read.
 bool store_replay_access(struct store_replay *replay, uint32_t block, bool is_part);
 struct store_replay_figures {
     uint64_t admitted_bytes, rewritten_bytes, unranked_runs;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of which bytes were found to contradict the origin's checksum. Where all their runs lie nobody
-// knows: the index names some, others were replaced in it, were refused by it, or have not been found
-// again yet. So a key is condemned as a whole: a line says that of its runs, wherever they are found,
-// none below a generation is to be believed. What is fetched afterwards has a higher one.
+// Keys of which bytes were found to contradict the origin's checksum. Where all their runs lie
+// nobody knows: the index names some, others were replaced in it, were refused by it, or have not
+// been found again yet. So a key is condemned as a whole: a line says that of its runs, wherever
+// they are found, none below a generation is to be believed. What is fetched afterwards has a
+// higher one.
 //
-// A line counts in this process at once. It is written to the file `condemned` of the cache directory by
-// whoever comes first, a thread of the blocking pool or the index writer, which also syncs it before
-// the key's delete is answered. The next process hides what the lines name before it serves anybody,
-// has it deleted, and passes over it in segments.
+// A line counts in this process at once. It is written to the file `condemned` of the cache
+// directory by whoever comes first, a thread of the blocking pool or the index writer, which also
+// syncs it before the key's delete is answered. The next process hides what the lines name before
+// it serves anybody, has it deleted, and passes over it in segments.
 //
 // At most STORE_CONDEMNED_MAX keys have a line of their own. The one that was condemned longest ago
 // makes room; what it said is then true of the runs of all keys that are found in segments: coarse,
-// counted, and never forgotten. (What the index held of that key has left it by then, unless so many
-// were condemned while the index writer stood still.) Each line in the file carries it, so that a line
-// is replaced in one write.
+// counted, and never forgotten. (What the index held of that key has left it by then, unless so
+// many were condemned while the index writer stood still.) Each line in the file carries it, so
+// that a line is replaced in one write.
 //
 //   0   4  "FBCD"
 //   4   4  CRC32C of the rest

@@ -24,13 +24,15 @@
 //   holders <number>           numbers of holders up to this may have been used
 //   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
 //   other-doubts <until ms> <0|1>     of the buckets beyond the maximum, when there are any
-//   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is written to
-//   append <number> <offset> <units> <runs> <rows> <table>   after a clean stop, per segment that can
-//                              be written on: what it holds and the table (segment_table.c) that says so
+//   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is
+//                              written to
+//   append <number> <offset> <units> <runs> <rows> <table>
+//                              after a clean stop, per segment that can be written on: what it
+//                              holds and the table (segment_table.c) that says so
 //   checksum <8 hex>
 //
-// A directory whose `format` is of another version or not ours, or that holds something without one,
-// is refused, never overwritten: it is somebody's. Version 1 had no tables of runs.
+// A directory whose `format` is of another version or not ours, or that holds something without
+// one, is refused, never overwritten: it is somebody's. Version 1 had no tables of runs.
 //
 // Where others could change what is in the directory (it is another user's, or others may write to
 // it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
@@ -360,8 +362,8 @@ static uint64_t format_version(struct span text)
     return ours ? version : 0;
 }
 
-// Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe) holds
-// nobody up. 0 or an errno.
+// Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe)
+// holds nobody up. 0 or an errno.
 static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
 {
     int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -577,8 +579,9 @@ static enum err dir_open_folder(struct store_dir *dir, const char *name, int *re
     return ERR_OK;
 }
 
-// The file can be removed by somebody who tidies up, the folder cannot while it holds anything; but not every
-// file system locks folders. A cleaner like systemd-tmpfiles leaves alone what lies in a locked one.
+// The file can be removed by somebody who tidies up, the folder cannot while it holds anything; but
+// not every file system locks folders. A cleaner like systemd-tmpfiles leaves alone what lies in a
+// locked one.
 static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);

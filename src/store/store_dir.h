@@ -85,12 +85,13 @@ struct store_dir {
     int failed_errno; // of the last thing it refused
 };
 // Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. A directory
-// that others may change is entered by one folder more; dir->path says so. One that holds something and no
-// `format` is refused: it is somebody's. ERR_IN_USE, ERR_FORMAT with text; other errors: unusable, with text. `dir` needs store_dir_close() in any
-// case.
+// that others may change is entered by one folder more; dir->path says so. One that holds something
+// and no `format` is refused: it is somebody's. ERR_IN_USE, ERR_FORMAT with text; other errors:
+// unusable, with text. `dir` needs store_dir_close() in any case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
-// A directory that could not be opened to its end is left to others; store_dir_open() may be tried again.
+// A directory that could not be opened to its end is left to others; store_dir_open() may be tried
+// again.
 void store_dir_give_up(struct store_dir *dir);
 // Closes what is open of it, its locks too; path and `format` stay.
 void store_dir_leave(struct store_dir *dir);

@@ -3,22 +3,24 @@
 // origin and its outcome is not known. The origin may apply it later than the last word that was
 // heard of it; what was found there before that says nothing about what is there afterwards.
 //
-// A bucket is in doubt until a time. Whatever of it was confirmed at the origin before that time must
-// be confirmed once more before it is used: until then that is every use, and afterwards one for each
-// record. So a doubt needs no end, only its time, and is never forgotten. That an origin applies a
-// write later than STORE_DOUBT_MS after it was last heard of is taken for impossible.
+// A bucket is in doubt until a time. Whatever of it was confirmed at the origin before that time
+// must be confirmed once more before it is used: until then that is every use, and afterwards one
+// for each record. So a doubt needs no end, only its time, and is never forgotten. That an origin
+// applies a write later than STORE_DOUBT_MS after it was last heard of is taken for impossible.
 //
-// Over restarts. Before the first write to a bucket is sent, `format` notes that the bucket is being
-// written to. A process that ends without a clean stop leaves writes whose outcome nobody will know;
-// the next one finds the note, and the bucket is in doubt. A clean stop takes the note away and
-// leaves the times, which the next process goes by on the wall clock; within one it is the monotonic
-// clock. So does STORE_DOUBT_MS without a write and without a doubt: a crash then puts nothing in doubt.
-// A note that cannot be written (counted) holds up no write: the disk may be full, which costs no
-// request, and what is lost is the doubt of a process that is killed inside that very write.
+// Over restarts. Before the first write to a bucket is sent, `format` notes that the bucket is
+// being written to. A process that ends without a clean stop leaves writes whose outcome nobody
+// will know; the next one finds the note, and the bucket is in doubt. A clean stop takes the note
+// away and leaves the times, which the next process goes by on the wall clock; within one it is the
+// monotonic clock. So does STORE_DOUBT_MS without a write and without a doubt: a crash then puts
+// nothing in doubt. A note that cannot be written (counted) holds up no write: the disk may be
+// full, which costs no request, and what is lost is the doubt of a process that is killed inside
+// that very write.
 //
-// At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and never
-// forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a lock that
-// is held for a moment; notes on a thread of the blocking pool, under the lock of `format`.
+// At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
+// never forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a
+// lock that is held for a moment; notes on a thread of the blocking pool, under the lock of
+// `format`.
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
@@ -169,8 +171,8 @@ void store_doubts_settle(struct store *store)
 
 bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket)
 {
-    // The write has been counted: see notes_take_locked(). The cast: the count is of passings, not of
-    // what the store is.
+    // The write has been counted: see notes_take_locked(). The cast: the count is of passings, not
+    // of what the store is.
     atomic_fetch_add((atomic_uint *)(uintptr_t)&store->doubts.passings, 1);
     return !store->attached ||
            atomic_load(&doubt_find(&store->doubts, doubt_hash(store, origin, bucket))->is_noted);
@@ -244,8 +246,9 @@ void store_doubts_note_all(struct store *store)
     check(format->other_doubts.is_written_to);
 }
 
-// Takes the notes away before it looks once more for writes; a write is counted before it looks for its
-// note. Both pass by one counter in between, so the second to pass sees what the first has done.
+// Takes the notes away before it looks once more for writes; a write is counted before it looks for
+// its note. Both pass by one counter in between, so the second to pass sees what the first has
+// done.
 static void notes_take_locked(struct store *store)
 {
     bool were[STORE_DOUBTS_MAX + 1] = {false};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all of
-// them out of reach for good: on every worker, in every realm, for fills that are under way, after
-// kill -9, and after a rebuild from segments, whose headers carry the old name. Their space goes by
-// eviction.
+// Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all
+// of them out of reach for good: on every worker, in every realm, for fills that are under way,
+// after kill -9, and after a rebuild from segments, whose headers carry the old name. Their space
+// goes by eviction.
 //
 // Threads: look-ups on any thread, without a lock; holds and ends on any thread, under a lock of
 // their own that is held for a moment; begins on a thread of the blocking pool, under the lock of
@@ -13,7 +13,8 @@
 // what is fetched meanwhile may be the old state or the new, and a crash must not keep it:
 //
 //   begin   start += 3, written and synced; then now += 1
-//   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on lasts
+//   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on
+//           lasts
 //
 // "Nothing else": no other change of the bucket, and no write to a single key of it. Such a write
 // (a hold) invalidates its key under the epoch it knows; if the epoch moves meanwhile, it does so

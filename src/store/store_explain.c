@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a piece of an object is here, or is not: what the index says is copied on a worker, whose reader
-// it takes, and what the policy says is added on a thread that may wait for the policy's lock.
+// Why a piece of an object is here, or is not: what the index says is copied on a worker, whose
+// reader it takes, and what the policy says is added on a thread that may wait for the policy's
+// lock.
 #include "store/store_private.h"
 
 static struct store_explain_run *run_add(struct store_explain *explain, uint64_t first_block,

@@ -8,8 +8,8 @@
 // it from the segments that stay); then empty segments, then the oldest. When more than half of
 // what was held is gone, so is the index: most of what it says would be wrong.
 //
-// Where the file system has no room left for `format` and a step of the index, the oldest segments make
-// some: without it the start would come to nothing (store_late.c), and what is held be lost.
+// Where the file system has no room left for `format` and a step of the index, the oldest segments
+// make some: without it the start would come to nothing (store_late.c), and what is held be lost.
 //
 // A crash on the way leaves a directory that still does not fit, or an index that names missing
 // segments, which are misses.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the space that a cache takes up holds runs. A fresh one has made its first segments and its
-// index, which count against cache.size, and holds nothing. Any thread that is no worker: it looks at
-// every row of the log's table, under the log's lock.
+// What of the space that a cache takes up holds runs. A fresh one has made its first segments and
+// its index, which count against cache.size, and holds nothing. Any thread that is no worker: it
+// looks at every row of the log's table, under the log's lock.
 #include "store/store_private.h"
 
 uint64_t store_held_bytes(struct store *store)

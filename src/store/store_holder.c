@@ -4,11 +4,12 @@
 // process; what lies in the directory outlives those lists, and a holder that was away while writes
 // passed comes back with old copies.
 //
-// So each holder has a number that is part of its keys' names, and a line in `format` for as long as
-// every process reaches it: a start takes away the lines of those that it does not name, before it
-// serves anybody, and whoever has no line gets a new number, under which nothing was ever held. What
-// it held before is out of reach for good, and goes by eviction. A holder that is named by each start
-// keeps number and copies. Within a process none goes: a reload only adds (access_keys_keep_realms()).
+// So each holder has a number that is part of its keys' names, and a line in `format` for as long
+// as every process reaches it: a start takes away the lines of those that it does not name, before
+// it serves anybody, and whoever has no line gets a new number, under which nothing was ever held.
+// What it held before is out of reach for good, and goes by eviction. A holder that is named by
+// each start keeps number and copies. Within a process none goes: a reload only adds
+// (access_keys_keep_realms()).
 //
 // Beyond STORE_HOLDERS_MAX a holder has no line, and a new number at each start. A directory from
 // before there were numbers may have missed writes already: only origins keep what they hold there.

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache directory whose file system is full at the start cannot be used: there is no room for its index,
-// not even for `format`. Nothing is stored then, and a thread of this file looks for room each second. When
-// there is enough for the smallest cache above cache.min_free the directory is opened after all. What
-// fails then is tried again 5 s later, then 10 s and so on up to a minute.
+// A cache directory whose file system is full at the start cannot be used: there is no room for its
+// index, not even for `format`. Nothing is stored then, and a thread of this file looks for room
+// each second. When there is enough for the smallest cache above cache.min_free the directory is
+// opened after all. What fails then is tried again 5 s later, then 10 s and so on up to a minute.
 //
-// It begins empty, whatever lies there: writes have passed of which an index that was there before does not
-// know. So nothing that is held can be older than this moment, and a write that is under way now is kept
-// from being overtaken by its key's home, as ever. (A full disk with a cache on it that was used before is
-// not met here: at the start its oldest segment makes room, store_fit.c.)
+// It begins empty, whatever lies there: writes have passed of which an index that was there before
+// does not know. So nothing that is held can be older than this moment, and a write that is under
+// way now is kept from being overtaken by its key's home, as ever. (A full disk with a cache on it
+// that was used before is not met here: at the start its oldest segment makes room, store_fit.c.)
 //
-// What the process has gone by until now it goes on with: the hash key, epochs, doubts, numbers of holders
-// and generations of before; they are written to the new `format`. Writes that began without a note in
-// `format` may be under way: all buckets are noted, until no write is. Limits, rules and pins are those of now: a
-// directory that has been prepared with segments too small for a block of a rule that came meanwhile is prepared once more.
+// What the process has gone by until now it goes on with: the hash key, epochs, doubts, numbers of
+// holders and generations of before; they are written to the new `format`. Writes that began
+// without a note in `format` may be under way: all buckets are noted, until no write is. Limits,
+// rules and pins are those of now: a directory that has been prepared with segments too small for a
+// block of a rule that came meanwhile is prepared once more.
 //
-// `attached` is set under the lock of `format`, once everything that it stands for is there. Whoever
-// has seen it unset has done without a store; whoever waits for that lock to disown the index
-// (store_unattached.c) finds that there is nothing to be disowned.
+// `attached` is set under the lock of `format`, once everything that it stands for is there.
+// Whoever has seen it unset has done without a store; whoever waits for that lock to disown the
+// index (store_unattached.c) finds that there is nothing to be disowned.
 #include "store/store_late.h"
 
 #include <errno.h>
@@ -39,7 +40,8 @@
 #define WHY_MAX 4000u
 #define LATE_INODES 16u // of folders, `format`, index and the first segments
 
-// Bytes that are missing on the file system of the directory, or of the one that it is to be made in.
+// Bytes that are missing on the file system of the directory, or of the one that it is to be made
+// in.
 static uint64_t late_missing(const struct store *store)
 {
     struct statvfs st;
@@ -90,8 +92,8 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// What was set meanwhile is gone by from here on; who sets more finds the store attached. False: it has no
-// room for blocks that are allowed now.
+// What was set meanwhile is gone by from here on; who sets more finds the store attached. False: it
+// has no room for blocks that are allowed now.
 static bool late_take_settings(struct store *store)
 {
     struct store_late *late = &store->late;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refuses symbolic links in the cache directory. Runs at start, before anything is written there, and
-// before LMDB opens its files.
+// Refuses symbolic links in the cache directory. Runs at start, before anything is written there,
+// and before LMDB opens its files.
 //
-// A link under a name that Forebay opens would lead its writes to some other file of this user. Each
-// open of ours has O_NOFOLLOW and fails, but LMDB opens by path and follows. So the names are looked at
-// first, and the message says which one is a link and what to do. Links in place of segments need no
-// refusal: opening one fails, and the segment counts as lost.
+// A link under a name that Forebay opens would lead its writes to some other file of this user.
+// Each open of ours has O_NOFOLLOW and fails, but LMDB opens by path and follows. So the names are
+// looked at first, and the message says which one is a link and what to do. Links in place of
+// segments need no refusal: opening one fails, and the segment counts as lost.
 #include "store/store_links.h"
 
 #include <fcntl.h>

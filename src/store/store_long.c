@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long runs in a small cache. Segments of 4 MiB take runs of a quarter of that without ado: whoever wants
-// such a run finds room in the segment that is being filled, or in the next one. A run longer than a
-// quarter may need a segment for itself, and an object of 3 MiB is to be asked for once all the same.
+// Long runs in a small cache. Segments of 4 MiB take runs of a quarter of that without ado: whoever
+// wants such a run finds room in the segment that is being filled, or in the next one. A run longer
+// than a quarter may need a segment for itself, and an object of 3 MiB is to be asked for once all
+// the same.
 //
-// So who is about to ask the origin for a long run gets a promise first. It is given while a spare segment
-// is left for it beside one for each slot, one more and those promised before, and while long runs hold a
-// part of the cache only: what is being written cannot go, and the others have to find room meanwhile.
-// Without a promise the run is a short one, and the rest is asked for with the next. A single block is never
-// long, however large it is: it cannot be asked for in parts.
+// So who is about to ask the origin for a long run gets a promise first. It is given while a spare
+// segment is left for it beside one for each slot, one more and those promised before, and while
+// long runs hold a part of the cache only: what is being written cannot go, and the others have to
+// find room meanwhile. Without a promise the run is a short one, and the rest is asked for with the
+// next. A single block is never long, however large it is: it cannot be asked for in parts.
 //
-// A promise reserves nothing: it is a guess that there will be room when the origin's answer is there,
-// as the spare segments are replaced meanwhile; more of them are kept while long runs come, and for some
-// segments more. Promises do not count for that: most come to nothing, as who asks for an object of
-// unknown length makes one, and what went for the sake of each of them would be missed. What is left over of
-// the segment goes back to the file system (segment_trim.c); where that cannot be done there are no long runs.
+// A promise reserves nothing: it is a guess that there will be room when the origin's answer is
+// there, as the spare segments are replaced meanwhile; more of them are kept while long runs come,
+// and for some segments more. Promises do not count for that: most come to nothing, as who asks for
+// an object of unknown length makes one, and what went for the sake of each of them would be
+// missed. What is left over of the segment goes back to the file system (segment_trim.c); where
+// that cannot be done there are no long runs.
 //
-// In caches whose segments are four times as large as the longest run there is nothing to promise. Any
-// thread.
+// In caches whose segments are four times as large as the longest run there is nothing to promise.
+// Any thread.
 #include "store/store_long.h"
 
 #include "store/segment_trim.h"

@@ -14,8 +14,8 @@ struct store_long {
 
 // More than what needs no promise: several blocks, and longer than a quarter of a segment.
 bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len);
-// One has come, whether it will be stored or not. True: more spare segments are wanted from now on. Any
-// thread; the store is attached.
+// One has come, whether it will be stored or not. True: more spare segments are wanted from now on.
+// Any thread; the store is attached.
 bool store_long_note(struct store *store) MUST_USE;
 // Have few segments been made since one came?
 bool store_long_are_used(const struct store *store);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is pinned while the process runs lies in the file `pins` of the cache directory: a line with the
-// version, what the caller has given (store.h), and the CRC32C of what stands before the last line.
+// What is pinned while the process runs lies in the file `pins` of the cache directory: a line with
+// the version, what the caller has given (store.h), and the CRC32C of what stands before the last
+// line.
 //
 //   forebay-pins 1
 //   ...
 //   checksum <8 hex>
 //
-// It is replaced as a whole: written beside it, synced, renamed, the folder synced. So a crash leaves the one
-// before or this one. Its bytes count in cache.size, and are reserved before they are written. A file that is not
-// whole becomes `pins.bad`, for a person to read: what is cached does not suffer from that.
+// It is replaced as a whole: written beside it, synced, renamed, the folder synced. So a crash
+// leaves the one before or this one. Its bytes count in cache.size, and are reserved before they
+// are written. A file that is not whole becomes `pins.bad`, for a person to read: what is cached
+// does not suffer from that.
 #include "store/store_pins.h"
 
 #include <errno.h>

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache directory seen from outside: what lies there, and making it ready for the user whose process will
-// serve from it. For commands; no store is open in this process. Main thread; blocks.
+// A cache directory seen from outside: what lies there, and making it ready for the user whose
+// process will serve from it. For commands; no store is open in this process. Main thread; blocks.
 //
-// Making ready often runs as root in a folder that others may change, so nothing is done by a path twice:
-// each component is opened where the one before it is, never through a symbolic link, and what is changed is
-// changed by its descriptor. A file with a second name may be somebody else's and is not given away. What is
-// removed is an older cache alone: all of it is known by name, while its lock is held.
+// Making ready often runs as root in a folder that others may change, so nothing is done by a path
+// twice: each component is opened where the one before it is, never through a symbolic link, and
+// what is changed is changed by its descriptor. A file with a second name may be somebody else's
+// and is not given away. What is removed is an older cache alone: all of it is known by name, while
+// its lock is held.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -151,7 +152,8 @@ static int open_component(int at_fd, const char *name, bool is_last, bool *ret_i
     return fd;
 }
 
-// A directory of the new owner that root without its usual rights cannot look into is right as it is.
+// A directory of the new owner that root without its usual rights cannot look into is right as it
+// is.
 static bool is_theirs_already(int at_fd, const char *name,
                               const struct store_prepare_options *options)
 {
@@ -271,8 +273,9 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
     return err == ERR_OK ? give_entries(fd, options) : err;
 }
 
-// The mode first: who has given a directory away may not change it any more. One that is another user's (a
-// volume's root) stays as it is where nobody is to get it: there the server keeps to a folder of its own.
+// The mode first: who has given a directory away may not change it any more. One that is another
+// user's (a volume's root) stays as it is where nobody is to get it: there the server keeps to a
+// folder of its own.
 static enum err give_directory(int fd, const struct store_prepare_options *options)
 {
     struct stat st;

@@ -2,10 +2,11 @@
 // What the files of this room share: the store, its parts and its per-worker context.
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
-// which makes segments; the freeing thread (segment_free.c); the retention thread (retention.c); the
-// recovery thread (recovery.c), which ends when its work behind serving is done; the scrub thread (scrub.c). Locks, each taken with
-// none of the others held, unless said: a slot's lock, or the retention's, then the log's; the writer's;
-// the renewals'; that of `format`; the epochs'. The hit path takes none.
+// which makes segments; the freeing thread (segment_free.c); the retention thread (retention.c);
+// the recovery thread (recovery.c), which ends when its work behind serving is done; the scrub
+// thread (scrub.c). Locks, each taken with none of the others held, unless said: a slot's lock, or
+// the retention's, then the log's; the writer's; the renewals'; that of `format`; the epochs'. The
+// hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -53,11 +54,10 @@ struct store {
     struct loop *loop;
     struct store_dir dir;
     // Set by the supply thread once there are threads: store_size.c.
-    _Atomic uint64_t capacity_bytes; // cache.size
-    _Atomic uint64_t ceiling_bytes;  // never exceeded
-    _Atomic uint64_t
-        segment_limit_bytes; // what is used may reach this by making segments; the rest
-                             // is for the index
+    _Atomic uint64_t capacity_bytes;      // cache.size
+    _Atomic uint64_t ceiling_bytes;       // never exceeded
+    _Atomic uint64_t segment_limit_bytes; // what is used may reach this by making segments; the
+                                          // rest is for the index
     atomic_uint min_free_percent;
     struct store_size size;
     struct disk_room room;
@@ -65,9 +65,8 @@ struct store {
     uint64_t other_bytes;           // of the directory, beside segments and index
     unsigned descriptors_max;
     atomic_bool verify_always;
-    atomic_bool
-        attached; // false: the directory was unusable at the start, and nothing is held: for
-                  // the life of the process, or until there is room (store_late.c)
+    atomic_bool attached; // false: the directory was unusable at the start, and nothing is held:
+                          // for the life of the process, or until there is room (store_late.c)
     struct store_late late;
     atomic_bool is_disowned;     // nobody believes the index that lies there: store_unattached.c
     _Atomic uint64_t used_bytes; // reserved before it is written
@@ -119,7 +118,8 @@ static inline struct timespec store_timespec_of_us(uint64_t us)
                              .tv_nsec = (long)(us % 1000000 * 1000)};
 }
 
-// What store_open() does once the directory is open, in which the cache takes up `ours`; then the threads.
+// What store_open() does once the directory is open, in which the cache takes up `ours`; then the
+// threads.
 enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
                      struct buf *ret_why) MUST_USE;
 void store_begin_threads(struct store *store);
@@ -133,8 +133,8 @@ bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_byt
 void store_space_give(struct store *store, uint64_t bytes);
 
 struct segment_file;
-// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open. `files` are the segments'; the
-// ones that stay come first and are counted in the answer.
+// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open.
+// `files` are the segments'; the ones that stay come first and are counted in the answer.
 size_t store_fit(struct store *store, struct segment_file *files, size_t count) MUST_USE;
 // May the index stay, being so large, in a cache that holds too much?
 bool store_fit_index(const struct store *store, uint64_t index_bytes);
@@ -146,7 +146,8 @@ void store_filling_off(struct store *store, const char *what, int errno_value);
 // One went well: the next failure begins with the short pause again.
 void store_filling_well(struct store *store);
 bool store_is_filling(const struct store *store);
-// Why no run at all is stored now: the error that store_run_begin() gives for it. ERR_OK: runs may be.
+// Why no run at all is stored now: the error that store_run_begin() gives for it. ERR_OK: runs may
+// be.
 enum err store_shortage(const struct store *store);
 // Is the index looked at, or have too many reads failed lately?
 bool store_is_reading(const struct store *store);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the retention policy would have kept: accesses are fed to it on a log of segments, without a disk. For commands that
-// plan and for tests that judge the policy; nothing of it is in a server. One thread.
+// What the retention policy would have kept: accesses are fed to it on a log of segments, without a
+// disk. For commands that plan and for tests that judge the policy; nothing of it is in a server.
+// One thread.
 //
-// Room is counted as the store counts it: a segment takes a whole one's room until it is full, then what it
-// holds, if that is less by a 64th at least (segment_trim.c).
+// Room is counted as the store counts it: a segment takes a whole one's room until it is full, then
+// what it holds, if that is less by a 64th at least (segment_trim.c).
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -222,7 +223,7 @@ bool store_replay_access(struct store_replay *r, uint32_t block, bool is_part)
     return false;
 }
 
-// --- its life --------------------------------------------------------------------------------------
+// --- its life ------------------------------------------------------------------------------------
 
 static void *take(size_t count, size_t size)
 {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache.size while the store runs: other limits than it was opened with, and a share that changes with
-// the file system. Both are gone by on the supply thread alone, which then frees what is too much.
+// cache.size while the store runs: other limits than it was opened with, and a share that changes
+// with the file system. Both are gone by on the supply thread alone, which then frees what is too
+// much.
 //
 // What is used never rises above ceiling_bytes. That is cache.size, but while a cache that was made
-// smaller still holds more: then it follows what is used downwards, a step of the index behind, since
-// the index has to be written to forget what goes.
+// smaller still holds more: then it follows what is used downwards, a step of the index behind,
+// since the index has to be written to forget what goes.
 //
-// Segments keep their size and the table of them its entries as long as the process runs, which says
-// how small and how large a cache can become without a restart: a size below that is refused, one
-// above it is cut, and both say so. A share is cut at both ends. The policy counts its ages in parts of
-// the capacity, so it is told; it goes on ranking as many runs as it had room for at the start.
+// Segments keep their size and the table of them its entries as long as the process runs, which
+// says how small and how large a cache can become without a restart: a size below that is refused,
+// one above it is cut, and both say so. A share is cut at both ends. The policy counts its ages in
+// parts of the capacity, so it is told; it goes on ranking as many runs as it had room for at the
+// start.
 //
-// A share is of what is free and what is ours, so nothing of our own changes it. It is followed when it
-// has changed by more than comes and goes with any use of a file system.
+// A share is of what is free and what is ours, so nothing of our own changes it. It is followed
+// when it has changed by more than comes and goes with any use of a file system.
 #include "store/store_size.h"
 
 #include "base/clock.h"
@@ -123,8 +125,8 @@ uint64_t store_size_fixed(const struct store *store)
            (uint64_t)store_pins_bytes(store);
 }
 
-// The smallest cache that works with the segments that this one has, the largest of which all segments
-// would find an entry.
+// The smallest cache that works with the segments that this one has, the largest of which all
+// segments would find an entry.
 static uint64_t size_least(const struct store *store, const struct store_limits *limits)
 {
     uint64_t least = store_size_fixed(store) + STORE_SEGMENTS_MIN * store->log.segment_cost_bytes;

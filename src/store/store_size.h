@@ -25,8 +25,8 @@ void store_size_set_limits(struct store *store, const struct store_limits *limit
 
 // What the options come to where the cache takes up `ours`. Before threads.
 enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
-// A share is no order: where others leave less than the smallest cache takes, it is that one, for which there
-// is no room yet. segments_bytes: what its segments take. Before threads.
+// A share is no order: where others leave less than the smallest cache takes, it is that one, for
+// which there is no room yet. segments_bytes: what its segments take. Before threads.
 void store_size_raise(struct store *store, uint64_t segments_bytes);
 // Goes by limits that are new, and by what a share of the file system has become. On the supply
 // thread, each time that it wakes.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that could not use its cache directory at the start holds nothing. But an index of one before
-// it may lie there, and a later process would read it and believe what writes that pass this one have
-// made untrue. So before the first such write is sent to the origin the index is disowned: marked or
-// removed. Where the directory takes neither, because it is read-only or broken, the write is refused,
-// and the next one tries anew; where no index can be found there is nothing to do.
+// A process that could not use its cache directory at the start holds nothing. But an index of one
+// before it may lie there, and a later process would read it and believe what writes that pass this
+// one have made untrue. So before the first such write is sent to the origin the index is disowned:
+// marked or removed. Where the directory takes neither, because it is read-only or broken, the
+// write is refused, and the next one tries anew; where no index can be found there is nothing to
+// do.
 //
-// Where the directory has come into use meanwhile (store_late.c) it began empty, and there is nothing to do.
+// Where the directory has come into use meanwhile (store_late.c) it began empty, and there is
+// nothing to do.
 //
 // On a thread of the blocking pool, under the lock of `format`.
 #include "store/store_unattached.h"

@@ -6,8 +6,8 @@
 #include "base/error.h"
 
 struct store;
-// ERR_OK: no later process believes an index that lies in the directory. Otherwise one may, and what
-// would make it untrue must not be done. Blocks; tries anew with each call.
+// ERR_OK: no later process believes an index that lies in the directory. Otherwise one may, and
+// what would make it untrue must not be done. Blocks; tries anew with each call.
 enum err store_unattached_disown(struct store *store) MUST_USE;
 
 #endif

@@ -11,11 +11,11 @@
 
 // A write that takes longer is nothing to wait for.
 #define WRITE_BACKLOG_SLOW_US 250000u
-// So long after one that did, the device is taken for slow still. Then it is tried again: those who wait
-// for it to be quick (read-ahead, warm) may be the only ones who would write.
+// So long after one that did, the device is taken for slow still. Then it is tried again: those who
+// wait for it to be quick (read-ahead, warm) may be the only ones who would write.
 #define WRITE_BACKLOG_DOUBT_US 1000000u
-// Above it no run is begun: most of a second of a disk of 300 MB/s, so that a burst is stored. Where
-// memory is short the chunks that wait to be written are the narrower bound.
+// Above it no run is begun: most of a second of a disk of 300 MB/s, so that a burst is stored.
+// Where memory is short the chunks that wait to be written are the narrower bound.
 #define WRITE_BACKLOG_MAX (256u << 20)
 // Least memory for chunks that wait to be written, whatever limits.max_buffer is.
 #define WRITE_BACKLOG_QUEUE_MIN (1u << 20)

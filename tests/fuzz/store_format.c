@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a cache directory's `format`: no crash; refused, or written again it reads the same. Each input is tried with
-// a right checksum line behind it, too.
+// Any bytes as a cache directory's `format`: no crash; refused, or written again it reads the same.
+// Each input is tried with a right checksum line behind it, too.
 #include "store/store_dir.h"
 
 #include <stddef.h>

@@ -5,17 +5,20 @@
 //   trace_runner [--traces NAME,...] [--trace FILE] [--capacity SHARE,...] [--policy epoch|lru]
 //                [-n BLOCKS] [--seed N] [--segment BYTES] [--spares N] [--batch N] [--no-optimum]
 //   trace_runner --checksums [-n BLOCKS] [--seed N]
-//   trace_runner --requests --traces NAME [-n BLOCKS] [--seed N]: block and whether it counts, a line each
+//   trace_runner --requests --traces NAME [-n BLOCKS] [--seed N]
+//                for each request a line: block and whether it counts
 //
 // --trace FILE: a line with the bytes that share 1 stands for; then for each request a line: block
-// number, bytes of the block, and the sum of 1 if it counts, 2 if it counts for the second ratio, 4 if
-// only a part of the block is wanted, an eighth. Blocks of the built-in traces are 64 KiB, unless they say otherwise.
+// number, bytes of the block, and the sum of 1 if it counts, 2 if it counts for the second ratio, 4
+// if only a part of the block is wanted, an eighth. Blocks of the built-in traces are 64 KiB,
+// unless they say otherwise.
 //
-// `optimum` is what a cache reaches that knows the future, where all blocks are of one length; where they are
-// not, what none exceeds, and `optimum_is` says so: exact, bound, or none with --no-optimum.
+// `optimum` is what a cache reaches that knows the future, where all blocks are of one length;
+// where they are not, what none exceeds, and `optimum_is` says so: exact, bound, or none with
+// --no-optimum.
 //
-// It ends with 2 when what it is asked for is nothing that there is, with 1 when the trace cannot be
-// taken, or not by a cache of that size; standard error says what is wrong.
+// It ends with 2 when what it is asked for is nothing that there is, with 1 when the trace cannot
+// be taken, or not by a cache of that size; standard error says what is wrong.
 #include "store/store.h"
 #include "traces.h"
 
@@ -49,7 +52,7 @@ struct options {
     bool checksums, requests, no_optimum;
 };
 
-// --- a run -----------------------------------------------------------------------------------------
+// --- a run ---------------------------------------------------------------------------------------
 
 static uint32_t unit_of(const struct trace *trace)
 {
@@ -172,7 +175,7 @@ static bool shares_fit(const struct trace *trace, const struct options *options)
     return fits;
 }
 
-// --- the command -----------------------------------------------------------------------------------
+// --- the command ---------------------------------------------------------------------------------
 
 static const char header[] = "trace,n,share,policy,requests,hit_ratio,hit_ratio2,optimum,"
                              "share_of_optimum,admitted_per_asked,rewritten_per_asked,"

@@ -67,7 +67,7 @@ void trace_add(struct trace *trace, uint32_t block, unsigned flags)
     }
 }
 
-// --- orders of one epoch ---------------------------------------------------------------------------
+// --- orders of one epoch -------------------------------------------------------------------------
 
 enum order { IN_ORDER, SHUFFLED, WINDOWED, BY_SHARD };
 
@@ -144,7 +144,7 @@ static void order_epoch(uint32_t *blocks, uint32_t count, uint32_t first, enum o
     }
 }
 
-// --- who reads -------------------------------------------------------------------------------------
+// --- who reads -----------------------------------------------------------------------------------
 
 struct making {
     struct trace *trace;
@@ -272,7 +272,7 @@ static unsigned counts_from(uint32_t i, uint32_t first)
     return i >= first ? TRACE_COUNTS : 0;
 }
 
-// --- the traces ------------------------------------------------------------------------------------
+// --- the traces ----------------------------------------------------------------------------------
 
 static void add_epochs(struct making *m, enum order order)
 {

@@ -28,15 +28,15 @@ bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed
 #define TRACE_BASE_MAX (1ull << 50)
 #define TRACE_BLOCK_BYTES_MAX (1u << 30)
 #define TRACE_REQUESTS_MAX (1u << 30)
-// A line with the base in bytes, then for each request: block number, bytes of the block, the sum of the
-// flags above. NULL, or what is wrong with it, and *ret_line says where (0: with all of it).
+// A line with the base in bytes, then for each request: block number, bytes of the block, the sum
+// of the flags above. NULL, or what is wrong with it, and *ret_line says where (0: with all of it).
 const char *trace_read(struct trace *trace, const char *path, unsigned *ret_line);
 void trace_done(struct trace *trace);
 uint64_t trace_checksum(const struct trace *trace);
 uint32_t trace_len(const struct trace *trace, uint32_t block);
 bool trace_is_of_one_length(const struct trace *trace);
-// Hits of the counted requests that a cache of this size reaches when it knows the future; of blocks of
-// several lengths, that none exceeds.
+// Hits of the counted requests that a cache of this size reaches when it knows the future; of
+// blocks of several lengths, that none exceeds.
 uint64_t trace_optimum(const struct trace *trace, uint64_t capacity_units);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache could reach that knows the future. Where all blocks are of one length that is known: what is
-// read again last goes first, a newcomer among them. Where they are not it is not (it would be a packing of
-// boxes), and what stands for it is a bound that nothing passes:
+// What a cache could reach that knows the future. Where all blocks are of one length that is known:
+// what is read again last goes first, a newcomer among them. Where they are not it is not (it would
+// be a packing of boxes), and what stands for it is a bound that nothing passes:
 //
-// A hit needs its block from the request before until then: its length, times the requests between, of the room
-// that there is, which is the capacity times all requests that are judged. Those that need least fill it first.
+// A hit needs its block from the request before until then: its length, times the requests between,
+// of the room that there is, which is the capacity times all requests that are judged. Those that
+// need least fill it first.
 #include "traces_private.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static uint32_t *next_requests(const struct trace *trace)
     return next;
 }
 
-// --- of one length ---------------------------------------------------------------------------------
+// --- of one length -------------------------------------------------------------------------------
 
 // A heap by next use; entries that are no longer true are skipped when met.
 struct future {
@@ -126,7 +127,7 @@ static uint64_t optimum_of_equals(const struct trace *trace, uint64_t capacity_u
     return hits;
 }
 
-// --- of many lengths -------------------------------------------------------------------------------
+// --- of many lengths -----------------------------------------------------------------------------
 
 static int by_need(const void *a, const void *b)
 {

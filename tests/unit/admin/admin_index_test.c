@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the page at / is small, one file, allowed to run what stands in it and nothing else, and asks nobody
-// but its server.
+// Proves: the page at / is small, one file, allowed to run what stands in it and nothing else, and
+// asks nobody but its server.
 #include "test.h"
 
 #include "admin/admin.h"

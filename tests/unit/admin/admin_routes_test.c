@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: who may ask what of the admin port, that parameters and bodies are judged, and that an action's
-// answer reaches its caller from any thread, or nobody.
+// Proves: who may ask what of the admin port, that parameters and bodies are judged, and that an
+// action's answer reaches its caller from any thread, or nobody.
 #include "test.h"
 
 #include "admin/admin.h"

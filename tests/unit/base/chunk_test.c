@@ -42,7 +42,8 @@ Test(chunk, budget_refuses_and_forced_goes_over)
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
 
-// A kind may have a quarter, all kinds but payload seven eighths, and who is alone what it asks for.
+// A kind may have a quarter, all kinds but payload seven eighths, and who is alone what it asks
+// for.
 Test(chunk, charge_is_refused_beyond_the_share_of_its_kind)
 {
     chunk_budget_init(800);
@@ -215,8 +216,8 @@ static void *drop_all(void *ctx)
 }
 
 #if !defined(FOREBAY_ASAN) && !defined(FOREBAY_TSAN)
-// More memory than the kernel gives mappings for, every other piece of it given back: nothing of that is refused,
-// and what was given back is used again.
+// More memory than the kernel gives mappings for, every other piece of it given back: nothing of
+// that is refused, and what was given back is used again.
 Test(chunk, a_large_budget_in_small_pieces)
 {
     enum { MAPPINGS_MAX = 70000 }; // Linux's default and some more

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: piece borders count, short and long inputs take the same hash, errors have rows, circles are found.
+// Proves: piece borders count, short and long inputs take the same hash, errors have rows, circles
+// are found.
 #include "test.h"
 
 #include "base/error.h"

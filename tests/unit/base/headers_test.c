@@ -61,8 +61,8 @@ Test(headers, count_is_bounded)
     arena_free(arena);
 }
 
-// What is known of the names says "not there" only where that is so: whatever was removed, and in lists that
-// somebody else has made.
+// What is known of the names says "not there" only where that is so: whatever was removed, and in
+// lists that somebody else has made.
 Test(headers, look_ups_that_end_early)
 {
     struct arena *arena = arena_new(1 << 20);

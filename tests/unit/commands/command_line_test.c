@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a command line is judged by the table of commands: what is misspelt, lacks a value, stands there
-// twice or is one too many is told, with the word that was probably meant.
+// Proves: a command line is judged by the table of commands: what is misspelt, lacks a value,
+// stands there twice or is one too many is told, with the word that was probably meant.
 #include "test.h"
 
 #include "commands/command_line.h"

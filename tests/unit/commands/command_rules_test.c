@@ -19,7 +19,8 @@ static struct command_rules rules_of(const struct config_rule *rules, unsigned c
     return now;
 }
 
-// A rule that matches the same keeps its group wherever it stands; a new one gets a number that is not in use.
+// A rule that matches the same keeps its group wherever it stands; a new one gets a number that is
+// not in use.
 Test(command_rules, groups_follow_what_rules_match)
 {
     const struct config_rule first[] = {

@@ -74,7 +74,8 @@ static bool probe_dead(void *ctx, struct buf *why)
     return false;
 }
 
-// GDAL wants a host without a scheme. Variables that the environment has for other programs, or by choice, stay.
+// GDAL wants a host without a scheme. Variables that the environment has for other programs, or by
+// choice, stay.
 Test(commands, env_points_gdal_and_htslib_here)
 {
     int code;

@@ -428,7 +428,8 @@ static void own_endpoint(int family, char *ret_endpoint, size_t size)
     snprintf(ret_endpoint, size, family == AF_INET ? "http://%s:9000" : "http://[%s]:9000", host);
 }
 
-// Which endpoints lead back to which listeners: addresses, their IPv6 spellings, names of this host.
+// Which endpoints lead back to which listeners: addresses, their IPv6 spellings, names of this
+// host.
 Test(config, endpoints_that_lead_back)
 {
     char own[80], own_name[64] = "", own_v4[80], own_v6[80];

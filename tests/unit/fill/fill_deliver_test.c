@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a reader slower than its run goes on while the run still comes, from the pages that were
-// written or else from memory, without asking the origin or checking anything again; what can be had
-// in neither way comes from the place at the run's end.
+// written or else from memory, without asking the origin or checking anything again; what can be
+// had in neither way comes from the place at the run's end.
 #include "world.h"
 
 #include "test.h"
@@ -106,8 +106,8 @@ Test(deliver, pages_that_are_gone_are_waited_for)
     end_once(client);
 }
 
-// Where memory is not ample the run keeps nothing that is written and delivered, and who joins then gets
-// that from pages. Rule 34.
+// Where memory is not ample the run keeps nothing that is written and delivered, and who joins then
+// gets that from pages. Rule 34.
 Test(deliver, what_is_written_need_not_stay_in_memory)
 {
     begin(4 * MIB, 100);

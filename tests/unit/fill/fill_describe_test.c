@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a reader who asks for an object's checksums is given them with the first request, whose transfer ends with
-// the run. Where that is too dear, or another reader was first, one HEAD tells them and nobody waits for it.
+// Proves: a reader who asks for an object's checksums is given them with the first request, whose
+// transfer ends with the run. Where that is too dear, or another reader was first, one HEAD tells
+// them and nobody waits for it.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -48,7 +49,8 @@ static void expect_sent_once(int version)
 
 // --- asked for whole -----------------------------------------------------------------------------
 
-// Nothing is known of its kind: the first run's request has no range, and its transfer ends with the run.
+// Nothing is known of its kind: the first run's request has no range, and its transfer ends with
+// the run.
 Test(fill_describe, first_read_of_a_large_object_is_cut_after_its_first_run)
 {
     begin(0);
@@ -188,7 +190,8 @@ static void write_anew(void)
     cr_assert(writer_replied(writer));
 }
 
-// Reads each object once, for its first time, and returns how many of them were asked for by ranges.
+// Reads each object once, for its first time, and returns how many of them were asked for by
+// ranges.
 static unsigned read_anew(unsigned count, uint64_t size_bytes)
 {
     uint64_t before = counter(COUNTER_fills_whole);
@@ -329,7 +332,8 @@ Test(fill_describe, head_that_tells_of_another_version_is_not_believed)
     world_end();
 }
 
-// Stored by readers who did not ask for them: one HEAD, which nobody waits for; the next reader has them.
+// Stored by readers who did not ask for them: one HEAD, which nobody waits for; the next reader has
+// them.
 Test(fill_describe, a_version_without_them_is_described_once)
 {
     begin(0);
@@ -383,8 +387,8 @@ Test(fill_describe, one_head_tells_all_who_ask_meanwhile)
     world_end();
 }
 
-// The run that is under way was asked for by a reader who did not want them: the HEAD is answered before the run
-// is stored, and its record has them.
+// The run that is under way was asked for by a reader who did not want them: the HEAD is answered
+// before the run is stored, and its record has them.
 Test(fill_describe, what_is_learnt_before_the_put_is_kept_with_it)
 {
     begin(0);
@@ -402,7 +406,8 @@ Test(fill_describe, what_is_learnt_before_the_put_is_kept_with_it)
     world_end();
 }
 
-// A write in between: the HEAD tells of the version before it, and what it tells is kept with no other.
+// A write in between: the HEAD tells of the version before it, and what it tells is kept with no
+// other.
 Test(fill_describe, checksums_of_another_version_are_not_kept)
 {
     begin(0);
@@ -425,7 +430,8 @@ Test(fill_describe, checksums_of_another_version_are_not_kept)
     world_end();
 }
 
-// The version is at hand and HEAD does not answer: no reader of bytes waits, who asks for nothing else does.
+// The version is at hand and HEAD does not answer: no reader of bytes waits, who asks for nothing
+// else does.
 Test(fill_describe, a_hit_does_not_wait)
 {
     begin(0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: of a few runs that are here, whatever they are named, each block is found; and none that is not.
+// Proves: of a few runs that are here, whatever they are named, each block is found; and none that
+// is not.
 #include "fill/fill_private.h"
 
 #include "test.h"

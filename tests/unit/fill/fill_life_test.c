@@ -232,8 +232,8 @@ Test(asked, not_the_last_reader_leaves)
     world_end();
 }
 
-// A run longer than any cache has room for goes with a promise, which is over when it has begun, when it
-// failed, or when nobody is left who wants it; without one it is a short run.
+// A run longer than any cache has room for goes with a promise, which is over when it has begun,
+// when it failed, or when nobody is left who wants it; without one it is a short run.
 Test(asked, a_long_run_wants_a_promise)
 {
     struct world_options options = {
@@ -283,7 +283,8 @@ Test(asked, a_reader_joins_what_is_fetched_ahead)
     world_end();
 }
 
-// HEAD of the object behind, then its blocks of that version; who comes joins them, and nothing is asked for twice.
+// HEAD of the object behind, then its blocks of that version; who comes joins them, and nothing is
+// asked for twice.
 Test(asked, a_reader_joins_what_is_fetched_ahead_of_the_object_behind)
 {
     struct world_options options = {
@@ -579,8 +580,8 @@ Test(written, a_reader_joins)
     world_end();
 }
 
-// A reader that comes while the last bytes are on their way to the disk gets them from memory, and a
-// hit.
+// A reader that comes while the last bytes are on their way to the disk gets them from memory, and
+// a hit.
 // Rule 32.
 Test(written, a_reader_joins_while_it_is_being_written)
 {
@@ -719,8 +720,8 @@ Test(written, it_is_visible)
 
 // --- doomed: a write to the key passed through ---------------------------------------------------
 
-// In any state a reader that comes later starts anew, those who are there keep what they began or, with no
-// version yet, ask again; the run is never published.
+// In any state a reader that comes later starts anew, those who are there keep what they began or,
+// with no version yet, ask again; the run is never published.
 static void write_in_state(unsigned origin_steps_before, bool written)
 {
     bool is_asked = origin_steps_before < 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: no transfer stays paused for nobody; one that stays paused for a slow reader gives its place
-// at the origin back and is continued, with the same version or not at all.
+// Proves: no transfer stays paused for nobody; one that stays paused for a slow reader gives its
+// place at the origin back and is continued, with the same version or not at all.
 #include "world.h"
 
 #include "test.h"
@@ -39,8 +39,8 @@ static int begin_parked(uint64_t size_bytes)
     return slow;
 }
 
-// A first request brings a version that its only reader cannot use. The run goes, instead of waiting
-// for somebody to read it.
+// A first request brings a version that its only reader cannot use. The run goes, instead of
+// waiting for somebody to read it.
 // Rule 23.
 Test(pause, the_only_reader_is_taken_out)
 {
@@ -209,8 +209,8 @@ static int get_block_behind(uint64_t buffer_bytes)
     return next;
 }
 
-// The disk is behind: who needs the place of a run that is being written asks the origin for itself.
-// Rule 20.
+// The disk is behind: who needs the place of a run that is being written asks the origin for
+// itself. Rule 20.
 Test(pause, nobody_waits_for_a_disk_that_is_behind)
 {
     expect(get_block_behind(1), CLIENT_COMPLETE, 1);
@@ -227,8 +227,8 @@ Test(pause, what_is_in_memory_is_not_asked_for_again)
     world_end();
 }
 
-// A reader joins a run that is in memory and longer than its share: it takes its share at a time, and
-// gets on.
+// A reader joins a run that is in memory and longer than its share: it takes its share at a time,
+// and gets on.
 // Rule 32.
 Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
 {
@@ -257,8 +257,8 @@ Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
     world_end();
 }
 
-// The run that leads while memory is used up waits for the disk, but not for one that stands still: it
-// is given up, and its reader gets the rest.
+// The run that leads while memory is used up waits for the disk, but not for one that stands still:
+// it is given up, and its reader gets the rest.
 // Rule 23.
 Test(pause, the_leading_run_does_not_wait_for_a_disk_that_stands_still)
 {

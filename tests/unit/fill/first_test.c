@@ -95,8 +95,8 @@ Test(first, conditions_that_do_not_hold)
     world_end();
 }
 
-// The answer to a condition is for readers with that condition. A reader without one that came in the meantime asks
-// for itself, before readers with other conditions do.
+// The answer to a condition is for readers with that condition. A reader without one that came in
+// the meantime asks for itself, before readers with other conditions do.
 // Rule 22.
 Test(first, a_failed_condition_is_no_answer_for_others)
 {
@@ -121,8 +121,8 @@ Test(first, a_failed_condition_is_no_answer_for_others)
     world_end();
 }
 
-// A 412 says that another version than the reader's is current. Who asks when the request is out already may ask for a
-// newer one. Readers who all came before a request share its 412.
+// A 412 says that another version than the reader's is current. Who asks when the request is out
+// already may ask for a newer one. Readers who all came before a request share its 412.
 // Rule 22.
 Test(first, a_412_is_no_answer_for_who_came_after_its_request)
 {
@@ -161,8 +161,8 @@ Test(first, a_412_is_shared_by_those_who_came_before_its_request)
     world_end();
 }
 
-// The version that the answer to a condition names is the newest: no older run is joined or stored after it.
-// Rule 31.
+// The version that the answer to a condition names is the newest: no older run is joined or stored
+// after it. Rule 31.
 Test(first, no_older_run_counts_after_a_failed_condition)
 {
     begin();
@@ -182,8 +182,8 @@ Test(first, no_older_run_counts_after_a_failed_condition)
     world_end();
 }
 
-// If-Match of a newer version than that of a run that is under way: the origin is asked before it is 412.
-// Rules 16, 32.
+// If-Match of a newer version than that of a run that is under way: the origin is asked before it
+// is 412. Rules 16, 32.
 Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
 {
     struct world_options options = {.seed = 3, .piece_bytes = 30000};
@@ -204,8 +204,8 @@ Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
     world_end();
 }
 
-// The last bytes of an object of unknown size are a run of the key's home, though its stripe is another worker's. A
-// reader that wants them in the meantime joins it.
+// The last bytes of an object of unknown size are a run of the key's home, though its stripe is
+// another worker's. A reader that wants them in the meantime joins it.
 // Rules 2, 16.
 Test(first, a_suffix_is_fetched_once_whoever_owns_its_stripe)
 {
@@ -260,8 +260,8 @@ Test(first, empty_object)
     world_end();
 }
 
-// Rule 22. Readers of all kinds of an object that is empty, or shorter than some of them ask for: each gets the
-// answer to its own question, whoever asks the origin first.
+// Rule 22. Readers of all kinds of an object that is empty, or shorter than some of them ask for:
+// each gets the answer to its own question, whoever asks the origin first.
 Test(first, all_questions_at_once)
 {
     for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -299,7 +299,8 @@ Test(first, all_questions_at_once)
     }
 }
 
-// Rule 22. What looked empty has been written meanwhile: the answer without a range is longer than a run.
+// Rule 22. What looked empty has been written meanwhile: the answer without a range is longer than
+// a run.
 Test(first, empty_no_more)
 {
     struct world_options options = {.seed = 3, .piece_bytes = 30000};
@@ -346,7 +347,8 @@ Test(first, small_object)
     world_end();
 }
 
-// Without an ETag several runs could be of several versions: the request is passed on instead, and later ones at once.
+// Without an ETag several runs could be of several versions: the request is passed on instead, and
+// later ones at once.
 Test(first, no_etag)
 {
     struct world_options options = {.seed = 3, .no_etag = true};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what a HEAD has told of an object of which nothing is stored answers who asks next, as long as the rule lets
-// it, and nobody once anything newer is known.
+// Proves: what a HEAD has told of an object of which nothing is stored answers who asks next, as
+// long as the rule lets it, and nobody once anything newer is known.
 // Rules 11, 31 and 32.
 #include "fill/home_private.h"
 #include "world_private.h"
@@ -174,8 +174,8 @@ Test(home_kept, no_cache_with_a_condition_asks_the_origin)
     world_end();
 }
 
-// The run is asked for by the version that a HEAD named, and carries the headers that the HEAD has told.
-// Rule 15.
+// The run is asked for by the version that a HEAD named, and carries the headers that the HEAD has
+// told. Rule 15.
 Test(home_kept, what_is_stored_by_it_is_as_old_as_its_headers)
 {
     begin();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of objects: what they are held under; memory of one that nobody uses any more serves the next.
+// Keys of objects: what they are held under; memory of one that nobody uses any more serves the
+// next.
 #include "fill/object_key.h"
 
 #include <stdlib.h>
@@ -26,7 +27,8 @@ static void expect(const struct object_key *key, const char *name)
     cr_assert(key->table == NULL && key->credentials == NULL);
 }
 
-// Proves that a hit after a hit needs no new memory, unless its names are longer than what is there.
+// Proves that a hit after a hit needs no new memory, unless its names are longer than what is
+// there.
 Test(object_key, memory_of_the_last_one_is_used_again)
 {
     struct object_key *spare = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: objects that are overwritten past the cache. Once anybody was given a version, nobody who asks
-// later is given an older one, and after a crash nobody either (which the world judges after every
-// event); and what has been delivered is there for whoever asks next. Rules 31 to 33.
+// Proves: objects that are overwritten past the cache. Once anybody was given a version, nobody who
+// asks later is given an older one, and after a crash nobody either (which the world judges after
+// every event); and what has been delivered is there for whoever asks next. Rules 31 to 33.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -40,8 +40,8 @@ static void expect(int client, int version)
     cr_assert_eq(client_version(client), version, "version %d", client_version(client));
 }
 
-// A run of version 1, block 2, delivered by worker 1 to a client of worker 2: all its bytes have come, they
-// are on their way to the disk, its home knows nothing of it but the version.
+// A run of version 1, block 2, delivered by worker 1 to a client of worker 2: all its bytes have
+// come, they are on their way to the disk, its home knows nothing of it but the version.
 static void deliver_and_hold(void)
 {
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -84,8 +84,8 @@ Test(past, checked_while_the_old_version_is_known)
     world_end();
 }
 
-// A first request is under way when a check finds another version: what it brings may be the older one.
-// Rule 31.
+// A first request is under way when a check finds another version: what it brings may be the older
+// one. Rule 31.
 Test(past, checked_while_a_first_request_is_under_way)
 {
     begin();
@@ -124,8 +124,8 @@ Test(past, answered_before_another_worker_has_met_it)
     world_end();
 }
 
-// A 412 has begun the invalidation: the check finds nothing more to do, and waits for it all the same.
-// Rule 31.
+// A 412 has begun the invalidation: the check finds nothing more to do, and waits for it all the
+// same. Rule 31.
 Test(past, answered_for_its_own_invalidation_only)
 {
     begin();
@@ -168,8 +168,8 @@ Test(past, answered_before_the_delete_is_durable)
     world_end();
 }
 
-// In a bucket that is noted as written to a crash brings nothing back that is not confirmed first: neither
-// the check nor the readers wait for a slow disk.
+// In a bucket that is noted as written to a crash brings nothing back that is not confirmed first:
+// neither the check nor the readers wait for a slow disk.
 // Rules 11, 31.
 Test(past, a_slow_delete_in_a_noted_bucket_holds_nobody)
 {
@@ -217,8 +217,8 @@ Test(past, noted_while_a_reader_is_held)
     world_end();
 }
 
-// All of an object has been given to somebody, and only its first run is on disk: whoever asks for it has a
-// hit, on any worker, and it says so.
+// All of an object has been given to somebody, and only its first run is on disk: whoever asks for
+// it has a hit, on any worker, and it says so.
 // Rule 32.
 Test(past, later_runs_that_are_being_written_are_a_hit)
 {
@@ -266,8 +266,8 @@ Test(past, answered_although_the_disk_refuses)
     world_end();
 }
 
-// The new version is not stored: a run of the old one that is still in flight is neither joined by a
-// first request nor published after it.
+// The new version is not stored: a run of the old one that is still in flight is neither joined by
+// a first request nor published after it.
 // Rules 14, 16.
 Test(past, an_old_run_outlives_a_version_that_was_not_stored)
 {
@@ -346,8 +346,8 @@ Test(past, a_forgotten_first_request_finds_a_newer_version)
     world_end();
 }
 
-// A reader past the cache is given a version: the record of another one is gone, for every worker and for the
-// next process, before its client hears of it.
+// A reader past the cache is given a version: the record of another one is gone, for every worker
+// and for the next process, before its client hears of it.
 // Rule 31.
 Test(past, answered_past_the_cache)
 {
@@ -373,8 +373,8 @@ Test(past, answered_past_the_cache)
     world_end();
 }
 
-// The same while the other version is only known, while it is being decided, and where there is none.
-// Rule 31.
+// The same while the other version is only known, while it is being decided, and where there is
+// none. Rule 31.
 Test(past, answered_past_the_cache_while_a_version_is_known)
 {
     begin();
@@ -426,8 +426,8 @@ Test(past, answered_past_the_cache_with_what_is_there)
     world_end();
 }
 
-// It asked before others were given a newer one: a run of its version, still under way, is not believed.
-// Rules 14, 31.
+// It asked before others were given a newer one: a run of its version, still under way, is not
+// believed. Rules 14, 31.
 Test(past, answered_past_the_cache_with_an_older_version)
 {
     begin();
@@ -453,7 +453,7 @@ Test(past, answered_past_the_cache_with_an_older_version)
     world_end();
 }
 
-// --- what has been delivered is there --------------------------------------------------------------
+// --- what has been delivered is there ------------------------------------------------------------
 
 // HEAD and conditions are answered from the version that the home knows.
 // Rule 32.
@@ -559,10 +559,10 @@ Test(past, known_for_longer_than_it_is_fresh)
     world_end();
 }
 
-// --- what a first request ends with is older than what a check has found -----------------------------
+// --- what a first request ends with is older than what a check has found -------------------------
 
-// The origin has judged a first request, which nobody else's condition is; its answer is on its way. Then the object
-// is overwritten, and a check finds that.
+// The origin has judged a first request, which nobody else's condition is; its answer is on its
+// way. Then the object is overwritten, and a check finds that.
 static int begin_older_answer(struct client_ask ask)
 {
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -578,7 +578,8 @@ static int begin_older_answer(struct client_ask ask)
     return client;
 }
 
-// A reader that asks now gets the version that the check has found, not the one that the first request ends with.
+// A reader that asks now gets the version that the check has found, not the one that the first
+// request ends with.
 static void expect_newer_answer(int first, unsigned status, struct client_ask ask)
 {
     int next = client_start(&ask);
@@ -592,8 +593,8 @@ static void expect_newer_answer(int first, unsigned status, struct client_ask as
     world_end();
 }
 
-// A run of version 1 is on its way to the disk. The 304 names that version, the check names version 2.
-// Rules 13 and 31.
+// A run of version 1 is on its way to the disk. The 304 names that version, the check names version
+// 2. Rules 13 and 31.
 Test(past, a_304_does_not_bring_back_the_version_before_that_of_a_check)
 {
     begin();
@@ -640,9 +641,9 @@ Test(past, a_404_from_before_a_check_is_no_answer_for_who_asks_after_it)
     expect_newer_answer(begin_older_answer(ask), 404, ask);
 }
 
-// A client is told 412 for version 1 by a first request that decides nothing any more, because its worker has not met
-// the invalidation. Until that worker has, no other first request goes out, whose answer might be older.
-// Rules 11, 13 and 31.
+// A client is told 412 for version 1 by a first request that decides nothing any more, because its
+// worker has not met the invalidation. Until that worker has, no other first request goes out,
+// whose answer might be older. Rules 11, 13 and 31.
 Test(past, no_first_request_goes_out_beside_one_from_before_an_invalidation)
 {
     begin();
@@ -672,7 +673,7 @@ Test(past, no_first_request_goes_out_beside_one_from_before_an_invalidation)
     world_end();
 }
 
-// --- unknown is not absent -------------------------------------------------------------------------
+// --- unknown is not absent -----------------------------------------------------------------------
 
 // A write while the index cannot be looked at removes what it may hold.
 // Rule 33.
@@ -714,8 +715,8 @@ Test(past, read_while_the_index_cannot_be_looked_at)
     world_end();
 }
 
-// Each delete that is on its way holds its key's entry. Beyond so many none is posted, and what the bucket
-// holds is confirmed before it is used.
+// Each delete that is on its way holds its key's entry. Beyond so many none is posted, and what the
+// bucket holds is confirmed before it is used.
 // Rule 33.
 Test(past, too_many_keys_while_the_index_cannot_be_looked_at)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: under any order of events, with overwrites, writes, evictions, failures, slow and leaving
-// readers, look-ups that are switched off and commits that fail, every reply that looks complete is of
-// the one version its ETag names, not older than the last write that had been answered nor than what
-// anybody had been given, and a crash at any moment would bring nothing older back; every reader ends;
-// nothing leaks. A failure names its seed; seeds.h says which of each kind are run.
+// readers, look-ups that are switched off and commits that fail, every reply that looks complete is
+// of the one version its ETag names, not older than the last write that had been answered nor than
+// what anybody had been given, and a crash at any moment would bring nothing older back; every
+// reader ends; nothing leaks. A failure names its seed; seeds.h says which of each kind are run.
 #include "world.h"
 
 #include "seeds.h"
@@ -13,10 +13,11 @@
 #define WRITERS_MAX 10u
 
 enum kind {
-    CALM,   // nothing fails, nothing is written, nobody leaves: each block is asked once
-    STEADY, // the disk, the clients and the evictions misbehave, the origin does not
-    WILD,   // everything
-    PAST, // the origin's objects are overwritten past the cache, and some readers ask for the newest
+    CALM,     // nothing fails, nothing is written, nobody leaves: each block is asked once
+    STEADY,   // the disk, the clients and the evictions misbehave, the origin does not
+    WILD,     // everything
+    PAST,     // the origin's objects are overwritten past the cache, and some readers ask for the
+              // newest
     BLIND,    // writes pass through while the index can now and then not be looked at
     DOUBTFUL, // writes pass through, and of some the outcome is not known
     BROKEN,   // writes pass through, and commits fail
@@ -238,7 +239,8 @@ static void judge(struct run *run)
     for (unsigned key = 0; key < WORLD_KEYS && run->kind == CALM; key++) {
         world_use_key(key);
         for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
-            // The home's run for the end of an object whose size nobody knows is not its owner's (rule 2).
+            // The home's run for the end of an object whose size nobody knows is not its owner's
+            // (rule 2).
             unsigned by_suffix = origin_sent_by_suffix(1, block);
             cr_assert(by_suffix <= 1 && origin_sent(1, block) - by_suffix <= 1,
                       "block %u came %u times, %u times by its suffix: seed %llu", block,

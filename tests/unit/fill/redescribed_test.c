@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: an object whose headers change while its ETag stays shows the new ones to whoever asks the origin,
-// and nobody who asks later is shown the old ones. The world judges that of every reply (world_client.c).
-// Rules 14, 16, 29 and 31.
+// Proves: an object whose headers change while its ETag stays shows the new ones to whoever asks
+// the origin, and nobody who asks later is shown the old ones. The world judges that of every reply
+// (world_client.c). Rules 14, 16, 29 and 31.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -78,8 +78,8 @@ Test(redescribed, the_same_headers_are_confirmed)
     world_end();
 }
 
-// The reader has its first bytes when a check finds other headers. The runs that it goes on with carry the
-// old ones, and are not published.
+// The reader has its first bytes when a check finds other headers. The runs that it goes on with
+// carry the old ones, and are not published.
 // Rules 14 and 31.
 Test(redescribed, the_runs_of_a_slow_reader_are_not_published)
 {
@@ -98,8 +98,8 @@ Test(redescribed, the_runs_of_a_slow_reader_are_not_published)
     world_end();
 }
 
-// The index takes the new headers over when a run of the old ones comes. Published under the old generation it would
-// outlive the new one, whose runs are evicted before the disk has it.
+// The index takes the new headers over when a run of the old ones comes. Published under the old
+// generation it would outlive the new one, whose runs are evicted before the disk has it.
 // Rules 14 and 31.
 Test(redescribed, a_run_that_comes_while_the_headers_are_taken_over_is_not_published)
 {
@@ -127,8 +127,8 @@ Test(redescribed, a_run_that_comes_while_the_headers_are_taken_over_is_not_publi
     world_end();
 }
 
-// While such a run is in flight a first request does not take it, nor does a reader who has sent nothing.
-// Rule 16.
+// While such a run is in flight a first request does not take it, nor does a reader who has sent
+// nothing. Rule 16.
 Test(redescribed, a_run_with_older_headers_takes_no_new_reader)
 {
     begin();
@@ -197,9 +197,9 @@ Test(redescribed, a_version_that_is_told_without_headers_hides_none_that_a_check
     world_end();
 }
 
-// A client was told 412 for this version before it existed. A read past the cache that names it may be older than
-// that answer for all the home knows. What the home knows of the version's headers stays true.
-// Rules 14 and 31.
+// A client was told 412 for this version before it existed. A read past the cache that names it may
+// be older than that answer for all the home knows. What the home knows of the version's headers
+// stays true. Rules 14 and 31.
 Test(redescribed, a_version_that_is_told_after_a_412_for_it_brings_no_older_headers_back)
 {
     begin();

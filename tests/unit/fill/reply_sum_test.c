@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a reply made of several runs is wrong only if all of its bytes are not what the origin says, or
-// may be those of a run that is known to be wrong; whoever had the runs fetched, and in whatever order.
+// Proves: a reply made of several runs is wrong only if all of its bytes are not what the origin
+// says, or may be those of a run that is known to be wrong; whoever had the runs fetched, and in
+// whatever order.
 #include "fill/fill_private.h"
 #include "world_private.h"
 

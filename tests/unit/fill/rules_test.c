@@ -242,8 +242,8 @@ Test(rules, the_refused_record_stays_for_the_next_reader)
     world_end();
 }
 
-// What an invalidation removes is visible to nobody from then on, whatever the disk does; the floor is
-// lifted when the disk has taken it.
+// What an invalidation removes is visible to nobody from then on, whatever the disk does; the floor
+// is lifted when the disk has taken it.
 // Rules 24, 26.
 Test(rules, floor_lifted_while_the_old_record_is_still_visible)
 {
@@ -365,8 +365,8 @@ Test(rules, killed_after_the_reply_the_old_version_is_back)
     world_end();
 }
 
-// The write waits for its delete, readers do not: they are given what the origin has, which is not kept.
-// Rules 11, 14, 27.
+// The write waits for its delete, readers do not: they are given what the origin has, which is not
+// kept. Rules 11, 14, 27.
 Test(rules, readers_of_a_key_whose_write_waits_for_the_disk)
 {
     begin_with_block(0);
@@ -424,8 +424,8 @@ Test(rules, published_inside_the_write_the_old_version_outlives_it)
     world_end();
 }
 
-// A write that keeps no record at the home lists the key as open. A reader that asks between its two rounds gets
-// the old version, and no run of it is published.
+// A write that keeps no record at the home lists the key as open. A reader that asks between its
+// two rounds gets the old version, and no run of it is published.
 // Rules 14, 27, 28.
 Test(rules, published_while_a_listed_key_is_open_the_old_version_outlives_the_write)
 {
@@ -857,8 +857,8 @@ static int write_while_the_disk_refuses(unsigned worker)
     return writer;
 }
 
-// A write whose delete the disk does not take is refused before the origin is asked, and whoever asks
-// meanwhile is given what is at the origin. When the disk takes it the writer may try again.
+// A write whose delete the disk does not take is refused before the origin is asked, and whoever
+// asks meanwhile is given what is at the origin. When the disk takes it the writer may try again.
 // Rules 24, 27, 33.
 Test(rules, written_although_the_disk_keeps_the_old_version)
 {

@@ -6,8 +6,8 @@
 //
 // The oracle: every byte of version v of key k is the same letter, of its own. A reply that looks
 // complete must be of the one version that its ETag names, not older than what a writer was told
-// had been written before the reader began (under `strict`: not older than the origin was then; a hit under `ttl`:
-// not older than the origin was a ttl before);
+// had been written before the reader began (under `strict`: not older than the origin was then; a
+// hit under `ttl`: not older than the origin was a ttl before);
 // the index never goes back behind an answered write, so that a crash brings nothing back; every
 // reader ends; nothing leaks.
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H
@@ -125,8 +125,8 @@ void origin_name_no_checksums(void);            // it has none of any object
 void origin_fail_next(enum err err);            // the next request fails before its head
 void origin_reset_next(unsigned times);         // the next `times` bodies break off after one piece
 
-// A reader past the cache: the origin has answered with that version, its newest or an older one (0: no such
-// object), and the key's home is told before the client is.
+// A reader past the cache: the origin has answered with that version, its newest or an older one
+// (0: no such object), and the key's home is told before the client is.
 int teller_start(unsigned worker, int version);
 bool teller_answered(int teller);
 

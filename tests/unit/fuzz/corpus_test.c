@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: no target of tests/fuzz finds anything in its corpus, in what is left of each file when its
-// end is cut off, and in nothing at all. New inputs are found by tests/fuzz/run.
+// Proves: no target of tests/fuzz finds anything in its corpus, in what is left of each file when
+// its end is cut off, and in nothing at all. New inputs are found by tests/fuzz/run.
 #include "test.h"
 
 #include <dirent.h>

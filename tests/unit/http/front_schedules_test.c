@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: under random schedules of pieces, pauses, early and late replies, errors, cuts, time-outs,
-// half-closes, closes and resets, with pipelined followers, what is on the wire is what may be there
-// (schedule_wire.c), each callback comes when it may, and nothing is left over. seeds.h says
-// which schedules; FOREBAY_SEED runs one and tells its story.
+// Proves: under random schedules of pieces, pauses, early and late replies, errors, cuts,
+// time-outs, half-closes, closes and resets, with pipelined followers, what is on the wire is what
+// may be there (schedule_wire.c), each callback comes when it may, and nothing is left over.
+// seeds.h says which schedules; FOREBAY_SEED runs one and tells its story.
 //
 // Batches run in children, so that a crash names its seed as well.
 #include "schedule.h"
@@ -264,8 +264,8 @@ static void run_out(struct talk *talks, unsigned count, const bool *shuts)
     }
 }
 
-// A client that is gone is let go in time, though nothing is ever sent to it; save that its end lies
-// behind bytes that are not read yet. Then it is for the handler to end.
+// A client that is gone is let go in time, though nothing is ever sent to it; save that its end
+// lies behind bytes that are not read yet. Then it is for the handler to end.
 static void let_go(struct talk *talks, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
@@ -350,9 +350,9 @@ static bool run_batch(uint64_t first, uint64_t last, bool trace)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Seeds far out that found something: a rig that read on for ever; time-outs of a half-closed client and
-// of a slow one, and cuts in front of a reply and in it, that took with them what was not read of earlier
-// replies; a client that sends too late.
+// Seeds far out that found something: a rig that read on for ever; time-outs of a half-closed
+// client and of a slow one, and cuts in front of a reply and in it, that took with them what was
+// not read of earlier replies; a client that sends too late.
 static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436, 585933};
 
 Test(front_schedules, only_what_may_be_on_the_wire, .timeout = 0)

@@ -420,7 +420,8 @@ static int stalled_reader(const struct front *f, const char *path)
     return fd;
 }
 
-// A reader that takes nothing is cut after the patience, not after the grace; an upload after the grace.
+// A reader that takes nothing is cut after the patience, not after the grace; an upload after the
+// grace.
 Test(http_connection, readers_may_pause_for_longer_than_uploads)
 {
     struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
@@ -443,7 +444,8 @@ Test(http_connection, readers_may_pause_for_longer_than_uploads)
     front_free(f);
 }
 
-// While memory is short a reader whose bytes are in memory gets no patience; one of a file range does.
+// While memory is short a reader whose bytes are in memory gets no patience; one of a file range
+// does.
 Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
 {
     struct chunk *chunks[10];

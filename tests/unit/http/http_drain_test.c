@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: whoever stalls, and whenever, no request on a plain connection is lost between a server and the one that
-// follows it: it is answered here, or sits unread in a connection that is passed on.
+// Proves: whoever stalls, and whenever, no request on a plain connection is lost between a server
+// and the one that follows it: it is answered here, or sits unread in a connection that is passed
+// on.
 #include "test.h"
 #include "waiting.h"
 
@@ -67,7 +68,8 @@ static void assert_answer(int fd)
     client_reply_done(&reply);
 }
 
-// Connections with a request each, as `clients` have sent them to a server before this one: they wait in its pair.
+// Connections with a request each, as `clients` have sent them to a server before this one: they
+// wait in its pair.
 static struct passing clients_of_former(struct front *former, int clients[MANY])
 {
     struct passing passing = passing_new();
@@ -197,8 +199,8 @@ Test(http_drain, drained_before_it_has_started)
     buf_done(&why);
 }
 
-// Workers stand still for all of the time that connections are given, with requests in their sockets: of more than an
-// unprivileged process may send messages.
+// Workers stand still for all of the time that connections are given, with requests in their
+// sockets: of more than an unprivileged process may send messages.
 Test(http_drain, workers_stall_until_the_end)
 {
     enum { MORE = 800 };
@@ -296,7 +298,8 @@ Test(http_drain, half_closed)
     assert_half_closed_are_answered(false, 16);
 }
 
-// Nobody follows after all: what has been passed on, or is on its way, and who waits to be accepted, is answered here.
+// Nobody follows after all: what has been passed on, or is on its way, and who waits to be
+// accepted, is answered here.
 Test(http_drain, called_off)
 {
     int clients[MANY];
@@ -352,7 +355,8 @@ Test(http_drain, taken_without_descriptors)
 
 #define LAST_REQUEST_US 1000000u
 
-// Who has sent half a head may end it, for a second and as long as the worker has not looked for the rest in vain.
+// Who has sent half a head may end it, for a second and as long as the worker has not looked for
+// the rest in vain.
 Test(http_drain, half_a_head)
 {
     static const char half[] = "GET /small HTTP/1.1\r\n" HOST "X: ";

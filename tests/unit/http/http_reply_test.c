@@ -174,7 +174,8 @@ Test(http_reply, recall_in_mid_slice)
     recall_in_mid_slice("GET /file?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
 }
 
-// What the source has found ready counts for the pass in which it did, not after the socket was full.
+// What the source has found ready counts for the pass in which it did, not after the socket was
+// full.
 Test(http_reply, recall_of_what_was_ready)
 {
     recall_in_mid_slice("GET /ready?n=8388608 HTTP/1.1\r\n" HOST "\r\n");

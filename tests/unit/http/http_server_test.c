@@ -555,7 +555,8 @@ Test(http_server, tls)
     unlink(key);
 }
 
-// Close: what is in flight is cut and its handler hears of it, idle connections end, nobody is left.
+// Close: what is in flight is cut and its handler hears of it, idle connections end, nobody is
+// left.
 Test(http_server, close)
 {
     struct front *f = front_new((struct http_options){0}, 2);

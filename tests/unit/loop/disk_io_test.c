@@ -170,8 +170,8 @@ BOTH_ENGINES(every_operation)
     cr_assert(read_at(rig, fd, back, 10, 0) == -EBADF);
 }
 
-// Proves that operations on an origin's files, more of them than there are places and threads, and hung
-// for good, hold up neither the worker nor what the cache reads and writes.
+// Proves that operations on an origin's files, more of them than there are places and threads, and
+// hung for good, hold up neither the worker nor what the cache reads and writes.
 BOTH_ENGINES(an_origin_that_hangs_holds_up_nobody)
 {
     enum { HUNG = 3 * QUEUE_DEPTH };

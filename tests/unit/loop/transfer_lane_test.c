@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: transfers spread over lanes of few connections and over all addresses of a name, past those that
-// fail; what nobody uses any more is closed; and a name server that does not answer holds up none but who asks
-// for the name.
+// Proves: transfers spread over lanes of few connections and over all addresses of a name, past
+// those that fail; what nobody uses any more is closed; and a name server that does not answer
+// holds up none but who asks for the name.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <semaphore.h>
@@ -226,7 +226,7 @@ Test(transfer_lane, connections_lead_to_every_address_of_a_name)
     rig_end(&rig);
 }
 
-// --- Names and their addresses --------------------------------------------------------------------
+// --- Names and their addresses -------------------------------------------------------------------
 
 #define PATIENCE_S 20 // of the name server with who waits for it
 

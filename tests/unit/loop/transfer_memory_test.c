@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: pieces hold what was asked for and keep it when they grow; those that are freed serve the
-// next on the same thread, up to a bound for each size and one for all; any thread may free any piece.
+// next on the same thread, up to a bound for each size and one for all; any thread may free any
+// piece.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -481,8 +481,8 @@ Test(transfer, unix_socket)
     fixture_dir_remove(dir);
 }
 
-// Proves that the first bytes of a long body are not kept back until all is read that the socket holds,
-// and that curl keeps nothing of what it must not go on with.
+// Proves that the first bytes of a long body are not kept back until all is read that the socket
+// holds, and that curl keeps nothing of what it must not go on with.
 Test(transfer, first_bytes_leave_before_the_rest_is_read)
 {
     struct rig rig = {0};
@@ -765,8 +765,8 @@ Test(transfer, no_connection)
     rig_end(&rig);
 }
 
-// Proves that a transfer whose reach is limited connects to no address further inside, named or literal, and that where it
-// may connect it does.
+// Proves that a transfer whose reach is limited connects to no address further inside, named or
+// literal, and that where it may connect it does.
 Test(transfer, reach)
 {
     struct rig rig = {.options.deny_link_local = true,

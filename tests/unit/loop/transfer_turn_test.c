@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: long bodies share what is received in a turn, however many there are, in turn; short ones
-// and heads never wait for them; and of many sockets few are received from in a turn that answers hits.
+// and heads never wait for them; and of many sockets few are received from in a turn that answers
+// hits.
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 #include "loop_fixture.h"
@@ -147,7 +148,8 @@ static void short_body(struct worker *w, void *ctx)
     cr_assert(!transfer_turn_received(unknown, BUFFER));
 }
 
-// Proves that one whose body is short, or not yet known to be long, does not wait behind those that are.
+// Proves that one whose body is short, or not yet known to be long, does not wait behind those that
+// are.
 Test(transfer_turn, short_bodies_never_wait)
 {
     struct turn_rig *rig = calloc(1, sizeof(*rig));
@@ -218,8 +220,8 @@ static void sockets_end(struct socket_rig *rig)
     free(rig);
 }
 
-// Proves that beside hits a turn receives from few sockets, from more where all else takes long, too; that
-// without hits nobody is passed over.
+// Proves that beside hits a turn receives from few sockets, from more where all else takes long,
+// too; that without hits nobody is passed over.
 Test(transfer_turn, receiving_has_a_share_beside_hits)
 {
     struct socket_rig *rig = sockets_begin();
@@ -280,8 +282,8 @@ static void look(struct worker *w, void *ctx)
     *(bool *)ctx = worker_expects_quick(w);
 }
 
-// Proves that hits of long ago are forgotten, and so is that a socket was passed over: such a mark, left by
-// something else, does not keep a time-out away for ever.
+// Proves that hits of long ago are forgotten, and so is that a socket was passed over: such a mark,
+// left by something else, does not keep a time-out away for ever.
 Test(transfer_turn, hits_and_marks_grow_old)
 {
     struct socket_rig *rig = sockets_begin();

@@ -231,7 +231,8 @@ Test(origin_relay, lies)
     rig_end(&rig);
 }
 
-// An answer that is packed because its client accepts that is not continued by a request of ours, which does not.
+// An answer that is packed because its client accepts that is not continued by a request of ours,
+// which does not.
 Test(origin_relay, what_is_packed_for_a_client_names_no_part)
 {
     static const struct {

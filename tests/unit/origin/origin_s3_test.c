@@ -115,7 +115,8 @@ Test(origin_s3, ranges_and_conditions)
     rig_end(&rig);
 }
 
-// A store that refuses HEAD and fails its own ETag is asked otherwise, and is soon asked so at once.
+// A store that refuses HEAD and fails its own ETag is asked otherwise, and is soon asked so at
+// once.
 Test(origin_s3, odd_store)
 {
     struct server_row rows[] = {
@@ -163,8 +164,8 @@ Test(origin_s3, odd_store)
     "HTTP/1.1 206 Partial Content\r\nETag: \"" tag "\"\r\nContent-Range: bytes 2-5/9\r\n"          \
     "Content-Length: 4\r\n\r\n2345"
 
-// HEAD of one key is refused by a store that answers others: GET decides where the caller holds bytes. The key is
-// remembered, for such callers.
+// HEAD of one key is refused by a store that answers others: GET decides where the caller holds
+// bytes. The key is remembered, for such callers.
 Test(origin_s3, head_of_a_key_refused)
 {
     struct server_row rows[] = {
@@ -203,8 +204,9 @@ Test(origin_s3, head_of_a_key_refused)
     rig_end(&rig);
 }
 
-// Another version answers where a client has bytes of the one asked for: other connections are asked. The version
-// asked for proves that replicas differ, and then more of them are. Whoever has sent nothing hears of the change.
+// Another version answers where a client has bytes of the one asked for: other connections are
+// asked. The version asked for proves that replicas differ, and then more of them are. Whoever has
+// sent nothing hears of the change.
 Test(origin_s3, replicas_differ)
 {
     struct server_row rows[] = {
@@ -504,8 +506,9 @@ Test(origin_s3, foreign_statuses)
     rig_end(&rig);
 }
 
-// What one worker has learnt of a bucket's region, all know: eight workers send one request too many
-// between them, for each bucket; more buckets than are remembered displace others and nothing else.
+// What one worker has learnt of a bucket's region, all know: eight workers send one request too
+// many between them, for each bucket; more buckets than are remembered displace others and nothing
+// else.
 Test(origin_s3, region_is_learnt_for_all_workers)
 {
     char *wrong = rig_answer("400 Bad Request", "",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what is wrong with an origin is said once, by the calls that meet it and by the probe, and is
-// over with the next answer; errors of single objects say nothing of the origin.
+// Proves: what is wrong with an origin is said once, by the calls that meet it and by the probe,
+// and is over with the next answer; errors of single objects say nothing of the origin.
 #include "base/clock.h"
 #include "base/log.h"
 #include "rig.h"
@@ -101,7 +101,8 @@ static const char *text_of(const struct rig *rig)
     return origin_in_trouble(rig->h.origin, &text) ? text.text : "";
 }
 
-// A bucket's name that is not resolved is blamed alone only once the endpoint's own name is; and what that has told stands.
+// A bucket's name that is not resolved is blamed alone only once the endpoint's own name is; and
+// what that has told stands.
 Test(origin_trouble, which_name_is_not_resolved)
 {
     static const char either[] =
@@ -175,7 +176,8 @@ Test(origin_trouble, the_log_ends_with_what_is_true)
     rig_end(&rig);
 }
 
-// The probe asks once when told to, again and again while it is refused, and not any more after that.
+// The probe asks once when told to, again and again while it is refused, and not any more after
+// that.
 Test(origin_trouble, probe_asks_until_it_is_answered)
 {
     struct server_row rows[] = {{0}, {.answer = OK_ANSWER}};

@@ -354,8 +354,8 @@ Test(response_head, checksums_that_come_twice)
     arena_free(arena);
 }
 
-// Which answers the rest may be asked of by themselves: a body that is known to be these bytes of one
-// version, whatever was asked.
+// Which answers the rest may be asked of by themselves: a body that is known to be these bytes of
+// one version, whatever was asked.
 Test(response_head, names_part)
 {
     static const struct {

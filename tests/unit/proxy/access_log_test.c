@@ -102,7 +102,8 @@ static const char *text_of(json_t *line, const char *name)
     return json_string_value(json_object_get(line, name));
 }
 
-// What a byte of a header is in a line, for a reader of JSON: bytes that are no UTF-8 are characters.
+// What a byte of a header is in a line, for a reader of JSON: bytes that are no UTF-8 are
+// characters.
 static size_t put_shown(char *text, unsigned char byte)
 {
     if (byte < 0x80) {
@@ -114,7 +115,8 @@ static size_t put_shown(char *text, unsigned char byte)
     return 2;
 }
 
-// Eight bytes are looked at at once: whichever breaks out of a string is seen at any place among them.
+// Eight bytes are looked at at once: whichever breaks out of a string is seen at any place among
+// them.
 Test(access_log, any_byte_anywhere)
 {
     enum { PLACES = 17 };
@@ -373,7 +375,8 @@ Test(access_log, reopening)
     arena_free(a.arena);
 }
 
-// Another file: what was written before stays in the first one, what comes is in the second; off is nowhere.
+// Another file: what was written before stays in the first one, what comes is in the second; off is
+// nowhere.
 Test(access_log, switching)
 {
     struct ask a;

@@ -72,7 +72,8 @@ extern struct doors doors;
 void doors_open(void);  // nothing has been asked
 void doors_close(void); // nothing is under way; what is dead is freed
 
-// The relay's steps. Bytes of the upload that it may have: ERR_AGAIN, or ERR_OK with none at its end.
+// The relay's steps. Bytes of the upload that it may have: ERR_AGAIN, or ERR_OK with none at its
+// end.
 enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len);
 enum err doors_relay_head(unsigned status, int64_t length); // length -1: not announced
 void doors_relay_end(enum err err);

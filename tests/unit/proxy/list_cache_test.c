@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cache of all workers answers equal listings byte for byte, and asks for them once, until a write or time
-// makes them untrue. A listing that began before a write is given to nobody who asks after it.
+// One cache of all workers answers equal listings byte for byte, and asks for them once, until a
+// write or time makes them untrue. A listing that began before a write is given to nobody who asks
+// after it.
 #include "doors.h"
 
 #include <stdio.h>
@@ -176,8 +177,8 @@ static void drop(const char *bucket, const char *key)
     }
 }
 
-// The same question by the same principal finds the page on any worker until its time is over; any other
-// question does not.
+// The same question by the same principal finds the page on any worker until its time is over; any
+// other question does not.
 Test(list_cache, same_question)
 {
     begin();
@@ -230,8 +231,8 @@ Test(list_cache, equal_questions_in_flight_are_joined)
     end();
 }
 
-// A fetch whose client leaves is made by the next one; one that fails, fails all; what cannot be kept is
-// everybody's own.
+// A fetch whose client leaves is made by the next one; one that fails, fails all; what cannot be
+// kept is everybody's own.
 Test(list_cache, fetch_without_a_page)
 {
     begin();
@@ -498,8 +499,8 @@ static const char *large_query(unsigned i)
     return query;
 }
 
-// A page has a maximum, and all pages have a share of the budget. Beyond three quarters of it the pages that were used
-// least recently are dropped. A page that does not fit is not kept.
+// A page has a maximum, and all pages have a share of the budget. Beyond three quarters of it the
+// pages that were used least recently are dropped. A page that does not fit is not kept.
 Test(list_cache, bounds)
 {
     static const unsigned counts[] = {1, 5, 9, 40};
@@ -656,8 +657,8 @@ static void client_step(struct client *c, uint64_t dice, uint64_t seed)
     }
 }
 
-// Clients, writes, time and messages in any order: nobody is shown less than the writes whose replies had come
-// when it asked, and nothing is left in the end.
+// Clients, writes, time and messages in any order: nobody is shown less than the writes whose
+// replies had come when it asked, and nothing is left in the end.
 Test(list_cache, schedules)
 {
     struct seeds seeds = seeds_wanted(seeds_scaled(20000, 400));

@@ -439,8 +439,8 @@ Test(pass_body, collected)
     tear_down(&f);
 }
 
-// All collected bodies together have a quarter of the budget, each with its copies, and what is given
-// back may be used again.
+// All collected bodies together have a quarter of the budget, each with its copies, and what is
+// given back may be used again.
 Test(pass_body, collected_total)
 {
     enum { FIT = 3 };
@@ -460,8 +460,8 @@ Test(pass_body, collected_total)
     chunk_budget_init(0);
 }
 
-// A body of unknown length is counted as a small one, then as the largest allowed. Alone it may take more than its
-// share. While there are others it is refused when it outgrows a small one.
+// A body of unknown length is counted as a small one, then as the largest allowed. Alone it may
+// take more than its share. While there are others it is refused when it outgrows a small one.
 Test(pass_body, collected_of_unknown_length_is_small_until_it_grows)
 {
     static char block[PASS_COLLECT_SMALL];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: under random schedules of a client that sends its body in pieces, lies, pauses or leaves, and
-// an origin that answers early, late, badly or never, what reaches the origin is a beginning of the
-// right bytes, is whole only if all of them were right, and the client hears one thing that is true.
-// For each framing of a body. seeds.h says which schedules.
+// Proves: under random schedules of a client that sends its body in pieces, lies, pauses or leaves,
+// and an origin that answers early, late, badly or never, what reaches the origin is a beginning of
+// the right bytes, is whole only if all of them were right, and the client hears one thing that is
+// true. For each framing of a body. seeds.h says which schedules.
 #include "doors.h"
 #include "s3/s3_private.h"
 
@@ -401,8 +401,8 @@ static enum err on_decoded(void *ctx, struct span data)
     return ERR_OK;
 }
 
-// What reached the origin, without a framing of ours: a beginning of what was sent. What is wrong in it
-// may go as far as the origin cannot complete it.
+// What reached the origin, without a framing of ours: a beginning of what was sent. What is wrong
+// in it may go as far as the origin cannot complete it.
 static void judge_upload(void)
 {
     struct span have = buf_span(&at.uploaded), want = buf_span(&at.wire);

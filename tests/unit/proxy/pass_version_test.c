@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the key's home is told of a version that a read past the cache is answered with, and that the client
-// hears of it afterwards, whatever happens meanwhile.
+// What the key's home is told of a version that a read past the cache is answered with, and that
+// the client hears of it afterwards, whatever happens meanwhile.
 #include "ask.h"
 
 #include "test.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of pins finds what it holds and nothing else, as a plain search would; it ends where it says; as text and back it
-// is the same; what is no list is refused.
+// A list of pins finds what it holds and nothing else, as a plain search would; it ends where it
+// says; as text and back it is the same; what is no list is refused.
 #include "proxy/pins.h"
 
 #include <stdio.h>

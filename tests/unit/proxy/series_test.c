@@ -116,7 +116,8 @@ Test(series, the_third_in_order_names_the_fourth_once)
     end_table();
 }
 
-// The order is the listing's; folders, buckets and origins are series of their own, and there is none between them.
+// The order is the listing's; folders, buckets and origins are series of their own, and there is
+// none between them.
 Test(series, what_stands_behind_what)
 {
     begin_table();
@@ -241,7 +242,8 @@ Test(series, in_any_order)
     }
 }
 
-// Readers side by side, each with every fourth object: each of them names one that none of them has.
+// Readers side by side, each with every fourth object: each of them names one that none of them
+// has.
 Test(series, side_by_side)
 {
     begin_table();
@@ -294,7 +296,8 @@ Test(series, in_vain)
     end_table();
 }
 
-// Another epoch is read as the first one; who comes back to an object that was read long ago names nothing.
+// Another epoch is read as the first one; who comes back to an object that was read long ago names
+// nothing.
 Test(series, epochs)
 {
     begin_table();
@@ -331,7 +334,8 @@ Test(series, a_crowd)
     end_table();
 }
 
-// More series than there are places: the one that was used longest ago goes, and its names are counted.
+// More series than there are places: the one that was used longest ago goes, and its names are
+// counted.
 Test(series, places)
 {
     begin_table();

@@ -118,8 +118,8 @@ Test(serve_pass, write_is_noted_first)
     ask_finish();
 }
 
-// ... but not for ever: a disk that stands still keeps no write. What the disk holds of it stays until it
-// answers.
+// ... but not for ever: a disk that stands still keeps no write. What the disk holds of it stays
+// until it answers.
 Test(serve_pass, write_is_noted_late)
 {
     ask_init("DELETE", "/b/k");
@@ -161,7 +161,8 @@ Test(serve_pass, write_wrong_hash)
     ask_finish();
 }
 
-// A write that fails before its invalidation has ended never asks the origin, and leaves no key open.
+// A write that fails before its invalidation has ended never asks the origin, and leaves no key
+// open.
 Test(serve_pass, write_refused_early)
 {
     ask_init("PUT", "/b/k");
@@ -462,7 +463,8 @@ static void ask_for_batch(void)
     buf_done(&body);
 }
 
-// Runs one more turn. The number of invalidations that it starts is bounded, and so are those in flight.
+// Runs one more turn. The number of invalidations that it starts is bounded, and so are those in
+// flight.
 static void turn_starts_few(const unsigned *started, const unsigned *answered)
 {
     unsigned before = *started;
@@ -473,8 +475,8 @@ static void turn_starts_few(const unsigned *started, const unsigned *answered)
                   PASS_WRITES_WINDOW * PASS_WRITE_BYTES + open_keys_bytes(2 * BATCH));
 }
 
-// A batch delete of a thousand keys is invalidated in slices, a window at a time, before the origin is asked
-// and after it has answered. All keys stay open until then, and all memory is counted.
+// A batch delete of a thousand keys is invalidated in slices, a window at a time, before the origin
+// is asked and after it has answered. All keys stay open until then, and all memory is counted.
 Test(serve_pass, batch_delete_is_sliced_over_turns_and_counted)
 {
     ask_for_batch();
@@ -507,8 +509,8 @@ Test(serve_pass, batch_delete_is_sliced_over_turns_and_counted)
     ask_finish();
 }
 
-// Beside others who use the budget up it is refused before the origin is asked; short of memory for its window
-// it goes on with a small one.
+// Beside others who use the budget up it is refused before the origin is asked; short of memory for
+// its window it goes on with a small one.
 Test(serve_pass, batch_delete_beyond_the_budget_is_told_slow_down)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
@@ -531,7 +533,8 @@ Test(serve_pass, batch_delete_beyond_the_budget_is_told_slow_down)
     }
 }
 
-// A client that leaves in the middle of the first round: what is in flight ends, the rest is not begun.
+// A client that leaves in the middle of the first round: what is in flight ends, the rest is not
+// begun.
 Test(serve_pass, batch_delete_whose_client_leaves_begins_no_more)
 {
     ask_for_batch();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: of traceparent only what W3C trace context allows, and only what is sampled, names a trace.
+// Proves: of traceparent only what W3C trace context allows, and only what is sampled, names a
+// trace.
 #include "test.h"
 
 #include "proxy/trace_parent.h"
@@ -77,7 +78,8 @@ Test(trace_parent, all_else_is_none)
         is_sampled("traceparent", "00-" ID "-" PARENT "-01", "00-" ID "-" PARENT "-01", id));
 }
 
-// Whatever bytes: the answer is one, and nothing behind them is read (each in memory of its own size).
+// Whatever bytes: the answer is one, and nothing behind them is read (each in memory of its own
+// size).
 Test(trace_parent, any_bytes)
 {
     static const char good[] = "00-" ID "-" PARENT "-01";

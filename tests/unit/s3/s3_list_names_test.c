@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: every name in a listing is judged, in either coding, however its bytes are cut, and none of those of a
-// name that may not be shown counts as judged.
+// Proves: every name in a listing is judged, in either coding, however its bytes are cut, and none
+// of those of a name that may not be shown counts as judged.
 #include "s3/s3.h"
 
 #include <stdio.h>
@@ -93,7 +93,8 @@ Test(s3_list_names, names_of_any_length)
     cr_assert_leq(judged(document, false, 100), strlen("<Key>"));
 }
 
-// Positions and what is said of the request are judged like keys, but what the request says itself may be repeated.
+// Positions and what is said of the request are judged like keys, but what the request says itself
+// may be repeated.
 Test(s3_list_names, positions_and_echoes)
 {
     static struct s3_request r;

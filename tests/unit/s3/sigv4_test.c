@@ -273,8 +273,8 @@ Test(sigv4, repeated_and_padded_header_values)
     cr_assert_not_null(strstr(mismatch.canonical_request.ptr, "\nx-amz-meta-a:one two,three\n"));
 }
 
-// Signatures of PUT /key by botocore 1.44, which folds, and in the form of the SDK for Go, which squeezes
-// blanks and keeps tabs.
+// Signatures of PUT /key by botocore 1.44, which folds, and in the form of the SDK for Go, which
+// squeezes blanks and keeps tabs.
 Test(sigv4, tabs_in_values_are_folded_when_signing_and_verified_in_both_forms)
 {
 #define FOLDED "f577bf5cd80caf3819c43ad61ae7b5ac76baa9d1dac7e444bbcc8f1a9bff1e5c"
@@ -556,7 +556,8 @@ Test(sigv4, keys_are_wiped_with_their_thread)
     cr_assert_eq(sigv4_cached_keys(), mine, "those of another thread stay");
 }
 
-// What is hashed is the canonical request that the error document shows, however long its pieces are.
+// What is hashed is the canonical request that the error document shows, however long its pieces
+// are.
 Test(sigv4, long_requests_are_hashed_whole)
 {
     static const size_t lens[] = {0, 1, 500, 700, 1023, 1024, 1025, 3000, 7000};

@@ -427,7 +427,8 @@ static uint64_t iov_bytes(const struct iovec *iov, int count)
     return len;
 }
 
-// False, with errno: it fails. *ret_change, for write_ends(): it has to be on the disk when the call returns.
+// False, with errno: it fails. *ret_change, for write_ends(): it has to be on the disk when the
+// call returns.
 static bool write_begins(struct inode *file, int fd, uint64_t offset, uint64_t len,
                          struct change **ret_change)
 {

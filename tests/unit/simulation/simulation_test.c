@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: whatever a kill or a power cut leaves behind (any subset of what was not synced, sectors
 // torn, a sync that lied), and whatever the disk refuses, the store opens again, gives back only
-// bytes of the version it names, nothing older than what was acknowledged, and keeps to its size. The
-// model stands in past.h. A seed that fails is made short and told step by step.
+// bytes of the version it names, nothing older than what was acknowledged, and keeps to its size.
+// The model stands in past.h. A seed that fails is made short and told step by step.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of refusals.def is found by its word and by its error, and has a text and a remedy of its own.
+// Every row of refusals.def is found by its word and by its error, and has a text and a remedy of
+// its own.
 #include <string.h>
 
 #include "stats/stats.h"

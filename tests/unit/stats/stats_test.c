@@ -136,8 +136,8 @@ static double power_of_two(int exponent)
     return power;
 }
 
-// 2^((i-1)/4) < seconds <= 2^(i/4), for every microsecond at first and around each power of two; the largest is in the
-// last one.
+// 2^((i-1)/4) < seconds <= 2^(i/4), for every microsecond at first and around each power of two;
+// the largest is in the last one.
 Test(stats, native_buckets_are_of_schema_2)
 {
     uint64_t us = 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The changes of a batch come in the order of keys, those of one key in the order in which they came.
+// The changes of a batch come in the order of keys, those of one key in the order in which they
+// came.
 #include "store/index_batch.h"
 
 #include <stdlib.h>

@@ -293,8 +293,9 @@ Test(index_condemn, more_keys_than_there_are_lines)
     box_remove(&box);
 }
 
-// Whoever empties the directory by hand may leave the file: its generations are not those of the new cache.
-// A cache that is emptied, as its segments do not suit any more, begins its generations anew.
+// Whoever empties the directory by hand may leave the file: its generations are not those of the
+// new cache. A cache that is emptied, as its segments do not suit any more, begins its generations
+// anew.
 Test(index_condemn, lines_do_not_outlive_their_cache)
 {
     struct box box;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places of freed segments leave the index in the order of keys, in bounded slices, each until it is
-// forgotten; and nobody who needs space waits for that.
+// Places of freed segments leave the index in the order of keys, in bounded slices, each until it
+// is forgotten; and nobody who needs space waits for that.
 #include "store/index_forget.h"
 
 #include <errno.h>
@@ -116,7 +116,8 @@ static void evict(enum disk_engine engine)
         put(&box, i);
     }
     cr_assert(atomic_load(&box.store->used_bytes) <= 16 * MIB);
-    // The freeing thread may still have segments to list, so none of their places may be waiting yet.
+    // The freeing thread may still have segments to list, so none of their places may be waiting
+    // yet.
     wait_for(index_writer_flush(&box.store->writer) == ERR_OK &&
              atomic_load(&box.store->writer.forget.waiting) == 0 &&
              atomic_load(&box.store->index.objects) <= 16 * MIB / (128 << 10));
@@ -178,8 +179,8 @@ Test(index_forget, what_could_not_be_listed_is_found_on_a_round)
     }
 }
 
-// The index writer stands in a commit: segments whose runs it had entered before are freed all the same,
-// and new runs find room.
+// The index writer stands in a commit: segments whose runs it had entered before are freed all the
+// same, and new runs find room.
 Test(index_forget, space_comes_back_while_the_index_stands)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -209,8 +210,8 @@ Test(index_forget, space_comes_back_while_the_index_stands)
     }
 }
 
-// The index has no room for what a slice may need: puts and deletes beside it are committed all the same, and
-// the slice when there is room.
+// The index has no room for what a slice may need: puts and deletes beside it are committed all the
+// same, and the slice when there is room.
 Test(index_forget, nothing_fails_for_want_of_room_to_forget)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -292,8 +293,8 @@ static bool is_built(struct box *box)
     return !summary.rebuilding && atomic_load(&box->store->log.examined);
 }
 
-// A version that was found in segments, and then its segment has gone before the index has forgotten it: a
-// part that is fetched again counts.
+// A version that was found in segments, and then its segment has gone before the index has
+// forgotten it: a part that is fetched again counts.
 Test(index_forget, what_is_fetched_again_counts_before_the_old_is_forgotten)
 {
     struct box box;

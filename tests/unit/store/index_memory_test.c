@@ -145,8 +145,8 @@ Test(index_memory, what_is_put_is_there_at_once_on_every_worker)
     }
 }
 
-// A disk that stands still: who waits for a delete is told, once; the delete itself is done when the disk
-// goes on.
+// A disk that stands still: who waits for a delete is told, once; the delete itself is done when
+// the disk goes on.
 Test(index_memory, a_delete_that_takes_too_long_is_told)
 {
     struct box box;
@@ -754,8 +754,8 @@ static void do_refused_flood(struct worker *w, void *ctx)
     }
 }
 
-// A disk that takes no delete, and nobody knows what it holds: what must be remembered of it does not grow
-// with the keys that are asked for.
+// A disk that takes no delete, and nobody knows what it holds: what must be remembered of it does
+// not grow with the keys that are asked for.
 Test(index_memory, deletes_that_a_broken_disk_refuses_are_bounded)
 {
     enum { FLOOD = 3 * MEMORY_PENDING_MAX };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every page that LMDB makes of our records is sound, whatever was put and deleted; and what is injured is
-// found, or does not matter: no node leaves its page, none lies over another, keys ascend.
+// Every page that LMDB makes of our records is sound, whatever was put and deleted; and what is
+// injured is found, or does not matter: no node leaves its page, none lies over another, keys
+// ascend.
 #include "store/index_page.h"
 
 #include <lmdb.h>

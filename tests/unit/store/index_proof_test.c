@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever a batch of changes makes LMDB write anew has been judged before: no page leaves the tree that
-// index_proof_touches() did not mark. And an injured page that it comes to is refused.
+// Whatever a batch of changes makes LMDB write anew has been judged before: no page leaves the tree
+// that index_proof_touches() did not mark. And an injured page that it comes to is refused.
 #include "store/index_proof.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index takes no more than its share of the cache, however many objects come at once and however small
-// they are. Where it needs more room, segments make it: no put fails, and nothing is said of the disk.
+// The index takes no more than its share of the cache, however many objects come at once and
+// however small they are. Where it needs more room, segments make it: no put fails, and nothing is
+// said of the disk.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -95,7 +96,8 @@ Test(index_room, a_burst_of_tiny_objects_fits_a_larger_cache)
     bursts_into(DISK_ENGINE_THREADS, 1024 * MIB, 1);
 }
 
-// Slow readers may hold every segment. The puts are dropped and counted, and nothing is said of the disk.
+// Slow readers may hold every segment. The puts are dropped and counted, and nothing is said of the
+// disk.
 Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
 {
     struct box box;

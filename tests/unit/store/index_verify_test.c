@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with the structure of any page of an index is found before it is opened: also what LMDB only
-// believes when it writes.
+// What is wrong with the structure of any page of an index is found before it is opened: also what
+// LMDB only believes when it writes.
 #include "store/index_verify.h"
 
 #include <fcntl.h>
@@ -143,7 +143,8 @@ Test(index_verify, a_page_whose_structure_is_injured_is_found_wherever_it_is, .t
     unsigned step = scale != NULL && strcmp(scale, "1") == 0 ? 1 : 5;
     unsigned seen = 0;
     for (uint64_t number = 2; number < count; number++) {
-        // Number; kind; end of offsets; begin of nodes, in the page and behind it; the first node's place.
+        // Number; kind; end of offsets; begin of nodes, in the page and behind it; the first node's
+        // place.
         static const struct {
             unsigned at;
             uint16_t add;

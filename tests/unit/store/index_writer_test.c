@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a batch is taken, how long its transactions last, and the room that it asks for: a full cache gives up
-// neither segments nor runs for the sake of its index.
+// When a batch is taken, how long its transactions last, and the room that it asks for: a full
+// cache gives up neither segments nor runs for the sake of its index.
 #include "store/index_writer.h"
 
 #include <errno.h>
@@ -49,8 +49,8 @@ static bool is_found(struct box *box, unsigned i)
     return view.found;
 }
 
-// What was written last cannot be picked to go until it is durable, so of a small cache much would stay
-// that way, and the rest be emptied, if a batch lingered whatever it holds.
+// What was written last cannot be picked to go until it is durable, so of a small cache much would
+// stay that way, and the rest be emptied, if a batch lingered whatever it holds.
 Test(index_writer, a_batch_that_is_much_of_the_cache_is_taken_at_once)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -134,8 +134,8 @@ Test(index_writer, a_transaction_that_takes_long_is_cut)
     }
 }
 
-// What its first transactions have committed stays, the rest is as if it had never been put; who waits for all
-// of it learns that.
+// What its first transactions have committed stays, the rest is as if it had never been put; who
+// waits for all of it learns that.
 Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
 {
     struct box box;
@@ -156,8 +156,8 @@ Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
     box_remove(&box);
 }
 
-// A few hundred small objects, replaced again and again in batches as large as they get: the file grows by
-// what their pages come to, not by a page for each.
+// A few hundred small objects, replaced again and again in batches as large as they get: the file
+// grows by what their pages come to, not by a page for each.
 Test(index_writer, the_file_of_a_small_index_stays_small)
 {
     struct box box;

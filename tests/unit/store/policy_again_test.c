@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: refusals of one use are counted, those of the next from the start; of two keys that share a
-// slot the one asked for more often has it.
+// Proves: refusals of one use are counted, those of the next from the start; of two keys that share
+// a slot the one asked for more often has it.
 #include "policy_fixture.h"
 #include "test.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the age clock runs at the share of known requests, as long as there is one; buckets cover all ages without a gap;
-// classes remember two intervals; silence makes suspects, and one hit clears them.
+// Proves: the age clock runs at the share of known requests, as long as there is one; buckets cover
+// all ages without a gap; classes remember two intervals; silence makes suspects, and one hit
+// clears them.
 #include "policy_fixture.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a past is found by its key until four that will be missed more have come; those never read
-// again go first; a stamp never looks young because the clock wrapped.
+// Proves: a past is found by its key until four that will be missed more have come; those never
+// read again go first; a stamp never looks young because the clock wrapped.
 #include "policy_fixture.h"
 #include "test.h"
 

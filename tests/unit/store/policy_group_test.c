@@ -41,8 +41,8 @@ Test(policy_group, a_priority_opens_the_door)
     shelf_done(&shelf);
 }
 
-// What is hardly ever read again is not let in, whatever its priority; what is, is, and what is gone leaves its
-// room to both.
+// What is hardly ever read again is not let in, whatever its priority; what is, is, and what is
+// gone leaves its room to both.
 Test(policy_group, a_priority_is_no_price)
 {
     struct shelf shelf;
@@ -181,8 +181,8 @@ static void vacate(struct policy *policy, uint32_t groups)
     go_through(policy);
 }
 
-// Each step is bounded; what comes between two of them is not taken into what is being left, and what is moved
-// from behind to before is found.
+// Each step is bounded; what comes between two of them is not taken into what is being left, and
+// what is moved from behind to before is found.
 Test(policy_group, rules_go_in_steps)
 {
     struct shelf shelf;

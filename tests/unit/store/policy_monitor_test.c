@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a reuse is one event at its age and an exposure at every younger one; what is not read
-// again is exposed, too; the sample halves when it is full and stays within its bound, and doubles again
-// when few of it are asked for; how often a use has many requests is known.
+// again is exposed, too; the sample halves when it is full and stays within its bound, and doubles
+// again when few of it are asked for; how often a use has many requests is known.
 #include "policy_fixture.h"
 #include "test.h"
 

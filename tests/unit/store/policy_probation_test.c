@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what a part is wanted of, and what readers side by side ask for, is stored on probation; that lowers
-// no bar and goes first, whole; more of it is kept when it went too soon, and nothing when it is over.
+// Proves: what a part is wanted of, and what readers side by side ask for, is stored on probation;
+// that lowers no bar and goes first, whole; more of it is kept when it went too soon, and nothing
+// when it is over.
 #include "policy_fixture.h"
 #include "test.h"
 
@@ -129,7 +130,8 @@ Test(policy_probation, what_went_too_soon_makes_more_stay)
     shelf_done(&shelf);
 }
 
-// Else each of them would take the place of something that is read again, as long as nothing is known.
+// Else each of them would take the place of something that is read again, as long as nothing is
+// known.
 Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
 {
     struct shelf shelf;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the rank is the best rate over all horizons, as trying all of them finds it; what is read in
-// a cycle is worth more the older it is; levels keep the order.
+// Proves: the rank is the best rate over all horizons, as trying all of them finds it; what is read
+// in a cycle is worth more the older it is; levels keep the order.
 #include "policy_fixture.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the segment whose cheapest half is worth least goes; that half is dropped at least, and the
-// rest survives; rewriting is bounded by what is admitted; pinned runs stay whatever happens.
+// Proves: the segment whose cheapest half is worth least goes; that half is dropped at least, and
+// the rest survives; rewriting is bounded by what is admitted; pinned runs stay whatever happens.
 #include "policy_fixture.h"
 #include "test.h"
 

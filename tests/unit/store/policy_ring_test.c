@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: events come out in their order, between two threads too; a full ring refuses requests first,
-// what was stored last, and goes on.
+// Proves: events come out in their order, between two threads too; a full ring refuses requests
+// first, what was stored last, and goes on.
 #include "store/policy_ring.h"
 #include "test.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what a policy knows is the same after save and load; a damaged piece, one of another cache or
-// version changes nothing and the others count; segments that are not there any more are forgotten.
+// Proves: what a policy knows is the same after save and load; a damaged piece, one of another
+// cache or version changes nothing and the others count; segments that are not there any more are
+// forgotten.
 #include "policy_fixture.h"
 #include "test.h"
 

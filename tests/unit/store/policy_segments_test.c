@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: runs of any number are found by where they begin, in whatever order they came; pages come
-// back; a full region refuses and goes on; one that is gone has nothing any more; memory is 16 bytes a
-// run at most.
+// back; a full region refuses and goes on; one that is gone has nothing any more; memory is 16
+// bytes a run at most.
 #include "policy_fixture.h"
 #include "test.h"
 

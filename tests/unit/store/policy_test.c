@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: until the cache is full everything is admitted; then only what is worth more than the bar;
-// what was refused is remembered, and stored when it is asked for again and again; a past outlives an
-// overwriting and a full region; events of segments that are gone do no harm; the clock wraps.
+// Proves: until the cache is full everything is admitted; then only what is worth more than the
+// bar; what was refused is remembered, and stored when it is asked for again and again; a past
+// outlives an overwriting and a full region; events of segments that are gone do no harm; the clock
+// wraps.
 #include "policy_fixture.h"
 #include "test.h"
 
 #define SEGMENTS 64u
 #define CAPACITY_RUNS (SEGMENTS * SEGMENT_RUNS)
 
-// So many epochs over twice the capacity, the first half of them stored; how many of the others would
-// have been admitted in the last one.
+// So many epochs over twice the capacity, the first half of them stored; how many of the others
+// would have been admitted in the last one.
 static unsigned read_in_cycles(struct shelf *shelf, unsigned epochs)
 {
     uint32_t stamp;
@@ -361,8 +362,8 @@ Test(policy, one_that_is_read_again_among_very_many_proves_nothing)
     shelf_done(&shelf);
 }
 
-// Nothing that is held was ever read again, so whatever is asked for twice is worth more: at once, or after
-// others.
+// Nothing that is held was ever read again, so whatever is asked for twice is worth more: at once,
+// or after others.
 Test(policy, what_is_read_again_is_stored_where_nothing_held_ever_was)
 {
     struct shelf shelf;

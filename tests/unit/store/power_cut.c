@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C library's calls that write and sync, as they are linked into this program, in front of its
 // own: the linker lets a program's functions answer for its libraries' calls too, LMDB's among
-// them. And liburing's: a ring's writes are looked at when they are submitted, and its syncs are answered
-// for here. A write that is on its way is not covered by a sync; that it has arrived is read in the ring of
-// completions, where what the program has taken stands until as many more have come as there is room for.
+// them. And liburing's: a ring's writes are looked at when they are submitted, and its syncs are
+// answered for here. A write that is on its way is not covered by a sync; that it has arrived is
+// read in the ring of completions, where what the program has taken stands until as many more have
+// come as there is room for.
 #include "power_cut.h"
 
 #include <dlfcn.h>
@@ -194,7 +195,7 @@ ssize_t writev(int fd, const struct iovec *iov, int count)
     return written;
 }
 
-// --- rings -----------------------------------------------------------------------------------------
+// --- rings ---------------------------------------------------------------------------------------
 
 static struct ring *ring_locked(struct io_uring *ring)
 {
@@ -205,7 +206,8 @@ static struct ring *ring_locked(struct io_uring *ring)
     }
     check(cut.ring_count < RINGS_MAX);
     struct ring *r = &cut.rings[cut.ring_count++];
-    // Of one that has worked before the cut was armed nothing is on its way: it is new, or has been waited for.
+    // Of one that has worked before the cut was armed nothing is on its way: it is new, or has been
+    // waited for.
     *r = (struct ring){ring, io_uring_smp_load_acquire(ring->cq.ktail), 0};
     return r;
 }
@@ -270,7 +272,8 @@ void io_uring_queue_exit(struct io_uring *ring)
     pthread_mutex_unlock(&cut.lock);
 }
 
-// So that nothing arrives when the process is dead and its files are looked at. What does not arrive is left to chance.
+// So that nothing arrives when the process is dead and its files are looked at. What does not
+// arrive is left to chance.
 static void rings_settle_locked(void)
 {
     unsigned on_way = 1;
@@ -286,7 +289,7 @@ static void rings_settle_locked(void)
     }
 }
 
-// --- syncs -----------------------------------------------------------------------------------------
+// --- syncs ---------------------------------------------------------------------------------------
 
 // What is on its way at that moment is remembered, and synced by the next one.
 int fdatasync(int fd)

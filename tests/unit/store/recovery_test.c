@@ -507,7 +507,8 @@ static void injure_leaves(char *bytes, size_t len)
     }
 }
 
-// An index too large for the child: nobody has looked at what readers, writers and the round come to.
+// An index too large for the child: nobody has looked at what readers, writers and the round come
+// to.
 Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to_them,
      .timeout = 1800)
 {
@@ -580,7 +581,8 @@ Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to
     box_remove(&box);
 }
 
-// What the device cannot read of the index any more is found on the round, not by a look-up's SIGBUS.
+// What the device cannot read of the index any more is found on the round, not by a look-up's
+// SIGBUS.
 Test(recovery, an_index_that_cannot_be_read_is_made_anew_behind_serving)
 {
     struct box box;
@@ -673,8 +675,8 @@ Test(recovery, a_map_that_fails_while_running_leaves_the_marker_and_ends_the_pro
     box_remove(&box);
 }
 
-// A first request comes while the segments are gone through: what it stores, and what is found of the
-// same version before and after it, is one object.
+// A first request comes while the segments are gone through: what it stores, and what is found of
+// the same version before and after it, is one object.
 Test(recovery, what_is_stored_while_a_rebuild_goes_on_joins_what_it_finds)
 {
     struct object object = {"large", "\"e\"", 24ull * BLOCK, BLOCK, 5};

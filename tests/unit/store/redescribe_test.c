@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the record of a version takes other headers over, with its runs, or stays as it was; it takes no more
-// room for that than the index has; and a disk that stands still is waited for no longer than a moment.
+// Proves: the record of a version takes other headers over, with its runs, or stays as it was; it
+// takes no more room for that than the index has; and a disk that stands still is waited for no
+// longer than a moment.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +86,8 @@ Test(redescribe, a_disk_that_stands_still_is_not_waited_for)
     box_remove(&box);
 }
 
-// The record must not show new headers under the old generation, by which they are remembered otherwise.
+// The record must not show new headers under the old generation, by which they are remembered
+// otherwise.
 Test(redescribe, a_version_whose_places_have_no_room_stays_as_it_was)
 {
     struct box box;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store with a policy that learns: what is seen reaches it, what does not is counted, its map counts
-// in cache.size, a full cache refuses and still serves.
+// The store with a policy that learns: what is seen reaches it, what does not is counted, its map
+// counts in cache.size, a full cache refuses and still serves.
 #include "store/retention.h"
 
 #include <stdio.h>
@@ -65,7 +65,8 @@ static uint64_t ages_noted(uint64_t max_us)
     return count;
 }
 
-// Ticks become time by what is remembered of the clock; what is older than this process is left out.
+// Ticks become time by what is remembered of the clock; what is older than this process is left
+// out.
 Test(retention, the_age_of_what_goes)
 {
     struct box box;
@@ -121,7 +122,8 @@ Test(retention, its_map_counts_in_the_size_of_the_cache_and_leaves_no_file)
     uint64_t region = retention_region_counted(&r->region);
     cr_assert_geq(region, policy_region_least(&(struct policy_options){
                               .segment_max = box.store->log.table_mask + 1, .run_max = 1}));
-    // With as little else as there is: spare segments, the index, and what is reckoned for the rest.
+    // With as little else as there is: spare segments, the index, and what is reckoned for the
+    // rest.
     uint64_t others = store_dir_other_bytes(&box.store->dir);
     uint64_t segments =
         atomic_load(&box.store->log.segment_count) * box.store->log.segment_cost_bytes;
@@ -196,7 +198,8 @@ Test(retention, what_is_stored_for_a_while_only_is_not_kept)
     box_remove(&box);
 }
 
-// Where there can be no file for it, what is known of runs is memory, and bounded however large the cache is.
+// Where there can be no file for it, what is known of runs is memory, and bounded however large the
+// cache is.
 Test(retention, without_a_file_its_memory_is_bounded)
 {
     struct box box;
@@ -220,8 +223,8 @@ Test(retention, without_a_file_its_memory_is_bounded)
     cr_assert(unsetenv("FOREBAY_SEGMENT_SIZE") == 0);
 }
 
-// Objects of 4 KB, of which a cache holds more than of any others: each is ranked, and the map takes room
-// with them.
+// Objects of 4 KB, of which a cache holds more than of any others: each is ranked, and the map
+// takes room with them.
 Test(retention, small_objects_are_all_ranked)
 {
     struct box box;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrub thread finds every run that the device has changed, and nothing else; what it has found is a miss,
-// and what is fetched again is held.
+// The scrub thread finds every run that the device has changed, and nothing else; what it has found
+// is a miss, and what is fetched again is held.
 #include "store/scrub.h"
 
 #include <errno.h>
@@ -212,7 +212,8 @@ static void count_pages(struct box *box, bool drops, unsigned *ret_resident, uns
     }
 }
 
-// What is not in memory does not get there, and no mark vouches for what this read: the next reader looks.
+// What is not in memory does not get there, and no mark vouches for what this read: the next reader
+// looks.
 Test(scrub, leaves_the_page_cache_alone)
 {
     struct box box;

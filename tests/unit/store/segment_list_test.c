@@ -227,8 +227,8 @@ Test(segment_list, what_a_broken_table_does_not_say_a_scan_finds)
     }
 }
 
-// A child stores, closes cleanly, opens again (tables of an earlier life lie in segments that go on),
-// stores more and dies.
+// A child stores, closes cleanly, opens again (tables of an earlier life lie in segments that go
+// on), stores more and dies.
 Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
@@ -265,8 +265,8 @@ Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
     }
 }
 
-// Bytes that say nothing lie at the end of each segment that a child has left open: it is sealed as full,
-// and what is counted as unused is never more than there is.
+// Bytes that say nothing lie at the end of each segment that a child has left open: it is sealed as
+// full, and what is counted as unused is never more than there is.
 Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
 {
     struct box box;
@@ -309,7 +309,8 @@ Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
 
 // --- marks
 
-// Condemned while its segment still fills, or when it is sealed; judged by the table, then by a scan.
+// Condemned while its segment still fills, or when it is sealed; judged by the table, then by a
+// scan.
 Test(segment_list, what_is_condemned_comes_back_neither_by_table_nor_by_scan)
 {
     for (unsigned i = 0; i < 8; i++) {
@@ -434,8 +435,8 @@ Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
     }
 }
 
-// The room of what is left over holds more segments; what is counted is never less than what there is, also
-// over a restart, and every byte comes back.
+// The room of what is left over holds more segments; what is counted is never less than what there
+// is, also over a restart, and every byte comes back.
 Test(segment_list, room_that_went_back_holds_more)
 {
     static const struct sizes sizes = {900000, 0, MIB, 250, STORE_POLICY_LRU, false};

@@ -454,7 +454,8 @@ Test(segment_log, many_failing_reads_turn_look_ups_off_for_a_while)
     box_remove(&box);
 }
 
-// The index asks for room with every commit that finds none; the segment that is on its way out gives it.
+// The index asks for room with every commit that finds none; the segment that is on its way out
+// gives it.
 Test(segment_log, room_for_the_index_takes_one_segment_at_a_time)
 {
     cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);

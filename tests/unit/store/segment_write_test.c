@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what is written of a run can be sent while the rest is still to come, on both I/O engines.
+// Proves: what is written of a run can be sent while the rest is still to come, on both I/O
+// engines.
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: each block of the span is in one piece, held or not, with what the policy says of it; asking
-// is no access and leaves no pin.
+// Proves: each block of the span is in one piece, held or not, with what the policy says of it;
+// asking is no access and leaves no pin.
 #include "stats/stats.h"
 #include "store/policy_private.h"
 #include "store_fixture.h"

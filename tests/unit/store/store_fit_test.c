@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory met with a smaller cache.size: within it from the start, the newest that fits is kept,
-// and nothing needs to be asked twice while little has gone.
+// A directory met with a smaller cache.size: within it from the start, the newest that fits is
+// kept, and nothing needs to be asked twice while little has gone.
 #include <stdio.h>
 #include <unistd.h>
 

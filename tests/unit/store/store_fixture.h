@@ -48,7 +48,8 @@ void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w,
 enum err box_write(struct box *box, unsigned index, const struct object *object,
                    uint64_t first_block, uint32_t block_count, uint32_t finish_blocks,
                    struct store_place *ret_place);
-// Is the write refused only because the supply thread has no segment ready yet, or none that may be evicted?
+// Is the write refused only because the supply thread has no segment ready yet, or none that may be
+// evicted?
 static inline bool box_has_no_segment(enum err err)
 {
     return err == ERR_NO_SEGMENT || err == ERR_DISK_FULL;

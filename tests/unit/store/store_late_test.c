@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a directory whose file system was full at the start comes into use when there is room, empty, with all
-// that was set meanwhile; what it cannot use it leaves as it is, and tries again; a stop need not wait for any of it.
+// Proves: a directory whose file system was full at the start comes into use when there is room,
+// empty, with all that was set meanwhile; what it cannot use it leaves as it is, and tries again; a
+// stop need not wait for any of it.
 #include "store/store_late.h"
 
 #include <dlfcn.h>
@@ -280,7 +281,8 @@ Test(store_late, one_that_another_process_has_is_left_to_it)
     leave(&box);
 }
 
-// It fails when all of it has been prepared: nothing is left of that, and the next try goes on from there.
+// It fails when all of it has been prepared: nothing is left of that, and the next try goes on from
+// there.
 Test(store_late, what_fails_on_the_way_is_tried_again)
 {
     struct box box;

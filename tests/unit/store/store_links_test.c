@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: no file that Forebay opens in its cache directory is reached through a symbolic link; what a
-// link points to stays as it was.
+// Proves: no file that Forebay opens in its cache directory is reached through a symbolic link;
+// what a link points to stays as it was.
 #include "store/store_links.h"
 
 #include <dirent.h>
@@ -32,7 +32,8 @@ static void make_path(char *ret_path, const struct box *box, const char *name)
     cr_assert((size_t)snprintf(ret_path, 1024, "%s/%s", box->dir, name) < 1024);
 }
 
-// Makes a file outside the cache. Its time of change and its bytes show whether anything wrote to it.
+// Makes a file outside the cache. Its time of change and its bytes show whether anything wrote to
+// it.
 static void make_victim(const char *path)
 {
     FILE *file = fopen(path, "w");
@@ -83,8 +84,8 @@ static void refuses_link(struct box *box, const char *name)
     cr_assert(!was_there || rename(aside, path) == 0);
 }
 
-// Every entry that a run leaves in the folder but segments, which other tests have. Found by looking, so
-// that a file that is added later is tested, too.
+// Every entry that a run leaves in the folder but segments, which other tests have. Found by
+// looking, so that a file that is added later is tested, too.
 static unsigned refuses_each_of(struct box *box, const char *folder)
 {
     char path[1024], names[64][256];

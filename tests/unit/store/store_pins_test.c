@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of pins lasts or is refused, whole; it counts in cache.size; runs follow it by their names, behind
-// everything else.
+// The list of pins lasts or is refused, whole; it counts in cache.size; runs follow it by their
+// names, behind everything else.
 #include "store/store_pins.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a cache directory is made ready, an older cache removed only when told so, and nothing else is touched: no cache of
-// this or a newer format, none in use, no other directory, nothing behind a symbolic link.
+// Proves: a cache directory is made ready, an older cache removed only when told so, and nothing
+// else is touched: no cache of this or a newer format, none in use, no other directory, nothing
+// behind a symbolic link.
 #include "test.h"
 
 #include <fcntl.h>

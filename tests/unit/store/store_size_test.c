@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache.size, cache.min_free and inodes while the store runs and somebody else fills the file system: what is
-// held follows, nothing fails, and what is near to full is told of once.
+// cache.size, cache.min_free and inodes while the store runs and somebody else fills the file
+// system: what is held follows, nothing fails, and what is near to full is told of once.
 #include "store/store_size.h"
 
 #include <errno.h>
@@ -243,7 +243,8 @@ Test(store_size, a_small_cache_of_many_workers)
     leave(&box);
 }
 
-// What the index has allocated ahead goes back, and all of it where it is too large for the new size.
+// What the index has allocated ahead goes back, and all of it where it is too large for the new
+// size.
 Test(store_size, an_index_that_is_too_large_is_made_anew)
 {
     struct box box;
@@ -408,7 +409,8 @@ Test(store_size, what_is_being_written_to_is_given_back_at_last)
     leave(&box);
 }
 
-// A file system that ends before cache.size does is a full cache like any other: as many segments are ready.
+// A file system that ends before cache.size does is a full cache like any other: as many segments
+// are ready.
 Test(store_size, a_file_system_smaller_than_the_cache)
 {
     struct box box;
@@ -438,8 +440,8 @@ static unsigned going_count(struct segment_log *log)
     return count;
 }
 
-// Most promises of long runs come to nothing: who asks for an object of unknown length makes one. Nothing
-// goes for them, however many there are; only what is really long is made room for ahead.
+// Most promises of long runs come to nothing: who asks for an object of unknown length makes one.
+// Nothing goes for them, however many there are; only what is really long is made room for ahead.
 Test(store_size, promises_drive_nothing_out)
 {
     struct box box;
@@ -583,7 +585,8 @@ Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
     leave(&box);
 }
 
-// The store opens the index first. The supply thread then waits some seconds before it asks the disk for a segment.
+// The store opens the index first. The supply thread then waits some seconds before it asks the
+// disk for a segment.
 Test(store_size, a_disk_that_refuses_the_index_at_the_start_is_named_at_once)
 {
     struct box box;
@@ -696,8 +699,8 @@ Test(store_size, what_lies_apart_is_held_like_all_else)
     leave(&box);
 }
 
-// The file system has room for the segments that are written to and for no other: a block that finds room in none
-// of them ends the one of its slot, which can go then.
+// The file system has room for the segments that are written to and for no other: a block that
+// finds room in none of them ends the one of its slot, which can go then.
 Test(store_size, a_large_block_where_each_segment_is_written_to)
 {
     struct box box;

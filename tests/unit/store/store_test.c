@@ -475,8 +475,8 @@ Test(store, a_scan_takes_the_marks_of_all_that_it_reads)
     box_remove(&box);
 }
 
-// Long runs are promised while spare segments are left for them, and an eighth of the segments in all; to
-// nobody where a hole cannot be punched behind them.
+// Long runs are promised while spare segments are left for them, and an eighth of the segments in
+// all; to nobody where a hole cannot be punched behind them.
 Test(store, long_runs_are_promised_while_there_is_room)
 {
     struct box box;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what passes a process that could not use its directory is not forgotten by the next one that
-// can: its index is disowned before a delete is answered well, else the delete is answered with an error.
+// Proves: what passes a process that could not use its directory is not forgotten by the next one
+// that can: its index is disowned before a delete is answered well, else the delete is answered
+// with an error.
 #include "store/store_unattached.h"
 
 #include <errno.h>
@@ -112,7 +113,8 @@ Test(store_unattached, a_directory_that_could_not_be_entered_at_the_start)
     expect_disowned(&box);
 }
 
-// The start had the lock when it failed: that is given back, and keeps nobody out, the process itself included.
+// The start had the lock when it failed: that is given back, and keeps nobody out, the process
+// itself included.
 Test(store_unattached, a_format_that_could_not_be_read_at_the_start)
 {
     struct box box;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: runs are begun only while the device keeps up; what has begun is finished; chunks that wait
-// for a device never hold more memory than they may. On both I/O engines, with a device that stands
-// still until a file is gone.
+// Proves: runs are begun only while the device keeps up; what has begun is finished; chunks that
+// wait for a device never hold more memory than they may. On both I/O engines, with a device that
+// stands still until a file is gone.
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
