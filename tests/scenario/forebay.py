@@ -66,6 +66,11 @@ def io_uring_works():
     return fd >= 0
 
 
+# A test holds an answer of the scripted origin until something else has happened, however slow the machine is. So these
+# are longer than any wait, unless a test says otherwise.
+ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
+
+
 class Failed(AssertionError):
     """The server ended, or did not become ready; carries what it printed."""
 
@@ -94,6 +99,8 @@ class Forebay:
             self.settings["origin.endpoint"] = endpoint
             if not str(endpoint).startswith("dir:"):
                 self.settings["origin.region"] = "us-east-1"
+                for name in ORIGIN_TIMEOUTS.difference((file or {}).get("origin", ())):
+                    self.settings[f"origin.{name}"] = f"{2 * WAIT_S}s"
         self.settings.update(settings or {})
         self.file = dict(file or {})
         self.env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8",
