@@ -402,13 +402,14 @@ def test_a_node_is_killed_and_comes_back(tier, origin, figure):
 
 
 def test_a_node_is_added(tier, origin, figure):
-    """Under load, on a line that was there before it: about a quarter moves, all of it to the new node, each object asked of the origin once."""
+    """Under load, on a line that was there before it: about a quarter moves, all of it to the new node, each object asked of the origin once.
+    What a node only streams, because a loaded machine had no segment ready for it, is asked for once more."""
     sums = data_set(origin)
     one = tier()
     before = warm(one, sums)
     load = Load(one, sums)
     load.wait_rounds(0)
-    since, fetched = origin.mark(), one.fetched()
+    since, fetched, late = origin.mark(), one.fetched(), one.late_runs()
     one.start("forebay-3")
     one.balancer.wait_up(*NODES, "forebay-3")
     load.wait_rounds(1)
@@ -420,11 +421,16 @@ def test_a_node_is_added(tier, origin, figure):
     moved = {key for key in sums if before[key] != after[key]}
     assert {after[key] for key in moved} == {"forebay-3"}
     assert 0.12 < len(moved) / len(sums) < 0.40
-    assert set(get_count(origin, since)) == moved
-    assert [key for key in moved if origin.sent_twice(key, since=since)] == []
-    more = {name: bytes_ - fetched.get(name, 0) for name, bytes_ in one.fetched().items()}
-    assert more == {**dict.fromkeys(NODES, 0), "forebay-3": sum(origin.version(key).size for key in moved)}
-    figure(f"tier, a node added under load: {len(moved)} of {len(sums)} objects moved, all to it")
+    late = {name: count - late.get(name, 0) for name, count in one.late_runs().items()}
+    asked = set(get_count(origin, since))
+    twice = [key for key in moved if origin.sent_twice(key, since=since)]
+    assert moved <= asked
+    assert len(asked - moved) <= sum(late[name] for name in NODES), (asked - moved, late)
+    assert len(twice) <= late["forebay-3"], (twice, late)
+    if not any(late.values()):
+        more = {name: bytes_ - fetched.get(name, 0) for name, bytes_ in one.fetched().items()}
+        assert more == {**dict.fromkeys(NODES, 0), "forebay-3": sum(origin.version(key).size for key in moved)}
+    figure(f"tier, a node added under load: {len(moved)} of {len(sums)} objects moved, all to it, {sum(late.values()):.0f} runs only streamed")
 
 
 def test_a_node_that_drains_loses_no_request(tier, origin):

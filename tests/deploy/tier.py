@@ -20,7 +20,7 @@ import yaml
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from conftest import made, not_run
-from forebay import ROOT, Forebay, binary, scaled
+from forebay import LATE_REASONS, ROOT, Forebay, binary, scaled
 from kubelet import POD_IP
 from signer import Signer
 from waiting import WAIT_S, wait_for
@@ -195,6 +195,11 @@ class Tier:
     def fetched(self):
         """{node: body bytes it has had from the origin}."""
         return {name: self.metric(name, "forebay_origin_received_bytes_total") for name, node in self.nodes.items() if node.alive}
+
+    def late_runs(self):
+        """{node: how many runs it has only streamed}: see Forebay.late_runs()."""
+        return {name: sum(self.metric(name, "forebay_cache_admission_rejected_total", reason=reason) for reason in LATE_REASONS)
+                for name, node in self.nodes.items() if node.alive}
 
     def settle(self):
         for name, node in self.nodes.items():

@@ -71,6 +71,9 @@ def io_uring_works():
 ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
 
 
+LATE_REASONS = ("no-segment", "disk-full", "disk-busy", "index-busy")    # see late_runs()
+
+
 class Failed(AssertionError):
     """The server ended, or did not become ready; carries what it printed."""
 
@@ -349,8 +352,7 @@ class Forebay:
     def late_runs(self):
         """How many runs were only streamed since a loaded machine had no segment ready or its disk or index was behind: no fault,
         they are stored when they are read the next time."""
-        return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason)
-                   for reason in ("no-segment", "disk-full", "disk-busy", "index-busy"))
+        return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason) for reason in LATE_REASONS)
 
     def late_bytes(self):
         """So many at most of these come a second time."""
