@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages in a list, the newest first; pieces are cut from the newest page's end. The oldest page
-// stays over arena_reset(), so that a keep-alive connection costs no allocation per request. Under
-// ASan every piece is a page of its own, so that running over its end is seen. One thread at a
-// time; whoever made it frees it.
+// An arena is a list of pages, the newest first. Pieces are cut from the end of the newest page.
+// The oldest page survives arena_reset(), so that a keep-alive connection allocates nothing per
+// request. Under ASan every piece is a page of its own, so that an overrun is detected. An arena is
+// used by one thread at a time; its creator frees it.
 #include "base/arena.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define ARENA_MAGIC 0x6172656e61000001u
-#define FIRST_PAGE_BYTES 8192u // what a request with a Range takes
+#define FIRST_PAGE_BYTES 8192u // enough for a request with a Range
 #define PAGE_BYTES 16384u
 
 struct page {
@@ -57,7 +57,7 @@ struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind)
     return arena;
 }
 
-// Frees all pages but, where `keep_first` and it has the standard size, the oldest.
+// Frees all pages. With `keep_first`, the oldest one stays if it has the standard size.
 static void free_pages(struct arena *arena, bool keep_first)
 {
     struct page *page = arena->pages;
@@ -105,7 +105,7 @@ size_t arena_page_bytes(const struct arena *arena)
     return bytes;
 }
 
-// Pushes a page with room for `size` and returns it; NULL without memory.
+// Adds a page with room for `size` and returns it. Returns NULL if there is no memory.
 static struct page *arena_grow(struct arena *arena, size_t size)
 {
 #ifdef FOREBAY_ASAN

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bounded buffer. It belongs to whoever initialised it.
+// The bounded buffer. The caller of buf_init() owns it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ bool buf_ok(const struct buf *b)
     return !b->failed;
 }
 
-// Makes room for `len` more bytes and the NUL that buf_cstr() writes behind them.
+// Makes room for `len` more bytes and for the NUL that buf_cstr() appends.
 static bool buf_reserve(struct buf *b, size_t len)
 {
     if (b->failed || len > b->max - b->len) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes inside the program: views (struct span), a bounded growable buffer, hex, percent coding,
-// numbers, checked arithmetic. Pure; any thread.
+// Bytes in memory: views (struct span), a bounded growable buffer, hex, percent encoding, numbers,
+// checked arithmetic. Pure; any thread.
 #ifndef FOREBAY_BASE_BYTES_H
 #define FOREBAY_BASE_BYTES_H
 
@@ -15,7 +15,7 @@
 
 // --- span.c --------------------------------------------------------------------------------------
 
-// A view of bytes somebody else owns. ptr may be NULL when len is 0.
+// A view of bytes that somebody else owns. ptr may be NULL if len is 0.
 struct span {
     const char *ptr;
     size_t len;
@@ -23,14 +23,14 @@ struct span {
 
 #define SPAN(literal) ((struct span){(literal), sizeof(literal) - 1})
 
-// NULL gives an empty span. This and the comparisons are inline: of a literal the length is then
-// known to the compiler, and most comparisons end at it.
+// NULL gives an empty span. This function and the comparisons are inline, because the compiler then
+// knows the length of a literal, and most comparisons end at the length.
 static inline struct span span_from_cstr(const char *s)
 {
     return (struct span){s, s != NULL ? strlen(s) : 0};
 }
 
-// The text of `s` in `ret_text`, ended by NUL; "" where it does not fit.
+// Copies `s` with a final NUL into `ret_text`; copies "" if it does not fit.
 static inline void span_to_text(struct span s, char *ret_text, size_t size)
 {
     size_t len = s.len < size ? s.len : 0;
@@ -55,7 +55,7 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len); // ASCII
 static inline bool span_equal_nocase(struct span a, struct span b)
 {
     return a.len == b.len &&
-           (a.len == 0 || (((a.ptr[0] ^ b.ptr[0]) & ~0x20) == 0 && // most differ here
+           (a.len == 0 || (((a.ptr[0] ^ b.ptr[0]) & ~0x20) == 0 && // most pairs differ here
                            span_bytes_equal_nocase(a.ptr, b.ptr, a.len)));
 }
 
@@ -68,31 +68,32 @@ bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
 // A domain name without its root dot: "a.example." and "a.example" are the same name.
 struct span span_without_root_dot(struct span name);
-// memcmp order, shorter first when equal so far: < 0, 0, > 0.
+// Compares in memcmp order; a prefix sorts first. Returns < 0, 0 or > 0.
 int span_compare(struct span a, struct span b);
-// First offset of `c`, or s.len.
+// Returns the first offset of `c`, or s.len if there is none.
 size_t span_find(struct span s, char c);
-// Cuts everything up to the first `separator` off *rest into *ret_piece and skips the separator.
-// False when *rest was already exhausted (ptr NULL).
+// Moves everything before the first `separator` from *rest to *ret_piece and skips the separator.
+// Returns false if *rest was used up already (ptr NULL).
 bool span_split(struct span *rest, char separator, struct span *ret_piece);
 
-// Decimal without sign or blanks; false for empty, other bytes or overflow.
+// Parses decimal digits without sign or blanks. Returns false for an empty span, other bytes or
+// overflow.
 bool span_to_u64(struct span s, uint64_t *ret_value) MUST_USE;
-// The way back; the digits stand somewhere in ret_digits.
+// Formats a number. The returned span is inside ret_digits, not always at its beginning.
 #define U64_DIGITS_MAX 20
 struct span span_of_u64(uint64_t value, char ret_digits[U64_DIGITS_MAX]);
-// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in
-// place.
+// Decodes %XX once; '+' stays '+'. Returns false for a broken escape. *ret_len <= s.len; may decode
+// in place.
 bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 
 // --- Text of a known size ------------------------------------------------------------------------
 
-// Where there is room for all that is put.
+// Writes to memory without a check: the caller provides enough.
 struct span_writer {
     char *at, *end;
 };
 
-// Inline, so that a literal is a few stores.
+// Inline, so that a literal becomes a few stores.
 static inline void span_writer_put(struct span_writer *w, struct span s)
 {
     check((size_t)(w->end - w->at) >= s.len);
@@ -110,15 +111,16 @@ static inline void span_writer_put_u64(struct span_writer *w, uint64_t value)
 
 // --- hex.c ---------------------------------------------------------------------------------------
 
-int hex_digit(char c); // its value, -1: it is none
+int hex_digit(char c); // its value; -1: not a hex digit
 bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
-bool hex_is_lower(struct span s); // digits and a to f alone; true for none
+bool hex_is_lower(struct span s); // only 0-9 and a-f; true for an empty span
 // Writes 2 * len lower-case digits and a NUL.
 void hex_encode(const void *bytes, size_t len, char *ret_hex);
 
 // --- Arithmetic ----------------------------------------------------------------------------------
 
-// Checked, for outside numbers; false and *ret untouched on overflow.
+// Checked addition for numbers from outside. On overflow it returns false and leaves *ret
+// untouched.
 static inline bool MUST_USE add_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t sum;
@@ -156,17 +158,18 @@ static inline uint64_t align_up_u64(uint64_t value, uint64_t power_of_two)
 
 // --- buf.c ---------------------------------------------------------------------------------------
 
-// Growable buffer with a maximum given at birth. After a failed append the buffer is `failed`:
-// contents stay, later appends fail too, so a builder checks once at its end with buf_ok().
+// A growable buffer with a maximum that is set at init. After a failed append the buffer is
+// `failed`: its contents stay and later appends fail too, so that a builder checks only once, with
+// buf_ok().
 struct buf {
     char *ptr;
     size_t len, cap, max;
     bool failed;
-    uint8_t counted; // buf_init_counted(): its kind and 1; else 0
+    uint8_t counted; // buf_init_counted(): the kind plus 1; else 0
 };
 
 void buf_init(struct buf *b, size_t max);
-void buf_done(struct buf *b); // frees; b is as after buf_init with the same max
+void buf_done(struct buf *b); // frees; b is then as after buf_init() with the same maximum
 bool buf_ok(const struct buf *b) MUST_USE;
 void buf_append(struct buf *b, const void *bytes, size_t len);
 void buf_append_span(struct buf *b, struct span s);
@@ -174,10 +177,10 @@ void buf_append_cstr(struct buf *b, const char *s);
 void buf_append_char(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
 struct span buf_span(const struct buf *b);
-// NUL-terminates (not counted in len) and returns ptr; "" when failed or empty.
+// Terminates with NUL (not counted in len) and returns ptr; returns "" if failed or empty.
 const char *buf_cstr(struct buf *b);
 
-// Percent coding as S3 signs it: everything but A-Za-z0-9-._~ (and '/' when keep_slash) becomes
-// %XX, upper case.
+// Percent-encodes as S3 signatures do: everything except A-Za-z0-9-._~ (and '/' with keep_slash)
+// becomes %XX, upper case.
 void buf_append_uri_encoded(struct buf *b, struct span s, bool keep_slash);
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a process that found itself in a state it must not be in.
+// Ends the process when check() finds a state that must not occur.
 #include "base/check.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ void check_failed(const char *file, int line, const char *condition)
     if (len > 0) {
         size_t size = (size_t)len < sizeof(text) ? (size_t)len : sizeof(text) - 1;
         if (write(STDERR_FILENO, text, size) < 0) {
-            abort(); // nowhere left to say it
+            abort(); // there is nowhere else to report it
         }
     }
     abort();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Always-on asserts. check() is for *our* mistakes; input, disk, network and kernel get errors.
+// Asserts that are always on. check() is for our own mistakes; input, disk, network and kernel
+// cause errors instead.
 #ifndef FOREBAY_BASE_CHECK_H
 #define FOREBAY_BASE_CHECK_H
 
@@ -11,7 +12,7 @@ _Noreturn void check_failed(const char *file, int line, const char *condition);
 #define check(condition)                                                                           \
     (__builtin_expect(!!(condition), 1) ? (void)0 : check_failed(__FILE__, __LINE__, #condition))
 
-// The struct of type `type` whose member `member` is at `ptr`.
+// Returns the struct of type `type` whose member `member` is at `ptr`.
 #define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 #define MUST_USE __attribute__((warn_unused_result))

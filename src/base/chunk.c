@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload memory and its budget. Any thread. A chunk's count, the budget's numbers and the
-// number of waiters are atomic. Chunks nobody holds rest first in a small stack of the thread that
-// dropped the last reference, then, 16 at a time, in a shared one under `pool.lock` (chunks are
-// made by a fill's owner and dropped by readers elsewhere, so they must travel back); what fits
-// neither is freed. Under ASan nothing rests, so that a use after the last unref is seen.
+// Payload memory and its budget. Any thread.
 //
-// As much may rest as is in use, so that what a burst gives back serves the next: a fresh page
-// costs a fault and is cleared first. Both together stay within the budget. As use falls each chunk
-// that comes back takes one with it, down to an eighth of the budget.
+// The reference count of a chunk, the numbers of the budget and the number of waiters are atomic. A
+// chunk without references becomes a resting chunk. It first goes to a small stack of the thread
+// that dropped the last reference. From there chunks go in groups of 16 to a pool that all threads
+// share, under `pool.lock`. They have to travel back this way, because the owner of a fill
+// allocates chunks and readers on other threads drop them. A chunk that fits neither is freed.
+// Under ASan no chunk rests, so that a use after the last unref is detected.
 //
-// Each chunk is a mapping of its own: freed, it is the kernel's again at once. From malloc it would
-// stay: one small piece behind it keeps a heap from shrinking, and every thread has a heap.
-// `waiting.lock`, `pool.lock` and `stranded.lock` are never held together.
+// Resting chunks may have as many bytes as chunks in use, so that memory freed by one burst serves
+// the next: a fresh page costs a page fault and is zeroed first. Both together stay within the
+// budget. As use falls, each chunk that comes back frees one resting chunk, until an eighth of the
+// budget rests.
+//
+// Each chunk is a mapping of its own, so that freeing it returns its memory to the kernel at once.
+// A heap would keep it: one small allocation after it prevents the heap from shrinking, and each
+// thread has a heap. `waiting.lock`, `pool.lock` and `stranded.lock` are never held together.
 #include "base/chunk.h"
 
 #include <pthread.h>
@@ -38,7 +42,7 @@ struct waiter {
     void *ctx;
 };
 
-static atomic_uint waiter_count; // what waiting.queue holds, readable without the lock
+static atomic_uint waiter_count; // length of waiting.queue, readable without the lock
 static struct {
     pthread_mutex_t lock;
     unsigned first, count; // a ring
@@ -79,9 +83,9 @@ static struct {
     struct chunk *first;
 } stranded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// Neighbours are one mapping to the kernel, and to take one out of their middle makes two. Where
-// the process has as many as it may have (vm.max_map_count) only the pages go, and the place is for
-// the next.
+// The kernel merges neighbouring mappings into one, so unmapping a chunk in the middle makes two.
+// If the process already has as many mappings as it may have (vm.max_map_count), munmap() fails.
+// Then only the pages are freed, and the address range is reused for the next chunk.
 static void chunk_strand(struct chunk *chunk)
 {
     check(madvise(chunk->data, CHUNK_SIZE, MADV_DONTNEED) == 0);
@@ -161,7 +165,7 @@ static struct local *local_get(void)
     return local;
 }
 
-// One that rests, here or in the pool; NULL: none does.
+// Returns a resting chunk, from this thread's stack or the pool. Returns NULL if none rests.
 static struct chunk *chunk_wake(struct local *mine)
 {
     if (mine->count == 0) {
@@ -262,7 +266,7 @@ uint64_t chunk_budget_resting_bytes(void)
     return atomic_load(&resting);
 }
 
-// What chunks may have now.
+// Bytes that chunks may have now.
 static unsigned long payload_max(void)
 {
     unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
@@ -358,8 +362,8 @@ struct chunk *chunk_ref(struct chunk *chunk)
     return chunk;
 }
 
-// Runs as many waiters as chunks are free, oldest first. With nothing in use all run: a woken
-// waiter that wants no memory any more gives no later wake-up to the others.
+// Runs as many waiters as there are free chunks, oldest first. If no chunk is in use, it runs all
+// of them: a waiter that no longer wants memory will not cause a later wake-up of the others.
 static void wake_waiters(void)
 {
     struct waiter woken[64];
@@ -380,8 +384,8 @@ static void wake_waiters(void)
         for (unsigned i = 0; i < woken_count; i++) {
             woken[i].fn(woken[i].ctx);
         }
-        // 64 with more room left: go round again; it ends since what was woken left the queue and
-        // what it registers anew is only taken while there is room.
+        // 64 waiters ran and there may be more room, so repeat. The loop ends, because waiters that
+        // ran have left the queue, and one that queues again runs only while there is room.
     } while (woken_count == 64);
 }
 
@@ -423,8 +427,9 @@ void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes)
 {
     unsigned long used = atomic_fetch_sub(&budget_kinds[kind], bytes);
     check(used >= bytes);
-    // The total order of this load and the subtraction above against their mirror in
-    // chunk_budget_wait() makes sure that one of the two sees the other.
+    // This load comes after the subtraction above. chunk_budget_wait() has the same two in the
+    // opposite order. Because all four are sequentially consistent, one thread sees the other's
+    // change.
     if (atomic_load(&waiter_count) > 0) {
         wake_waiters();
     }
@@ -444,6 +449,6 @@ void chunk_budget_wait(void (*fn)(void *ctx), void *ctx)
     if (!queued) {
         fn(ctx);
     } else if (payload_used() + CHUNK_SIZE <= payload_max()) {
-        wake_waiters(); // memory came free between the refusal and this call
+        wake_waiters(); // memory became free between the refusal and this call
     }
 }

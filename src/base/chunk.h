@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refcounted payload memory: what a fill receives, readers on any worker send, and the store
-// writes. A chunk holds at most CHUNK_SIZE bytes. Its filler appends at the end; what has been
-// announced to others (by mailbox) is never changed again, so they may read it without a lock. The
-// count is atomic.
+// Payload memory with a reference count: fills receive into it, readers on any worker send from it,
+// and the store writes it. A chunk holds at most CHUNK_SIZE bytes. Only the thread that fills a
+// chunk appends to it. Bytes that were announced to others by mailbox never change again, so others
+// read them without a lock. The count is atomic.
 //
-// The budget bounds what is held between origins and clients: all chunks of the process, and what
-// else is held for a request (chunk_budget_charge()), which leaves less for chunks. chunk_new()
-// returns NULL above it, and the caller pauses its source until the callback given to
-// chunk_budget_wait() runs. A chunk taken with chunk_new_forced() (so that progress never stops)
-// may exceed it and is counted. How far: every buffer between a source and its sink asks
-// chunk_budget_share() how much it may hold, which above the budget is what is on its way and no
-// more: a reply then holds a chunk that is being filled and one that is being sent.
+// The budget bounds all memory between origins and clients: all chunks of the process, plus other
+// memory of requests (chunk_budget_charge()), which leaves less for chunks. Above the budget
+// chunk_new() returns NULL, and the caller pauses its source until the callback given to
+// chunk_budget_wait() runs. A chunk from chunk_new_forced(), which guarantees progress, may exceed
+// the budget and is counted.
+//
+// Every buffer between a source and its sink asks chunk_budget_share() for its limit, which bounds
+// the excess. Above the budget that limit covers only bytes in transit: a reply holds one chunk
+// that is being filled and one that is being sent.
 #ifndef FOREBAY_BASE_CHUNK_H
 #define FOREBAY_BASE_CHUNK_H
 
@@ -25,7 +27,7 @@
 
 struct chunk {
     atomic_uint refs;
-    uint32_t len;       // bytes the filler has written so far; others use the length they were told
+    uint32_t len;       // bytes written so far; readers use the length that was announced to them
     char *data;         // CHUNK_SIZE bytes, 4096-aligned
     struct chunk *next; // private
 };
@@ -36,12 +38,12 @@ enum chunk_budget_kind {
     BUDGET_RUNS,     // runs that are written and not yet durable in the index
     BUDGET_ORIGINS,  // transfers: a handle of curl's and its receive buffer
     BUDGET_BODIES,   // bodies and documents that must be whole before they go on
-    BUDGET_FOLDERS,  // names of folders that listings of a `dir:` origin walk through, and their
+    BUDGET_FOLDERS,  // folder names that listings of a `dir:` origin read, and their
                      // answers
-    BUDGET_WARM,     // names and objects at hand of warm jobs, listings for ourselves
-    BUDGET_WRITES,   // keys that writes hold open, their invalidations in flight, doubts
-    BUDGET_LISTINGS, // kept pages of listings, and questions for them
-    BUDGET_ANSWERS,  // what HEADs have told of objects of which nothing is stored
+    BUDGET_WARM,     // names and current objects of warm jobs, listings for internal use
+    BUDGET_WRITES,   // keys of open writes, their invalidations in flight, doubts
+    BUDGET_LISTINGS, // kept pages of listings, and requests for them between workers
+    BUDGET_ANSWERS,  // kept answers to HEAD for objects of which nothing is stored
     BUDGET_KINDS
 };
 
@@ -50,45 +52,46 @@ uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void); // of all kinds
 uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
-// Nobody's, kept for the next: as much as is in use, within the budget; an eighth of it in any
-// case.
+// Chunks without an owner, kept for reuse: at most as many bytes as are in use, within the budget.
+// An eighth of the budget may always rest.
 uint64_t chunk_budget_resting_bytes(void);
 
-// What is held and is no chunk. Never refused: who charges has a limit of its own. An eighth of the
-// budget is left for chunks whatever happens.
+// Charges memory that is not a chunk. It is never refused, because each caller has a limit of its
+// own. An eighth of the budget is always left for chunks.
 void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
-// Charges unless the kind would then have more than a quarter of the budget, or all kinds but
-// payload more than seven eighths. `held`: what the caller has charged to the kind already. If
-// nobody else holds any of it the caller gets what it asks for, so that every request fits when it
-// is alone. False: nothing was charged; the caller answers SlowDown or takes less.
+// Charges `bytes`, unless the kind would then have more than a quarter of the budget, or all kinds
+// except payload more than seven eighths. `held` is what the caller has charged to the kind
+// already. If nobody else holds memory of the kind, the charge always succeeds, so that every
+// request fits when it is alone. Returns false if nothing was charged; the caller then answers
+// SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
 
-// A buffer whose memory is charged as it grows, until buf_done(). It is the maximum that bounds it.
+// Starts a buffer whose memory is charged as it grows, until buf_done(). Only `max` bounds it.
 void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind);
 
 bool chunk_budget_kind_is_short(
-    enum chunk_budget_kind kind);            // more than half of its quarter is in use
-bool chunk_budget_is_full(void);             // all kinds but payload hold what these may have
-bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
-bool chunk_budget_is_ample(void);            // less than an eighth of it is
-uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short
-// How many bytes a buffer may hold now whose full size is `plenty`: as chunk_budget_lean() says,
-// but 1 when the budget is used up: then only an empty buffer takes something.
+    enum chunk_budget_kind kind);            // the kind uses more than half of its quarter
+bool chunk_budget_is_full(void);             // all kinds except payload use up their share
+bool chunk_budget_is_short(void);            // more than half of the memory for chunks is in use
+bool chunk_budget_is_ample(void);            // less than an eighth of it is in use
+uint64_t chunk_budget_lean(uint64_t plenty); // `plenty`, or an eighth of it while memory is short
+// Returns how many bytes a buffer of full size `plenty` may hold now: the result of
+// chunk_budget_lean(), but 1 if the budget is used up. With 1, only an empty buffer accepts bytes.
 uint64_t chunk_budget_share(uint64_t plenty);
 
-// What one socket's buffer in the kernel, which counts against a cgroup of version 2, may hold: so
-// that 256 of them hold no more than the budget does. 128 KiB at least; 0: let the kernel choose,
-// there is plenty.
+// Returns the limit for one socket's buffer in the kernel, which counts against a cgroup of version
+// 2. With it, 256 buffers hold no more than the budget. At least 128 KiB. Returns 0 if memory is
+// plentiful, so that the kernel may choose.
 uint64_t chunk_budget_socket_bytes(void);
 
 struct chunk *chunk_new(void);        // NULL above the budget
 struct chunk *chunk_new_forced(void); // aborts only when the kernel gives no memory
 struct chunk *chunk_ref(struct chunk *chunk);
-void chunk_unref(struct chunk *chunk); // NULL is fine
+void chunk_unref(struct chunk *chunk); // accepts NULL
 
-// `fn(ctx)` runs once, on whatever thread frees memory next below the budget (so it only posts a
-// message). At most 4096 waiters; beyond that it runs at once.
+// Runs `fn(ctx)` once, on any thread that frees memory below the budget, so it may only post a
+// message. At most 4096 callers wait; beyond that it runs at once.
 void chunk_budget_wait(void (*fn)(void *ctx), void *ctx);
 
 #endif

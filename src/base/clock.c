@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clocks. Any thread; in builds with faults the offset is one atomic that everybody adds.
+// The clocks. Any thread. In builds with faults, an atomic offset is added to each reading.
 #include "base/clock.h"
 
 #include <time.h>
@@ -26,7 +26,7 @@ static uint64_t read_clock_us(clockid_t id)
 #define FILE_INTERVAL_US 5000
 
 static _Atomic uint64_t advanced_us; // by clock_test_advance_us
-static _Atomic uint64_t file_us;     // what FOREBAY_CLOCK_FILE said last
+static _Atomic uint64_t file_us;     // last value read from FOREBAY_CLOCK_FILE
 static _Atomic uint64_t file_next_us =
     1; // real monotonic time of its next reading; 0 = no such file
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monotonic and wall time. Intervals use the monotonic clock; headers, signatures and logs the wall
-// clock. A test may replace both (FOREBAY_FAULTS builds only).
+// Monotonic and wall time. Intervals use the monotonic clock; headers, signatures and logs use the
+// wall clock. Tests can move both (FOREBAY_FAULTS builds only).
 #ifndef FOREBAY_BASE_CLOCK_H
 #define FOREBAY_BASE_CLOCK_H
 
@@ -21,13 +21,13 @@ static inline int64_t clock_wall_s(void)
     return (int64_t)(clock_wall_us() / 1000000);
 }
 
-// A condition variable whose timed waits go by the monotonic clock, which nobody sets.
+// Initialises a condition variable whose timed waits use the monotonic clock, which nobody can set.
 void clock_cond_init(pthread_cond_t *cond);
 
 #ifdef FOREBAY_FAULTS
-// Adds `us` to what both clocks say from now on. Environment FOREBAY_CLOCK_FILE names a file
-// holding a decimal number of milliseconds that is read again at most every 5 ms and added too: how
-// a scenario test moves a running server's time.
+// Adds `us` to both clocks from now on. The environment variable FOREBAY_CLOCK_FILE names a file
+// with a decimal number of milliseconds, which is added too. The file is read at most every 5 ms.
+// Scenario tests move a running server's time with it.
 void clock_test_advance_us(uint64_t us);
 #endif
 

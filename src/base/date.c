@@ -13,7 +13,7 @@ static const char long_day_names[7][10] = {"Sunday",   "Monday", "Tuesday", "Wed
 static const char month_names[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
-// Years outside 1..9999 have no form in any of the formats; they become the epoch.
+// No format can express years outside 1..9999; they become the epoch.
 static void split_time(time_t t, struct tm *ret_tm)
 {
     if (gmtime_r(&t, ret_tm) == NULL || ret_tm->tm_year < -1899 || ret_tm->tm_year > 8099) {
@@ -111,7 +111,8 @@ static bool is_leap_year(int year)
     return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-// Days since 1970 began. A year that begins in March has its leap day last.
+// Returns the days since 1970 began. Years are counted from March, so that the leap day is the
+// last.
 static int64_t days_since_1970(int64_t year, int month, int day)
 {
     int64_t y = month < 2 ? year - 1 : year;
@@ -120,8 +121,8 @@ static int64_t days_since_1970(int64_t year, int month, int day)
     return y * 365 + leap_days + (153 * months_since_march + 2) / 5 + day - 1 - 719468;
 }
 
-// Refuses what timegm() would silently carry over, such as 31 February. Each signed request has a
-// time, and timegm() takes a lock.
+// Refuses dates that timegm() would silently normalise, such as 31 February. Every signed request
+// carries a time, and timegm() takes a lock, so it is not called.
 static bool join_time(struct tm *tm, time_t *ret_t)
 {
     static const int month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -154,7 +155,7 @@ static bool parse_imf_fixdate(struct span s, struct tm *tm)
     return false;
 }
 
-// A two-digit year more than 50 years ahead is in the last century.
+// A two-digit year more than 50 years ahead belongs to the last century.
 static int full_year(int year)
 {
     time_t now = (time_t)clock_wall_s();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table of errors: errors.def. A function returns enum err; ERR_OK is 0 and results must be
-// used.
+// The errors, from the table errors.def. A fallible function returns enum err; ERR_OK is 0, and a
+// result must be used.
 #ifndef FOREBAY_BASE_ERROR_H
 #define FOREBAY_BASE_ERROR_H
 
@@ -16,10 +16,10 @@ enum err {
     ERR_COUNT_
 };
 
-// What a retry of the same request towards the origin may do.
+// May the same request be sent to the origin again?
 enum err_retry {
     RETRY_NEVER,
-    RETRY_SAFE // a safe request may be asked again within the retry budget
+    RETRY_SAFE // a safe request may be retried within the retry budget
 };
 
 struct error_row {
@@ -34,9 +34,8 @@ struct error_row {
 const struct error_row *error_row(enum err err);
 const char *error_name(enum err err);
 
-// The row's error for an errno value of a file operation: ENOSPC/EDQUOT -> ERR_DISK_FULL,
-// ENOMEM -> ERR_NO_MEMORY, ENOENT/ENOTDIR -> ERR_NOT_FOUND, EACCES/EPERM -> ERR_PERMISSION, else
-// ERR_IO.
+// Maps the errno of a file operation: ENOSPC/EDQUOT -> ERR_DISK_FULL, ENOMEM -> ERR_NO_MEMORY,
+// ENOENT/ENOTDIR -> ERR_NOT_FOUND, EACCES/EPERM -> ERR_PERMISSION, else ERR_IO.
 enum err error_from_errno(int errno_value);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 behind two functions. Any thread. hash128_of() names objects
-// on disk, so the bytes it hashes are part of the format: for each piece its length as 8
-// little-endian bytes, then the piece.
+// Wraps XXH3 in two functions. Any thread. hash128_of() names objects on disk, so the bytes it
+// hashes are part of the format: for each piece its length as 8 little-endian bytes, then the
+// piece.
 #include "base/hash.h"
 
 #include <endian.h>

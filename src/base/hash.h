@@ -13,15 +13,15 @@ struct hash128 {
 };
 
 uint64_t hash64(const void *bytes, size_t len, uint64_t seed);
-// Hash of the pieces with their lengths mixed in, so that ("a","bc") and ("ab","c") differ.
+// Hashes the pieces together with their lengths, so that ("a","bc") and ("ab","c") differ.
 struct hash128 hash128_of(const struct span *pieces, unsigned count, uint64_t seed);
 static inline bool hash128_equal(struct hash128 a, struct hash128 b)
 {
     return a.hi == b.hi && a.lo == b.lo;
 }
 
-// Does a chain of steps, each known by its hash, lead in a circle? Found within three times the
-// length of what goes round (Brent). Begins as zero.
+// Detects a circle in a chain of steps, each identified by its hash. It needs at most three times
+// the circle's length (Brent's algorithm). Zero-initialise it.
 struct circle {
     uint64_t mark, steps, steps_max; // steps_max 0: there is no mark yet
 };

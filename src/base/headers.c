@@ -6,7 +6,7 @@
 
 enum {
     BYTE_TOKEN = 1, // RFC 9110 tchar
-    BYTE_CLEAN = 2  // no control but tab
+    BYTE_CLEAN = 2  // not a control character, except for tab
 };
 
 #define T (BYTE_TOKEN | BYTE_CLEAN)

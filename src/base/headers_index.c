@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index of headers by name: buckets of a keyed hash, each a chain in order of arrival. Peers
-// choose the names, so the hash is keyed: nobody outside can make one chain long. Any thread.
+// An index of headers by name: buckets of a hash, each a chain in order of arrival. Peers choose
+// the names, so the hash is keyed and no peer can make one chain long. Any thread.
 #include "base/headers_index.h"
 
 #include <assert.h>
@@ -46,7 +46,7 @@ void headers_index_build(struct headers_index *index, const struct headers *head
         return;
     }
     memset(index->first, 0xff, sizeof(index->first));
-    for (unsigned i = headers->count; i-- > 0;) { // from the back, so that chains keep the order
+    for (unsigned i = headers->count; i-- > 0;) { // from the end, so that chains keep the order
         uint16_t *first = &index->first[bucket_of(headers->items[i].name)];
         index->next[i] = *first;
         *first = (uint16_t)i;

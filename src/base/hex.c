@@ -7,7 +7,7 @@
 
 #define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
 
-// One more than the value; 0: it is none.
+// The value plus 1; 0: not a hex digit.
 static const int8_t values[256] = {
     ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
     ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
@@ -39,8 +39,8 @@ bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
     return all >= 0;
 }
 
-// The digits of four bytes, of which the first stands lowest: each nibble to a byte of its own,
-// then '0' is added, and to those above 9 what is between '9' and 'a'.
+// Converts four bytes to eight digits, the first byte lowest in the word. Each nibble gets a byte
+// of its own. '0' is added to each, and the distance from '9' to 'a' to those above 9.
 static uint64_t four_to_digits(uint32_t bytes)
 {
     uint64_t spread = bytes;
@@ -69,7 +69,7 @@ void hex_encode(const void *bytes, size_t len, char *ret_hex)
     ret_hex[2 * len] = '\0';
 }
 
-// Not 0 in the highest bit of each byte that is in [least, most], where none is above 0x7f.
+// Sets the highest bit of each byte that is in [least, most]. No byte of `word` may be above 0x7f.
 static uint64_t are_between(uint64_t word, uint8_t least, uint8_t most)
 {
     return (word + EACH(0x80 - least)) & ~(word + EACH(0x7f - most));

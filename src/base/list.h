@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Intrusive doubly linked list. Lists are states: an object is in exactly one per node it embeds.
-// A node that is in no list points at itself, so list_remove() of it is harmless.
+// An intrusive doubly linked list. Lists stand for states: an object is in exactly one list per
+// node that it embeds. A node in no list points at itself, so list_remove() on it does no harm.
 #ifndef FOREBAY_BASE_LIST_H
 #define FOREBAY_BASE_LIST_H
 
@@ -62,7 +62,7 @@ static inline void list_remove(struct list_node *node)
     list_node_init(node);
 }
 
-// First or last node, NULL when the list is empty.
+// Returns the first or last node, or NULL if the list is empty.
 static inline struct list_node *list_first(struct list *list)
 {
     return list_empty(list) ? NULL : list->head.next;
@@ -82,7 +82,7 @@ static inline struct list_node *list_pop_front(struct list *list)
     return node;
 }
 
-// Moves all nodes of `from` to the end of `to`; `from` is empty after.
+// Moves all nodes of `from` to the end of `to`. `from` is empty afterwards.
 static inline void list_append_all(struct list *to, struct list *from)
 {
     if (list_empty(from)) {
@@ -95,7 +95,7 @@ static inline void list_append_all(struct list *to, struct list *from)
     list_init(from);
 }
 
-// The body may remove `node` itself (next is remembered), nothing else.
+// The body may remove `node` itself, because the next node is remembered, but no other node.
 #define list_for_each(node, list)                                                                  \
     for (struct list_node *node = (list)->head.next, *node##_next = node->next;                    \
          node != &(list)->head; node = node##_next, node##_next = node->next)

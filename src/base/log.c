@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server log. Any thread: a line is put together on the caller's stack and leaves in one
-// write, which keeps lines whole. No lock, but while a start keeps lines (log_hold()): the rate
-// limit is a table of atomics, one row per event name (two names that share a row share its
-// allowance). log_init() comes before threads start.
+// The server log. Any thread. A line is composed on the caller's stack and written with one call,
+// which keeps lines whole. It takes no lock, except while the lines of a start are held
+// (log_hold()). The rate limit is a table of atomics with one row per event name; two names with
+// the same row share its allowance. log_init() runs before threads start.
 //
-// Who reads the log may stand still, and no thread waits for that: a line that a pipe, socket or
-// terminal does not take at once is lost, and counted.
+// The reader of the log may stall, and no thread waits for it: if a pipe, socket or terminal does
+// not accept a line at once, the line is lost and counted.
 //
-// A line is first text, `key=value ...`. For JSON it is taken apart again: log_quote() gives JSON
-// string syntax in both formats, so a quoted value is copied as it is, and a bare one becomes a
-// number, a boolean or a string.
+// A line is first composed as text, `key=value ...`. For JSON that text is parsed again.
+// log_quote() uses JSON string syntax in both formats, so a quoted value is copied unchanged. A
+// bare value becomes a number, a boolean or a string.
 #include "base/log.h"
 
 #include <assert.h>
@@ -43,8 +43,8 @@ static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
 static atomic_ulong lines_lost, lines_held_back;
 
 static struct rate_row {
-    atomic_ulong second; // of the window, on the monotonic clock
-    atomic_ulong count;  // lines asked for in it
+    atomic_ulong second; // the second that is counted, on the monotonic clock
+    atomic_ulong count;  // lines requested in that second
     atomic_ulong dropped;
 } rate_rows[RATE_ROWS];
 
@@ -54,7 +54,7 @@ static struct condition_row {
     atomic_ulong dropped;
 } condition_rows[RATE_ROWS];
 
-// Lines of a start that is not over: level, length in two bytes, text; one behind the other.
+// Lines of a start that has not ended, one after the other: level, length in two bytes, text.
 static struct {
     pthread_mutex_t lock;
     char bytes[HELD_MAX_BYTES];
@@ -106,8 +106,9 @@ static struct rate_row *row_of(const char *event)
     return &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
 }
 
-// May a line of this event be written now? *ret_dropped is what was held back since the last one.
-// Threads that meet at the turn of a second may let a few lines more or less through.
+// May a line of this event be written now? *ret_dropped gets the number of lines dropped since the
+// last one. Threads that race at the end of a second may write a few lines more or less than the
+// limit.
 static bool rate_allows(struct rate_row *row, unsigned long *ret_dropped)
 {
     unsigned long second = (unsigned long)(clock_monotonic_us() / 1000000);
@@ -123,7 +124,7 @@ static bool rate_allows(struct rate_row *row, unsigned long *ret_dropped)
     return true;
 }
 
-// Length of the UTF-8 sequence at the start of `s`, 0 when it is none (RFC 3629).
+// Returns the length of the UTF-8 sequence at the start of `s`, 0 if it is not UTF-8 (RFC 3629).
 static size_t utf8_len(struct span s)
 {
     const unsigned char *p = (const unsigned char *)s.ptr;
@@ -143,8 +144,8 @@ static size_t utf8_len(struct span s)
     return len;
 }
 
-// Appends `s` to text[*len] as the inside of a JSON string, stopping where the next character would
-// not fit `cap`. What is not UTF-8 appears as \u00XX.
+// Appends `s` to text[*len] with JSON escapes, and stops when the next character would not fit into
+// `cap`. Bytes that are not UTF-8 become \u00XX.
 static void escape(char *text, size_t cap, size_t *len, struct span s)
 {
     for (size_t i = 0; i < s.len;) {
@@ -222,7 +223,8 @@ const char *log_key(struct span key)
     return log_quote(log_key_shown(key, hash));
 }
 
-// Cuts one value off *rest: a quoted one with its quotes, a bare one up to the next blank.
+// Moves one value from *rest to the result: a quoted one with its quotes, a bare one up to the next
+// blank.
 static struct span take_value(struct span *rest)
 {
     size_t len = 0;
@@ -268,7 +270,7 @@ struct line {
     size_t len;
 };
 
-// Leaves room for what must end every line.
+// Leaves room for the characters that end every line.
 #define LINE_ROOM (LINE_MAX_BYTES - 4)
 
 static void line_append(struct line *line, struct span s)
@@ -278,7 +280,7 @@ static void line_append(struct line *line, struct span s)
     line->len += len;
 }
 
-// One member, whole or not at all, so that a cut line is still an object.
+// Appends one member completely or not at all, so that a truncated line is still an object.
 static void append_json_member(struct line *line, struct span key, struct span value)
 {
     size_t before = line->len;
@@ -315,7 +317,7 @@ static void build_json(struct line *line, struct span text)
     line->text[line->len++] = '}';
 }
 
-// Control bytes that came in through a plain %s must not forge a line.
+// Replaces control bytes, because those that came in through a plain %s must not forge a line.
 static void build_text(struct line *line, struct span text)
 {
     for (size_t i = 0; i < text.len && line->len < LINE_ROOM; i++) {
@@ -324,7 +326,7 @@ static void build_text(struct line *line, struct span text)
     }
 }
 
-// False: it is lost. No line is longer than what a pipe takes whole (PIPE_BUF).
+// Returns false if the line is lost. A line fits into one atomic write to a pipe (PIPE_BUF).
 static bool line_write(const char *text, size_t len)
 {
     struct iovec iov = {(char *)(uintptr_t)text, len};
@@ -373,7 +375,7 @@ void log_release(enum log_level least)
     pthread_mutex_unlock(&held.lock);
 }
 
-// False: it is to be written now.
+// Returns false if the caller has to write the line now.
 static bool line_keep(enum log_level level, const struct line *line)
 {
     uint16_t len = (uint16_t)line->len;
@@ -429,7 +431,7 @@ static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *even
     line.text[line.len++] = '\n';
     if (line_keep(level, &line) || line_write(line.text, line.len)) {
         atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
-    } else { // the next line of this event tells
+    } else { // the next line of this event reports it
         atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&row->dropped, dropped + 1, memory_order_relaxed);
     }
@@ -462,8 +464,8 @@ static PRINTF_LIKE(2, 0) uint64_t
     return hash64(text, kept, hash64(event, strlen(event), 0)) | 1;
 }
 
-// True once a minute. Another condition that meets the same row has it from then on; threads that
-// meet at the turn of a minute may both be let through.
+// Returns true once a minute for each condition. Another condition with the same row takes the row
+// over. Threads that race at the end of a minute may both get true.
 static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
 {
     struct condition_row *row = &condition_rows[(hash >> 1) % RATE_ROWS];

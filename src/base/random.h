@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// getrandom(2); aborts when the kernel has none.
+// Calls getrandom(2); aborts if the kernel fails it.
 void random_bytes(void *ret_bytes, size_t len);
 uint64_t random_u64(void);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of bytes: comparing, cutting, numbers, percent coding. Pure; any thread.
+// Views of bytes: comparing, splitting, numbers, percent encoding. Pure; any thread.
 #include <string.h>
 #include <strings.h>
 
@@ -12,7 +12,7 @@ static unsigned char lower(char c)
 
 #define EACH(byte) (0x0101010101010101u * (byte))
 
-// Of eight bytes at once; no sum carries into the next byte.
+// Lowers eight bytes at once. No sum carries into the next byte.
 static uint64_t lower8(const char *bytes)
 {
     uint64_t word;
@@ -31,7 +31,7 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
             return false;
         }
     }
-    if (i > 0) { // the last eight, of which some have been compared
+    if (i > 0) { // the last eight bytes; some were compared already
         return lower8(a + len - 8) == lower8(b + len - 8);
     }
     for (; i < len; i++) {
@@ -114,7 +114,7 @@ bool span_to_u64(struct span s, uint64_t *ret_value)
         if (digit > 9) {
             return false;
         }
-        if (i < 19) { // as many digits fit
+        if (i < 19) { // 19 digits always fit
             value = value * 10 + digit;
         } else if (!mul_u64(value, 10, &value) || !add_u64(value, digit, &value)) {
             return false;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How threads share a core. A worker works in bursts of some ten microseconds for which clients
-// wait; what it wakes meanwhile, to free segments say, would with equal rights take the core in the
-// middle of that: for as long as its system call lasts where the kernel does not preempt itself,
-// and up to a tick more (4 ms) until the worker is looked at again.
+// How threads share a core. A worker runs in bursts of some ten microseconds, and clients wait for
+// them. A worker also wakes other threads, for example to free segments. With equal rights such a
+// thread would take the core in the middle of a burst. A kernel without preemption would let it run
+// until its system call ends, and up to a tick longer (4 ms) before the worker runs again.
 //
-//   THREAD_SERVES  asks for the shortest slice: Linux from 6.12 on lets a thread that wakes come
-//                  before one that runs with a longer slice. Before that the kernel ignores it.
-//   THREAD_BEHIND  SCHED_BATCH: it does not preempt when it is woken.
+//   THREAD_SERVES  requests the shortest time slice. Since Linux 6.12 a thread that wakes runs
+//                  before one with a longer slice. Older kernels ignore it.
+//   THREAD_BEHIND  SCHED_BATCH: the thread does not preempt others when it wakes.
 //
-// Shares of the core stay what they are: a busy core is still halved between one of each.
+// The shares of the core do not change: one busy thread of each kind still gets half of it.
 #include "base/thread.h"
 
 #include <linux/sched.h>
@@ -17,10 +17,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLICE_NS 100000u // the least that the kernel takes
+#define SLICE_NS 100000u // the shortest that the kernel accepts
 
-// The kernel's struct sched_attr as it was first: glibc 2.36 has none, and the kernel's own header
-// defines what glibc's does.
+// The first version of the kernel's struct sched_attr. glibc 2.36 does not have it, and the
+// kernel's header defines names that glibc's headers define too.
 struct sched_request {
     uint32_t size, policy;
     uint64_t flags;
@@ -39,8 +39,8 @@ void thread_begin(const char *name, enum thread_kind kind)
     }
     if (kind == THREAD_SERVES) {
         request.runtime_ns = SLICE_NS;
-        request.flags =
-            SCHED_FLAG_RESET_ON_FORK; // the kernel's threads for a ring, made from this one, write
+        request.flags = SCHED_FLAG_RESET_ON_FORK; // because kernel threads of a ring, forked from
+                                                  // this one, write
     } else {
         request.policy = SCHED_BATCH;
     }

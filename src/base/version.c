@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that is compiled anew when the revision changes.
+// The only file that is compiled again when the revision changes.
 #include "base/version.h"
 
 const char *version_text(void)

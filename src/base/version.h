@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this binary is.
+// Name, revision and build kind of this binary.
 #ifndef FOREBAY_BASE_VERSION_H
 #define FOREBAY_BASE_VERSION_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks up refusals.def: by row, by the store's error, by word.
+// Looks up rows of refusals.def: by number, by the store's error, by word.
 #include <string.h>
 
 #include "base/check.h"

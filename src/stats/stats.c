@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters. Every thread that counts owns one record: only the owner writes it (plain loads and
-// relaxed stores), anybody may read it. Records hang on a list that only grows; when a thread ends
-// its record, with what it counted, is handed to the next thread that starts, so sums never go back
-// and the list is as long as the most threads that ever ran at once.
+// Counters. Every thread that counts owns one record. Only its owner writes it (plain loads and
+// relaxed stores); any thread may read it. Records are in a list that only grows. When a thread
+// ends, its record with all its counts passes to the next thread that starts. So sums never
+// decrease, and the list is as long as the most threads that ever ran at once.
 //
-// Counts by label are a small open-addressing table per record whose keys are the addresses of the
-// callers' static strings; a row's key is published by a release store of `first`, last. Rows of
-// different threads (or of equal literals at different addresses) are merged by text when rendered.
+// Counts by label are in a small open-addressing table per record. Its keys are the addresses of
+// the callers' static strings. A row's key is published by a release store of `first`, which comes
+// last. When rendered, rows of different threads, or of equal literals at different addresses, are
+// merged by text.
 #include "stats/stats.h"
 
 #include <pthread.h>
@@ -17,13 +18,13 @@
 
 #include "base/log.h"
 
-#define LABEL_ROWS 256u // per table and thread; the rest counts as _other
+#define LABEL_ROWS 256u // per table and thread; further labels count as _other
 #define MERGED_MAX 512u
 #define EXEMPLAR_TRIES 16u
 
 struct label_row {
     _Atomic(const char *) first; // NULL = free
-    const char *second;          // NULL when `code` is the second label or there is none
+    const char *second;          // NULL if `code` is the second label or there is none
     unsigned code;
     atomic_ulong count;
 };
@@ -35,7 +36,7 @@ struct label_table {
 
 static const struct table_text {
     const char *metric, *help;
-    const char *first_label, *second_label; // second NULL: one label only
+    const char *first_label, *second_label; // second_label NULL: only one label
 } table_texts[STATS_TABLE_COUNT] = {
     [STATS_REQUESTS] = {"forebay_http_requests_total", "requests answered", "op", "code"},
     [STATS_RESULTS] = {"forebay_cache_requests_total", "requests by what the cache did", "op",
@@ -45,8 +46,8 @@ static const struct table_text {
     [STATS_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
 };
 
-// Only the owner writes. While it does `turn` is odd; whoever has read something newer than the
-// turn that he saw first sees another turn behind it, and reads again.
+// Only the owner writes. `turn` is odd while it writes. A reader that has read anything newer than
+// the first `turn` it saw will see another `turn` afterwards, and reads again.
 struct exemplar_slot {
     atomic_ulong turn; // 0: never written
     atomic_ulong trace_id[2], us, at_us;
@@ -58,7 +59,7 @@ struct exemplar_table {
 
 struct record {
     struct stats_block block;                   // first: stats_block() returns it
-    _Atomic(struct exemplar_table *) exemplars; // NULL until the first one
+    _Atomic(struct exemplar_table *) exemplars; // NULL until the first exemplar
     struct label_table tables[STATS_TABLE_COUNT];
     struct record *next;
     atomic_bool taken;
@@ -160,8 +161,8 @@ static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #undef HISTOGRAM
 };
 
-// Of a native bucket, upper and inclusive. A fixed point of 20 bits is exact enough for whole
-// microseconds.
+// Returns the upper bound of a native bucket, inclusive. A fixed point of 20 bits is exact enough
+// for whole microseconds.
 static uint64_t native_bound_us(unsigned bucket)
 {
     static const uint64_t quarters[4] = {1048576000000ull, 1246974039821ull, 1482910400379ull,
@@ -176,7 +177,7 @@ static unsigned native_bucket(uint64_t us)
 {
     unsigned bucket =
         4 *
-        (63 - (unsigned)__builtin_clzll(us)); // of the power of two below; at most four behind it
+        (63 - (unsigned)__builtin_clzll(us)); // of the power of two below; at most four after it
     while (bucket < NATIVE_BUCKETS - 1 && us > native_bound_us(bucket)) {
         bucket++;
     }
@@ -220,7 +221,7 @@ void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2
     struct exemplar_slot *slot = &exemplars_mine()->slots[h][bucket_of(h, us)];
     unsigned long turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
     atomic_store_explicit(&slot->turn, turn + 1, memory_order_relaxed);
-    // Each releases the odd turn to whoever reads it.
+    // Each store releases the odd turn to readers of the new value.
     atomic_store_explicit(&slot->trace_id[0], trace_id[0], memory_order_release);
     atomic_store_explicit(&slot->trace_id[1], trace_id[1], memory_order_release);
     atomic_store_explicit(&slot->us, us, memory_order_release);
@@ -228,7 +229,7 @@ void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2
     atomic_store_explicit(&slot->turn, turn + 2, memory_order_release);
 }
 
-// False: it was never written, or is written too often to be read.
+// Returns false if the slot was never written, or is written too often to be read.
 static bool exemplar_read(struct exemplar_slot *slot, struct stats_exemplar *ret_exemplar)
 {
     for (unsigned tries = 0; tries < EXEMPLAR_TRIES; tries++) {
@@ -248,7 +249,7 @@ static bool exemplar_read(struct exemplar_slot *slot, struct stats_exemplar *ret
     return false;
 }
 
-// The newest of all threads.
+// Returns the newest exemplar of all threads.
 static bool exemplar_newest(enum histogram h, unsigned bucket, struct stats_exemplar *ret_exemplar)
 {
     bool is_found = false;
@@ -383,8 +384,8 @@ const char *stats_labels(enum counter c)
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);
-    bool is_below =
-        counter_texts[c].is_gauge && (int64_t)sum < 0; // a down seen before its up elsewhere
+    bool is_below = counter_texts[c].is_gauge &&
+                    (int64_t)sum < 0; // one thread's decrement was read before another's increment
     return is_below ? 0 : sum;
 }
 
@@ -443,7 +444,7 @@ bool stats_exemplar_find(struct span metric, struct span labels,
     size_t le_len = sizeof(le) - 1, at = labels.len > 0 ? labels.len - 1 : 0;
     enum histogram h;
     while (at > 0 && labels.ptr[at - 1] != '"') {
-        at--; // where the last value begins
+        at--; // to the beginning of the last value
     }
     if (at < le_len || memcmp(labels.ptr + at - le_len, le, le_len) != 0) {
         return false;
@@ -595,7 +596,8 @@ static void render_log_lines(struct buf *out)
                 "counter");
     buf_printf(out, "forebay_log_lost_total %lu\n", log_lines_lost());
     render_head(out, "forebay_log_held_back_total",
-                "log lines of conditions that had been told less than a minute before", "counter");
+                "log lines held back: the condition was logged less than a minute before",
+                "counter");
     buf_printf(out, "forebay_log_held_back_total %lu\n", log_lines_held_back());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters and latency histograms. counters.def is the one table; each thread that counts has a
-// block of its own (no shared cache line, relaxed atomic adds by the owner only), summed when
-// somebody asks.
+// Counters and latency histograms, from the table counters.def. Each thread that counts has a block
+// of its own: no shared cache line, and relaxed atomic adds by the owner only. A reader sums the
+// blocks.
 #ifndef FOREBAY_STATS_STATS_H
 #define FOREBAY_STATS_STATS_H
 
@@ -33,7 +33,7 @@ enum histogram {
     HISTOGRAM_COUNT_
 };
 
-// Why something is not stored: refusals.def is the one table.
+// Why something is not stored, from the table refusals.def.
 enum refusal {
     REFUSAL_none,
 #define REFUSAL(name, err, word, passes, text, remedy) REFUSAL_##name,
@@ -48,8 +48,9 @@ enum refusal {
     16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then
        // +Inf
 
-// The same observations as a Prometheus native histogram of schema 2: bucket i ends, inclusive, at
-// 2^(i/4) seconds. Here from a microsecond to 48 days; what takes less is in the zero bucket.
+// The same observations as a Prometheus native histogram of schema 2. Bucket i ends at 2^(i/4)
+// seconds, inclusive. The buckets here begin at a microsecond and end at 48 days; shorter times are
+// in the zero bucket.
 #define NATIVE_SCHEMA 2
 #define NATIVE_FIRST (-79)
 #define NATIVE_BUCKETS 168
@@ -62,13 +63,14 @@ struct stats_histogram {
     atomic_ulong sum_us;
 };
 
-// One per thread; reached through the thread-local stats_block().
+// One per thread. stats_block() returns the calling thread's.
 struct stats_block {
     atomic_ulong counter[COUNTER_COUNT_];
     struct stats_histogram histogram[HISTOGRAM_COUNT_];
 };
 
-// The calling thread's block, made and registered on first use and kept after the thread ends.
+// Returns the calling thread's block. The first call creates and registers it. It outlives the
+// thread.
 struct stats_block *stats_block(void);
 
 static inline void stats_add(enum counter c, unsigned long n)
@@ -78,7 +80,7 @@ static inline void stats_add(enum counter c, unsigned long n)
                           memory_order_relaxed);
 }
 
-// Gauges are sums of per-thread ups and downs.
+// A gauge is the sum of increments and decrements of all threads.
 static inline void stats_sub(enum counter c, unsigned long n)
 {
     stats_add(c, 0UL - n);
@@ -86,8 +88,7 @@ static inline void stats_sub(enum counter c, unsigned long n)
 
 void stats_observe_us(enum histogram h, uint64_t us);
 
-// One observation that has a name: the last one in its bucket of a trace that is recorded
-// elsewhere.
+// One observation with a trace id: the latest in its bucket whose trace is recorded elsewhere.
 struct stats_exemplar {
     uint64_t trace_id[2]; // the first half, the second
     uint64_t us, at_us;   // what was observed, and when (wall clock)
@@ -95,7 +96,8 @@ struct stats_exemplar {
 void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2], uint64_t at_us);
 uint64_t stats_sum(enum counter c); // over all blocks; any thread
 
-// Requests are counted by (op, code) and (op, result): small fixed tables, see counters.def's head.
+// Requests are counted by (op, code) and (op, result), in small fixed tables; see the head of
+// counters.def.
 void stats_count_request(const char *op, unsigned status);
 void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
@@ -105,22 +107,24 @@ void stats_count_origin(const char *op, unsigned status);
 
 struct refusal_text {
     const char *word, *text, *remedy;
-    bool passes; // by itself
+    bool passes; // the condition ends by itself
 };
-// Not of REFUSAL_none.
+// `why` must not be REFUSAL_none.
 const struct refusal_text *refusal_text(enum refusal why);
-// The row of an error that the store reports; disk_degraded for an error without a row.
+// Returns the row of an error of the store; disk_degraded for an error without a row.
 enum refusal refusal_of_error(enum err err);
-// REFUSAL_none: the table has no such word (origins have others), or `word` is NULL.
+// Returns REFUSAL_none if the table does not have the word (origins have words of their own), or if
+// `word` is NULL.
 enum refusal refusal_of_word(const char *word);
-// Counts a fill that is not stored. Not of a REFUSAL_STATE.
+// Counts a fill that is not stored. `why` must not be a REFUSAL_STATE.
 void refusal_count(enum refusal why);
-// Fills not stored for this reason since the start; 0 of a REFUSAL_STATE. Any thread.
+// Returns how many fills were not stored for this reason since the start; 0 for a REFUSAL_STATE.
+// Any thread.
 uint64_t refusal_sum(enum refusal why);
 
 // --- The table, for whoever shows its numbers in another form; any thread ------------------------
 
-// The name that a row of counters.def begins with: what the API and commands call it.
+// Returns the name with which a row of counters.def begins. The API and the commands use it.
 const char *stats_name(enum counter c);
 const char *stats_metric(enum counter c); // "forebay_degraded"
 const char *stats_labels(enum counter c); // "component=\"disk\""; "": none
@@ -130,11 +134,11 @@ struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
     uint64_t sum_us;
 };
-// Of a bucket by its metric and labels, as the text has them (`le` is the last one); false: it has
-// none. Any thread.
+// Finds the exemplar of a bucket by its metric and labels as in the text form (`le` is the last
+// label). Returns false if there is none. Any thread.
 bool stats_exemplar_find(struct span metric, struct span labels,
                          struct stats_exemplar *ret_exemplar);
-// By its metric and labels, as the text has them; false: there is none.
+// Finds a histogram by its metric and labels as in the text form. Returns false if there is none.
 bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h);
 struct stats_native_sum {
     uint64_t bucket[NATIVE_BUCKETS]; // not cumulated
@@ -142,16 +146,17 @@ struct stats_native_sum {
 };
 void stats_native_sum(enum histogram h, struct stats_native_sum *ret_sum);
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
-// Upper, inclusive; bucket < HISTOGRAM_BUCKETS.
+// Returns the upper bound, inclusive; bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);
 
-// What is counted by labels at run time. `second` is the code's digits where that is the second
-// label, NULL where there is none; "_other" is what had no room.
+// Counts by labels that are made at run time. `second` is the status code's digits if that is the
+// second label, and NULL without a second label. "_other" counts labels that had no room.
 enum stats_table { STATS_REQUESTS, STATS_RESULTS, STATS_BYPASS, STATS_ORIGIN, STATS_TABLE_COUNT };
 typedef void stats_row_fn(void *ctx, const char *first, const char *second, uint64_t count);
 void stats_each(enum stats_table table, stats_row_fn *on_row, void *ctx); // in order of the labels
 
-// Prometheus text format 0.0.4 of every row, appended; `# HELP` and `# TYPE` once per metric name.
+// Appends every row in the Prometheus text format 0.0.4, with `# HELP` and `# TYPE` once per metric
+// name.
 void stats_render(struct buf *out);
 
 #define count_if(condition, c) ((condition) ? (stats_add(c, 1), 1) : 0)
