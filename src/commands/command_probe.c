@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "net/net.h"
 #include "s3/s3.h"
 
 #define ARENA_MAX_BYTES (1u << 20)
@@ -317,6 +318,7 @@ enum err command_probe_open(struct command_probe *probe, const struct config *co
     once.origin_first_byte_timeout_ms = min_u64(once.origin_first_byte_timeout_ms, timeout_ms);
     once.origin_idle_timeout_ms = min_u64(once.origin_idle_timeout_ms, timeout_ms);
     *probe = (struct command_probe){.is_running = false};
+    net_init();
     enum err err = loop_new(&options, &probe->loop, ret_why);
     if (err == ERR_OK) {
         err = command_origins_open(&once, PROBE_CONNECTIONS, probe->loop, &probe->origins, ret_why);

@@ -23,6 +23,7 @@
 #include "commands/command_holders.h"
 #include "commands/command_origins.h"
 #include "commands/command_settings.h"
+#include "net/net.h"
 #include "stats/stats.h"
 
 #define WORKERS_WAIT_S 2

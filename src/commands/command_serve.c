@@ -37,6 +37,7 @@
 #include "config/config.h"
 #include "http/http.h"
 #include "loop/loop.h"
+#include "net/net.h"
 #include "origin/origin.h"
 #include "proxy/proxy.h"
 #include "s3/s3.h"
@@ -413,6 +414,7 @@ static int serve_build(struct serve *s)
                                         .engine = (enum disk_engine)c->io_engine,
                                         .disk_threads = c->io_threads * c->workers,
                                         .disk_queue_depth = c->io_queue_depth};
+    net_init();
     if (loop_new(&loop_options, &s->loop, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a thread is made of: a worker (thread + libevent base + disk I/O engine + mailbox), the one
-// disk interface with its two back ends, a pool for blocking calls, HTTP transfers through libcurl.
-// Knows no S3.
+// disk interface with its two back ends, a pool for blocking calls. Knows no HTTP.
 //
 // Rules for every asynchronous call here: a start call never calls back before it returns; the
 // callback runs exactly once, also after a cancel (ERR_CANCELLED); it runs on the worker that
@@ -60,8 +59,15 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 
 unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
-struct worker *worker_current(void);            // NULL off the workers
+struct worker *worker_current(void); // NULL off the workers
+// True where the caller may touch the worker's own fields.
+bool worker_is_mine(const struct worker *w);
 uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
+// When the turn before this one began, and how long it lasted.
+struct worker_turn_time {
+    uint64_t began_us, lasted_us;
+};
+struct worker_turn_time worker_last_turn(const struct worker *w);
 // Short work is expected until then. It waits for whatever else is done in a turn, so long work
 // takes less of each meanwhile.
 void worker_expect_short(struct worker *w, uint64_t until_us);
@@ -264,95 +270,6 @@ struct blocking_job {
     enum err err;
 };
 void blocking_pool_run(struct worker *w, struct blocking_job *job);
-
-// --- transfer.c ----------------------------------------------------------------------------------
-// HTTP/1.1 requests through a curl multi handle in the worker's loop.
-
-// One pool per worker, origin and credential set: libcurl may reuse a connection only inside a
-// pool.
-struct transfer_pool_options {
-    unsigned max_connections;       // per host; more requests wait
-    uint64_t connect_timeout_ms;    // 3 s
-    uint64_t first_byte_timeout_ms; // from the request being sent to the first header; 10 s
-    uint64_t idle_timeout_ms; // longest pause inside a body we are not pausing ourselves; 10 s
-    uint64_t keepalive_ms;    // idle connections older than this are not reused (4 s)
-    const char *ca_file;      // NULL: system bundle
-    bool deny_link_local;     // refuse to connect where clouds hand out credentials
-    const char *names;        // NULL; in tests "NAME:PORT:ADDRESS,ADDRESS", which is not looked up
-};
-struct transfer_pool;
-struct transfer_pool *transfer_pool_new(struct worker *w,
-                                        const struct transfer_pool_options *options);
-// Transfers that start from now on go by these; max_connections and names stay, and so do
-// connections.
-void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options);
-// The authorities of that file, read anew: ERR_INVALID where it has none that can be used. Any
-// thread; blocks.
-struct transfer_authorities;
-enum err transfer_authorities_load(const char *ca_file,
-                                   struct transfer_authorities **ret_fresh) MUST_USE;
-// New connections of pools with that file go by them; takes them. Any thread.
-void transfer_authorities_use(struct transfer_authorities *fresh);
-void transfer_authorities_free(
-    struct transfer_authorities *fresh); // those that are not used; NULL is fine
-// Running transfers end with ERR_CANCELLED first. On the worker, not inside on_end(), or after
-// loop_stop(); before loop_free().
-void transfer_pool_free(struct transfer_pool *pool);
-
-struct transfer;
-struct transfer_calls {
-    // Every raw header line as received, status lines included, CRLF included, 1xx heads too;
-    // trailer fields not.
-    // Anything but ERR_OK aborts the transfer with that error (origin: the response head).
-    enum err (*on_header_line)(void *ctx, struct span line);
-    // Body bytes. All of them must be taken. May call transfer_pause().
-    enum err (*on_body)(void *ctx, struct span data);
-    // Upload: fill up to `max` bytes; *ret_len 0 with ERR_OK = end of body; ERR_AGAIN = paused
-    // until transfer_resume_upload(); other errors abort. NULL without a body.
-    enum err (*on_upload)(void *ctx, char *buf, size_t max, size_t *ret_len);
-    // The end, exactly once: ERR_OK = the message was complete by its framing. The transfer is gone
-    // after.
-    void (*on_end)(void *ctx, enum err err, const char *detail);
-};
-// How private an address is, in rising order. A transfer that follows a redirect may not go to a
-// more private address than that of the host that sent the redirect.
-enum transfer_reach {
-    TRANSFER_REACH_ANY,     // no limit, or not known
-    TRANSFER_REACH_PUBLIC,  // the internet
-    TRANSFER_REACH_PRIVATE, // private and shared ranges (RFC 1918, 6598, 4193)
-    TRANSFER_REACH_LOCAL    // this machine, or its link
-};
-enum transfer_reach transfer_reach_of_text(const char *address); // ANY: no literal address
-
-struct transfer_request {
-    struct span method;
-    const char *url; // finished: sent as is (CURLOPT_PATH_AS_IS)
-    // All of them, Host included; nothing is added but what HTTP framing needs. Content-Length,
-    // Transfer-Encoding and Expect are ours and left out: a body goes with its length, and PUT and
-    // POST without one as length 0.
-    const struct header *headers;
-    unsigned header_count;
-    bool has_body;
-    uint64_t body_length;  // always known
-    bool fresh_connection; // a request that must not be repeated on a dead reused connection
-    uint64_t first_byte_timeout_ms; // 0 = the pool's
-    uint64_t late_timeout_ms;       // longest pause inside the body of a success; 0 = the pool's
-    const char *unix_socket;        // NULL
-    enum transfer_reach reach;      // ERR_PERMISSION if all addresses are further inside
-};
-// on_end may already have been noted but never runs inside this call. Calls get `ctx`.
-struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
-                                const struct transfer_calls *calls, void *ctx);
-void transfer_pause(struct transfer *t);  // stop body deliveries; allowed in callbacks
-void transfer_resume(struct transfer *t); // goes on in the next turn, never inside this call
-void transfer_resume_upload(struct transfer *t);
-// No callback but on_end(ERR_CANCELLED) later.
-void transfer_cancel(struct transfer *t);
-// In a callback: did the connection carry a request before this one?
-bool transfer_reused_connection(const struct transfer *t);
-
-// In a callback: where the connection leads; PUBLIC where that is not known.
-enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // --- unix sockets --------------------------------------------------------------------------------
 

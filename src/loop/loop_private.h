@@ -196,8 +196,6 @@ struct loop {
 void worker_wake(struct worker *w); // any thread
 // One turn, see worker.c. On its thread; or by whoever holds a loop that is not started.
 void worker_turn(struct worker *w);
-// True where the caller may touch the worker's own fields.
-bool worker_is_mine(const struct worker *w);
 
 static inline struct worker *as_worker(void *ptr)
 {

@@ -33,7 +33,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "loop/loop_private.h"
-#include "loop/transfer_private.h"
 
 #define IDLE_WAIT_US 500000u    // so that a worker beats at least once a second
 #define FAKED_IDLE_WAIT_US 5000 // a clock moved by a test is noticed this soon
@@ -71,6 +70,11 @@ uint64_t worker_now_us(const struct worker *w)
         *w->now_us = clock_monotonic_us();
     }
     return *w->now_us;
+}
+
+struct worker_turn_time worker_last_turn(const struct worker *w)
+{
+    return (struct worker_turn_time){w->last_turn_at_us, w->last_turn_us};
 }
 
 void worker_expect_short(struct worker *w, uint64_t until_us)
@@ -455,7 +459,6 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
         return ERR_INVALID;
     }
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
-    transfer_library_init();
 
     struct loop *loop = calloc(1, sizeof(*loop));
     check(loop != NULL);

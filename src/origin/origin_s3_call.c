@@ -227,7 +227,7 @@ static enum err fetch_head(struct origin_s3_call *c)
                                    .suffix = f->suffix,
                                    .if_match = f->if_match,
                                    .of_store = origin_s3_unpacks(c->call.ow)};
-    enum err err = response_head_judge(&c->response_head, &asked, &answer);
+    enum err err = response_answer_judge(&c->response_head, &asked, &answer);
     if (err != ERR_OK) {
         return err;
     }
@@ -268,7 +268,7 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
                      headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
     if (r->request->operation != S3_GetObject || is_packed ||
-        !response_head_names_part(&c->response_head, &r->part_etag, &r->part_first)) {
+        !response_answer_names_part(&c->response_head, &r->part_etag, &r->part_first)) {
         r->part_etag = (struct span){NULL, 0};
     }
     return origin_s3_headers_answered(c->arena, &c->response_head.headers, &r->headers_answered);

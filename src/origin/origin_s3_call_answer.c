@@ -138,7 +138,7 @@ static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
         (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"),
                           &f->bucket_region);
         (void)headers_get(&c->response_head.headers, SPAN("ETag"), &f->etag);
-        (void)response_head_unsatisfied_size(&c->response_head, &f->size_bytes);
+        (void)response_answer_unsatisfied_size(&c->response_head, &f->size_bytes);
         origin_s3_call_end(c, fetch_err);
         return;
     }

@@ -6,7 +6,7 @@
 #define FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 
 #include "origin/origin_s3_private.h"
-#include "origin/response_head.h"
+#include "origin/response_answer.h"
 
 enum origin_s3_phase {
     PHASE_SLOT,

@@ -16,7 +16,7 @@
 //   HEAD differs from GET (origin_doubt.c)
 //       The same.
 //   If-Match fails (412, 400, 501), although the store has not taken one lately
-//       The same GET without it. response_head_judge() compares the answer's ETag with the one
+//       The same GET without it. response_answer_judge() compares the answer's ETag with the one
 //       expected, so no other version is ever taken for it. The right ETag proves that the store
 //       fails its own.
 //   Another version answers, or none, although clients have bytes of the one asked for (is_bound)
@@ -124,7 +124,7 @@ static bool ask_head_otherwise(struct origin_s3_call *c)
     }
     uint64_t size = 0;
     bool is_empty =
-        status == 416 && (!response_head_unsatisfied_size(&c->response_head, &size) || size == 0);
+        status == 416 && (!response_answer_unsatisfied_size(&c->response_head, &size) || size == 0);
     if (c->by_get && !c->by_whole && is_empty) {
         c->by_whole = true;
         return true;

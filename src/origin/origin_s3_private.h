@@ -4,6 +4,7 @@
 #ifndef FOREBAY_ORIGIN_S3_PRIVATE_H
 #define FOREBAY_ORIGIN_S3_PRIVATE_H
 
+#include "net/net.h"
 #include "origin/credentials_chain.h"
 #include "origin/origin_private.h"
 

@@ -2,7 +2,7 @@
 // Any bytes as an origin's head: no crash; what is storable names one length, one strong version
 // and the range that was asked for, and no header that is repeated holds a control byte. First
 // byte: what was asked.
-#include "origin/response_head.h"
+#include "origin/response_answer.h"
 
 #include <stddef.h>
 
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         err = response_head_line(&head, line, &done);
         rest = (struct span){rest.ptr + line.len, rest.len - line.len};
     }
-    if (err == ERR_OK && done && response_head_judge(&head, &asked, &answer) == ERR_OK) {
+    if (err == ERR_OK && done && response_answer_judge(&head, &asked, &answer) == ERR_OK) {
         check_answer(&head, &asked, &answer);
     }
     arena_free(arena);

@@ -12,7 +12,7 @@ from origin import Origin
 from test_control import ask
 
 SIZE = 3000
-HEADERS_MAX = 1024          # RESPONSE_HEADERS_MAX of src/origin/response_head.h
+HEADERS_MAX = 1024          # RESPONSE_HEADERS_MAX of src/net/net.h
 HEAD_MAX = 256 << 10        # RESPONSE_HEAD_MAX
 
 

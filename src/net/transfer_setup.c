@@ -5,7 +5,7 @@
 
 #include "base/chunk.h"
 #include "base/headers.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 
 // Each busy connection holds one; 512 KiB are no faster. While memory is short they are the smaller
 // ones.

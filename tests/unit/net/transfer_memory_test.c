@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 #include "test.h"
 
 static bool holds(const char *piece, char byte, size_t len)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 
 #define FILES_MAX 8u // origin.ca_file and the system's; what does not fit is parsed each time
 

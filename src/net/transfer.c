@@ -30,8 +30,7 @@
 
 #include "base/chunk.h"
 #include "base/log.h"
-#include "loop/loop_private.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 #include "stats/stats.h"
 
 static struct transfer_pool *as_pool(void *ptr)
@@ -58,7 +57,7 @@ static void curl_init(void)
     }
 }
 
-void transfer_library_init(void)
+void net_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     check(pthread_once(&once, curl_init) == 0);
@@ -589,7 +588,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
                                         const struct transfer_pool_options *options)
 {
     check(worker_is_mine(w));
-    transfer_library_init();
+    net_init();
     transfer_memory_keep();
     struct transfer_pool *pool = calloc(1, sizeof(*pool));
     check(pool != NULL);

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "base/chunk.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 #include "stats/stats.h"
 
 struct pool_connection {

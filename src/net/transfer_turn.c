@@ -23,8 +23,7 @@
 // passed over for more than PASSED_OVER_MAX_US. What lies in a socket meanwhile is not late. One
 // that connects is not passed over: curl counts that time.
 #include "base/clock.h"
-#include "loop/loop_private.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 
 #define TURN_BYTES (1024u << 10)
 // While short work is expected. With half of it long bodies come a fifth slower; with twice as much
@@ -41,8 +40,9 @@ static struct transfer_turn *turn_now(struct transfer_pool *pool)
     uint64_t now_us = worker_now_us(pool->worker);
     if (turn->at_us != now_us) {
         const struct worker *w = pool->worker;
-        uint64_t spent_us = turn->at_us == w->last_turn_at_us ? turn->spent_us : 0;
-        uint64_t else_us = w->last_turn_us - min_u64(w->last_turn_us, spent_us);
+        struct worker_turn_time last = worker_last_turn(w);
+        uint64_t spent_us = turn->at_us == last.began_us ? turn->spent_us : 0;
+        uint64_t else_us = last.lasted_us - min_u64(last.lasted_us, spent_us);
         turn->room_us =
             worker_expects_quick(w) ? max_u64(SHARE_LEAST_US, else_us / SHARE_PART) : UINT64_MAX;
         turn->spent_us = 0;

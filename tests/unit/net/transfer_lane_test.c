@@ -10,11 +10,10 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "loop/loop_private.h"
-#include "loop/transfer_private.h"
-#include "loop_fixture.h"
+#include "loop/loop_fixture.h"
+#include "net/tiny_origin.h"
+#include "net/transfer_private.h"
 #include "test.h"
-#include "tiny_origin.h"
 #include "waiting.h"
 
 enum { CALLS_MAX = 100 };

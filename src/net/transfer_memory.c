@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loop/loop_private.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 
 #define CLASS_BYTES_MIN                                                                            \
     64u                 // each class holds half as much again or a third more than the one before

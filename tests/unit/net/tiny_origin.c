@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiny_origin.h"
+#include "net/tiny_origin.h"
 
 #include <linux/sockios.h>
 #include <netinet/in.h>

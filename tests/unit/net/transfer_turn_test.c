@@ -2,9 +2,9 @@
 // Proves: long bodies share what is received in a turn, however many there are, in turn; short ones
 // and heads never wait for them; and of many sockets few are received from in a turn that answers
 // hits.
+#include "loop/loop_fixture.h"
 #include "loop/loop_private.h"
-#include "loop/transfer_private.h"
-#include "loop_fixture.h"
+#include "net/transfer_private.h"
 #include "test.h"
 
 #define MANY 40

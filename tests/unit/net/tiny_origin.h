@@ -18,8 +18,8 @@
 //   /hasty/N        answers status N before it reads the body, which it reads then; stays open
 //   /stray/N        as /bytes/N, and with it, in one piece, another answer that nobody asked for
 // A thread per connection; counters say what was seen.
-#ifndef FOREBAY_TESTS_UNIT_LOOP_TINY_ORIGIN_H
-#define FOREBAY_TESTS_UNIT_LOOP_TINY_ORIGIN_H
+#ifndef FOREBAY_TESTS_UNIT_NET_TINY_ORIGIN_H
+#define FOREBAY_TESTS_UNIT_NET_TINY_ORIGIN_H
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 // length or their version, none is ever told to be storable.
 #include <string.h>
 
-#include "origin/response_head.h"
+#include "origin/response_answer.h"
 #include "test.h"
 
 enum verdict { STORE, PASS, REFUSE, CHANGED, UNFIT };
@@ -206,7 +206,7 @@ static enum verdict run(const struct row *row, uint64_t suffix, struct arena *ar
                                    .last = 199,
                                    .suffix = suffix,
                                    .if_match = span_from_cstr(row->if_match)};
-    enum err err = response_head_judge(&head, &asked, answer);
+    enum err err = response_answer_judge(&head, &asked, answer);
     return err == ERR_ORIGIN_CHANGED                   ? CHANGED
            : err == ERR_ORIGIN_UNFIT                   ? UNFIT
            : err != ERR_OK                             ? REFUSE
@@ -230,7 +230,7 @@ static const struct row suffixes[] = {
     {"whole to a suffix", OK200 E "Content-Length: 1000\r\n", true, false, NULL, UNFIT}};
 
 // An answer to a suffix is the last bytes, all of them and no more.
-Test(response_head, suffix)
+Test(response_answer, suffix)
 {
     for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
         struct arena *arena = arena_new(1 << 20);
@@ -242,7 +242,7 @@ Test(response_head, suffix)
 }
 
 // Every row of the table gets its verdict.
-Test(response_head, table)
+Test(response_answer, table)
 {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct arena *arena = arena_new(1 << 20);
@@ -253,47 +253,8 @@ Test(response_head, table)
     }
 }
 
-// NUL bytes, endless heads and endless interim heads are refused.
-Test(response_head, bounds)
-{
-    struct arena *arena = arena_new(1 << 20);
-    struct response_head head;
-    bool done = false;
-    response_head_init(&head, arena, false);
-    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
-    cr_assert_eq(response_head_line(&head, SPAN("x: a\0b\r\n"), &done), ERR_ORIGIN_PROTOCOL);
-    response_head_init(&head, arena, false);
-    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
-    enum err err = ERR_OK;
-    unsigned lines = 0;
-    while (err == ERR_OK) {
-        err = response_head_line(&head, SPAN("x-amz-meta-a: b\r\n"), &done);
-        lines++;
-    }
-    cr_assert_eq(lines, RESPONSE_HEADERS_MAX + 1);
-    cr_assert_eq(err, ERR_ORIGIN_HEAD_TOO_LARGE);
-    static char big[RESPONSE_HEAD_MAX];
-    memset(big, 'a', sizeof(big));
-    response_head_init(&head, arena, false);
-    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
-    cr_assert_eq(response_head_line(&head, (struct span){big, sizeof(big)}, &done),
-                 ERR_ORIGIN_HEAD_TOO_LARGE);
-    response_head_init(&head, arena, false);
-    unsigned heads = 0;
-    err = ERR_OK;
-    while (err == ERR_OK) {
-        err = response_head_line(&head, SPAN("HTTP/1.1 100 Continue\r\n"), &done);
-        if (err == ERR_OK) {
-            err = response_head_line(&head, SPAN("\r\n"), &done);
-        }
-        heads++;
-    }
-    cr_assert_eq(heads, RESPONSE_INTERIM_MAX + 1);
-    arena_free(arena);
-}
-
 // What a reply from cache repeats is collected, with its spelling; nothing else is.
-Test(response_head, replayed)
+Test(response_answer, replayed)
 {
     static const struct row row = {
         "replayed",
@@ -336,7 +297,7 @@ Test(response_head, replayed)
 }
 
 // A checksum that comes twice counts once; where both differ, neither counts.
-Test(response_head, checksums_that_come_twice)
+Test(response_answer, checksums_that_come_twice)
 {
     static const struct row row = {"checksums",
                                    OK200 E L
@@ -356,7 +317,7 @@ Test(response_head, checksums_that_come_twice)
 
 // Which answers the rest may be asked of by themselves: a body that is known to be these bytes of
 // one version, whatever was asked.
-Test(response_head, names_part)
+Test(response_answer, names_part)
 {
     static const struct {
         const char *head;
@@ -392,7 +353,7 @@ Test(response_head, names_part)
         }
         cr_assert_eq(response_head_line(&h, SPAN("\r\n"), &done), ERR_OK);
         cr_assert(done);
-        cr_assert_eq(response_head_names_part(&h, &etag, &first), parts[i].names, "row %zu", i);
+        cr_assert_eq(response_answer_names_part(&h, &etag, &first), parts[i].names, "row %zu", i);
         cr_assert(!parts[i].names || span_equal_cstr(etag, "\"e\""));
         cr_assert_eq(first, parts[i].first, "row %zu", i);
         arena_free(arena);

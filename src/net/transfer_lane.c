@@ -18,8 +18,7 @@
 #include <event2/event_struct.h>
 #include <stdlib.h>
 
-#include "loop/loop_private.h"
-#include "loop/transfer_private.h"
+#include "net/transfer_private.h"
 
 #define UNUSED_MS_MIN 1000u // as curl counts: in seconds
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_tls.c, transfer_connection.c and the
-// worker share. A transfer and its pool belong to one worker.
-#ifndef FOREBAY_LOOP_TRANSFER_PRIVATE_H
-#define FOREBAY_LOOP_TRANSFER_PRIVATE_H
+// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_tls.c, transfer_connection.c share.
+// A transfer and its pool belong to one worker.
+#ifndef FOREBAY_NET_TRANSFER_PRIVATE_H
+#define FOREBAY_NET_TRANSFER_PRIVATE_H
 
 #include <curl/curl.h>
 #include <sys/socket.h>
 
-#include "loop/loop.h"
+#include "net/net.h"
 
 #define POOL_MAGIC 0x706f6f6cu
 #define TRANSFER_MAGIC 0x78666572u
@@ -100,9 +100,6 @@ struct transfer {
 #define CURL_MULTI_SET(multi, option, value)                                                       \
     check(curl_multi_setopt((multi), (option), (value)) == CURLM_OK)
 #define CURL_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
-
-// libcurl's global state, once a process; before other threads exist.
-void transfer_library_init(void);
 
 // --- transfer.c ----------------------------------------------------------------------------------
 // A socket has come or gone: while the transfer connects, curl is made to look at it once more.

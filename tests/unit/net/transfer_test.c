@@ -15,10 +15,11 @@
 #include "base/clock.h"
 #include "base/headers.h"
 #include "loop/loop.h"
-#include "loop/transfer_private.h"
-#include "loop_fixture.h"
+#include "loop/loop_fixture.h"
+#include "net/net.h"
+#include "net/tiny_origin.h"
+#include "net/transfer_private.h"
 #include "test.h"
-#include "tiny_origin.h"
 
 #define BODY_KEPT 4096
 
