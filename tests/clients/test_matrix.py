@@ -43,6 +43,7 @@ CUT = 10 << 20
 CHANGING = re.compile(r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
                       r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b")
 OPTIONAL = os.environ.get("FOREBAY_CLIENTS_OPTIONAL") == "1"
+GIVEN = os.environ.get("FOREBAY_CLIENTS_VENV")         # has all that the clients in ONLY need
 ONLY = [n for n in os.environ.get("FOREBAY_CLIENTS_ONLY", "").split(";") if n]
 MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -89,6 +90,10 @@ def _once(folder, name, make, key):
 
 
 def venv(name, *packages):
+    """The folder of programs of an environment that has PACKAGES, made once, or of one that is given."""
+    if GIVEN:
+        return Path(GIVEN) / "bin"
+
     def make(folder):
         done = sh([sys.executable, "-m", "venv", folder])
         if done.returncode == 0:

@@ -2,6 +2,7 @@
 """Fixtures of the scenario tests, and the summary that tells "not run" apart from "passed"."""
 import contextlib
 import os
+import zlib
 
 import pytest
 
@@ -9,10 +10,12 @@ from forebay import KEYS, Forebay, io_uring_works
 from origin import Origin
 
 ENGINES = ("io_uring", "threads")
+SHORT = os.environ.get("FOREBAY_TEST_SHORT") == "1"        # run.sh without --full sets it
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: left out unless FOREBAY_TEST_SCALE is 1")
+    config.addinivalue_line("markers", "both_engines: touches the disk engine; the short run has it on both")
+    config.addinivalue_line("markers", "long(covered): left out of the short run; COVERED names what tests the promise there")
     config.addinivalue_line("markers", "tsan: also run with the tsan binary")
     config.addinivalue_line("markers", "xdist_group(name): run one after another, by one process")
 
@@ -21,7 +24,28 @@ def pytest_configure(config):
 TOGETHER = ("test_main_job", "test_signer_vectors")
 
 
-def pytest_collection_modifyitems(items):
+def short_engine(name):
+    """The engine on which the short run has the test NAME. Each engine has about half of the tests."""
+    if not io_uring_works():
+        return "threads"
+    return ENGINES[zlib.crc32(name.encode()) % len(ENGINES)]
+
+
+def is_in_short_run(item):
+    """Whether the short run has ITEM, a test with its parameters."""
+    if item.get_closest_marker("long"):
+        return False
+    engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+    if engine is None or item.get_closest_marker("both_engines") or os.environ.get("FOREBAY_TEST_ENGINE"):
+        return True
+    return engine == short_engine(item.nodeid.replace(engine, "engine"))
+
+
+def pytest_collection_modifyitems(config, items):
+    if SHORT:
+        kept = [item for item in items if is_in_short_run(item)]
+        config.hook.pytest_deselected(items=[item for item in items if not is_in_short_run(item)])
+        items[:] = kept
     for item in items:
         if item.module.__name__ in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
@@ -61,7 +85,7 @@ def not_run(why):
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
-    """Both disk engines; the ring is not run where the kernel refuses it."""
+    """Both disk engines, or in the short run one of them; the ring is not run where the kernel refuses it."""
     only = os.environ.get("FOREBAY_TEST_ENGINE")
     if only and request.param != only:
         pytest.skip(f"only {only} was asked for")

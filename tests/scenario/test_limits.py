@@ -70,6 +70,7 @@ def stores_and_is_within(server, origin, key):
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 def test_an_empty_cache_made_smaller(start, origin, engine, end):
     """Made for 50 GiB, never used, and started again with 1 GiB."""
@@ -98,6 +99,7 @@ def test_what_fits_stays_a_hit(start, origin, engine):
         stores_and_is_within(server, origin, f"more/{size}/{end}")
 
 
+@pytest.mark.both_engines
 def test_an_index_larger_than_the_new_size(start, origin, engine):
     """Many small objects: what the index takes has to fit the new size, too; the newest stay hits."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "4GiB"})
@@ -115,6 +117,7 @@ def test_an_index_larger_than_the_new_size(start, origin, engine):
 SIZES = ["16MiB", "20MiB", "64MiB", "300MiB", "1GiB", "5GiB", "50GiB", "1%", "20%"]
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(scaled(20, 2)))
 def test_any_order_of_sizes(start, origin, engine, seed):
     """Empty and full, after a stop and after kill -9: it serves, stores and is within its limit."""
@@ -182,6 +185,7 @@ def live(start, origin, engine, size, **more):
                  settings={"cache.size": None, "log.format": "text", **more})
 
 
+@pytest.mark.both_engines
 def test_a_size_that_changes_while_it_runs(start, origin, engine):
     """Smaller: what is too much goes while readers go on; larger: it holds more again."""
     server = live(start, origin, engine, "128MiB")
@@ -250,6 +254,7 @@ def test_reloads_without_end(start, origin, engine):
     assert server.metric("forebay_config_last_reload_successful") == 1
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(scaled(10, 1)))
 def test_killed_while_the_size_changes(start, origin, engine, seed):
     """kill -9 at any moment of it: the next process keeps to the size that the file says, and every byte is right."""
@@ -272,6 +277,7 @@ def test_killed_while_the_size_changes(start, origin, engine, seed):
         stores_and_is_within(server, origin, "after")
 
 
+@pytest.mark.both_engines
 def test_a_size_below_what_is_being_read(start, origin, engine):
     """Readers that stand still keep their bytes; what they hold goes when they do, and all of it is right."""
     server = live(start, origin, engine, "128MiB", **{"cache.policy": "lru"})
@@ -363,6 +369,7 @@ def test_other_certificate_files(start, origin, tmp_path):
     assert files[1]["cert"] in bytes(server.admin("/api/v1/config").body).decode()
 
 
+@pytest.mark.both_engines
 def test_segments_too_large_for_a_size(start, origin, engine):
     """Segments keep their size while it runs: below three of them a size is refused, and a restart has its way."""
     server = live(start, origin, engine, "2GiB")        # segments of 32 MiB

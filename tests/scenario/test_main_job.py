@@ -342,6 +342,7 @@ CLIENTS = {"boto3": with_boto3, "aws-cli": with_aws_cli, "s5cmd": with_s5cmd,
            "rclone": with_rclone, "s3torchconnectorclient": with_crt}
 
 
+@pytest.mark.long(covered="test_read_twice_under_immutable and the clients of tests/clients")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_real_clients_read_twice(start, source, engine, client, tmp_path):
     """Cold and warm by a real client; below scale 1 each of them takes one engine and one origin."""

@@ -283,6 +283,7 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
         assert group is None or group.kills() == 0
 
 
+@pytest.mark.both_engines
 def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
     """Small objects go on coming while the disk syncs nothing: memory stays flat, every read is right; and when the
     disk goes on, what waited is stored."""
@@ -404,6 +405,7 @@ class Soaker:
             connection.send(f"GET /bkt/{self.pick()} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
 
+@pytest.mark.long(covered="test_a_pod_of_128_mib")
 def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure):
     """Nobody is killed, every byte is right, and memory does not grow once all has been used."""
     if build_kind() in ("asan-ubsan", "tsan"):

@@ -281,6 +281,7 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(group, sta
             assert client.get(f"k{i}").status == 200
 
 
+@pytest.mark.long(covered="test_kept_listings.py, and the other crowds of this file")
 def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
     """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
     given all names in order, and no more than windows of them are held."""
@@ -353,6 +354,7 @@ def patient(server, ask):
     raise AssertionError("SlowDown for ever")
 
 
+@pytest.mark.long(covered="test_memory.py::test_a_pod_of_128_mib, and each crowd alone in this file")
 @pytest.mark.parametrize("kind", ("dir", "s3"))
 def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, kind, tmp_path, figure):
     """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight realms and uploads that are

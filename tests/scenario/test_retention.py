@@ -158,6 +158,7 @@ KILLS = 30 if FULL else 2
 DISKS = {"sound": "", "in trouble": ",store.rewrite:/5:enospc,store.rewrite:/3:slow:20,sync:/2:slow:5"}
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("disk", DISKS)
 def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figure, tmp_path):
     """kill -9 between any two writes of one, when some have moved already: no byte is wrong, none counts twice."""
@@ -264,6 +265,7 @@ def read(client, origin, keys):
     return found
 
 
+@pytest.mark.both_engines
 def test_what_is_pinned_stays(start, origin, engine):
     """It is read once, among what is read again and again and is more than the cache holds; a restart with other rules, too,
     knows it again."""

@@ -282,6 +282,7 @@ def ended(server):
     assert not [line for line in server.stderr if "loop_stop_timeout" in line], server.output()
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("what", STUCK, ids=lambda what: what.__name__)
 def test_no_grace(start, origin, engine, tmp_path, what):
     """The grace is over at once; on one engine a second signal ends it."""
@@ -508,6 +509,7 @@ def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end)
                 judge(reply, origin, key, 0, have.size)
 
 
+@pytest.mark.both_engines
 def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
     """What waits for it cannot be called back: one more signal ends the process all the same, and the next one finds its
     cache."""

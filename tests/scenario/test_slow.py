@@ -250,6 +250,7 @@ def read_all(server, origin, keys, size):
             judge(client.get(key), origin, key, 0, size)
 
 
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_path):
     """Not one write ends while cold objects of several times the backlog are read: every byte comes,
@@ -287,6 +288,7 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
         pytest.fail("what was skipped is not stored later")
 
 
+@pytest.mark.both_engines
 def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(start, origin, engine, tmp_path):
     """What is written of the run has left memory, and the disk does not take the rest: its reader, who is
     behind, neither waits for that nor is sent from one end of the run to the other until it is cut."""
@@ -313,6 +315,7 @@ def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(start, origi
         gate.unlink()
 
 
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
     """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its share
@@ -347,6 +350,7 @@ def begun(stack, server, key):
     return connection, connection.read_head()
 
 
+@pytest.mark.both_engines
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
     """Each connection asks for more than may be queued for it and takes nothing until all is stored. Then it
     gets its object: no byte came twice, none was read back to be checked."""
@@ -417,6 +421,7 @@ def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
         assert client.head("up").status == client.head("left").status == 404
 
 
+@pytest.mark.both_engines
 def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, origin, engine):
     """The space of an evicted segment is free when its last reader has left. While paused readers hold a quarter of
     the segments they get half a minute, not ten, and then the whole cache serves the others again."""

@@ -58,6 +58,7 @@ def mixed(origin, small=60, large=4):
     return keys
 
 
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_clean_restart_keeps_everything(start, origin, engine, figure):
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -79,6 +80,7 @@ KILL_KEYS = 400          # the newest are looked at
 KILL_FRESH = 20          # so many rounds fit one cache without evictions
 
 
+@pytest.mark.both_engines
 def test_kill_9_in_a_loop(start, origin, engine, figure):
     """At random moments: no wrong byte ever; what was complete a second before is a hit; no index
     is thought damaged.
@@ -238,6 +240,7 @@ def flip_beneath(dice, path, at):
     return lambda: read_beneath(path, at // PAGE * PAGE, PAGE)[at % PAGE] == flipped
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("verify", ["page-in", "always"])
 def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure, tmp_path):
     """Each one is found when its page is next brought from the device, and healed inside that response.
@@ -335,6 +338,7 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
     assert server.metric("forebay_cache_checksum_failures_total") == found
 
 
+@pytest.mark.both_engines
 def test_flips_while_stopped(start, origin, engine):
     """Payload, headers and tails of segments, edited while the server is down."""
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -413,6 +417,7 @@ GONE = {"removed", "folder removed", "empty", "one byte", "meta pages zeroed", "
         "another cache's", "a directory"}           # others may hit what is not in use
 
 
+@pytest.mark.both_engines
 def test_injured_indexes(start, origin, engine, figure, tmp_path):
     """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving. Every other one is too
     large for the child that looks at it: found by whoever comes to it, the round behind serving at last."""
@@ -478,6 +483,7 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
            f"lost some rows, the rest unharmed; slowest start {slowest * 1000:.0f} ms")
 
 
+@pytest.mark.both_engines
 def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp_path):
     """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts again."""
     hold = tmp_path / "hold"
@@ -504,6 +510,7 @@ def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp
     fill(server, origin, [changed])
 
 
+@pytest.mark.both_engines
 def test_injured_segments_and_strange_files(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 80, 4)
@@ -647,6 +654,7 @@ def overread(server, origin, size, total, slow):
     assert evicted >= 4 * size, f"only {evicted} bytes evicted"
 
 
+@pytest.mark.both_engines
 def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
     """du and statfs, sampled while ten times cache.size is read with slow readers about."""
     size = 64 * MIB
@@ -667,6 +675,7 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
         server.stop()
 
 
+@pytest.mark.both_engines
 def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine):
     size = 64 * MIB
     server = start(origin, engine=engine, settings={"cache.size": "64MiB", "cache.policy": "lru", "access_log.path": "off"})
@@ -678,6 +687,7 @@ def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine)
     assert server.disk_bytes() <= size
 
 
+@pytest.mark.both_engines
 def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room by evicting."""
     size, count = 24 * MIB, scaled(60_000, 24_000)
@@ -712,6 +722,7 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     assert not any("index_disowned" in line for line in server.stderr)
 
 
+@pytest.mark.both_engines
 def test_a_full_file_system(start, origin, engine, tmp_path):
     """cache.size says more than there is: every read succeeds, before, while and after."""
     with LoopDisk(tmp_path / "disk", 48 * MIB) as disk:
@@ -727,6 +738,7 @@ def test_a_full_file_system(start, origin, engine, tmp_path):
         server.stop()
 
 
+@pytest.mark.both_engines
 def test_somebody_else_fills_the_file_system(start, origin, engine, tmp_path):
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         server = start(origin, engine=engine, cache=disk.mount / "cache",
@@ -766,6 +778,7 @@ def told(server, of):
     return sum("event=cache_short" in line and f"of={of}" in line for line in server.stderr)
 
 
+@pytest.mark.both_engines
 def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
     """Below cache.min_free the cache gives way, stores no more, and fills again when there is space."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
@@ -832,6 +845,7 @@ def fill_up(path):
     return path
 
 
+@pytest.mark.both_engines
 def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start, origin, engine, tmp_path):
     """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as if it had begun with it."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
@@ -901,6 +915,7 @@ def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
         yield disk, server, keys
 
 
+@pytest.mark.both_engines
 def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
     """Somebody took all space while it was stopped: an old segment makes room for the start, and the rest is there."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=4000, objects=60) as (disk, server, keys):
@@ -920,6 +935,7 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
         server.stop()
 
 
+@pytest.mark.both_engines
 def test_no_inodes_left(start, origin, engine, tmp_path):
     """Somebody else has the last one: what is not stored is streamed, older segments make room, nothing is broken."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=400, objects=70) as (disk, server, keys):
@@ -948,6 +964,7 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
         server.stop()
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("was_used", [False, True])
 def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
     """Found read-only at the start: served from the origin, uncached, where there was a cache or none is needed."""
@@ -995,6 +1012,7 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
     assert origin.bytes_sent(since=mark) == 0, "what lies in the segments is there"
 
 
+@pytest.mark.both_engines
 def test_disk_errors(start, origin, engine, tmp_path):
     """EIO on every read and write of the device: every request still succeeds."""
     with FaultyDisk(tmp_path / "disk", 256 * MIB) as disk:
@@ -1037,6 +1055,7 @@ def test_cache_directory_that_cannot_be_made(start, origin, tmp_path):
         judge(client.get("a"), origin, "a", 0, 100)
 
 
+@pytest.mark.both_engines
 def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     """1 GiB objects to many slow readers, stored and unstored: bounded by limits.max_buffer."""
     from forebay import build_kind
@@ -1132,6 +1151,7 @@ def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, fig
     assert peak <= buffer + count * (256 * 1024 + 4 * 65536), f"buffers of {peak / MIB:.0f} MiB"
 
 
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_eviction_under_load(start, origin, engine):
     """A working set larger than the cache, read by many: right bytes, and room is made."""
@@ -1151,6 +1171,7 @@ def test_eviction_under_load(start, origin, engine):
     assert server.metric("forebay_cache_bytes") <= 64 * MIB
 
 
+@pytest.mark.both_engines
 def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched anew, once."""
     if not direct_works(tmp_path):
@@ -1198,6 +1219,7 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     assert told.returncode == 0 and ", 0 bad" in told.stdout, told
 
 
+@pytest.mark.both_engines
 def test_verify_always(start, origin, engine):
     """cache.verify always: every byte of every hit is checked, none goes by sendfile."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.verify": "always"})
@@ -1224,6 +1246,7 @@ def test_verify_always(start, origin, engine):
     fill(server, origin, keys)
 
 
+@pytest.mark.both_engines
 def test_the_three_paths_of_a_hit(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE)
     origin.put("small", 9000)

@@ -118,6 +118,7 @@ class Load:
             raise self.error
 
 
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_upgrades_under_load(serve, origin, engine, figure):
     """No request fails, no byte is wrong, and the origin is asked for nothing again."""
@@ -250,6 +251,7 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
     warm(server, origin, ["a"])
 
 
+@pytest.mark.both_engines
 def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
     """The old process has given the cache up already: it starts itself anew, same id, and nobody notices."""
     origin.put("a", 1000)
@@ -276,6 +278,7 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
     assert len(origin.requests(key="a")) == 1
 
 
+@pytest.mark.both_engines
 def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
     """While the old one drains: without the new one it comes back, without the old one the new one goes on."""
     origin.put("a", 300_000)
@@ -555,6 +558,7 @@ def held(pid):
     return collections.Counter(links)
 
 
+@pytest.mark.both_engines
 def test_only_what_is_handed_over_is_inherited(serve, origin, engine):
     """Neither the index, nor the log's pipe, nor a socket of a library goes on from process to process."""
     origin.put("a", 3 * MIB)

@@ -36,6 +36,7 @@ def put_to_warm(origin, count):
     return sum(origin.version(f"k/{i:04}").size for i in range(count))
 
 
+@pytest.mark.both_engines
 def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
     """kill -9 of the server, again and again: what it has answered for is never fetched again, and of what was on its way
     no more than was: eight requests, and what their runs had not written."""
