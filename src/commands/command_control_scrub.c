@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The actions that have a running server verify what it holds (store/scrub.c). On the admin thread,
-// which waits for no more than the scrub thread's lock.
+// The actions that have a running server verify what it holds (store/care/scrub.c). On the admin
+// thread, which waits for no more than the scrub thread's lock.
 #include "commands/command_control_private.h"
 
 #define RATE_DEFAULT (256ll << 20) // where neither the order nor cache.scrub_rate has one

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who holds copies: the origins and realms of this process as the store knows them, and the numbers
-// that it gives them (store_holder.c). On the main thread.
+// that it gives them (state_holder.c). On the main thread.
 #include "commands/command_holders.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 // of README.md.
 //
 // A change of unknown extent has no keys to send round. It raises the bucket's epoch
-// (store_epoch.c), which is part of every key and of every listing's name: whoever looks from then
+// (state_epoch.c), which is part of every key and of every listing's name: whoever looks from then
 // on finds nothing that was asked for before. What began earlier goes on under the key it has.
 //
 // The two meet where the epoch of a bucket moves while a write to one of its keys is open: a reader

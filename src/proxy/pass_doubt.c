@@ -13,7 +13,7 @@
 //
 // A doubt begins before the write that it follows ends, so that nothing is kept in between. It
 // lives on the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is
-// used up, and for changes of unknown extent, the bucket is in doubt (store_doubt.c).
+// used up, and for changes of unknown extent, the bucket is in doubt (state_doubt.c).
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>

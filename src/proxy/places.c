@@ -3,7 +3,7 @@
 // has, or has had, of its own. A reload may give a bucket another origin and later the former one
 // again, so what is held under a name that is not in use must not miss a write to the same place.
 // Settings only add places; they go with the process, and the next one gives origins that it does
-// not know a name under which nothing is held (store_holder.c).
+// not know a name under which nothing is held (state_holder.c).
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>

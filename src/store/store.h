@@ -157,11 +157,12 @@ uint64_t store_epoch(const struct store *store, struct span origin, struct span 
 
 // Embedded; belongs to the store from begin to done(). Between done() and store_epoch_end() the
 // change is open: what is put under the epoch of that time does not outlive this process.
+struct store_epochs;
 struct store_epoch_slot;
 struct store_epoch_change {
     void (*done)(struct store_epoch_change *change, enum err err); // on the worker that began
     struct blocking_job job;                                       // private from here
-    struct store *store;
+    struct store_epochs *epochs;
     struct hash128 bucket;
     struct store_epoch_slot *slot;
 };
@@ -195,10 +196,11 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
 // A write to this bucket is about to be sent. Whether that is noted already, so that the next
 // process knows of it if this one ends without a word: any thread, no lock. Else it is noted before
 // the write is sent; done() also where the directory does not take it.
+struct store_doubts;
 struct store_note {
     void (*done)(struct store_note *note); // on the worker that asked
     struct blocking_job job;               // private from here
-    struct store *store;
+    struct store_doubts *doubts;
     struct hash128 bucket;
 };
 bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket);
@@ -354,7 +356,8 @@ void store_read_cancel(struct store_read *read); // done() still runs
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
 
-// --- pins that are given while it runs: store_pins.c ---------------------------------------------
+// --- pins that are given while it runs: state_pins.c
+// ------------------------------------------------
 
 // What is pinned, as a text of the caller's, which lasts: ERR_OK with an empty one when there is
 // none. ERR_CORRUPT: what lies there is damaged, which is told in the log, and put aside. Under the

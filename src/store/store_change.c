@@ -19,7 +19,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 {
     check(object->generation != 0);
     check(place->segment != NULL);
-    if (!store->attached) {
+    if (!store->disk.attached) {
         return;
     }
     struct store_place mine = *place;
@@ -58,7 +58,7 @@ static void on_delete_known(struct worker *to, struct message *message)
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
-    return !atomic_load(&index->memory.recovering) && store_is_reading(store) &&
+    return !atomic_load(&index->memory.recovering) && store_is_reading(&store->disk) &&
            atomic_load(&store->writer.condemning) == 0 &&
            !index_memory_knows(&index->memory, hash) &&
            index_lookup_durable(index, &store_worker_of(w)->reader, hash) == INDEX_ABSENT;
@@ -126,7 +126,7 @@ static struct index_answer *deletion_new(struct worker *w, struct store *store,
 
 static void on_disown(struct blocking_job *job)
 {
-    job->err = store_unattached_disown(container_of(job, struct store_delete, job)->store);
+    job->err = store_unattached_disown(&container_of(job, struct store_delete, job)->store->disk);
 }
 
 static void on_disowned(struct blocking_job *job)
@@ -141,13 +141,13 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     d->worker = w;
     d->store = store;
     d->err = ERR_OK;
-    if (!store->attached && !atomic_load(&store->is_disowned)) {
+    if (!store->disk.attached && !atomic_load(&store->disk.is_disowned)) {
         d->job =
             (struct blocking_job){.lane = BLOCKING_STORE, .work = on_disown, .done = on_disowned};
         blocking_pool_run(w, &d->job);
         return;
     }
-    if (!store->attached || delete_is_needless(w, store, d->hash)) {
+    if (!store->disk.attached || delete_is_needless(w, store, d->hash)) {
         d->message.deliver = on_delete_known;
         mailbox_send(w, &d->message);
         return;
@@ -164,7 +164,7 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
     const struct store_object *object = r->object;
     char described[STORE_DESCRIBED_MAX];
     size_t len = index_described_encode(object, described);
-    if (!store->attached || len == 0 ||
+    if (!store->disk.attached || len == 0 ||
         store_object_block_count(object) > STORE_REDESCRIBED_BLOCKS_MAX) {
         return false;
     }
@@ -200,7 +200,7 @@ struct condemnation {
 static void on_condemn(struct blocking_job *job)
 {
     struct condemnation *c = container_of(job, struct condemnation, job);
-    job->err = store_condemned_write(c->store, c->line);
+    job->err = state_condemned_write(&c->store->condemned, c->line);
 }
 
 static void on_condemned(struct blocking_job *job)
@@ -212,14 +212,14 @@ static void on_condemned(struct blocking_job *job)
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place)
 {
-    if (!store->attached) {
+    if (!store->disk.attached) {
         return;
     }
     uint64_t below = store_generation_next(store);
     struct condemnation *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->store = store;
-    c->line = store_condemned_add(store, hash, below);
+    c->line = state_condemned_add(&store->condemned, hash, below);
     c->job =
         (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
     index_writer_condemn(&store->writer, hash, c->line, place);
@@ -229,7 +229,7 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
                  size_t count, uint64_t began_us)
 {
-    if (!store->attached || count == 0) {
+    if (!store->disk.attached || count == 0) {
         return;
     }
     uint64_t wall_ms = wall_ms_at(w, began_us);

@@ -60,7 +60,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
         .block_size_bytes = block_size_bytes,
         .refusal = store_refuses(store),
         .keeps_up = store_keeps_up(w, store),
-        .capacity_bytes = atomic_load(&store->capacity_bytes),
+        .capacity_bytes = atomic_load(&store->disk.capacity_bytes),
     };
     if (view.found) {
         ret_explain->rebuilt = view.rebuilt;
@@ -99,7 +99,7 @@ static void merge_blank(struct store_explain *explain)
 
 void store_explain_judge(struct store *store, struct store_explain *explain)
 {
-    if (store->attached) {
+    if (store->disk.attached) {
         retention_explain(&store->retention, explain);
     }
     merge_blank(explain);

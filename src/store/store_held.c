@@ -8,7 +8,7 @@ uint64_t store_held_bytes(struct store *store)
 {
     struct segment_log *log = &store->log;
     uint64_t bytes = 0;
-    if (!store->attached) {
+    if (!store->disk.attached) {
         return 0;
     }
     pthread_mutex_lock(&log->guarded.lock);

@@ -21,7 +21,7 @@
 // Any thread.
 #include "store/store_long.h"
 
-#include "store/segment_trim.h"
+#include "store/segment/segment_trim.h"
 #include "store/store_private.h"
 
 #define LONG_PART 8u    // of the segments: as many long runs at once
@@ -29,12 +29,12 @@
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
-    return min_u64(STORE_RUN_MAX, store->segment_size_bytes / 4);
+    return segment_run_bytes_max(store->disk.segment_size_bytes);
 }
 
 uint64_t store_run_bytes_long(const struct store *store)
 {
-    uint64_t room = segment_file_bytes(store->segment_size_bytes) - SEGMENT_DATA_OFFSET -
+    uint64_t room = segment_file_bytes(store->disk.segment_size_bytes) - SEGMENT_DATA_OFFSET -
                     SECTOR_SIZE - RUN_HEADER_MAX - RUN_PAYLOAD_ALIGN - segment_table_bytes(1);
     uint64_t bytes = STORE_CHECKSUM_UNIT;
     while (bytes < STORE_RUN_MAX && bytes * 2 <= room) {
@@ -43,18 +43,13 @@ uint64_t store_run_bytes_long(const struct store *store)
     return max_u64(bytes, store_run_bytes_max(store));
 }
 
-bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len)
-{
-    return block_count > 1 && payload_len > store_run_bytes_max(store);
-}
-
 static bool is_room_for_another(const struct store *store)
 {
     const struct segment_log *log = &store->log;
     unsigned promised = atomic_load(&store->longs.promised);
     unsigned running = atomic_load(&store->longs.running);
     unsigned segments = atomic_load(&log->segments_max);
-    return segments >= SEGMENT_TRIM_SEGMENTS_MIN && !atomic_load(&store->longs.no_holes) &&
+    return segments >= SEGMENT_TRIM_SEGMENTS_MIN && !atomic_load(&store->log.no_holes) &&
            promised + running < segments / LONG_PART &&
            promised + 2 + atomic_load(&log->slot_count) <= atomic_load(&log->room);
 }
@@ -77,7 +72,7 @@ bool store_long_are_used(const struct store *store)
 
 bool store_long_promise(struct store *store)
 {
-    bool is_promised = !store->attached || is_room_for_another(store); // else all is streamed
+    bool is_promised = !store->disk.attached || is_room_for_another(store); // else all is streamed
     if (is_promised) {
         atomic_fetch_add(&store->longs.promised, 1);
     }

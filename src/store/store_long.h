@@ -9,11 +9,8 @@ struct store_long {
     atomic_uint promised;  // asked for, and nothing is reserved yet
     atomic_uint running;   // being written
     atomic_uint made_then; // segments made when the latest of them came, and one; 0: there was none
-    atomic_bool no_holes;  // what such a run leaves over of its segment does not go back
 };
 
-// More than what needs no promise: several blocks, and longer than a quarter of a segment.
-bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len);
 // One has come, whether it will be stored or not. True: more spare segments are wanted from now on.
 // Any thread; the store is attached.
 bool store_long_note(struct store *store) MUST_USE;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "store/policy.h"
+#include "store/policy/policy.h"
 #include "store/store.h"
 
 #define BATCH_MAX 1024u

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/index_verify.h"
-#include "store/store_dir.h"
+#include "store/disk/store_dir.h"
+#include "store/index/index_verify.h"
 
 #define OBJECTS 64u
 #define MAP_BYTES (1u << 20)
@@ -32,11 +32,10 @@ static struct span sealed(const uint8_t *data, size_t size, char *value, size_t 
     memcpy(value, data, min_u64(size, len));
     if (is_meta) {
         wire_put_u32(value + 4, INDEX_FORMAT_VERSION);
-        wire_put_u32(value, segment_crc32c(value + 4, len - 4));
+        wire_put_u32(value, disk_crc32c(value + 4, len - 4));
     } else {
         wire_put_u16(value + 4, INDEX_FORMAT_VERSION);
-        wire_put_u32(value,
-                     segment_crc32c_more(segment_crc32c(key, sizeof(key)), value + 4, len - 4));
+        wire_put_u32(value, disk_crc32c_more(disk_crc32c(key, sizeof(key)), value + 4, len - 4));
     }
     return (struct span){value, len};
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/segment_scan.h"
+#include "store/segment/segment_scan.h"
 
 #define SIZE (1u << 18)
 #define NUMBER 1u
@@ -73,11 +73,11 @@ static void put_right(char *bytes)
         }
         uint32_t len = segment_run_header_peek_len((struct span){sector, SIZE - at});
         if (len != 0 && len <= SIZE - at) {
-            uint32_t crc = segment_crc32c(sector, 124);
-            wire_put_u32(sector + 124, segment_crc32c_more(crc, sector + RUN_HEADER_FIXED,
-                                                           len - RUN_HEADER_FIXED));
+            uint32_t crc = disk_crc32c(sector, 124);
+            wire_put_u32(sector + 124,
+                         disk_crc32c_more(crc, sector + RUN_HEADER_FIXED, len - RUN_HEADER_FIXED));
         } else if (memcmp(sector, "FBINTNT1", 8) == 0) {
-            wire_put_u32(sector + 508, segment_crc32c(sector, 508));
+            wire_put_u32(sector + 508, disk_crc32c(sector, 508));
         }
     }
 }

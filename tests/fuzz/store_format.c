@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a cache directory's `format`: no crash; refused, or written again it reads the same.
 // Each input is tried with a right checksum line behind it, too.
-#include "store/store_dir.h"
+#include "store/disk/store_dir.h"
 
 #include <stddef.h>
 
-#include "store/segment_format.h"
+#include "store/segment/segment_format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     check_text((struct span){(const char *)bytes, len});
     buf_init(&text, 1 << 20);
     buf_append(&text, bytes, len);
-    buf_printf(&text, "checksum %08x\n", segment_crc32c(bytes, len));
+    buf_printf(&text, "checksum %08x\n", disk_crc32c(bytes, len));
     if (buf_ok(&text)) {
         check_text(buf_span(&text));
     }

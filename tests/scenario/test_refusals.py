@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is not stored is told by the resource that is short, in the same word everywhere: Cache-Status, metrics, `status`, `explain`, `doctor`,
 the summary of the page. Each word of src/stats/refusals.def is reached here, but for those that need the store from within
-(index-full, index-degraded: unit/store/index_room_test.c)."""
+(index-full, index-degraded: unit/store/index/index_room_test.c)."""
 import json
 import pathlib
 import re

@@ -16,7 +16,7 @@
 #include "life.h"
 #include "past.h"
 #include "seeds.h"
-#include "store/store_dir.h"
+#include "store/disk/store_dir.h"
 #include "test.h"
 
 #ifdef FOREBAY_ASAN

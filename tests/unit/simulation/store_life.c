@@ -487,7 +487,8 @@ static void on_deleted(struct store_delete *d)
     }
     k->floor = max_u64(k->floor, alive.is_attached ? d->floor : past->generation + 1);
     if (write->is_condemnation) {
-        // Of a disk that takes no line some runs are forgotten: see src/store/index_condemn.c.
+        // Of a disk that takes no line some runs are forgotten: see
+        // src/store/index/index_condemn.c.
         bool has_line = disk_refusals() == write->refusals;
         k->condemned_below = has_line ? d->floor : k->condemned_below;
         past->tally[TALLY_CONDEMNED]++;

@@ -5,7 +5,7 @@
 // answered for here. A write that is on its way is not covered by a sync; that it has arrived is
 // read in the ring of completions, where what the program has taken stands until as many more have
 // come as there is room for.
-#include "power_cut.h"
+#include "store/power_cut.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // After a power cut: what a client was told holds, what was visible and synced is there, and every
 // byte is right, whichever of the unsynced writes came to the disk, whole or torn.
-#include "power_cut.h"
+#include "store/power_cut.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "seeds.h"
-#include "store/segment_files.h"
-#include "store_fixture.h"
+#include "store/segment/segment_files.h"
+#include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
 
@@ -85,10 +85,10 @@ static void write_then_sync(struct box *box)
     char name[SEGMENT_NAME_LEN];
     check(box_write(box, 0, &written, 0, 2, 2, &place) == ERR_OK);
     segment_name(place.segment_number, name);
-    unsigned at_risk = power_cut_pending(box->store->dir.segments_fd, name);
+    unsigned at_risk = power_cut_pending(box->store->disk.dir.segments_fd, name);
     check(box_post_put(box, &written, &place) == ERR_OK);
     check(index_writer_flush(&box->store->writer) == ERR_OK);
-    unsigned then = power_cut_pending(box->store->dir.segments_fd, name);
+    unsigned then = power_cut_pending(box->store->disk.dir.segments_fd, name);
     fprintf(stderr, "of its segment at risk: %u when it is written, %u when it is synced\n",
             at_risk, then);
     check(at_risk > 0 && then < at_risk);

@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "stats/stats.h"
-#include "store/index_apply.h"
-#include "store/index_batch.h"
-#include "store_fixture.h"
+#include "store/index/index_apply.h"
+#include "store/index/index_batch.h"
+#include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
 

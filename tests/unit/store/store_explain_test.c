@@ -2,8 +2,8 @@
 // Proves: each block of the span is in one piece, held or not, with what the policy says of it;
 // asking is no access and leaves no pin.
 #include "stats/stats.h"
-#include "store/policy_private.h"
-#include "store_fixture.h"
+#include "store/policy/policy_private.h"
+#include "store/store_fixture.h"
 #include "test.h"
 
 static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};

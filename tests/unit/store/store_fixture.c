@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store_fixture.h"
+#include "store/store_fixture.h"
 
 #include <errno.h>
 #include <ftw.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store through its door, on both I/O engines.
-#include "store_fixture.h"
+#include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
 
@@ -504,7 +504,7 @@ Test(store, long_runs_are_promised_while_there_is_room)
         wait_for(!box_has_no_segment(err = box_put(&box, &object)));
         cr_assert(err == ERR_OK);
     }
-    wait_for(atomic_load(&box.store->longs.no_holes));
+    wait_for(atomic_load(&box.store->log.no_holes));
     store_fault_set(STORE_FAULT_TRIM, 0, false, 0);
     cr_assert(!store_long_promise(box.store));
     box_close(&box);

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start-up. Before serving: a marker or a bad verdict of the child that looks drops the index, so
+// does an index that is another cache's or an old copy (its last commit is behind the one noted in
+// `format`). Then the store serves, and one thread goes through the segments, newest first:
+//
+//   not a segment of this cache     the file goes
+//   stopped cleanly                 known already; nothing is read but its head
+//   sealed                          the index knows all of it
+//   not sealed after a crash        its runs that the index does not know are put back; writing
+//                                   goes on behind
+//
+// From then on the oldest may make room for what is new. If the index was dropped, all runs of all
+// segments are put back now.
+//
+// What is put back is marked: it is revalidated before its first use, because versions that were
+// invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of
+// the same version joins what is found. After an unclean stop and another boot all records are to
+// be revalidated. At last the thread goes round the index slice by slice (index_roll.c), and waits
+// for orders to rebuild while the store runs: whoever finds it injured orders one.
+//
+// A disk in trouble may order one rebuild after the other: the second begins an eighth of a second
+// after the first has ended, each next one twice as late, until there has been none for ten
+// minutes.
+#include "store/care/recovery.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "stats/stats.h"
+#include "store/index/index_verify.h"
+#include "store/index/index_writer.h"
+#include "store/segment/segment_list.h"
+#include "store/segment/segment_log.h"
+#include "store/state/state_condemned.h"
+
+#define REBUILD_PAUSE_US 125000u
+#define REBUILD_PAUSES_MAX 12u // doublings
+#define REBUILD_CALM_US 600000000u
+
+void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
+                   struct store_disk *disk, struct store_condemned *condemned)
+{
+    *recovery = (struct recovery){.index = index, .log = log, .disk = disk, .condemned = condemned};
+    pthread_mutex_init(&recovery->guarded.lock, NULL);
+    clock_cond_init(&recovery->guarded.wake);
+}
+
+static void tell_rebuilding(struct recovery *recovery, bool rebuilding)
+{
+    if (atomic_exchange(&recovery->is_rebuilding, rebuilding) != rebuilding) {
+        if (rebuilding) {
+            stats_add(COUNTER_degraded_index, 1);
+        } else {
+            stats_sub(COUNTER_degraded_index, 1);
+        }
+    }
+}
+
+static void want_rebuild(struct recovery *recovery, bool drop)
+{
+    tell_rebuilding(recovery, true);
+    pthread_mutex_lock(&recovery->guarded.lock);
+    recovery->guarded.rebuild_wanted = true;
+    index_memory_recovering(&recovery->index->memory, true); // deletes from now on outlast it
+    if (drop) { // in front of what the rebuild puts back
+        index_writer_drop_injured(recovery->index->writer);
+    }
+    pthread_cond_signal(&recovery->guarded.wake);
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+void recovery_want_rebuild(struct recovery *recovery)
+{
+    want_rebuild(recovery, false);
+}
+
+void recovery_want_new_index(struct recovery *recovery)
+{
+    want_rebuild(recovery, true);
+}
+
+void recovery_want_round(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    recovery->guarded.round_wanted = true;
+    pthread_cond_signal(&recovery->guarded.wake);
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+// --- the index
+
+// All of the index is known: the round has time.
+static void recovery_rests(struct recovery *recovery)
+{
+    recovery->roll_due_us = store_real_us() + INDEX_ROLL_REST_MS * 1000ull;
+    atomic_store(&recovery->is_verified, true);
+}
+
+static enum err recovery_open_new(struct recovery *recovery, const char *why)
+{
+    recovery_rests(recovery);
+    index_remove_files(recovery->disk->dir.index_fd);
+    if (why != NULL) {
+        log_warn("index_dropped", "reason=%s", why);
+        recovery_want_rebuild(recovery);
+    }
+    return index_open(recovery->index, 0, false);
+}
+
+// An unclean stop and another boot since: the power may have failed. What is taken out of the index
+// was synced by then, but drives lie, and images are restored: what it holds is revalidated before
+// its first use, like what is found in segments.
+static void recovery_judge_boot(struct recovery *recovery)
+{
+    struct store_format *format = &recovery->disk->dir.format;
+    char boot_id[STORE_BOOT_ID_MAX + 1];
+    store_boot_id(boot_id);
+    if (!format->clean && !recovery->disk->dir.fresh && strcmp(boot_id, format->boot_id) != 0) {
+        format->cuts++;
+        log_warn("other_boot", "cuts=%u", format->cuts);
+    }
+    index_set_cuts(recovery->index, format->cuts);
+}
+
+enum err recovery_open_index(struct recovery *recovery)
+{
+    const struct store_format *format = &recovery->disk->dir.format;
+    recovery->was_clean = format->clean;
+    recovery_judge_boot(recovery);
+    if (recovery->disk->dir.fresh) {
+        return recovery_open_new(recovery, NULL);
+    }
+    if (faccessat(recovery->disk->dir.index_fd, INDEX_BAD_MARKER, F_OK, 0) == 0) {
+        return recovery_open_new(recovery, "marked");
+    }
+    if (faccessat(recovery->disk->dir.index_fd, "data.mdb", F_OK, 0) != 0) {
+        return recovery_open_new(recovery, "missing");
+    }
+    if (!index_verify_size(recovery->disk->dir.index_fd)) {
+        return recovery_open_new(recovery, "cut_off");
+    }
+    if (!index_verify_tables(recovery->disk->dir.index_fd)) {
+        return recovery_open_new(recovery, "tables");
+    }
+    struct buf path;
+    buf_init(&path, 8192);
+    buf_printf(&path, "%s/index", recovery->disk->dir.path);
+    enum index_verdict verdict =
+        index_verify(buf_cstr(&path), recovery->index->map_bytes, format->cache_id);
+    buf_done(&path);
+    if (verdict == INDEX_VERDICT_BAD) {
+        return recovery_open_new(recovery, "damaged");
+    }
+    enum err err = index_open(recovery->index, format->index_txn, format->clean);
+    if (err == ERR_CORRUPT) {
+        return recovery_open_new(recovery, "refused");
+    }
+    if (err == ERR_OK && verdict == INDEX_VERDICT_GOOD) {
+        index_proof_all(recovery->index);
+        recovery_rests(recovery);
+    }
+    return err;
+}
+
+// --- segments
+
+static bool recovery_stopping(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    bool stop = recovery->guarded.stop;
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return stop;
+}
+
+void recovery_adopt_clean(struct recovery *recovery)
+{
+    const struct store_format *format = &recovery->disk->dir.format;
+    for (unsigned i = 0; recovery->was_clean && i < format->append_count; i++) {
+        const struct store_append *a = &format->append[i];
+        struct segment *segment = segment_log_entry(recovery->log, a->number);
+        struct segment_header header;
+        struct segment_seal seal;
+        struct segment_found found = {
+            .end_offset = a->offset, .unit_count = a->unit_count, .run_count = a->run_count};
+        if (a->number == 0 || !segment_pin(segment, a->number)) {
+            continue;
+        }
+        if (segment_log_identify(segment, &header, &seal) == ERR_OK && seal.number == 0 &&
+            a->offset >= SEGMENT_DATA_OFFSET && a->offset <= recovery->log->segment_size_bytes &&
+            a->offset % RUN_ALIGN == 0 && a->unit_count <= recovery->log->unit_max &&
+            a->row_count <= a->run_count &&
+            segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
+                ERR_OK) {
+            found.salt = header.salt;
+            (void)segment_log_adopt(recovery->log, segment, &found); // one that is empty stays
+        }
+        segment_unpin(segment);
+    }
+}
+
+static bool on_row_found(void *ctx, const struct segment_row *row)
+{
+    struct recovery *recovery = ctx;
+    if (!row->is_bad && recovery->rows != NULL) {
+        segment_rows_add(recovery->rows, row);
+    }
+    if (!row->is_bad && !state_condemned_has(recovery->condemned, row->hash, row->generation)) {
+        struct store_place place = segment_row_place(row, recovery->number, recovery->salt);
+        index_writer_put_rebuilt(recovery->index->writer, row, &place);
+    }
+    return !recovery_stopping(recovery);
+}
+
+// A segment that nobody sealed before a crash: what is in it is found by looking at all of it.
+static enum err examine_unsealed(struct recovery *recovery, struct segment *segment,
+                                 struct segment_found *found)
+{
+    struct segment_scan_result result = {0};
+    recovery->rows = segment_rows_new();
+    enum err err = segment_list_scan(segment, found->salt, on_row_found, recovery, &result);
+    found->rows = recovery->rows;
+    recovery->rows = NULL;
+    found->end_offset = result.end_offset;
+    found->unit_count = result.unit_count;
+    found->run_count = result.run_count;
+    found->sealed = result.is_partial; // what could not be read now may be there later
+    return err;
+}
+
+static void examine(struct recovery *recovery, struct segment *segment, bool rebuild)
+{
+    struct segment_header header;
+    struct segment_seal seal;
+    enum err err = segment_log_identify(segment, &header, &seal);
+    if (err == ERR_FORMAT || err == ERR_CORRUPT) {
+        log_warn_condition("segment_refused", "number=%u err=%s", atomic_load(&segment->number),
+                           error_name(err));
+        segment_log_drop(recovery->log, segment);
+        return;
+    }
+    if (err != ERR_OK) {
+        return; // cannot be read now; its places are misses
+    }
+    struct segment_found found = {
+        .salt = header.salt, .end_offset = recovery->log->segment_size_bytes, .sealed = true};
+    recovery->number = header.number;
+    recovery->salt = header.salt;
+    if (!recovery->was_clean && seal.number == 0 && segment_log_is_recovered(segment)) {
+        err = examine_unsealed(recovery, segment, &found);
+    } else if (rebuild) {
+        err = segment_list(segment, on_row_found, recovery, &recovery->salt);
+    }
+    if (err == ERR_OK && !segment_log_adopt(recovery->log, segment, &found)) {
+        segment_log_drop(recovery->log, segment);
+    }
+    segment_rows_free(found.rows);
+}
+
+static int number_descending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+    return (x < y) - (x > y);
+}
+
+static void examine_all(struct recovery *recovery, bool rebuild)
+{
+    struct segment_log *log = recovery->log;
+    uint32_t *numbers = calloc((size_t)log->table_mask + 1, sizeof(*numbers));
+    check(numbers != NULL);
+    size_t count = 0;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        uint32_t number = atomic_load(&log->table[i].number);
+        if (number != 0) {
+            numbers[count++] = number;
+        }
+    }
+    qsort(numbers, count, sizeof(*numbers), number_descending);
+    for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
+        struct segment *segment = segment_log_entry(log, numbers[i]);
+        if (rebuild) {
+            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may hold it here
+        }
+        if (segment_pin(segment, numbers[i])) {
+            if (rebuild || segment_log_is_recovered(segment)) {
+                examine(recovery, segment, rebuild);
+            }
+            segment_unpin(segment);
+        }
+    }
+    free(numbers);
+}
+
+// Nothing more is put back, unless a rebuild has been ordered meanwhile.
+static void recovery_ends(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    if (!recovery->guarded.rebuild_wanted) {
+        index_memory_recovering(&recovery->index->memory, false);
+        tell_rebuilding(recovery, false);
+    }
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+static void rebuild_ended(struct recovery *recovery)
+{
+    uint64_t now_us = store_real_us();
+    bool calm = recovery->rebuilt_us == 0 || now_us - recovery->rebuilt_us > REBUILD_CALM_US;
+    recovery->pauses = calm ? 0 : (unsigned)min_u64(recovery->pauses + 1, REBUILD_PAUSES_MAX);
+    recovery->rebuilt_us = now_us;
+}
+
+static void rebuild_all(struct recovery *recovery)
+{
+    log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
+    stats_add(COUNTER_index_rebuilds, 1);
+    examine_all(recovery, true);
+    (void)index_writer_flush(recovery->index->writer); // what failed is a miss
+    recovery_ends(recovery);
+    rebuild_ended(recovery);
+    log_info("index_rebuild_done", "objects=%lu blocks=%lu", atomic_load(&recovery->index->objects),
+             atomic_load(&recovery->index->blocks));
+}
+
+// When there is something to do.
+static uint64_t due_us_locked(struct recovery *recovery)
+{
+    if (recovery->guarded.rebuild_wanted) {
+        bool first = recovery->rebuilt_us == 0;
+        return first ? 0 : recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
+    }
+    if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) { // behind the one under way
+        recovery->guarded.round_wanted = false;
+        recovery->roll_due_us = 0;
+    }
+    return recovery->roll_due_us;
+}
+
+// Waits for orders, or until the next thing is due. True: it is.
+static bool recovery_wait_locked(struct recovery *recovery)
+{
+    uint64_t due_us = due_us_locked(recovery);
+    if (store_real_us() >= due_us) {
+        return true;
+    }
+    struct timespec until = store_timespec_of_us(due_us);
+    (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
+                                 &until); // looked at again
+    return false;
+}
+
+static void roll_on(struct recovery *recovery)
+{
+    if (index_roll_slice(&recovery->roll, recovery->index)) {
+        recovery_rests(recovery);
+    } else {
+        recovery->roll_due_us = store_real_us() + INDEX_ROLL_PAUSE_MS * 1000ull;
+    }
+}
+
+static bool take_rebuild(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    bool wanted = recovery->guarded.rebuild_wanted;
+    recovery->guarded.rebuild_wanted = false;
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return wanted;
+}
+
+static void *recovery_main(void *ctx)
+{
+    struct recovery *recovery = ctx;
+    thread_begin("store-recovery", THREAD_BEHIND);
+    examine_all(recovery, false);
+    segment_log_set_examined(recovery->log);
+    bool rebuild = take_rebuild(recovery);
+    if (rebuild) {
+        rebuild_all(recovery);
+    } else {
+        if (!recovery->was_clean) {
+            (void)index_writer_flush(recovery->index->writer); // what failed is a miss
+        }
+        recovery_ends(recovery);
+    }
+    pthread_mutex_lock(&recovery->guarded.lock);
+    while (!recovery->guarded.stop) {
+        if (!recovery_wait_locked(recovery)) {
+            continue;
+        }
+        rebuild = recovery->guarded.rebuild_wanted;
+        recovery->guarded.rebuild_wanted = false;
+        pthread_mutex_unlock(&recovery->guarded.lock);
+        if (rebuild) {
+            rebuild_all(recovery);
+        } else {
+            roll_on(recovery);
+        }
+        pthread_mutex_lock(&recovery->guarded.lock);
+    }
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return NULL;
+}
+
+void recovery_start(struct recovery *recovery)
+{
+    index_memory_recovering(&recovery->index->memory, true);
+    check(pthread_create(&recovery->thread, NULL, recovery_main, recovery) == 0);
+    recovery->runs = true;
+}
+
+void recovery_stop(struct recovery *recovery)
+{
+    if (recovery->runs) {
+        pthread_mutex_lock(&recovery->guarded.lock);
+        recovery->guarded.stop = true;
+        pthread_cond_signal(&recovery->guarded.wake);
+        pthread_mutex_unlock(&recovery->guarded.lock);
+        check(pthread_join(recovery->thread, NULL) == 0);
+        recovery->runs = false;
+    }
+    pthread_mutex_destroy(&recovery->guarded.lock);
+    pthread_cond_destroy(&recovery->guarded.wake);
+}

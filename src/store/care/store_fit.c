@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache directory met with a smaller cache.size than it was filled with. Runs at the start,
+// before anything in the directory is open, so that the limit holds from the first request on.
+//
+// What goes, until what is left fits below the headroom: first the part of the index file that was
+// allocated ahead; then the index itself, when it would take a quarter of the cache or the room of
+// its last segments (LMDB never gives pages back, so it cannot shrink in place; recovery rebuilds
+// it from the segments that stay); then empty segments, then the oldest. When more than half of
+// what was held is gone, so is the index: most of what it says would be wrong.
+//
+// Where the file system has no room left for `format` and a step of the index, the oldest segments
+// make some: without it the start would come to nothing (store_late.c), and what is held be lost.
+//
+// A crash on the way leaves a directory that still does not fit, or an index that names missing
+// segments, which are misses.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "store/index/index_verify.h"
+#include "store/segment/segment_files.h"
+#include "store/store_private.h"
+
+#define INDEX_SHARE 4u // an index above this part of a cache that is too full is made anew
+
+static int number_ascending(const void *a, const void *b)
+{
+    uint32_t x = ((const struct segment_file *)a)->number;
+    uint32_t y = ((const struct segment_file *)b)->number;
+    return (x > y) - (x < y);
+}
+
+struct fitting {
+    struct store *store;
+    struct segment_file *files; // ascending
+    size_t count;
+    uint64_t cost, used; // of one whole segment; of everything
+    size_t empty_gone, full_gone;
+};
+
+// Removes segments, oldest first, while there is too much; only empty ones, or any.
+static void fit_segments(struct fitting *f, bool only_empty)
+{
+    int segments_fd = f->store->disk.dir.segments_fd;
+    size_t kept = 0;
+    for (size_t i = 0; i < f->count; i++) {
+        bool over = f->used > f->store->disk.segment_limit_bytes;
+        char name[SEGMENT_NAME_LEN];
+        segment_name(f->files[i].number, name);
+        if (!over || (only_empty && !segment_file_is_empty(segments_fd, f->files[i].number)) ||
+            unlinkat(segments_fd, name, 0) != 0) { // what cannot go is counted as before
+            f->files[kept++] = f->files[i];
+            continue;
+        }
+        f->used -= f->cost - f->files[i].given_bytes;
+        f->empty_gone += only_empty;
+        f->full_gone += !only_empty;
+    }
+    f->count = kept;
+}
+
+bool store_fit_index(const struct store *store, uint64_t index_bytes)
+{
+    uint64_t segments =
+        SEGMENT_COUNT_MIN * segment_cost_bytes(store->disk.dir.format.segment_size_bytes);
+    return index_bytes <= store->disk.capacity_bytes / INDEX_SHARE &&
+           store_size_fixed(store) + segments + index_bytes <= store->disk.segment_limit_bytes;
+}
+
+static uint64_t files_cost(const struct fitting *f)
+{
+    uint64_t bytes = f->count * f->cost;
+    for (size_t i = 0; i < f->count; i++) {
+        bytes -= f->files[i].given_bytes;
+    }
+    return bytes;
+}
+
+#define START_BYTES (1u << 20) // that a start may need
+#define START_SEGMENTS_MAX 4u  // of which the last one's space has come back, or it never will
+
+// Few segments at most go for it.
+static void fit_full_disk(struct fitting *f)
+{
+    int segments_fd = f->store->disk.dir.segments_fd;
+    size_t gone = 0, most = min_u64(START_SEGMENTS_MAX, f->count);
+    struct store_space space;
+    while (gone < most && store_dir_space(&f->store->disk.dir, &space) == ERR_OK &&
+           space.free_bytes < START_BYTES) {
+        char name[SEGMENT_NAME_LEN];
+        segment_name(f->files[gone].number, name);
+        if (unlinkat(segments_fd, name, 0) != 0) {
+            break;
+        }
+        gone++;
+    }
+    if (gone > 0) {
+        f->count -= gone;
+        memmove(f->files, f->files + gone, f->count * sizeof(*f->files));
+        log_warn("cache_shrunk", "reason=no_space removed=%zu segments=%zu", gone, f->count);
+    }
+}
+
+size_t store_fit(struct store *store, struct segment_file *files, size_t count)
+{
+    uint64_t other = store->disk.other_bytes;
+    uint64_t index = index_file_bytes(store->disk.dir.index_fd);
+    struct fitting f = {.store = store, .files = files, .count = count};
+    f.cost = segment_cost_bytes(store->disk.dir.format.segment_size_bytes);
+    qsort(files, count, sizeof(*files), number_ascending);
+    fit_full_disk(&f);
+    f.used = other + files_cost(&f) + index;
+    if (f.used <= store->disk.capacity_bytes) {
+        return f.count;
+    }
+    uint64_t before = f.used;
+    uint64_t cut = index_file_cut(store->disk.dir.index_fd);
+    bool drop = !store_fit_index(store, cut);
+    f.used = other + files_cost(&f) + (drop ? 0 : cut);
+    fit_segments(&f, true);
+    fit_segments(&f, false);
+    drop = drop || f.full_gone > f.count;
+    if (drop) {
+        index_remove_files(store->disk.dir.index_fd);
+    }
+    log_warn("cache_shrunk",
+             "was_bytes=%llu now_bytes=%llu segments=%zu removed=%zu empty=%zu index=%s",
+             (unsigned long long)before, (unsigned long long)f.used, f.count, f.full_gone,
+             f.empty_gone, drop ? "dropped" : "kept");
+    return f.count;
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory whose file system was full at the start, see store_late.c. Shared inside the room
+// only.
+#ifndef FOREBAY_STORE_STORE_LATE_H
+#define FOREBAY_STORE_STORE_LATE_H
+
+#include <pthread.h>
+
+#include "store/store.h"
+
+// What the opening does, again. On the late thread.
+struct store_late_host {
+    enum err (*begin)(struct store *store, const struct store_options *options, uint64_t ours,
+                      struct buf *ret_why);
+    void (*begin_threads)(struct store *store);
+    void (*give_up)(struct store *store);
+};
+
+struct store_late {
+    struct store_late_host host;
+    pthread_t thread;
+    bool runs;
+    struct store_options options; // of the start; what it points to is this one's own
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t wake;
+        bool stop;
+        // What was set while nothing was attached.
+        struct store_group groups[STORE_GROUPS_MAX];
+        unsigned group_count;
+        store_group_fn group_of;
+        void *group_ctx;
+    } guarded;
+};
+
+void store_late_init(struct store_late *late, const struct store_late_host *host);
+void store_late_done(struct store_late *late);
+// Looks for room from now on. After the store was given up for want of it.
+void store_late_start(struct store *store, const struct store_options *options);
+void store_late_stop(struct store *store);
+// False: the store is attached, and takes it itself.
+bool store_late_limits(struct store *store, const struct store_limits *limits);
+bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count);
+bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx);
+
+#endif

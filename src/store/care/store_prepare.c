@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache directory seen from outside: what lies there, and making it ready for the user whose
+// process will serve from it. For commands; no store is open in this process. Main thread; blocks.
+//
+// Making ready often runs as root in a folder that others may change, so nothing is done by a path
+// twice: each component is opened where the one before it is, never through a symbolic link, and
+// what is changed is changed by its descriptor. A file with a second name may be somebody else's
+// and is not given away. What is removed is an older cache alone: all of it is known by name, while
+// its lock is held.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store/disk/store_dir.h"
+#include "store/store.h"
+
+#define FORMAT_TEXT_MAX 4096u // of a message
+#define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+
+// All that a cache of any version has at its top.
+static const char *const cache_files[] = {"format.new", "lock",       "policy",      "policy.new",
+                                          "policy.map", "condemned",  "pins",        "pins.new",
+                                          "pins.bad",   "admin.sock", "forebay.sock"};
+static const char *const cache_folders[] = {"segments", "index"};
+
+static bool is_one_of(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// --- Looking -------------------------------------------------------------------------------------
+
+static bool skip_of_cache(const char *name)
+{
+    return strcmp(name, "lost+found") == 0 || strcmp(name, "format") == 0 ||
+           is_one_of(name, cache_files, ARRAY_LEN(cache_files)) ||
+           is_one_of(name, cache_folders, ARRAY_LEN(cache_folders));
+}
+
+// Takes both locks of a cache, or neither; *ret_lock is -1 where there is no file to lock.
+static bool locks_take(int fd, int *ret_lock)
+{
+    int lock = openat(fd, "lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    taken = taken || (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
+    if (taken && lock >= 0) {
+        (void)close(lock); // nothing was written to it
+        lock = -1;
+    }
+    *ret_lock = lock;
+    return !taken;
+}
+
+static void locks_give_back(int fd, int lock)
+{
+    (void)flock(fd, LOCK_UN);
+    if (lock >= 0) {
+        (void)close(lock); // its lock goes with it
+    }
+}
+
+static void look_at(int fd, struct store_look *look)
+{
+    struct stat st;
+    char name[NAME_MAX + 1];
+    int lock;
+    if (fstat(fd, &st) == 0) {
+        look->uid = st.st_uid;
+        look->gid = st.st_gid;
+        look->mode = st.st_mode & 07777;
+    }
+    look->version = store_dir_version(fd);
+    look->found = look->version == SEGMENT_FORMAT_VERSION  ? STORE_FOUND_CACHE
+                  : look->version > SEGMENT_FORMAT_VERSION ? STORE_FOUND_NEWER
+                  : look->version > 0                      ? STORE_FOUND_OLDER
+                  : store_dir_is_foreign(fd, name)         ? STORE_FOUND_OTHER
+                                                           : STORE_FOUND_EMPTY;
+    look->is_in_use = !locks_take(fd, &lock);
+    if (!look->is_in_use) {
+        locks_give_back(fd, lock);
+    }
+}
+
+// A cache in a directory that others may change stands in a folder of its own there.
+static int open_private(int fd)
+{
+    struct stat st;
+    bool has_none = fstatat(fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+                    fstatat(fd, STORE_DIR_PRIVATE "/format", &st, AT_SYMLINK_NOFOLLOW) != 0;
+    return has_none ? -1 : openat(fd, STORE_DIR_PRIVATE, FOLDER);
+}
+
+enum err store_look(const char *path, struct store_look *ret_look)
+{
+    struct store_look look = {.found = STORE_FOUND_NOTHING};
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        *ret_look = look;
+        return errno == ENOENT ? ERR_OK : error_from_errno(errno);
+    }
+    int inner = open_private(fd);
+    look_at(inner >= 0 ? inner : fd, &look);
+    if (inner >= 0) {
+        (void)close(inner); // only looked at
+    }
+    (void)close(fd); // only looked at
+    *ret_look = look;
+    return ERR_OK;
+}
+
+// --- Opening what is to be made ready ------------------------------------------------------------
+
+static enum err refuse_component(int at_fd, const char *name, const char *path, int failed,
+                                 struct buf *ret_why)
+{
+    struct stat st;
+    if (fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)) {
+        buf_printf(ret_why,
+                   "%s goes through the symbolic link \"%s\": name the directory itself "
+                   "(realpath %s)",
+                   path, name, path);
+        return ERR_INVALID;
+    }
+    buf_printf(ret_why, "%s: \"%s\": %s", path, name, strerror(failed));
+    return error_from_errno(failed);
+}
+
+// Opens a component below at_fd, made when it is not there.
+static int open_component(int at_fd, const char *name, bool is_last, bool *ret_is_new)
+{
+    int flags = (is_last ? O_RDONLY : O_PATH) | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(at_fd, name, flags);
+    *ret_is_new = false;
+    if (fd < 0 && errno == ENOENT) {
+        if (mkdirat(at_fd, name, is_last ? 0700 : 0755) != 0 && errno != EEXIST) {
+            return -1;
+        }
+        *ret_is_new = true;
+        fd = openat(at_fd, name, flags);
+    }
+    return fd;
+}
+
+// A directory of the new owner that root without its usual rights cannot look into is right as it
+// is.
+static bool is_theirs_already(int at_fd, const char *name,
+                              const struct store_prepare_options *options)
+{
+    struct stat st;
+    return options->has_owner && fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISDIR(st.st_mode) && st.st_uid == options->uid && st.st_gid == options->gid &&
+           (st.st_mode & 077) == 0;
+}
+
+// *ret_fd is -1 with ERR_OK where it cannot be looked into and need not be.
+static enum err open_directory(const struct store_prepare_options *options, int *ret_fd,
+                               bool *ret_is_new, struct buf *ret_what)
+{
+    char name[NAME_MAX + 1];
+    struct span rest = span_from_cstr(options->dir), piece;
+    int at_fd = open(options->dir[0] == '/' ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    enum err err = at_fd < 0 ? error_from_errno(errno) : ERR_OK;
+    while (rest.len > 0 && rest.ptr[rest.len - 1] == '/') {
+        rest.len--;
+    }
+    bool has_name = false;
+    while (err == ERR_OK && span_split(&rest, '/', &piece)) {
+        if (piece.len == 0 || span_equal(piece, SPAN("."))) {
+            continue;
+        }
+        if (piece.len > NAME_MAX) {
+            err = ERR_INVALID;
+            buf_printf(ret_what, "%s: a name in it is too long", options->dir);
+            break;
+        }
+        memcpy(name, piece.ptr, piece.len);
+        name[piece.len] = '\0';
+        has_name = true;
+        int fd = open_component(at_fd, name, rest.ptr == NULL, ret_is_new);
+        int failed = errno;
+        if (fd < 0 && failed == EACCES && rest.ptr == NULL &&
+            is_theirs_already(at_fd, name, options)) {
+            (void)close(at_fd); // only a place
+            *ret_fd = -1;
+            return ERR_OK;
+        }
+        if (fd < 0) {
+            err = refuse_component(at_fd, name, options->dir, failed, ret_what);
+        } else {
+            (void)close(at_fd); // only a place
+            at_fd = fd;
+        }
+    }
+    if (err == ERR_OK && !has_name) {
+        err = ERR_INVALID;
+        buf_printf(ret_what, "\"%s\" names no directory of its own", options->dir);
+    }
+    if (err != ERR_OK && at_fd >= 0) {
+        (void)close(at_fd); // only a place
+        at_fd = -1;
+    }
+    *ret_fd = at_fd;
+    return err;
+}
+
+// --- Owner ---------------------------------------------------------------------------------------
+
+static enum err give_file(int at_fd, const char *name, const struct store_prepare_options *options)
+{
+    struct stat st;
+    int fd = openat(at_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return error_from_errno(errno);
+    }
+    enum err err = ERR_OK;
+    if (fstat(fd, &st) != 0) {
+        err = error_from_errno(errno);
+    } else if (!S_ISDIR(st.st_mode) && st.st_nlink != 1) {
+        err = ERR_PERMISSION; // it has another name: somebody else's, maybe
+    } else if (!S_ISLNK(st.st_mode) && (st.st_uid != options->uid || st.st_gid != options->gid) &&
+               fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
+        err = error_from_errno(errno);
+    }
+    (void)close(fd); // only a place
+    return err;
+}
+
+// All entries of a folder, not what is below them.
+static enum err give_entries(int fd, const struct store_prepare_options *options)
+{
+    int again = openat(fd, ".", FOLDER);
+    DIR *folder = again >= 0 ? fdopendir(again) : NULL;
+    if (folder == NULL) {
+        int failed = errno;
+        if (again >= 0) {
+            (void)close(again); // only read
+        }
+        return error_from_errno(failed);
+    }
+    enum err err = ERR_OK;
+    for (struct dirent *e = readdir(folder); e != NULL && err == ERR_OK; e = readdir(folder)) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            err = give_file(fd, e->d_name, options);
+        }
+    }
+    (void)closedir(folder); // only read
+    return err;
+}
+
+static enum err give_cache(int fd, const struct store_prepare_options *options)
+{
+    enum err err = ERR_OK;
+    for (size_t i = 0; i < ARRAY_LEN(cache_folders) && err == ERR_OK; i++) {
+        int folder = openat(fd, cache_folders[i], FOLDER);
+        if (folder >= 0) {
+            err = give_entries(folder, options);
+            (void)close(folder); // only read
+        } else if (errno != ENOENT) {
+            err = error_from_errno(errno);
+        }
+    }
+    return err == ERR_OK ? give_entries(fd, options) : err;
+}
+
+// The mode first: who has given a directory away may not change it any more. One that is another
+// user's (a volume's root) stays as it is where nobody is to get it: there the server keeps to a
+// folder of its own.
+static enum err give_directory(int fd, const struct store_prepare_options *options)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        return error_from_errno(errno);
+    }
+    if (!options->has_owner && geteuid() != 0 && st.st_uid != geteuid()) {
+        return faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0 ? ERR_OK : error_from_errno(errno);
+    }
+    if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700) != 0) {
+        return error_from_errno(errno);
+    }
+    if (options->has_owner && (st.st_uid != options->uid || st.st_gid != options->gid) &&
+        fchown(fd, options->uid, options->gid) != 0) {
+        return error_from_errno(errno);
+    }
+    return ERR_OK;
+}
+
+// --- Removing an older cache ---------------------------------------------------------------------
+
+static enum err wipe_folder(int fd, const char *name)
+{
+    int folder_fd = openat(fd, name, FOLDER);
+    DIR *folder = folder_fd >= 0 ? fdopendir(folder_fd) : NULL;
+    if (folder == NULL) {
+        int failed = errno;
+        if (folder_fd >= 0) {
+            (void)close(folder_fd); // only read
+        }
+        return failed == ENOENT ? ERR_OK : error_from_errno(failed);
+    }
+    enum err err = ERR_OK;
+    for (struct dirent *e = readdir(folder); e != NULL && err == ERR_OK; e = readdir(folder)) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+            unlinkat(folder_fd, e->d_name, 0) != 0) {
+            err = error_from_errno(errno);
+        }
+    }
+    (void)closedir(folder); // only read
+    if (err == ERR_OK && unlinkat(fd, name, AT_REMOVEDIR) != 0) {
+        err = error_from_errno(errno);
+    }
+    return err;
+}
+
+// `format` goes last: until then the directory is known for what it is, and this can be done again.
+static enum err wipe(int fd, const char *path, struct buf *ret_what)
+{
+    char other[NAME_MAX + 1];
+    if (store_dir_other(fd, skip_of_cache, other)) {
+        buf_printf(
+            ret_what,
+            "%s holds \"%s\" as well, which is none of a cache's: remove it, or all, yourself",
+            path, other);
+        return ERR_INVALID;
+    }
+    enum err err = ERR_OK;
+    for (size_t i = 0; i < ARRAY_LEN(cache_folders) && err == ERR_OK; i++) {
+        err = wipe_folder(fd, cache_folders[i]);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(cache_files) && err == ERR_OK; i++) {
+        if (unlinkat(fd, cache_files[i], 0) != 0 && errno != ENOENT) {
+            err = error_from_errno(errno);
+        }
+    }
+    if (err == ERR_OK && unlinkat(fd, "format", 0) != 0) {
+        err = error_from_errno(errno);
+    }
+    return err;
+}
+
+// --- The door ------------------------------------------------------------------------------------
+
+static enum err refuse(const struct store_prepare_options *options, const struct store_look *look,
+                       struct buf *ret_what)
+{
+    if (look->is_in_use) {
+        buf_printf(ret_what, "%s is in use by another process: stop it first", options->dir);
+        return ERR_IN_USE;
+    }
+    switch (look->found) {
+    case STORE_FOUND_OLDER:
+        buf_printf(ret_what,
+                   "%s holds a cache of format version %u, this program's is version %u: "
+                   "--wipe-older removes it (what it held is fetched again)",
+                   options->dir, look->version, SEGMENT_FORMAT_VERSION);
+        return ERR_FORMAT;
+    case STORE_FOUND_NEWER:
+        buf_printf(ret_what,
+                   "%s holds a cache of format version %u, newer than this program's %u: it is "
+                   "left alone; remove it yourself, or run the newer program",
+                   options->dir, look->version, SEGMENT_FORMAT_VERSION);
+        return ERR_FORMAT;
+    case STORE_FOUND_OTHER:
+    case STORE_FOUND_CACHE:
+    case STORE_FOUND_EMPTY:
+    case STORE_FOUND_NOTHING:
+    default:
+        buf_printf(ret_what,
+                   "%s is neither empty nor a cache: it is left alone; name another directory",
+                   options->dir);
+        return ERR_FORMAT;
+    }
+}
+
+static enum err prepare_opened(int fd, const struct store_prepare_options *options,
+                               const struct store_look *look, struct buf *ret_what)
+{
+    bool is_other_owner =
+        options->has_owner && (look->uid != options->uid || look->gid != options->gid);
+    enum err err = ERR_OK;
+    const char *done = "ready";
+    if (look->found == STORE_FOUND_OLDER) {
+        err = wipe(fd, options->dir, ret_what);
+        done = "wiped a cache of an older format; ready";
+    } else if (look->found == STORE_FOUND_CACHE && is_other_owner) {
+        err = give_cache(fd, options);
+        done = "gave the cache to its new owner; ready";
+    }
+    if (err == ERR_OK) {
+        err = give_directory(fd, options);
+    }
+    if (err == ERR_OK) {
+        buf_printf(ret_what, "%s: %s", options->dir, done);
+    } else if (ret_what->len == 0) {
+        buf_printf(ret_what, "%s: %s", options->dir, error_row(err)->text);
+    }
+    return err;
+}
+
+enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what)
+{
+    bool is_new = false;
+    int fd = -1, lock = -1;
+    enum err err = open_directory(options, &fd, &is_new, ret_what);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (fd < 0) {
+        buf_printf(ret_what, "%s: belongs to its owner alone already; not looked into",
+                   options->dir);
+        return ERR_OK;
+    }
+    struct store_look look = {.found = STORE_FOUND_NOTHING};
+    int inner = open_private(fd);
+    int at = inner >= 0 ? inner : fd;
+    look_at(at, &look);
+    bool may_go_on = look.found == STORE_FOUND_EMPTY || look.found == STORE_FOUND_CACHE ||
+                     (look.found == STORE_FOUND_OLDER && options->wipe_older);
+    if (look.is_in_use || !may_go_on || !locks_take(at, &lock)) {
+        err = refuse(options, &look, ret_what);
+    } else {
+        err = prepare_opened(at, options, &look, ret_what);
+        if (err == ERR_OK && inner >= 0) {
+            err = give_directory(fd, options);
+        }
+        locks_give_back(at, lock);
+    }
+    if (inner >= 0) {
+        (void)close(inner); // nothing is pending
+    }
+    (void)close(fd); // nothing is pending
+    return err;
+}
+
+void store_discard(const char *path)
+{
+    struct buf what;
+    int lock, fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return; // it was not made
+    }
+    buf_init(&what, FORMAT_TEXT_MAX);
+    if (store_dir_version(fd) == SEGMENT_FORMAT_VERSION && locks_take(fd, &lock)) {
+        if (wipe(fd, path, &what) == ERR_OK) {
+            (void)rmdir(path); // what has no cache in it any more
+        }
+        locks_give_back(fd, lock);
+    }
+    buf_done(&what);
+    (void)close(fd); // nothing is pending
+}

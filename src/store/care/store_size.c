@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// cache.size while the store runs: other limits than it was opened with, and a share that changes
+// with the file system. Both are gone by on the supply thread alone, which then frees what is too
+// much.
+//
+// What is used never rises above ceiling_bytes. That is cache.size, but while a cache that was made
+// smaller still holds more: then it follows what is used downwards, a step of the index behind,
+// since the index has to be written to forget what goes.
+//
+// Segments keep their size and the table of them its entries as long as the process runs, which
+// says how small and how large a cache can become without a restart: a size below that is refused,
+// one above it is cut, and both say so. A share is cut at both ends. The policy counts its ages in
+// parts of the capacity, so it is told; it goes on ranking as many runs as it had room for at the
+// start.
+//
+// A share is of what is free and what is ours, so nothing of our own changes it. It is followed
+// when it has changed by more than comes and goes with any use of a file system.
+#include "store/care/store_size.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/retention/retention.h"
+#include "store/store_private.h"
+
+#define HEADROOM_PERCENT_MAX 50u
+#define SHARE_STEPS 64u // of its size: a share that changes by less is not followed
+#define TELL_US 60000000u
+
+void store_size_init(struct store *store, const struct store_options *options)
+{
+    struct store_size *size = &store->size;
+    check(pthread_mutex_init(&size->guarded.lock, NULL) == 0);
+    size->guarded.limits = (struct store_limits){
+        .size_bytes = options->size_bytes,
+        .size_percent = options->size_percent,
+        .headroom_percent = options->headroom_percent,
+        .min_free_percent = options->min_free_percent,
+        .scrub_bytes_per_s = options->scrub_bytes_per_s,
+        .verify_always = options->verify_always,
+        .block_size_bytes_max = options->block_size_bytes_max,
+    };
+    store->disk.min_free_percent = options->min_free_percent;
+}
+
+void store_size_done(struct store *store)
+{
+    check(pthread_mutex_destroy(&store->size.guarded.lock) == 0);
+}
+
+struct store_limits store_size_limits(struct store *store)
+{
+    pthread_mutex_lock(&store->size.guarded.lock);
+    struct store_limits limits = store->size.guarded.limits;
+    pthread_mutex_unlock(&store->size.guarded.lock);
+    return limits;
+}
+
+void store_size_set_limits(struct store *store, const struct store_limits *limits)
+{
+    struct store_size *size = &store->size;
+    pthread_mutex_lock(&size->guarded.lock);
+    size->guarded.limits = *limits;
+    size->guarded.is_new = true;
+    pthread_mutex_unlock(&size->guarded.lock);
+    atomic_store(&store->verify_always, limits->verify_always);
+}
+
+static uint64_t percent_used(const struct store_limits *limits)
+{
+    return 100 - min_u64(limits->headroom_percent, HEADROOM_PERCENT_MAX);
+}
+
+static uint64_t segment_limit_of(const struct store_limits *limits, uint64_t capacity_bytes)
+{
+    return capacity_bytes - capacity_bytes / 100 * (100 - percent_used(limits));
+}
+
+enum err store_size_begin(struct store *store, uint64_t ours)
+{
+    const struct store_limits copy = store_size_limits(store), *limits = &copy;
+    uint64_t bytes = limits->size_bytes;
+    if (bytes == 0) {
+        struct store_space space;
+        enum err err = store_dir_space(&store->disk.dir, &space);
+        if (err != ERR_OK) {
+            return err;
+        }
+        bytes = (space.free_bytes + ours) / 100 * limits->size_percent;
+    }
+    store->disk.capacity_bytes = store->disk.ceiling_bytes = bytes;
+    store->disk.segment_limit_bytes = segment_limit_of(limits, bytes);
+    return ERR_OK;
+}
+
+void store_size_raise(struct store *store, uint64_t segments_bytes)
+{
+    const struct store_limits copy = store_size_limits(store), *limits = &copy;
+    uint64_t least = (segments_bytes * 100 + 99) / percent_used(limits) + 100;
+    least = max_u64(STORE_SIZE_MIN, least);
+    if (limits->size_bytes == 0 && store->disk.capacity_bytes < least) {
+        store->disk.capacity_bytes = store->disk.ceiling_bytes = least;
+        store->disk.segment_limit_bytes = segment_limit_of(limits, least);
+    }
+}
+
+uint64_t store_size_headroom(const struct store *store)
+{
+    uint64_t limit =
+        atomic_load(&store->disk.segment_limit_bytes); // the two change one after the other
+    uint64_t capacity = atomic_load(&store->disk.capacity_bytes);
+    return capacity > limit ? capacity - limit : 0;
+}
+
+// --- other limits while it runs
+
+uint64_t store_size_fixed(const struct store *store)
+{
+    return store->disk.other_bytes + retention_bytes(&store->retention) +
+           (uint64_t)state_pins_bytes(&store->pins);
+}
+
+// The smallest cache that works with the segments that this one has, the largest of which all
+// segments would find an entry.
+static uint64_t size_least(const struct store *store, const struct store_limits *limits)
+{
+    uint64_t least = store_size_fixed(store) + SEGMENT_COUNT_MIN * store->log.segment_cost_bytes;
+    return max_u64(STORE_SIZE_MIN, (least * 100 + 99) / percent_used(limits));
+}
+
+static uint64_t size_most(const struct store *store, const struct store_limits *limits)
+{
+    uint64_t segments = segment_log_most(&store->log) * store->log.segment_cost_bytes;
+    return (store->disk.other_bytes + segments) / percent_used(limits) * 100;
+}
+
+enum err store_size_order(struct store *store, const struct store_limits *limits,
+                          struct buf *ret_why)
+{
+    uint64_t least = size_least(store, limits);
+    if (limits->size_bytes != 0 && limits->size_bytes < least) {
+        buf_printf(ret_why,
+                   "cache.size is %llu bytes, at least %llu are needed for three segments of the "
+                   "size that this cache has: a restart makes it smaller, and empties it",
+                   (unsigned long long)limits->size_bytes, (unsigned long long)least);
+        return ERR_INVALID;
+    }
+    // Whoever asks has judged the blocks; the directory may have come into use since then.
+    if (limits->block_size_bytes_max > store_block_size_max(store)) {
+        buf_printf(ret_why,
+                   "a block_size of %llu bytes is more than the %llu that this cache has segments "
+                   "for: a restart makes them larger, and empties it",
+                   (unsigned long long)limits->block_size_bytes_max,
+                   (unsigned long long)store_block_size_max(store));
+        return ERR_INVALID;
+    }
+    store_size_set_limits(store, limits);
+    segment_log_want(&store->log, false);
+    scrub_set_rate(&store->scrub, limits->scrub_bytes_per_s);
+    return ERR_OK;
+}
+
+uint64_t store_block_size_max(const struct store *store)
+{
+    return store->disk.attached ? store->log.segment_size_bytes / 2 : UINT64_MAX;
+}
+
+static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool is_new)
+{
+    struct store_size *size = &store->size;
+    uint64_t now_us = clock_monotonic_us();
+    if (!is_new && size->told_us != 0 && now_us - size->told_us < TELL_US) {
+        return;
+    }
+    size->told_us = now_us;
+    if (was != store->disk.capacity_bytes) {
+        log_info("cache_resized", "by=%s was_bytes=%llu now_bytes=%llu used_bytes=%llu",
+                 is_new ? "order" : "file_system", (unsigned long long)was,
+                 (unsigned long long)store->disk.capacity_bytes,
+                 (unsigned long long)atomic_load(&store->disk.used_bytes));
+    }
+    if (wanted > store->disk.capacity_bytes) {
+        log_warn("cache_size_cut", "wanted_bytes=%llu now_bytes=%llu remedy=restart",
+                 (unsigned long long)wanted, (unsigned long long)store->disk.capacity_bytes);
+    }
+}
+
+static void size_set(struct store *store, const struct store_limits *limits, uint64_t capacity)
+{
+    uint64_t was = store->disk.capacity_bytes;
+    store->disk.ceiling_bytes = max_u64(capacity, atomic_load(&store->disk.used_bytes));
+    store->disk.segment_limit_bytes = segment_limit_of(limits, capacity);
+    store->disk.capacity_bytes = capacity;
+    stats_add(COUNTER_cache_capacity_bytes, capacity - was);
+    segment_log_limit(&store->log);
+    retention_resize(&store->retention);
+    index_set_pending_max(&store->index, store->disk.segment_limit_bytes / 2);
+    if (capacity < was) {
+        index_writer_fit(&store->writer);
+    }
+}
+
+// What the limits ask for now; 0: that cannot be known.
+static uint64_t size_wanted(const struct store *store, const struct store_limits *limits)
+{
+    struct store_space space;
+    if (limits->size_bytes != 0) {
+        return limits->size_bytes;
+    }
+    if (store_dir_space(&store->disk.dir, &space) != ERR_OK) {
+        return 0;
+    }
+    return (space.free_bytes + atomic_load(&store->disk.used_bytes)) / 100 * limits->size_percent;
+}
+
+uint64_t store_size_cut(const struct store *store, const struct store_limits *limits)
+{
+    uint64_t most = store->disk.attached ? size_most(store, limits) : UINT64_MAX;
+    return store->disk.attached && size_wanted(store, limits) > most ? most : 0;
+}
+
+void store_size_follow(struct store *store)
+{
+    struct store_size *size = &store->size;
+    pthread_mutex_lock(&size->guarded.lock);
+    struct store_limits limits = size->guarded.limits;
+    bool is_new = size->guarded.is_new;
+    size->guarded.is_new = false;
+    pthread_mutex_unlock(&size->guarded.lock);
+    store->disk.min_free_percent = limits.min_free_percent;
+    uint64_t was = store->disk.capacity_bytes;
+    uint64_t wanted = is_new || limits.size_bytes == 0 ? size_wanted(store, &limits) : was;
+    uint64_t capacity = max_u64(size_least(store, &limits), wanted);
+    capacity = wanted == 0 ? was : min_u64(size_most(store, &limits), capacity);
+    uint64_t least = max_u64(2 * store->log.segment_cost_bytes, was / SHARE_STEPS);
+    if (is_new || capacity > was + least || capacity + least < was) {
+        size_set(store, &limits, capacity);
+        size_tell(store, was, wanted, is_new);
+    }
+    uint64_t used = atomic_load(&store->disk.used_bytes);
+    uint64_t ceiling = min_u64(store->disk.ceiling_bytes, used + store->index.step_bytes);
+    store->disk.ceiling_bytes = max_u64(store->disk.capacity_bytes, ceiling);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all files of the cache directory share, see disk_format.h.
+#include "store/disk/disk_format.h"
+
+#include <stdlib.h>
+
+#include <isa-l/crc.h>
+
+#include "base/bytes.h"
+
+#ifdef FOREBAY_FAULTS
+#define TEST_SIZE_MIN (128u << 10)
+
+// Tests of many segments need small ones: FOREBAY_SEGMENT_SIZE, a power of two.
+uint32_t disk_segment_size_fixed(void)
+{
+    const char *text = getenv("FOREBAY_SEGMENT_SIZE");
+    uint64_t size = 0;
+    if (text == NULL || !span_to_u64(span_from_cstr(text), &size) || size < TEST_SIZE_MIN ||
+        size > SEGMENT_SIZE_MAX || (size & (size - 1)) != 0) {
+        return 0;
+    }
+    return (uint32_t)size;
+}
+#endif
+
+uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len)
+{
+    const unsigned char *at = bytes;
+    while (len > 0) {
+        int piece = len > (1u << 30) ? 1 << 30 : (int)len;
+        // The library takes a pointer that it does not write through.
+        crc = ~crc32_iscsi((unsigned char *)(uintptr_t)at, piece, ~crc);
+        at += piece;
+        len -= (size_t)piece;
+    }
+    return crc;
+}
+
+uint32_t disk_crc32c(const void *bytes, size_t len)
+{
+    return disk_crc32c_more(0, bytes, len);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all files of the cache directory share: the version of the format, the sizes that segments
+// may have, numbers in little endian, and the checksum. Pure; any thread.
+#ifndef FOREBAY_STORE_DISK_DISK_FORMAT_H
+#define FOREBAY_STORE_DISK_DISK_FORMAT_H
+
+#include <endian.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SEGMENT_FORMAT_VERSION 2u
+#define SEGMENT_SIZE_MIN (4u << 20)
+#define SEGMENT_SIZE_MAX (256u << 20)
+#define CACHE_ID_LEN 16u
+
+#ifdef FOREBAY_FAULTS
+uint32_t disk_segment_size_fixed(void); // what a test asks for; 0: nothing
+#else
+#define disk_segment_size_fixed() 0u
+#endif
+
+// CRC32C (Castagnoli) as iSCSI has it: disk_crc32c("123456789") is 0xE3069283.
+uint32_t disk_crc32c(const void *bytes, size_t len);
+// Continues from the CRC of the bytes before; 0 begins.
+uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len);
+
+static inline void wire_put_u16(char *at, uint16_t value)
+{
+    value = htole16(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static inline void wire_put_u32(char *at, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static inline void wire_put_u64(char *at, uint64_t value)
+{
+    value = htole64(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static inline uint16_t wire_get_u16(const char *at)
+{
+    uint16_t value;
+    memcpy(&value, at, sizeof(value));
+    return le16toh(value);
+}
+
+static inline uint32_t wire_get_u32(const char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof(value));
+    return le32toh(value);
+}
+
+static inline uint64_t wire_get_u64(const char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof(value));
+    return le64toh(value);
+}
+
+#endif

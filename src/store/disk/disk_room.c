@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the file system has room for another segment, and what is said of it when it has not: a
+// gauge while that lasts, one line of the log when it begins and each minute of it, one when it
+// ends. Runs on the supply thread.
+//
+// None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given
+// back, segment by segment; where only another segment does not fit, or no inode is left for one,
+// an older one makes room for it. A file system that refuses what it says that it has (a quota,
+// somebody who was quicker) is asked again every few seconds; when it goes on refusing, an older
+// segment makes room there as well. What goes for the sake of an inode or a quota may not help:
+// after a few that did not, no more go until a segment could be made again.
+//
+// The index grows meanwhile, for what is stored in segments that are there: a segment is made only
+// if a step of the index fits as well.
+#include "store/disk/disk_room.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/disk/disk.h"
+
+#define TELL_US 60000000u
+#define REFUSED_US 5000000u
+#define REFUSALS_MAX 3u // then an older segment goes
+#define INODES_MIN 2u   // of a segment, and of `format` while it is written anew
+#define VAIN_MAX 3u     // segments that go for that and help nothing
+
+enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
+
+static const char *const names[] = {"size", "min_free", "inodes", "space"};
+static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
+
+static enum counter gauge_of(enum disk_room_of of)
+{
+    static const enum counter gauges[] = {COUNTER_cache_short_size, COUNTER_cache_short_min_free,
+                                          COUNTER_cache_short_inodes, COUNTER_cache_short_space};
+    return gauges[of];
+}
+
+static void show_free(struct disk_room *room, uint64_t bytes)
+{
+    stats_add(COUNTER_disk_free_bytes, bytes - room->shown_free_bytes);
+    room->shown_free_bytes = bytes;
+}
+
+static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_short,
+                      uint64_t missing)
+{
+    struct disk_room *room = &disk->room;
+    uint64_t now_us = clock_monotonic_us();
+    if (room->is_short[of] != is_short) {
+        room->is_short[of] = is_short;
+        stats_add(gauge_of(of), is_short ? 1 : 0UL - 1);
+    }
+    bool due = room->told_us[of] == 0 || now_us - room->told_us[of] >= TELL_US;
+    if (is_short && due) {
+        room->told_us[of] = now_us;
+        room->is_told[of] = true;
+        log_warn("cache_short", "of=%s missing=%llu used_bytes=%llu capacity_bytes=%llu", names[of],
+                 (unsigned long long)missing, (unsigned long long)atomic_load(&disk->used_bytes),
+                 (unsigned long long)atomic_load(&disk->capacity_bytes));
+    } else if (!is_short && room->is_told[of]) {
+        room->is_told[of] = false;
+        log_info("cache_ample", "of=%s used_bytes=%llu", names[of],
+                 (unsigned long long)atomic_load(&disk->used_bytes));
+    }
+}
+
+void disk_room_wait(struct store_disk *disk, uint64_t missing)
+{
+    room_tell(disk, DISK_ROOM_OF_SPACE, missing > 0, missing);
+}
+
+bool disk_room_refuses(const struct store_disk *disk)
+{
+    const struct disk_room *room = &disk->room;
+    return room->refused_us != 0 && clock_monotonic_us() - room->refused_us < REFUSED_US;
+}
+
+enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_cost_bytes,
+                                     uint64_t going_bytes)
+{
+    struct disk_room *room = &disk->room;
+    uint64_t excess = disk_excess(disk);
+    struct store_space space;
+    unsigned index = atomic_exchange(&room->index_answer, ANSWER_NONE);
+    if (index == ANSWER_REFUSED) {
+        disk_room_refused(disk);
+    } else if (index == ANSWER_GRANTED) {
+        disk_room_granted(disk);
+    }
+    room_tell(disk, DISK_ROOM_OF_SIZE, excess > 0, excess);
+    room->free_bytes = 0;
+    if (store_dir_space(&disk->dir, &space) != ERR_OK) {
+        return DISK_ROOM_LATER;
+    }
+    show_free(room, space.free_bytes);
+    uint64_t least = space.size_bytes / 100 * atomic_load(&disk->min_free_percent);
+    uint64_t missing = least > space.free_bytes ? least - space.free_bytes : 0;
+    bool has_inodes = !space.has_inodes || space.free_inodes >= INODES_MIN;
+    room_tell(disk, DISK_ROOM_OF_MIN_FREE, missing > 0, missing);
+    room_tell(disk, DISK_ROOM_OF_INODES, !has_inodes, has_inodes ? 0 : INODES_MIN);
+    room_tell(disk, DISK_ROOM_OF_SPACE, room->refusals > 0, segment_cost_bytes);
+    if (missing > going_bytes) {
+        return DISK_ROOM_BELOW;
+    }
+    if (disk_room_refuses(disk)) {
+        return DISK_ROOM_LATER;
+    }
+    uint64_t wanted = segment_cost_bytes + room->index_step_bytes;
+    if (missing > 0 || space.free_bytes - least < wanted) {
+        return DISK_ROOM_NONE;
+    }
+    bool in_vain = room->given_in_vain >= VAIN_MAX;
+    if (has_inodes && (room->refusals < REFUSALS_MAX || room->has_given || in_vain)) {
+        room->free_bytes = space.free_bytes - least;
+        return DISK_ROOM_AMPLE;
+    }
+    return going_bytes == 0 && !in_vain ? DISK_ROOM_NONE : DISK_ROOM_LATER;
+}
+
+bool disk_room_gives(const struct store_disk *disk)
+{
+    return disk->room.refusals == 0 || disk->room.given_in_vain < VAIN_MAX;
+}
+
+void disk_room_given(struct store_disk *disk)
+{
+    struct disk_room *room = &disk->room;
+    room->has_given = true;
+    room->given_in_vain += room->refusals > 0 || room->is_short[DISK_ROOM_OF_INODES];
+}
+
+bool disk_room_answer_index(struct store_disk *disk, bool refused)
+{
+    struct disk_room *room = &disk->room;
+    if (refused || room->was_index_refused) {
+        room->was_index_refused = refused;
+        atomic_store(&room->index_answer, refused ? ANSWER_REFUSED : ANSWER_GRANTED);
+        return true;
+    }
+    return false;
+}
+
+void disk_room_refused(struct store_disk *disk)
+{
+    disk->room.refused_us = clock_monotonic_us();
+    disk->room.refusals++;
+    disk->room.has_given = false;
+    atomic_store(&disk->make_err, ERR_DISK_FULL);
+    stats_add(COUNTER_segments_refused, 1);
+}
+
+void disk_room_granted(struct store_disk *disk)
+{
+    disk->room.refused_us = 0;
+    disk->room.refusals = 0;
+    disk->room.has_given = false;
+    disk->room.given_in_vain = 0;
+    int full = ERR_DISK_FULL;
+    (void)atomic_compare_exchange_strong(&disk->make_err, &full, ERR_OK);
+}
+
+void disk_room_set_step(struct store_disk *disk, uint64_t bytes)
+{
+    disk->room.index_step_bytes = bytes;
+}
+
+void disk_room_done(struct store_disk *disk)
+{
+    show_free(&disk->room, 0);
+    for (unsigned of = 0; of < DISK_ROOM_OF_COUNT_; of++) {
+        stats_sub(gauge_of(of), disk->room.is_short[of]);
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Space: used_bytes is what the directory may take up on disk. The store raises it before it makes
+// a file, so it never exceeds capacity_bytes because of the store. Segments stop at
+// segment_limit_bytes; the rest is for the index. Any thread.
+#include "stats/stats.h"
+#include "store/disk/disk.h"
+
+bool store_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes)
+{
+    uint64_t used = atomic_load(&disk->used_bytes);
+    do {
+        if (used > limit_bytes || bytes > limit_bytes - used) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&disk->used_bytes, &used, used + bytes));
+    stats_add(COUNTER_cache_bytes, bytes);
+    return true;
+}
+
+void store_space_give(struct store_disk *disk, uint64_t bytes)
+{
+    uint64_t before = atomic_fetch_sub(&disk->used_bytes, bytes);
+    check(before >= bytes);
+    stats_sub(COUNTER_cache_bytes, bytes);
+}
+
+uint64_t disk_excess(const struct store_disk *disk)
+{
+    uint64_t used = atomic_load(&disk->used_bytes);
+    uint64_t capacity = atomic_load(&disk->capacity_bytes);
+    return used > capacity ? used - capacity : 0;
+}
+
+struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struct span bucket,
+                         struct span key)
+{
+    const struct span pieces[] = {realm, bucket, key};
+    return hash128_of(pieces, ARRAY_LEN(pieces), disk->dir.format.hash_key);
+}

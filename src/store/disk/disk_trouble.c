@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trouble with the disk. A write that fails turns filling off for 5 s, then for 10 s and so on up
+// to 60 s. Many failing reads turn look-ups off for 10 s. A process without a free descriptor
+// stores nothing for a second. Any thread.
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/disk/disk.h"
+
+#define FILLING_OFF_MS_MIN 5000u
+#define FILLING_OFF_MS_MAX 60000u
+#define READ_ERRORS_MAX 100u
+#define READ_ERRORS_WINDOW_US 60000000u
+#define READING_OFF_US 10000000u
+#define SHORT_US 1000000u
+
+void store_tell_trouble(struct store_disk *disk, bool trouble)
+{
+    if (atomic_exchange(&disk->disk_trouble_told, trouble) != trouble) {
+        if (trouble) {
+            stats_add(COUNTER_degraded_disk, 1);
+        } else {
+            stats_sub(COUNTER_degraded_disk, 1);
+            log_info("disk_recovered", "dir=%s", log_quote(span_from_cstr(disk->dir.path)));
+        }
+    }
+}
+
+void store_filling_off(struct store_disk *disk, const char *what, int errno_value)
+{
+    unsigned pause_ms = atomic_load(&disk->filling_off_ms);
+    uint64_t now_us = clock_monotonic_us();
+    if (errno_value == EMFILE || errno_value == ENFILE) { // the disk works
+        disk_fall_short(disk, ERR_DESCRIPTORS);
+        log_warn_condition("descriptors_short", "cause=%s errno=%d error=%s remedy=%s", what,
+                           errno_value, log_quote(span_from_cstr(strerrordesc_np(errno_value))),
+                           "raise_the_limit_on_open_files");
+        return;
+    }
+    if (atomic_load(&disk->filling_off_until_us) > now_us) {
+        return; // off already
+    }
+    pause_ms =
+        pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);
+    atomic_store(&disk->filling_off_ms, pause_ms);
+    atomic_store(&disk->filling_off_errno, errno_value);
+    atomic_store(&disk->filling_off_until_us, now_us + pause_ms * 1000ull);
+    store_tell_trouble(disk, true);
+    log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
+             log_quote(span_from_cstr(strerrordesc_np(errno_value))), pause_ms);
+}
+
+void store_filling_well(struct store_disk *disk)
+{
+    if (atomic_load_explicit(&disk->filling_off_ms, memory_order_relaxed) != 0 &&
+        store_is_filling(disk)) {
+        atomic_store(&disk->filling_off_ms, 0);
+        atomic_store(&disk->filling_off_until_us, 0);
+        store_tell_trouble(disk, false);
+    }
+}
+
+bool store_is_filling(const struct store_disk *disk)
+{
+    uint64_t until_us = atomic_load_explicit(&disk->filling_off_until_us, memory_order_relaxed);
+    return until_us == 0 || clock_monotonic_us() >= until_us;
+}
+
+bool store_is_reading(const struct store_disk *disk)
+{
+    uint64_t until_us = atomic_load_explicit(&disk->reading_off_until_us, memory_order_relaxed);
+    return until_us == 0 || clock_monotonic_us() >= until_us;
+}
+
+void store_read_failed(struct store_disk *disk)
+{
+    uint64_t now_us = clock_monotonic_us();
+    if (now_us - atomic_load(&disk->read_errors_since_us) > READ_ERRORS_WINDOW_US) {
+        atomic_store(&disk->read_errors_since_us, now_us);
+        atomic_store(&disk->read_errors, 0);
+    }
+    if (atomic_fetch_add(&disk->read_errors, 1) + 1 == READ_ERRORS_MAX) {
+        atomic_store(&disk->read_errors, 0);
+        atomic_store(&disk->reading_off_until_us, now_us + READING_OFF_US);
+        log_error("reading_off", "errors=%u pause_ms=%u", READ_ERRORS_MAX, READING_OFF_US / 1000);
+    }
+}
+
+void disk_fall_short(struct store_disk *disk, enum err err)
+{
+    atomic_store(&disk->short_err, (int)err);
+    atomic_store(&disk->short_until_us, clock_monotonic_us() + SHORT_US);
+}
+
+enum err disk_shortage(const struct store_disk *disk)
+{
+    uint64_t until_us = atomic_load_explicit(&disk->short_until_us, memory_order_relaxed);
+    return until_us != 0 && clock_monotonic_us() < until_us
+               ? (enum err)atomic_load_explicit(&disk->short_err, memory_order_relaxed)
+               : ERR_OK;
+}
+
+void disk_set_make_err(struct store_disk *disk, enum err err)
+{
+    atomic_store(&disk->make_err, (int)err);
+}

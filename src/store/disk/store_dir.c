@@ -1,0 +1,768 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache directory. Runs at start and stop, and on the supply thread and the blocking pool when
+// they write `format` anew; never on a worker.
+//
+//   lock      flock held for the life of the process, on the folder itself as well
+//   format    text, replaced by rename: below
+//   index/    LMDB, and `bad` when the index has to be dropped at the next start
+//   segments/ 00000001.seg ...
+//
+// `format` has one "name value" a line, in this order, and ends with the CRC32C of what stands
+// before that line:
+//
+//   forebay-cache 2            format version
+//   id <32 hex>                creation id, repeated in segments and index
+//   hash-key <16 hex>          seeds the hash of (realm, bucket, key)
+//   segment-size <bytes>
+//   next-segment <number>      lower ones may have been used
+//   next-generation <number>   lower ones may have been used
+//   boot-id <text>[+<number>]  of the last opener; boots that ended without a clean stop
+//   state open|clean
+//   index-txn <number>         an index behind this is an old copy
+//   other-epochs <number>      of the buckets beyond the maximum, when there are any
+//   epoch <32 hex> <number>    of a bucket with its own, by the keyed hash of its name
+//   holders <number>           numbers of holders up to this may have been used
+//   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
+//   other-doubts <until ms> <0|1>     of the buckets beyond the maximum, when there are any
+//   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is
+//                              written to
+//   append <number> <offset> <units> <runs> <rows> <table>
+//                              after a clean stop, per segment that can be written on: what it
+//                              holds and the table (segment_table.c) that says so
+//   checksum <8 hex>
+//
+// A directory whose `format` is of another version or not ours, or that holds something without
+// one, is refused, never overwritten: it is somebody's. Version 1 had no tables of runs.
+//
+// Where others could change what is in the directory (it is another user's, or others may write to
+// it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
+// user's and closed to others. They can still take that away as a whole, but nothing in it: what is
+// open stays open by descriptor, and a folder of theirs in its place is refused at the next start.
+#include "store/disk/store_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "loop/loop.h"
+#include "store/disk/store_links.h"
+
+#define FORMAT_BYTES_MAX 65536u
+#define OTHER_ENTRIES_MAX 10000u
+
+// --- format
+
+void store_format_render(const struct store_format *format, struct buf *out)
+{
+    char id[2 * CACHE_ID_LEN + 1];
+    hex_encode(format->cache_id, CACHE_ID_LEN, id);
+    size_t begin = out->len;
+    buf_printf(out, "forebay-cache %u\n", SEGMENT_FORMAT_VERSION);
+    buf_printf(out, "id %s\n", id);
+    buf_printf(out, "hash-key %016llx\n", (unsigned long long)format->hash_key);
+    buf_printf(out, "segment-size %u\n", format->segment_size_bytes);
+    buf_printf(out, "next-segment %u\n", format->next_segment);
+    buf_printf(out, "next-generation %llu\n", (unsigned long long)format->next_generation);
+    buf_printf(out, "boot-id %s", format->boot_id);
+    if (format->cuts > 0) { // in this line older versions read it, too
+        buf_printf(out, "+%u", format->cuts);
+    }
+    buf_append_cstr(out, "\n");
+    buf_printf(out, "state %s\n", format->clean ? "clean" : "open");
+    buf_printf(out, "index-txn %llu\n", (unsigned long long)format->index_txn);
+    if (format->other_epochs > 0) {
+        buf_printf(out, "other-epochs %llu\n", (unsigned long long)format->other_epochs);
+    }
+    for (unsigned i = 0; i < format->epoch_count; i++) {
+        const struct store_epoch_line *e = &format->epochs[i];
+        buf_printf(out, "epoch %016llx%016llx %llu\n", (unsigned long long)e->bucket.hi,
+                   (unsigned long long)e->bucket.lo, (unsigned long long)e->epoch);
+    }
+    if (format->last_holder > 0) {
+        buf_printf(out, "holders %llu\n", (unsigned long long)format->last_holder);
+    }
+    for (unsigned i = 0; i < format->holder_count; i++) {
+        const struct store_holder_line *h = &format->holders[i];
+        buf_printf(out, "holder %016llx%016llx %llu\n", (unsigned long long)h->holder.hi,
+                   (unsigned long long)h->holder.lo, (unsigned long long)h->number);
+    }
+    const struct store_doubt_line *others = &format->other_doubts;
+    if (others->until_wall_ms > 0 || others->is_written_to) {
+        buf_printf(out, "other-doubts %llu %d\n", (unsigned long long)others->until_wall_ms,
+                   others->is_written_to);
+    }
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        const struct store_doubt_line *d = &format->doubts[i];
+        buf_printf(out, "doubt %016llx%016llx %llu %d\n", (unsigned long long)d->bucket.hi,
+                   (unsigned long long)d->bucket.lo, (unsigned long long)d->until_wall_ms,
+                   d->is_written_to);
+    }
+    for (unsigned i = 0; i < format->append_count; i++) {
+        const struct store_append *a = &format->append[i];
+        buf_printf(out, "append %u %u %u %u %u %u\n", a->number, a->offset, a->unit_count,
+                   a->run_count, a->row_count, a->table_id);
+    }
+    if (buf_ok(out)) {
+        buf_printf(out, "checksum %08x\n", disk_crc32c(out->ptr + begin, out->len - begin));
+    }
+}
+
+// The value of the next line, which has to have this name.
+static bool format_line(struct span *rest, const char *name, struct span *ret_value)
+{
+    struct span ahead = *rest;
+    struct span line;
+    struct span word;
+    if (!span_split(&ahead, '\n', &line) || !span_split(&line, ' ', &word) ||
+        !span_equal_cstr(word, name) || line.ptr == NULL) {
+        return false;
+    }
+    *rest = ahead;
+    *ret_value = line;
+    return true;
+}
+
+static bool format_u64(struct span *rest, const char *name, uint64_t max, uint64_t *ret_value)
+{
+    struct span value;
+    return format_line(rest, name, &value) && span_to_u64(value, ret_value) && *ret_value <= max;
+}
+
+static bool format_append(struct span value, struct store_append *ret_append)
+{
+    uint64_t n[6];
+    for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
+        struct span word;
+        if (!span_split(&value, ' ', &word) || !span_to_u64(word, &n[i]) || n[i] > UINT32_MAX) {
+            return false;
+        }
+    }
+    *ret_append = (struct store_append){(uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2],
+                                        (uint32_t)n[3], (uint32_t)n[4], (uint32_t)n[5]};
+    return value.ptr == NULL;
+}
+
+static uint64_t u64_of_bytes(const uint8_t bytes[8])
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return value;
+}
+
+// A hash and a number.
+static bool format_row(struct span value, struct hash128 *ret_hash, uint64_t *ret_number)
+{
+    struct span word;
+    uint8_t hash[16];
+    if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
+        !span_to_u64(value, ret_number)) {
+        return false;
+    }
+    *ret_hash = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
+    return true;
+}
+
+static bool format_epochs(struct span *rest, struct store_format *f)
+{
+    struct span value;
+    (void)format_u64(rest, "other-epochs", UINT64_MAX, &f->other_epochs); // there may be none
+    while (f->epoch_count < STORE_EPOCHS_MAX && format_line(rest, "epoch", &value)) {
+        struct store_epoch_line *line = &f->epochs[f->epoch_count++];
+        if (!format_row(value, &line->bucket, &line->epoch)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool format_holders(struct span *rest, struct store_format *f)
+{
+    struct span value;
+    (void)format_u64(rest, "holders", UINT64_MAX, &f->last_holder); // an old directory has none
+    while (f->holder_count < STORE_HOLDERS_MAX && format_line(rest, "holder", &value)) {
+        struct store_holder_line *line = &f->holders[f->holder_count++];
+        if (!format_row(value, &line->holder, &line->number) || line->number > f->last_holder) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void format_boot_id(struct span value, struct store_format *ret_format)
+{
+    struct span word;
+    uint64_t cuts = 0;
+    if (span_split(&value, '+', &word) && value.ptr != NULL && !span_to_u64(value, &cuts)) {
+        cuts = 0;
+    }
+    memcpy(ret_format->boot_id, word.ptr, word.len);
+    ret_format->cuts = (uint8_t)cuts;
+}
+
+static bool format_doubt(struct span value, struct store_doubt_line *ret_line)
+{
+    struct span word;
+    uint64_t flag = 0;
+    bool ok = span_split(&value, ' ', &word) && span_to_u64(word, &ret_line->until_wall_ms) &&
+              span_to_u64(value, &flag) && flag <= 1;
+    ret_line->is_written_to = flag == 1;
+    return ok;
+}
+
+static bool format_doubts(struct span *rest, struct store_format *f)
+{
+    struct span value, word;
+    if (format_line(rest, "other-doubts", &value) && !format_doubt(value, &f->other_doubts)) {
+        return false;
+    }
+    while (f->doubt_count < STORE_DOUBTS_MAX && format_line(rest, "doubt", &value)) {
+        struct store_doubt_line *line = &f->doubts[f->doubt_count++];
+        uint8_t hash[16];
+        if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
+            !format_doubt(value, line)) {
+            return false;
+        }
+        line->bucket = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
+    }
+    return true;
+}
+
+static bool format_checksum_is_right(struct span text, struct span *ret_body)
+{
+    const size_t line = sizeof("checksum 00000000\n") - 1;
+    if (text.len < line) {
+        return false;
+    }
+    struct span body = {text.ptr, text.len - line};
+    char expected[32];
+    (void)snprintf(expected, sizeof(expected), "checksum %08x\n", disk_crc32c(body.ptr, body.len));
+    *ret_body = body;
+    return span_equal_cstr((struct span){text.ptr + body.len, line}, expected);
+}
+
+enum err store_format_parse(struct span text, struct store_format *ret_format)
+{
+    struct span rest;
+    struct store_format f = {0};
+    uint64_t version, segment_size, next_segment;
+    struct span id, hash_key, boot_id, state, append;
+    uint8_t key[8];
+    if (!format_checksum_is_right(text, &rest) ||
+        !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
+        version != SEGMENT_FORMAT_VERSION || !format_line(&rest, "id", &id) ||
+        !hex_decode(id, f.cache_id, CACHE_ID_LEN) || !format_line(&rest, "hash-key", &hash_key) ||
+        !hex_decode(hash_key, key, sizeof(key)) ||
+        !format_u64(&rest, "segment-size", SEGMENT_SIZE_MAX, &segment_size) ||
+        !format_u64(&rest, "next-segment", UINT32_MAX, &next_segment) ||
+        !format_u64(&rest, "next-generation", UINT64_MAX, &f.next_generation) ||
+        !format_line(&rest, "boot-id", &boot_id) || boot_id.len > STORE_BOOT_ID_MAX ||
+        !format_line(&rest, "state", &state) ||
+        !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
+        return ERR_FORMAT;
+    }
+    if (!format_epochs(&rest, &f) || !format_holders(&rest, &f) || !format_doubts(&rest, &f)) {
+        return ERR_FORMAT;
+    }
+    while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {
+        if (!format_append(append, &f.append[f.append_count])) {
+            return ERR_FORMAT;
+        }
+        f.append_count++;
+    }
+    bool ours = rest.len == 0 &&
+                (segment_size >= SEGMENT_SIZE_MIN || segment_size == disk_segment_size_fixed()) &&
+                (segment_size & (segment_size - 1)) == 0 &&
+                (span_equal_cstr(state, "clean") || span_equal_cstr(state, "open"));
+    if (!ours) {
+        return ERR_FORMAT;
+    }
+    f.clean = span_equal_cstr(state, "clean");
+    f.segment_size_bytes = (uint32_t)segment_size;
+    f.next_segment = (uint32_t)next_segment;
+    f.hash_key = u64_of_bytes(key);
+    format_boot_id(boot_id, &f);
+    *ret_format = f;
+    return ERR_OK;
+}
+
+void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
+{
+    memset(ret_boot_id, 0, STORE_BOOT_ID_MAX + 1);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, ret_boot_id, STORE_BOOT_ID_MAX) : 0;
+    if (fd >= 0) {
+        (void)close(fd); // nothing was written to it
+    }
+    while (len > 0 && (ret_boot_id[len - 1] == '\n' || ret_boot_id[len - 1] == ' ')) {
+        ret_boot_id[--len] = '\0';
+    }
+    if (len <= 0) {
+        memcpy(ret_boot_id, "unknown", sizeof("unknown"));
+    }
+}
+
+static enum err dir_refused(struct store_dir *dir, int errno_value)
+{
+    dir->failed_errno = errno_value;
+    return error_from_errno(errno_value);
+}
+
+enum err store_dir_write_format(struct store_dir *dir)
+{
+    struct buf text;
+    buf_init(&text, FORMAT_BYTES_MAX);
+    store_format_render(&dir->format, &text);
+    check(buf_ok(&text));
+    enum err err = ERR_OK;
+    int fd = openat(dir->fd, "format.new",
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        err = dir_refused(dir, errno);
+        goto out;
+    }
+    ssize_t written = write(fd, text.ptr, text.len);
+    if (written != (ssize_t)text.len) {
+        err = written < 0 ? dir_refused(dir, errno) : ERR_DISK_FULL;
+    } else if (fsync(fd) != 0) {
+        err = dir_refused(dir, errno);
+    }
+    if (close(fd) != 0 && err == ERR_OK) {
+        err = dir_refused(dir, errno);
+    }
+    if (err == ERR_OK && renameat(dir->fd, "format.new", dir->fd, "format") != 0) {
+        err = dir_refused(dir, errno);
+    }
+    if (err != ERR_OK) {
+        (void)unlinkat(dir->fd, "format.new", 0);        // may not be there
+    } else if (fsync(dir->fd) != 0 && errno != EINVAL) { // EINVAL: not with folders, here
+        err = dir_refused(dir, errno);
+    }
+out:
+    buf_done(&text);
+    return err;
+}
+
+// The version that a `format` of ours names; 0: it is none.
+static uint64_t format_version(struct span text)
+{
+    struct span rest;
+    uint64_t version;
+    bool ours = format_checksum_is_right(text, &rest) &&
+                format_u64(&rest, "forebay-cache", UINT32_MAX, &version);
+    return ours ? version : 0;
+}
+
+// Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe)
+// holds nobody up. 0 or an errno.
+static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
+{
+    int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    *ret_is_there = fd >= 0;
+    if (fd < 0) {
+        return errno;
+    }
+    ssize_t len = read(fd, ret_text, FORMAT_BYTES_MAX);
+    int errno_value = len < 0 ? errno : 0;
+    (void)close(fd); // nothing was written to it
+    *ret_len = len < 0 ? 0 : (size_t)len;
+    return errno_value;
+}
+
+unsigned store_dir_version(int fd)
+{
+    char text[FORMAT_BYTES_MAX];
+    size_t len;
+    bool is_there;
+    return format_read(fd, text, &len, &is_there) == 0
+               ? (unsigned)format_version((struct span){text, len})
+               : 0;
+}
+
+static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
+{
+    char text[FORMAT_BYTES_MAX];
+    size_t len = 0;
+    int errno_value = format_read(dir->fd, text, &len, &dir->was_used);
+    enum err err = errno_value == 0 ? store_format_parse((struct span){text, len}, &dir->format)
+                                    : dir_refused(dir, errno_value);
+    uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, len}) : 0;
+    if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
+        buf_printf(
+            ret_why,
+            "%s holds a cache of format version %llu, this program's is version %u: %s (what "
+            "it held is fetched again), or choose another cache.dir",
+            dir->path, (unsigned long long)version, SEGMENT_FORMAT_VERSION,
+            version < SEGMENT_FORMAT_VERSION ? "empty it with `forebay prepare DIR --wipe-older`"
+                                             : "remove the directory to start with an empty cache");
+    } else if (err == ERR_FORMAT) {
+        buf_printf(ret_why,
+                   "%s/format is not one this version understands: choose another cache.dir, or "
+                   "remove the directory to start with an empty cache",
+                   dir->path);
+    }
+    return err;
+}
+
+bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_MAX + 1])
+{
+    int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = again >= 0 ? fdopendir(again) : NULL;
+    bool found = false;
+    if (folder == NULL) {
+        if (again >= 0) {
+            (void)close(again); // nothing was written to it
+        }
+        return false;
+    }
+    for (struct dirent *e = readdir(folder); e != NULL && !found; e = readdir(folder)) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && !skip(e->d_name)) {
+            (void)snprintf(ret_name, NAME_MAX + 1, "%s", e->d_name);
+            found = true;
+        }
+    }
+    (void)closedir(folder); // only read
+    return found;
+}
+
+static bool skip_in_empty(const char *name)
+{
+    return strcmp(name, "lost+found") == 0 || strcmp(name, "lock") == 0 ||
+           strcmp(name, "format.new") == 0 || strcmp(name, "admin.sock") == 0;
+}
+
+bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
+{
+    return store_dir_other(fd, skip_in_empty, ret_name);
+}
+
+// Before anything is left in it. `format` is looked for last: it is made before all else.
+static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
+{
+    struct stat st;
+    char name[NAME_MAX + 1];
+    bool has_folders = fstatat(dir->fd, "segments", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+                       fstatat(dir->fd, "index", &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!store_dir_is_foreign(dir->fd, name) ||
+        fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        return ERR_OK;
+    }
+    if (has_folders) {
+        buf_printf(ret_why,
+                   "%s holds segments or index but no file format, so it is no cache of this "
+                   "version: choose another cache.dir, or remove the directory",
+                   dir->path);
+    } else {
+        buf_printf(
+            ret_why,
+            "%s is no cache and not empty (it holds \"%s\"): it is left alone. Set cache.dir "
+            "to an empty directory, or to one that is not there yet",
+            dir->path, name);
+    }
+    return ERR_FORMAT;
+}
+
+static enum err dir_make_format(struct store_dir *dir)
+{
+    struct store_format *f = &dir->format;
+    *f = (struct store_format){.segment_size_bytes = SEGMENT_SIZE_MIN,
+                               .next_segment = 1,
+                               .next_generation = 1,
+                               .clean = true};
+    random_bytes(f->cache_id, CACHE_ID_LEN);
+    f->hash_key = random_u64();
+    store_boot_id(f->boot_id);
+    dir->fresh = true;
+    return store_dir_write_format(dir);
+}
+
+// --- opening
+
+static enum err dir_make_path(struct store_dir *dir)
+{
+    char *path = dir->path;
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int failed = mkdir(path, 0755) != 0 && errno != EEXIST ? errno : 0;
+        *slash = '/';
+        if (failed != 0 && failed != EACCES && failed != EROFS) {
+            return dir_refused(dir, failed);
+        }
+    }
+    return mkdir(path, 0700) != 0 && errno != EEXIST ? dir_refused(dir, errno) : ERR_OK;
+}
+
+static bool folder_is_ours(const struct stat *st, mode_t closed)
+{
+    return S_ISDIR(st->st_mode) && st->st_uid == geteuid() && (st->st_mode & closed) == 0;
+}
+
+static enum err dir_make_private(struct store_dir *dir, const struct stat *outer,
+                                 struct buf *ret_why)
+{
+    struct stat st;
+    if (fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        buf_printf(ret_why,
+                   "%s holds a cache that others may change (owner %u, mode %04o): make it this "
+                   "user's alone (chown, chmod 700), or empty it",
+                   dir->path, (unsigned)outer->st_uid, (unsigned)outer->st_mode & 07777);
+        return ERR_FORMAT;
+    }
+    if (mkdirat(dir->fd, STORE_DIR_PRIVATE, 0700) != 0 && errno != EEXIST) {
+        return dir_refused(dir, errno);
+    }
+    return ERR_OK;
+}
+
+// Goes on to the private folder if the directory needs one, or has one from when it did.
+static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
+{
+    struct stat outer, inner, format;
+    if (fstat(dir->fd, &outer) != 0) {
+        return dir_refused(dir, errno);
+    }
+    if (folder_is_ours(&outer, S_IWGRP | S_IWOTH)) {
+        bool has_inner = fstatat(dir->fd, STORE_DIR_PRIVATE, &inner, AT_SYMLINK_NOFOLLOW) == 0 &&
+                         fstatat(dir->fd, STORE_DIR_PRIVATE "/format", &format, 0) == 0 &&
+                         fstatat(dir->fd, "format", &format, AT_SYMLINK_NOFOLLOW) != 0;
+        if (!has_inner) {
+            return ERR_OK;
+        }
+    } else {
+        enum err err = dir_make_private(dir, &outer, ret_why);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    int fd = openat(dir->fd, STORE_DIR_PRIVATE, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fstat(fd, &inner) != 0 || !folder_is_ours(&inner, 077)) {
+        buf_printf(ret_why,
+                   "%s/" STORE_DIR_PRIVATE
+                   " is not a folder that belongs to this user and is closed "
+                   "to others: remove it, or choose another cache.dir",
+                   dir->path);
+        if (fd >= 0) {
+            (void)close(fd); // only looked at
+        }
+        return ERR_FORMAT;
+    }
+    (void)close(dir->fd); // only looked into
+    dir->fd = fd;
+    size_t size = strlen(dir->path) + sizeof("/" STORE_DIR_PRIVATE);
+    char *path = malloc(size);
+    check(path != NULL);
+    (void)snprintf(path, size, "%s/" STORE_DIR_PRIVATE, dir->path);
+    free(dir->path);
+    dir->path = path;
+    return ERR_OK;
+}
+
+static enum err dir_open_folder(struct store_dir *dir, const char *name, int *ret_fd)
+{
+    if (mkdirat(dir->fd, name, 0700) != 0 && errno != EEXIST) {
+        return dir_refused(dir, errno);
+    }
+    int fd = openat(dir->fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return dir_refused(dir, errno);
+    }
+    *ret_fd = fd;
+    return ERR_OK;
+}
+
+// The file can be removed by somebody who tidies up, the folder cannot while it holds anything; but
+// not every file system locks folders. A cleaner like systemd-tmpfiles leaves alone what lies in a
+// locked one.
+static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
+{
+    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (dir->lock_fd < 0) {
+        return dir_refused(dir, errno);
+    }
+    bool folder_is_taken = flock(dir->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (folder_is_taken || flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (!folder_is_taken && errno != EWOULDBLOCK) {
+            return dir_refused(dir, errno);
+        }
+        buf_printf(
+            ret_why,
+            "%s is in use by another process: stop it, or give this one a cache.dir of its own",
+            dir->path);
+        return ERR_IN_USE;
+    }
+    unix_socket_folder_is_locked(dir->fd); // admin.socket is here where nothing better is known
+    return ERR_OK;
+}
+
+enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why)
+{
+    *dir = (struct store_dir){.fd = -1, .lock_fd = -1, .segments_fd = -1, .index_fd = -1};
+    check(pthread_mutex_init(&dir->format_lock, NULL) == 0);
+    dir->path = strdup(path);
+    check(dir->path != NULL);
+    enum err err = dir_make_path(dir);
+    if (err != ERR_OK) {
+        goto out;
+    }
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0) {
+        err = dir_refused(dir, errno);
+        goto out;
+    }
+    err = dir_enter_private(dir, ret_why);
+    if (err == ERR_OK) {
+        err = store_links_refuse(dir->fd, dir->path, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = dir_refuse_foreign(dir, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = dir_lock(dir, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = dir_read_format(dir, ret_why);
+    }
+    if (err == ERR_NOT_FOUND) {
+        err = dir_make_format(dir);
+    }
+    if (err == ERR_OK) {
+        err = dir_open_folder(dir, "index", &dir->index_fd);
+    }
+    if (err == ERR_OK) {
+        err = dir_open_folder(dir, "segments", &dir->segments_fd);
+    }
+out:
+    if (err != ERR_OK && err != ERR_IN_USE && err != ERR_FORMAT) {
+        struct stat st;
+        dir->was_used |= dir->fd >= 0 && fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0;
+        buf_printf(ret_why, "%s: %s", path,
+                   dir->failed_errno != 0 ? strerrordesc_np(dir->failed_errno)
+                                          : error_row(err)->text);
+    }
+    return err;
+}
+
+static void fd_close(int *fd)
+{
+    if (*fd >= 0) {
+        (void)close(*fd); // directories and the lock: nothing is pending
+        *fd = -1;
+    }
+}
+
+static void dir_unlock(struct store_dir *dir)
+{
+    if (dir->fd >= 0) {
+        (void)flock(dir->fd, LOCK_UN); // not every file system locks folders
+        unix_socket_folder_is_locked(-1);
+    }
+    fd_close(&dir->lock_fd);
+}
+
+void store_dir_give_up(struct store_dir *dir)
+{
+    if (dir->index_fd < 0) {
+        dir_unlock(dir);
+    }
+}
+
+void store_dir_leave(struct store_dir *dir)
+{
+    dir_unlock(dir);
+    fd_close(&dir->segments_fd);
+    fd_close(&dir->index_fd);
+    fd_close(&dir->fd);
+}
+
+void store_dir_close(struct store_dir *dir)
+{
+    store_dir_leave(dir);
+    if (dir->path != NULL) {                            // it was opened
+        (void)pthread_mutex_destroy(&dir->format_lock); // nothing runs any more
+    }
+    free(dir->path);
+    dir->path = NULL;
+}
+
+// LMDB opens by path only: by way of the descriptor, where /proc is there, so that nobody who may
+// rename a parent puts another index in its place. (The check in a child keeps no descriptors.)
+void store_dir_index_path(const struct store_dir *dir, struct buf *out)
+{
+    char path[40];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", dir->index_fd);
+    if (stat(path, &st) == 0) {
+        buf_append_cstr(out, path);
+    } else {
+        buf_printf(out, "%s/index", dir->path);
+    }
+}
+
+// --- space
+
+// Blocks of the entries of one folder; names for which `skip` says so are left out.
+static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const char *name),
+                             unsigned *budget)
+{
+    int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        fd_close(&fd);
+        return 0;
+    }
+    uint64_t bytes = 0;
+    for (struct dirent *e = readdir(folder); e != NULL && *budget > 0; e = readdir(folder)) {
+        struct stat st;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || skip(e->d_name)) {
+            continue;
+        }
+        (*budget)--;
+        if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+            bytes += (uint64_t)st.st_blocks * 512;
+        }
+    }
+    (void)closedir(folder); // only read
+    return bytes;
+}
+
+static bool skip_ours(const char *name)
+{
+    return strcmp(name, "lock") == 0 || strcmp(name, "format") == 0;
+}
+
+static bool skip_segments(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 4 && strcmp(name + len - 4, ".seg") == 0;
+}
+
+uint64_t store_dir_other_bytes(const struct store_dir *dir)
+{
+    unsigned budget = OTHER_ENTRIES_MAX;
+    uint64_t bytes = STORE_OVERHEAD_BYTES + folder_bytes(dir->fd, ".", skip_ours, &budget);
+    return bytes + folder_bytes(dir->fd, "segments", skip_segments, &budget);
+}
+
+enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_space)
+{
+    struct statvfs st;
+    if (fstatvfs(dir->fd, &st) != 0) {
+        return error_from_errno(errno);
+    }
+    *ret_space = (struct store_space){
+        .free_bytes = (uint64_t)st.f_bavail * st.f_frsize,
+        .size_bytes = (uint64_t)st.f_blocks * st.f_frsize,
+        .free_inodes = st.f_favail,
+        .has_inodes = st.f_files > 0,
+    };
+    return ERR_OK;
+}

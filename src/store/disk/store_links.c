@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Refuses symbolic links in the cache directory. Runs at start, before anything is written there,
+// and before LMDB opens its files.
+//
+// A link under a name that Forebay opens would lead its writes to some other file of this user.
+// Each open of ours has O_NOFOLLOW and fails, but LMDB opens by path and follows. So the names are
+// looked at first, and the message says which one is a link and what to do. Links in place of
+// segments need no refusal: opening one fails, and the segment counts as lost.
+#include "store/disk/store_links.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+bool store_links_is_link(int folder_fd, const char *name)
+{
+    struct stat st;
+    return fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+}
+
+enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
+{
+    // Folders stand before what they hold, which is looked at through them.
+    static const char *const NAMES[] = {
+        "lock", "format",   "format.new", "index",  "index/data.mdb", "index/lock.mdb", "index/bad",
+        "pins", "pins.new", "pins.bad",   "policy", "policy.new",     "policy.map",     "segments"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (store_links_is_link(dir_fd, NAMES[i])) {
+            buf_printf(
+                ret_why,
+                "%s/%s is a symbolic link, and none is followed in a cache directory: remove "
+                "the link (what the cache held by it is fetched again), or choose another "
+                "cache.dir",
+                path, NAMES[i]);
+            return ERR_FORMAT;
+        }
+    }
+    return ERR_OK;
+}

@@ -1,0 +1,717 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a change does to the three tables. Runs on the index writer, inside its transaction.
+//
+// Invariants, kept in every commit: an object with INDEX_WHOLE has no entries in "places"; one
+// without has at least one, all under its generation; so a record lives as long as one of its runs,
+// and a newer generation leaves nothing of the older behind. Damaged records count as absent.
+//
+// Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
+// what it could touch at most: a path of pages for each key, but never more than all pages of the
+// trees and what these can be split into. It is room that segments do not have, so it is not to be
+// guessed too high: a page takes 34 records (21 with the longest checksums, 4 with the longest
+// headers) or 47 places, and one that was split takes half as many more until it splits again,
+// while removals split nothing. A record that gains checksums is a put.
+//
+// A transaction writes each page that it touches to another place, and the next two cannot reuse
+// the old one. The file never shrinks, so a transaction takes only as many changes as touch a small
+// part of the cache, or fewer if there is no room for these. The index of tiny objects then stays
+// near the size of its records, whatever comes at once.
+//
+// One change may remove every run of a large object, which takes pages too. It removes no more of
+// them than the transaction has room for, and goes on in the next one (ERR_AGAIN). Until then the
+// object's record keeps the rest.
+#include "store/index/index_apply.h"
+
+#include <errno.h>
+
+#include "store/index/index_writer.h"
+#include "store/segment/segment_log.h"
+
+#define PAGE_BYTES 4096u
+#define PAGES_SLACK 64u
+#define TXN_PARTS 32u // a transaction copies at most this part of cache.size
+
+// Places of one generation are neighbours. A leaf holds 47 of them, and at least half as many.
+#define PLACES_PER_PAGE 8u
+#define PLACES_LEAST 128u  // removed by any transaction: their pages are within the slack
+#define PLACES_MOST 65536u // keeps the thread for some 50 ms
+#define PLACES_PER_GROWTH 64u
+
+static bool txn_failed(struct index_txn *t, int rc)
+{
+    if (rc != 0 && rc != MDB_NOTFOUND && t->rc == 0) {
+        t->rc = rc;
+    }
+    return t->rc != 0 || t->err != ERR_OK;
+}
+
+static void txn_want_pages(struct index_txn *t, uint64_t more)
+{
+    t->pages += more;
+    if (t->pages > t->pages_ready && t->err == ERR_OK) {
+        t->err = index_grow(t->index, t->env, t->pages * PAGE_BYTES);
+        t->pages_ready = atomic_load(&t->index->allocated_bytes) / PAGE_BYTES;
+    }
+}
+
+// Has the file these pages more, or does it get them? False: cache.size has no room for them now.
+static bool txn_gets_pages(struct index_txn *t, uint64_t more)
+{
+    if (t->pages + more > t->pages_ready &&
+        !index_has_room(t->index, (t->pages + more) * PAGE_BYTES)) {
+        return false;
+    }
+    txn_want_pages(t, more);
+    if (t->err == ERR_DISK_FULL && t->index->is_short) { // a segment took the room
+        t->err = ERR_OK;
+        t->pages -= more;
+        return false;
+    }
+    return true;
+}
+
+// May the transaction remove one more place?
+static bool txn_takes_place(struct index_txn *t)
+{
+    if (t->places == t->places_max) {
+        return false;
+    }
+    bool grows = t->places >= PLACES_LEAST && t->places % PLACES_PER_GROWTH == 0;
+    if (grows && !txn_gets_pages(t, PLACES_PER_GROWTH / PLACES_PER_PAGE)) {
+        t->places_max = t->places;
+        return false;
+    }
+    t->places++;
+    return true;
+}
+
+static void txn_abort(struct index_txn *t)
+{
+    if (t->txn != NULL) {
+        mdb_txn_abort(t->txn);
+        t->txn = NULL;
+    }
+}
+
+// The tables that hold a record for each object or run, together.
+struct trees {
+    uint64_t pages;
+    unsigned depth; // sum of their depths: pages that one change copies
+};
+
+static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
+{
+    const MDB_dbi tables[] = {t->env->objects, t->env->places};
+    int rc = 0;
+    *ret_trees = (struct trees){.depth = 0};
+    for (size_t i = 0; i < ARRAY_LEN(tables) && rc == 0; i++) {
+        MDB_stat s = {0};
+        rc = mdb_stat(t->txn, tables[i], &s);
+        ret_trees->pages += s.ms_branch_pages + s.ms_leaf_pages + s.ms_overflow_pages;
+        ret_trees->depth += s.ms_depth;
+    }
+    return rc;
+}
+
+// New pages of what is put, three entries at most for each change.
+static uint64_t split_pages(uint64_t pages, unsigned put_count)
+{
+    return min_u64(3ull * put_count, 2 * pages + put_count / 3);
+}
+
+static uint64_t touched_pages(const struct trees *trees, unsigned put_count, unsigned removal_count)
+{
+    uint64_t paths = ((uint64_t)put_count + removal_count) * (trees->depth + 4);
+    return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
+}
+
+// As many changes as have room; t->err: not even `least` have.
+static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
+                          unsigned removal_count, unsigned least)
+{
+    struct index *index = t->index;
+    uint64_t touched_max = index->disk->capacity_bytes / TXN_PARTS / PAGE_BYTES;
+    unsigned count = put_count + removal_count;
+    t->places_max =
+        (unsigned)min_u64(max_u64(touched_max * PLACES_PER_PAGE, PLACES_LEAST), PLACES_MOST);
+    for (;;) {
+        unsigned puts = count < put_count ? count : put_count;
+        uint64_t touched = touched_pages(trees, puts, count - puts);
+        bool fits = touched <= touched_max &&
+                    index_has_room(index, (t->pages + touched + PAGES_SLACK) * PAGE_BYTES);
+        if (fits || count <= least) {
+            t->changes_max = count;
+            txn_want_pages(t, touched + PAGES_SLACK);
+            return;
+        }
+        count = count / 2 > least ? count / 2 : least;
+    }
+}
+
+enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
+                         unsigned removal_count, unsigned least, int *ret_rc)
+{
+    *t = (struct index_txn){.index = index, .env = atomic_load(&index->current)};
+    MDB_envinfo info;
+    struct trees trees;
+    int rc = t->env == NULL ? MDB_NOTFOUND : mdb_env_info(t->env->env, &info);
+    rc = rc != 0 ? rc : mdb_txn_begin(t->env->env, NULL, 0, &t->txn);
+    rc = rc != 0 ? rc : txn_measure(t, &trees);
+    if (rc != 0) {
+        *ret_rc = rc;
+        txn_abort(t);
+        return ERR_IO;
+    }
+    t->pages = info.me_last_pgno + 1;
+    t->pages_ready = atomic_load(&index->allocated_bytes) / PAGE_BYTES;
+    txn_take_room(t, &trees, put_count, removal_count, least);
+    if (t->err != ERR_OK) {
+        enum err err = t->err;
+        txn_abort(t);
+        *ret_rc = 0;
+        return err;
+    }
+    return ERR_OK;
+}
+
+// --- records
+
+static bool record_get(struct index_txn *t, struct hash128 hash, struct index_record *ret_record)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    int rc = mdb_get(t->txn, t->env->objects, &key, &value);
+    if (txn_failed(t, rc) || rc != 0 ||
+        !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record)) {
+        return false;
+    }
+    struct span *described = &ret_record->described; // LMDB's page may go with the next put
+    if (described->len > 0) {
+        memcpy(t->described, described->ptr, described->len);
+        described->ptr = t->described;
+    }
+    return true;
+}
+
+static void record_put(struct index_txn *t, struct hash128 hash, const struct index_record *record)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    char value_bytes[INDEX_OBJECT_MAX];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value = {index_object_encode(hash, record, value_bytes), value_bytes};
+    (void)txn_failed(t, mdb_put(t->txn, t->env->objects, &key, &value, 0)); // kept in t->rc
+}
+
+static void record_delete(struct index_txn *t, struct hash128 hash)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    (void)txn_failed(t, mdb_del(t->txn, t->env->objects, &key, NULL)); // kept in t->rc
+}
+
+// --- places
+
+static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_block,
+                      struct hash128 hash, struct index_place *ret_place)
+{
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    struct hash128 owner;
+    int rc = mdb_get(t->txn, t->env->places, &key, &value);
+    return !txn_failed(t, rc) && rc == 0 &&
+           index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
+                              &owner, ret_place) &&
+           hash128_equal(owner, hash);
+}
+
+// What lay in a segment that is gone may not have been forgotten yet, and holds nothing.
+static bool place_lives(const struct index_txn *t, const struct index_place *place)
+{
+    struct segment *segment = segment_log_entry(t->index->log, place->number);
+    bool lives = segment_pin(segment, place->number);
+    if (lives) {
+        segment_unpin(segment);
+    }
+    return lives;
+}
+
+// The policy hears of what leaves while its segment stays. (When the commit fails after all it
+// thinks the less of a run that is hidden anyway.)
+static void place_gone(const struct index_txn *t, struct hash128 hash, uint64_t first_block,
+                       const struct index_place *place)
+{
+    if (place_lives(t, place)) {
+        t->index->host.gone(t->index->host.ctx, hash, first_block, place->number,
+                            place->header_offset);
+    }
+}
+
+static void place_put(struct index_txn *t, uint64_t generation, uint64_t first_block,
+                      struct hash128 hash, const struct index_place *place)
+{
+    struct index_place before;
+    if (place_get(t, generation, first_block, hash, &before)) {
+        t->blocks -= before.block_count;
+    }
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    char value_bytes[INDEX_PLACE_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    index_place_encode(generation, first_block, hash, place, value_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value = {sizeof(value_bytes), value_bytes};
+    (void)txn_failed(t, mdb_put(t->txn, t->env->places, &key, &value, 0)); // kept in t->rc
+    t->blocks += place->block_count;
+}
+
+static void place_delete(struct index_txn *t, uint64_t generation, uint64_t first_block)
+{
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    (void)txn_failed(t, mdb_del(t->txn, t->env->places, &key, NULL)); // kept in t->rc
+}
+
+// The cursor's place, if it is of this generation.
+static bool cursor_is_at(const MDB_val *key, uint64_t generation, uint64_t *ret_first_block)
+{
+    uint64_t at_generation;
+    if (key->mv_size != INDEX_PLACE_KEY_LEN) {
+        return false;
+    }
+    index_place_key_parse(key->mv_data, &at_generation, ret_first_block);
+    return at_generation == generation;
+}
+
+// Opens a cursor at the first place of the generation. NULL: there is none, or LMDB fails.
+static MDB_cursor *places_open(struct index_txn *t, uint64_t generation, MDB_val *ret_key,
+                               MDB_val *ret_value)
+{
+    MDB_cursor *cursor = NULL;
+    if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
+        return NULL;
+    }
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    uint64_t first_block;
+    index_place_key(generation, 0, key_bytes);
+    *ret_key = (MDB_val){sizeof(key_bytes), key_bytes};
+    int rc = mdb_cursor_get(cursor, ret_key, ret_value, MDB_SET_RANGE);
+    if (txn_failed(t, rc) || rc != 0 || !cursor_is_at(ret_key, generation, &first_block)) {
+        mdb_cursor_close(cursor);
+        return NULL;
+    }
+    return cursor;
+}
+
+static bool places_any(struct index_txn *t, uint64_t generation)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    if (cursor != NULL) {
+        mdb_cursor_close(cursor);
+    }
+    return cursor != NULL;
+}
+
+// Are there more than `most` places of the generation?
+static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t most)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    uint64_t count = cursor != NULL, first_block;
+    int rc = cursor != NULL ? 0 : MDB_NOTFOUND;
+    while (rc == 0 && count <= most) {
+        rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+        bool is_more =
+            !txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block);
+        rc = is_more ? 0 : MDB_NOTFOUND;
+        count += is_more;
+    }
+    if (cursor != NULL) {
+        mdb_cursor_close(cursor);
+    }
+    return count > most;
+}
+
+// Removes the places of the generation, as many as the transaction has room for. False: some are
+// left.
+static bool places_remove(struct index_txn *t, uint64_t generation)
+{
+    MDB_val key, value;
+    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    if (cursor == NULL) {
+        return true;
+    }
+    uint64_t first_block;
+    int rc = 0;
+    bool is_left = false;
+    while (!txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block)) {
+        struct hash128 owner;
+        struct index_place place;
+        is_left = !txn_takes_place(t);
+        if (is_left) {
+            break;
+        }
+        if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
+                               &owner, &place)) {
+            t->blocks -= place.block_count;
+            place_gone(t, owner, first_block, &place);
+        }
+        rc = mdb_cursor_del(cursor, 0);
+        rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT); // the one after it
+    }
+    mdb_cursor_close(cursor);
+    return !is_left;
+}
+
+// The first place of the generation that begins at *block or later; false: there is none.
+static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *block)
+{
+    MDB_cursor *cursor = NULL;
+    if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
+        return false;
+    }
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, *block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    uint64_t found = 0;
+    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    bool any = !txn_failed(t, rc) && rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN;
+    if (any) {
+        index_place_key_parse(key.mv_data, &found, block);
+    }
+    mdb_cursor_close(cursor);
+    return any && found == generation;
+}
+
+// False: some of its places are left, and so is its record.
+static bool object_remove(struct index_txn *t, struct hash128 hash,
+                          const struct index_record *record)
+{
+    if ((record->flags & INDEX_WHOLE) != 0) {
+        t->blocks -= record->place.block_count;
+        place_gone(t, hash, 0, &record->place);
+    } else if (!places_remove(t, record->generation)) {
+        return false;
+    }
+    record_delete(t, hash);
+    return true;
+}
+
+// --- changes
+
+static void record_validate(const struct index *index, struct index_record *record,
+                            uint64_t mono_ms, uint64_t wall_ms)
+{
+    record->validated_mono_ms = mono_ms;
+    record->validated_wall_ms = wall_ms;
+    record->opener = index->opener;
+    record->flags &= (uint16_t)((1u << INDEX_CUTS_SHIFT) - 1) & (uint16_t)~INDEX_REBUILT;
+    record->flags |= (uint16_t)(index->cuts << INDEX_CUTS_SHIFT);
+}
+
+bool index_change_is_whole(const struct index_change *c)
+{
+    return c->place.first_block == 0 &&
+           c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
+}
+
+// Enters the change's place under `record`, which is of the same version, and writes the record.
+// ERR_AGAIN: places that the new run replaces are left, and it is not entered yet.
+static enum err object_add_place(struct index_txn *t, const struct index_change *c,
+                                 struct index_record *record, bool is_new)
+{
+    struct index_place place = index_place_of(&c->place);
+    bool was_whole = !is_new && (record->flags & INDEX_WHOLE) != 0;
+    if (index_change_is_whole(c)) {
+        if (was_whole) {
+            t->blocks -= record->place.block_count;
+        } else if (!is_new && !places_remove(t, record->generation)) { // the run holds them all
+            record_put(t, c->hash, record); // it may have another generation now
+            return ERR_AGAIN;
+        }
+        record->flags |= INDEX_WHOLE;
+        record->place = place;
+        record->sums = c->sums.len > 0 ? c->sums : record->sums;
+        t->blocks += place.block_count;
+    } else {
+        if (was_whole) { // some of its blocks were lost: the rest stays
+            t->blocks -= record->place.block_count;
+            place_put(t, record->generation, 0, c->hash, &record->place);
+            record->sums = (struct store_sums){0}; // they may be named by that run's header alone
+        }
+        record->sums = c->sums.len > 0 ? c->sums : record->sums;
+        record->flags &= (uint16_t)~INDEX_WHOLE;
+        place_put(t, record->generation, c->place.first_block, c->hash, &place);
+    }
+    record_put(t, c->hash, record);
+    return ERR_OK;
+}
+
+static bool version_is_same(const struct index_record *record, const struct index_change *c)
+{
+    return record->etag_hash == c->etag_hash && record->size_bytes == c->size_bytes &&
+           record->block_size_bytes == c->block_size_bytes;
+}
+
+// Blocks of the run that there is from the change's first block on.
+static uint64_t record_has(struct index_txn *t, const struct index_change *c,
+                           const struct index_record *record)
+{
+    struct index_place place;
+    if ((record->flags & INDEX_WHOLE) != 0) {
+        bool lives = place_lives(t, &record->place);
+        return lives ? record->place.block_count - c->place.first_block : 0;
+    }
+    bool any = place_get(t, record->generation, c->place.first_block, c->hash, &place);
+    return any && place_lives(t, &place) ? place.block_count : 0;
+}
+
+static struct index_record record_new(const struct index_change *c)
+{
+    return (struct index_record){
+        .generation = c->generation,
+        .size_bytes = c->size_bytes,
+        .etag_hash = c->etag_hash,
+        .block_size_bytes = c->block_size_bytes,
+    };
+}
+
+// What was found in segments is of the version that a put brings. Gives it the put's generation and
+// freshness. False: it has more places than the transaction can move, and nothing has changed.
+static bool MUST_USE object_confirm(struct index_txn *t, const struct index_change *c,
+                                    struct index_record *record)
+{
+    uint64_t from = record->generation;
+    bool moves = from != c->generation && (record->flags & INDEX_WHOLE) == 0;
+    uint64_t most = t->places_max - t->places;
+    if (moves && (places_exceed(t, from, PLACES_LEAST) || most < PLACES_LEAST)) {
+        uint64_t pages = 2 * most / PLACES_PER_PAGE;
+        if (places_exceed(t, from, most) || !txn_gets_pages(t, pages)) {
+            return false;
+        }
+    }
+    uint64_t blocks = segment_run_object_blocks(record->size_bytes, record->block_size_bytes);
+    uint64_t next = 0;
+    struct index_place place;
+    record_validate(t->index, record, c->validated_mono_ms, c->validated_wall_ms);
+    record->generation = c->generation;
+    for (uint64_t i = 1; moves && i <= blocks && places_next(t, from, &next); i++) {
+        if (place_get(t, from, next, c->hash, &place)) {
+            t->blocks -= place.block_count;
+            place_put(t, c->generation, next, c->hash, &place);
+        }
+        place_delete(t, from, next);
+    }
+    return true;
+}
+
+static enum err apply_put(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    bool is_new = true;
+    if (record_get(t, c->hash, &record)) {
+        bool found_in_segment =
+            (record.flags & INDEX_REBUILT) != 0; // by a generation of its header
+        if ((record.generation > c->generation && !found_in_segment) ||
+            (record.generation == c->generation && !version_is_same(&record, c))) {
+            return ERR_CANCELLED;
+        }
+        is_new = record.generation != c->generation;
+        if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
+            is_new = false;
+            if (record_has(t, c, &record) > c->place.block_count) { // more than was fetched again
+                record_put(t, c->hash, &record);
+                return ERR_OK;
+            }
+        } else if (is_new && !object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
+        }
+    }
+    if (is_new) {
+        record = record_new(c);
+        record_validate(t->index, &record, c->validated_mono_ms, c->validated_wall_ms);
+    }
+    return object_add_place(t, c, &record, is_new);
+}
+
+// A run found in a segment. What the index knows already it knows better.
+static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    bool is_new = true;
+    if (record_get(t, c->hash, &record)) {
+        if (version_is_same(&record, c)) {
+            if (record_has(t, c, &record) >= c->place.block_count) {
+                return ERR_CANCELLED;
+            }
+            is_new = false;
+        } else if ((record.flags & INDEX_REBUILT) == 0 || record.generation >= c->generation) {
+            return ERR_CANCELLED;
+        } else if (!object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
+        }
+    }
+    if (is_new) {
+        record = record_new(c);
+        record.flags = INDEX_REBUILT;
+    }
+    return object_add_place(t, c, &record, is_new);
+}
+
+// The version that is there has other headers. Its runs stay, and go by another generation.
+static enum err apply_redescribe(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    if (!record_get(t, c->hash, &record) || record.generation != c->from ||
+        record.etag_hash != c->etag_hash || record.size_bytes != c->size_bytes) {
+        return ERR_CANCELLED;
+    }
+    if (!object_confirm(t, c, &record)) {
+        return ERR_CANCELLED; // the old generation would show the new headers
+    }
+    record.flags |= INDEX_DESCRIBED;
+    record.described = (struct span){c->described, c->described_len};
+    record.sums = c->sums.len > 0 ? c->sums : record.sums;
+    record_put(t, c->hash, &record);
+    return ERR_OK;
+}
+
+static enum err apply_delete(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    if (record_get(t, c->hash, &record)) {
+        if (record.generation < c->generation && !object_remove(t, c->hash, &record)) {
+            return ERR_AGAIN;
+        }
+    } else {
+        record_delete(t, c->hash); // damaged, or nothing there
+    }
+    return ERR_OK;
+}
+
+static enum err apply_delete_at(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    struct index_place there;
+    struct index_place place = index_place_of(&c->place);
+    if (!record_get(t, c->hash, &record)) {
+        return ERR_OK;
+    }
+    if ((record.flags & INDEX_WHOLE) != 0) {
+        if (index_place_equal(&record.place, &place)) {
+            (void)object_remove(t, c->hash, &record); // one place: always whole
+        }
+        return ERR_OK;
+    }
+    if (place_get(t, record.generation, c->place.first_block, c->hash, &there) &&
+        index_place_equal(&there, &place)) {
+        t->blocks -= there.block_count;
+        place_gone(t, c->hash, c->place.first_block, &there);
+        place_delete(t, record.generation, c->place.first_block);
+        if (!places_any(t, record.generation)) {
+            record_delete(t, c->hash);
+        }
+    }
+    return ERR_OK;
+}
+
+// Only the very run that was copied: what a delete has taken or something newer has replaced stays
+// so.
+static enum err apply_move(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    struct index_place there;
+    struct index_place from = index_place_of(&c->move->from);
+    struct index_place to = index_place_of(&c->place);
+    if (!record_get(t, c->hash, &record)) {
+        return ERR_CANCELLED;
+    }
+    if ((record.flags & INDEX_WHOLE) != 0) {
+        if (!index_place_equal(&record.place, &from)) {
+            return ERR_CANCELLED;
+        }
+        record.place = to;
+        record_put(t, c->hash, &record);
+        return ERR_OK;
+    }
+    if (!place_get(t, record.generation, c->place.first_block, c->hash, &there) ||
+        !index_place_equal(&there, &from)) {
+        return ERR_CANCELLED;
+    }
+    t->blocks -= there.block_count;
+    place_put(t, record.generation, c->place.first_block, c->hash, &to);
+    return ERR_OK;
+}
+
+enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
+{
+    if (txn_failed(t, 0)) {
+        return ERR_IO;
+    }
+    switch (change->kind) {
+    case INDEX_PUT:
+        return apply_put(t, change);
+    case INDEX_PUT_REBUILT:
+        return apply_put_rebuilt(t, change);
+    case INDEX_REDESCRIBE:
+        return apply_redescribe(t, change);
+    case INDEX_DELETE:
+        return apply_delete(t, change);
+    case INDEX_DELETE_AT:
+        return apply_delete_at(t, change);
+    case INDEX_MOVE:
+        return apply_move(t, change);
+    case INDEX_CONDEMN: // done, see index_condemn.c
+    case INDEX_DROP:
+    case INDEX_FIT:
+    case INDEX_NOTHING:
+        return ERR_OK;
+    }
+    return ERR_OK;
+}
+
+void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal)
+{
+    struct index_record record;
+    if (!txn_failed(t, 0) && record_get(t, renewal->hash, &record) &&
+        record.generation == renewal->generation) {
+        record_validate(t->index, &record, renewal->validated_mono_ms, renewal->validated_wall_ms);
+        record.sums = renewal->sums.len > 0 ? renewal->sums : record.sums;
+        record_put(t, renewal->hash, &record);
+    }
+}
+
+int index_txn_commit(struct index_txn *t)
+{
+    struct index *index = t->index;
+    int64_t blocks = (int64_t)atomic_load(&index->blocks) + t->blocks;
+    struct index_meta meta = {.blocks = blocks > 0 ? (uint64_t)blocks : 0};
+    memcpy(meta.cache_id, index->disk->dir.format.cache_id, CACHE_ID_LEN);
+    char bytes[INDEX_META_LEN];
+    index_meta_encode(&meta, bytes);
+    MDB_val key = {1, (void *)(uintptr_t) "m"};
+    MDB_val value = {sizeof(bytes), bytes};
+    MDB_stat stat = {0};
+    if (!txn_failed(t, mdb_put(t->txn, t->env->meta, &key, &value, 0))) {
+        (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // kept in t->rc
+    }
+    int failed = store_fault_strike(STORE_FAULT_COMMIT);
+    if (t->rc != 0 || t->err != ERR_OK || failed != 0) {
+        int rc = t->rc != 0 ? t->rc : failed != 0 ? failed : ENOSPC;
+        txn_abort(t);
+        return rc;
+    }
+    int rc = mdb_txn_commit(t->txn);
+    t->txn = NULL;
+    if (rc == 0) {
+        index_count(index, stat.ms_entries, meta.blocks);
+    }
+    return rc;
+}

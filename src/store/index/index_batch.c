@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of
+// one key stay in the order in which they came; between keys the order means nothing, since nobody
+// is answered before all of it is committed. Before a transaction begins, the pages that it will
+// touch are asked for together, so that it waits for none of them.
+//
+// A transaction that has taken a thread's time for long enough ends, and the rest is another one:
+// how long a change takes depends on how large the index is and on what the processor's caches hold
+// of it. It also ends when it has taken as many changes as the index had room for (index_apply.c).
+// Changes that somebody may wait for come first, then renewals, then what is to be forgotten. Index
+// writer only.
+#include "store/index/index_batch.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "store/index/index_forget.h"
+#include "store/index/index_writer.h"
+#include "store/segment/segment_log.h"
+
+#define CHANGES_PER_LOOK 16u // at the time that they have taken
+
+// --- order
+
+struct ordered {
+    struct index_change *change;
+    unsigned at;
+};
+
+static int ordered_compare(const void *a, const void *b)
+{
+    const struct ordered *x = a;
+    const struct ordered *y = b;
+    if (x->change->hash.hi != y->change->hash.hi) {
+        return x->change->hash.hi < y->change->hash.hi ? -1 : 1;
+    }
+    if (x->change->hash.lo != y->change->hash.lo) {
+        return x->change->hash.lo < y->change->hash.lo ? -1 : 1;
+    }
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+// It brings a run.
+static bool change_adds(const struct index_change *c)
+{
+    return c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
+}
+
+// The index may need new pages for it: a record becomes longer, and its places get other keys.
+static bool change_grows(const struct index_change *c)
+{
+    return change_adds(c) || c->kind == INDEX_REDESCRIBE;
+}
+
+void index_batch_init(struct index_batch *batch, struct index_change *owed,
+                      struct index_change *changes, unsigned count)
+{
+    *batch = (struct index_batch){.count = count};
+    struct ordered *ordered = calloc(max_u64(1, count), sizeof(*ordered));
+    batch->changes = calloc(max_u64(1, count), sizeof(*batch->changes));
+    batch->generations = calloc(max_u64(1, count), sizeof(*batch->generations));
+    check(ordered != NULL && batch->changes != NULL && batch->generations != NULL);
+    unsigned at = 0;
+    for (struct index_change *c = owed; c != NULL; c = c->next) {
+        check(at < count);
+        ordered[at] = (struct ordered){c, at};
+        at++;
+    }
+    for (struct index_change *c = changes; c != NULL; c = c->next) {
+        check(at < count);
+        ordered[at] = (struct ordered){c, at};
+        at++;
+    }
+    check(at == count);
+    qsort(ordered, count, sizeof(*ordered), ordered_compare);
+    for (unsigned i = 0; i < count; i++) {
+        batch->changes[i] = ordered[i].change;
+        batch->changes[i]->is_in = false;
+    }
+    free(ordered);
+}
+
+void index_batch_done(struct index_batch *batch)
+{
+    free(batch->changes);
+    free(batch->generations);
+    batch->changes = NULL;
+    batch->generations = NULL;
+}
+
+struct index_batch_left index_batch_left(const struct index_batch *batch)
+{
+    struct index_batch_left left = {
+        .puts = batch->renewal_count - batch->in.renewals,
+        .forgets = batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0,
+    };
+    for (unsigned i = batch->in.changes; i < batch->count; i++) {
+        bool puts = change_grows(batch->changes[i]);
+        left.puts += puts;
+        left.deletes += !puts;
+    }
+    return left;
+}
+
+// --- what it will touch
+
+static struct memory_put put_of(const struct index_change *c)
+{
+    return (struct memory_put){
+        .hash = c->hash,
+        .generation = c->generation,
+        .size_bytes = c->size_bytes,
+        .etag_hash = c->etag_hash,
+        .block_size_bytes = c->block_size_bytes,
+    };
+}
+
+static bool touch_of(struct index_batch *batch, unsigned i, struct index *index,
+                     struct index_touch *ret_touch)
+{
+    const struct index_change *c = batch->changes[i];
+    struct index_touch touch = {.hash = c->hash, .is_whole = true};
+    switch (c->kind) {
+    case INDEX_PUT:
+        touch.generation = c->generation;
+        touch.is_whole = index_change_is_whole(c);
+        break;
+    case INDEX_PUT_REBUILT: {
+        struct memory_put found = put_of(c);
+        touch.generation = index_memory_judge_rebuilt(&index->memory, &found);
+        touch.is_whole = index_change_is_whole(c);
+        batch->generations[i] = touch.generation;
+        break;
+    }
+    case INDEX_REDESCRIBE:
+        touch.generation = c->generation; // and that of the record
+        touch.is_whole = false;
+        break;
+    case INDEX_DELETE:
+    case INDEX_DELETE_AT:
+    case INDEX_MOVE:
+        break;
+    case INDEX_CONDEMN:
+    case INDEX_DROP:
+    case INDEX_FIT:
+    case INDEX_NOTHING:
+        return false;
+    }
+    *ret_touch = touch;
+    return true;
+}
+
+bool index_batch_ready(struct index_batch *batch, struct index *index)
+{
+    unsigned forget_count = batch->forget != NULL ? batch->forget->slice_count : 0;
+    struct index_batch_left left = index_batch_left(batch);
+    unsigned max = left.puts + left.deletes + left.forgets;
+    struct index_touch *touches = calloc(max_u64(1, max), sizeof(*touches));
+    check(touches != NULL);
+    unsigned count = 0;
+    for (unsigned i = batch->in.changes; i < batch->count; i++) {
+        count += touch_of(batch, i, index, &touches[count]);
+    }
+    for (unsigned i = batch->in.renewals; i < batch->renewal_count; i++) {
+        touches[count++] = (struct index_touch){batch->renewals[i].hash, 0, true};
+    }
+    for (unsigned i = batch->in.removals; i < forget_count; i++) {
+        touches[count++] = (struct index_touch){batch->forget->slice[i].hash, 0, true};
+    }
+    bool good = index_proof_touches(index, touches, count);
+    free(touches);
+    return good;
+}
+
+// --- applying
+
+// A place may enter the index only while its segment lives.
+static bool change_segment_lives(struct index *index, const struct index_change *change)
+{
+    struct segment *segment = segment_log_entry(index->log, change->place.segment_number);
+    if (!segment_pin(segment, change->place.segment_number)) {
+        return false;
+    }
+    segment_unpin(segment);
+    return true;
+}
+
+// A run may enter if its segment lives, and recovery's only if the homes do not know better. What a
+// lost run would have replaced goes all the same: it is hidden already.
+static enum err change_apply(struct index *index, struct index_txn *t, struct index_change *c,
+                             uint64_t generation)
+{
+    struct index_memory *memory = &index->memory;
+    bool lives = !change_adds(c) || change_segment_lives(index, c);
+    if (c->kind == INDEX_PUT && !lives) {
+        struct index_change hide = *c;
+        hide.kind = INDEX_DELETE;
+        enum err err = index_txn_apply(t, &hide);
+        return err == ERR_OK ? ERR_IO : err;
+    }
+    if (!lives) {
+        return ERR_IO;
+    }
+    if (c->kind == INDEX_PUT) { // renewed since, perhaps
+        (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
+                                      &c->validated_wall_ms);
+    } else if (c->kind == INDEX_PUT_REBUILT) {
+        struct memory_put found = put_of(c);
+        c->generation = index_memory_judge_rebuilt(memory, &found);
+        if (c->generation == 0 || c->generation != generation) { // or known by another one since
+            return ERR_CANCELLED;
+        }
+    }
+    return index_txn_apply(t, c);
+}
+
+static uint64_t thread_cpu_us(void)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+struct applying {
+    uint64_t until_us; // of the thread's time
+    unsigned count, max;
+    bool is_over;
+};
+
+// One more has been applied.
+static void applied(struct applying *a)
+{
+    a->count++;
+    a->is_over =
+        a->count >= a->max || (a->count % CHANGES_PER_LOOK == 0 && thread_cpu_us() >= a->until_us);
+}
+
+void index_batch_apply(struct index_batch *batch, struct index *index, struct index_txn *t,
+                       uint64_t cpu_us)
+{
+    struct applying a = {.until_us = thread_cpu_us() + cpu_us, .max = t->changes_max};
+    struct index_progress *at = &batch->at;
+    unsigned removals = batch->forget != NULL ? batch->forget->slice_count : 0;
+    *at = batch->in;
+    for (; at->changes < batch->count && !a.is_over; applied(&a), at->changes++) {
+        struct index_change *change = batch->changes[at->changes];
+        change->err = change_apply(index, t, change, batch->generations[at->changes]);
+        if (change->err == ERR_AGAIN) {
+            return;
+        }
+    }
+    for (; at->renewals < batch->renewal_count && !a.is_over; applied(&a), at->renewals++) {
+        index_txn_renew(t, &batch->renewals[at->renewals]);
+    }
+    for (; at->removals < removals && !a.is_over; applied(&a), at->removals++) {
+        index_forget_apply(batch->forget, at->removals, t);
+    }
+}
+
+bool index_batch_committed(struct index_batch *batch)
+{
+    for (unsigned i = batch->in.changes; i < batch->at.changes; i++) {
+        batch->changes[i]->is_in = true;
+    }
+    batch->in = batch->at;
+    struct index_batch_left left = index_batch_left(batch);
+    return left.puts + left.deletes + left.forgets == 0;
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that are known to be bad are marked in their segments (segment_list.c) before the index
+// forgets them, since a rebuild finds what a segment holds, and asking the origin confirms the
+// version, not the bytes. Runs on the index writer.
+//
+// A condemned key has a line (state_condemned.c), which says it of all its runs, and is written and
+// synced before the batch is committed. Marked as well is what is known here: every run that the
+// index names, every put of it that waits in the same batch, and the one that was not accepted. The
+// marks are synced with the line: a delete that is answered has both on disk. A segment in which no
+// mark can be made is given up whole.
+//
+// A run that fails its own checksum is marked as it leaves the index, without a sync: found again
+// it would fail again.
+#include "store/index/index_condemn.h"
+
+#include <unistd.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/index/index_writer.h"
+#include "store/segment/segment_list.h"
+#include "store/segment/segment_log.h"
+
+#define SYNC_TOGETHER 64u
+
+struct condemning {
+    struct index *index;
+    struct segment *marked[SYNC_TOGETHER]; // pinned, not yet synced
+    unsigned marked_count;
+};
+
+static void condemning_sync(struct condemning *c)
+{
+    for (unsigned i = 0; i < c->marked_count; i++) {
+        int fd;
+        bool synced = false;
+        if (segment_borrow_wait(c->marked[i], &fd) == ERR_OK) {
+            synced = store_fault_strike(STORE_FAULT_SYNC) == 0 && fdatasync(fd) == 0;
+            segment_return(c->marked[i]);
+        }
+        if (!synced) {
+            segment_log_abandon(c->index->log, c->marked[i]);
+        }
+        segment_unpin(c->marked[i]);
+    }
+    c->marked_count = 0;
+}
+
+static void condemning_note(struct condemning *c, struct segment *segment)
+{
+    for (unsigned i = 0; i < c->marked_count; i++) {
+        if (c->marked[i] == segment) {
+            return;
+        }
+    }
+    if (c->marked_count == SYNC_TOGETHER) {
+        condemning_sync(c);
+    }
+    segment_pin_again(segment);
+    c->marked[c->marked_count++] = segment;
+}
+
+static void condemn_place(struct condemning *c, const struct store_place *place)
+{
+    struct segment *segment = segment_log_entry(c->index->log, place->segment_number);
+    if (!segment_pin(segment, place->segment_number)) {
+        return; // it goes anyway
+    }
+    if (place->first_unit > 0) { // may lie in the page that is brought into memory for the header
+        segment_set_verified(segment, place->first_unit - 1, 1, false);
+    }
+    int fd;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err == ERR_OK) {
+        err = store_fault_strike(STORE_FAULT_MARK) != 0 ? ERR_IO
+                                                        : segment_list_mark_bad(segment, fd, place);
+        segment_return(segment);
+    }
+    if (err == ERR_OK) {
+        condemning_note(c, segment);
+    } else {
+        segment_log_abandon(c->index->log, segment);
+    }
+    segment_unpin(segment);
+}
+
+// All runs of the version that the index holds of this key.
+static void condemn_known(struct condemning *c, MDB_txn *txn, struct index_env *env,
+                          struct hash128 hash)
+{
+    struct index *index = c->index;
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    struct index_record record;
+    MDB_cursor *cursor = NULL;
+    if (!index_proof_object(index, env, txn, hash) ||
+        mdb_get(txn, env->objects, &key, &value) != 0 ||
+        !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, &record)) {
+        return;
+    }
+    if ((record.flags & INDEX_WHOLE) != 0) {
+        struct store_place place =
+            index_place_to_store(&record.place, record.generation, 0, record.block_size_bytes);
+        place.hash = hash;
+        condemn_place(c, &place);
+        return;
+    }
+    char place_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(record.generation, 0, place_bytes);
+    if (!index_proof_rows(index, env, txn, place_bytes, UINT32_MAX) ||
+        mdb_cursor_open(txn, env->places, &cursor) != 0) {
+        return;
+    }
+    key = (MDB_val){sizeof(place_bytes), place_bytes};
+    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    while (rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN) { // ends with the generation
+        uint64_t generation, first_block;
+        struct hash128 owner;
+        struct index_place found;
+        index_place_key_parse(key.mv_data, &generation, &first_block);
+        if (generation != record.generation) {
+            break;
+        }
+        if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
+                               &owner, &found)) {
+            struct store_place place =
+                index_place_to_store(&found, generation, first_block, record.block_size_bytes);
+            place.hash = owner;
+            condemn_place(c, &place);
+        }
+        rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+    }
+    mdb_cursor_close(cursor);
+}
+
+static void condemn_key(struct condemning *c, const struct index_change *batch,
+                        const struct index_change *change)
+{
+    for (const struct index_change *put = batch; put != change; put = put->next) {
+        if (put->kind == INDEX_PUT && hash128_equal(put->hash, change->hash)) {
+            condemn_place(c, &put->place);
+        }
+    }
+    struct index_env *env = atomic_load(&c->index->current);
+    MDB_txn *txn = NULL;
+    if (env != NULL && mdb_txn_begin(env->env, NULL, MDB_RDONLY, &txn) == 0) {
+        condemn_known(c, txn, env, change->hash);
+        mdb_txn_abort(txn);
+    }
+    if (change->place.header_len > 0) {
+        condemn_place(c, &change->place);
+    }
+}
+
+// The lines first: they are true of more than is marked here. False: there are none.
+static bool condemn_lines(struct index *index, const struct index_change *batch)
+{
+    bool any = false;
+    enum err err = ERR_OK;
+    for (const struct index_change *change = batch; change != NULL; change = change->next) {
+        if (change->kind == INDEX_CONDEMN) {
+            enum err failed = index->host.line_write(index->host.ctx, (unsigned)change->generation);
+            err = err != ERR_OK ? err : failed;
+            any = true;
+        }
+    }
+    if (any && err == ERR_OK) {
+        err = index->host.lines_sync(index->host.ctx);
+    }
+    if (err != ERR_OK) {
+        stats_add(COUNTER_condemned_unwritten, 1);
+        log_warn_condition("condemned_not_noted", "err=%s dir=%s", error_name(err),
+                           log_quote(span_from_cstr(index->disk->dir.path)));
+    }
+    return any;
+}
+
+void index_condemn_batch(struct index *index, const struct index_change *batch)
+{
+    struct condemning c = {.index = index};
+    bool sync = condemn_lines(index, batch);
+    for (const struct index_change *change = batch; change != NULL; change = change->next) {
+        if (change->kind == INDEX_CONDEMN) {
+            condemn_key(&c, batch, change);
+        } else if (change->is_bad) {
+            condemn_place(&c, &change->place);
+        }
+    }
+    if (sync) {
+        condemning_sync(&c);
+    }
+    for (unsigned i = 0; i < c.marked_count; i++) {
+        segment_unpin(c.marked[i]);
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the index is still to forget of segments that are gone. The freeing thread adds, the index
+// writer takes: a slice with each of its commits, and a commit of its own when much waits. Nobody
+// waits for that: until then such a place is a miss, since its segment's number and salt are never
+// used again, and a newer place of the same blocks is not touched, since only the very place that
+// is named is removed.
+//
+// A commit for which the index has no room goes without its slice: no run and no delete fails for
+// the sake of what may wait.
+//
+// A slice is sorted by key: neighbours share the pages of the tree that are read and written.
+//
+// At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the
+// space; when the index takes nothing for long, the places stay in it and go when they are met, and
+// nobody waits in vain once more until it takes something. A stop waits for no room:
+// what is on its way out then is little.
+#include "store/index/index_forget.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "stats/stats.h"
+#include "store/index/index.h"
+#include "store/index/index_apply.h"
+
+struct forget_list {
+    struct forget_list *next;
+    struct segment_removal *removals;
+    unsigned count, taken;
+};
+
+void index_forget_init(struct index_forget *forget)
+{
+    *forget = (struct index_forget){0};
+    pthread_mutex_init(&forget->guarded.lock, NULL);
+    clock_cond_init(&forget->guarded.room);
+    forget->guarded.last = &forget->guarded.first;
+}
+
+static void list_free(struct forget_list *list)
+{
+    free(list->removals);
+    free(list);
+}
+
+void index_forget_done(struct index_forget *forget)
+{
+    struct forget_list *next;
+    for (struct forget_list *list = forget->guarded.first; list != NULL; list = next) {
+        next = list->next;
+        list_free(list);
+    }
+    stats_sub(COUNTER_index_forgets_waiting, atomic_load(&forget->waiting));
+    free(forget->slice);
+    pthread_mutex_destroy(&forget->guarded.lock);
+    pthread_cond_destroy(&forget->guarded.room);
+}
+
+static bool is_full_locked(const struct index_forget *forget, unsigned count)
+{
+    unsigned waiting = atomic_load(&forget->waiting);
+    return waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries;
+}
+
+// False: there was none for long, and nobody waits for it again until something has been forgotten.
+static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += INDEX_FORGET_WAIT_MS / 1000;
+    while (is_full_locked(forget, count) && !forget->guarded.is_stuck) {
+        forget->guarded.is_stuck =
+            pthread_cond_timedwait(&forget->guarded.room, &forget->guarded.lock, &until) != 0;
+    }
+    return !is_full_locked(forget, count);
+}
+
+void index_forget_add(struct index_forget *forget, struct segment_removal *removals, unsigned count)
+{
+    struct forget_list *list = calloc(1, sizeof(*list));
+    check(list != NULL);
+    list->removals = removals;
+    list->count = count;
+    pthread_mutex_lock(&forget->guarded.lock);
+    if (count > 0 && wait_for_room_locked(forget, count)) {
+        *forget->guarded.last = list;
+        forget->guarded.last = &list->next;
+        atomic_fetch_add(&forget->waiting, count);
+        stats_add(COUNTER_index_forgets_waiting, count);
+        list = NULL;
+    }
+    pthread_mutex_unlock(&forget->guarded.lock);
+    if (list != NULL) {
+        stats_add(COUNTER_index_forgets_dropped, count);
+        list_free(list);
+    }
+}
+
+void index_forget_hurry(struct index_forget *forget)
+{
+    pthread_mutex_lock(&forget->guarded.lock);
+    forget->guarded.hurries = true;
+    pthread_cond_broadcast(&forget->guarded.room);
+    pthread_mutex_unlock(&forget->guarded.lock);
+}
+
+static int removal_compare(const void *a, const void *b)
+{
+    const struct segment_removal *x = a;
+    const struct segment_removal *y = b;
+    if (x->hash.hi != y->hash.hi) {
+        return x->hash.hi < y->hash.hi ? -1 : 1;
+    }
+    if (x->hash.lo != y->hash.lo) {
+        return x->hash.lo < y->hash.lo ? -1 : 1;
+    }
+    return (x->place.first_block > y->place.first_block) -
+           (x->place.first_block < y->place.first_block);
+}
+
+unsigned index_forget_take(struct index_forget *forget, unsigned max)
+{
+    if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
+        return forget->slice_count; // refused by the disk the last time
+    }
+    if (forget->slice_max < max) {
+        free(forget->slice);
+        forget->slice = calloc(max, sizeof(*forget->slice));
+        check(forget->slice != NULL);
+        forget->slice_max = max;
+    }
+    pthread_mutex_lock(&forget->guarded.lock);
+    while (forget->guarded.first != NULL && forget->slice_count < max) {
+        struct forget_list *list = forget->guarded.first;
+        unsigned count = (unsigned)min_u64(max - forget->slice_count, list->count - list->taken);
+        memcpy(forget->slice + forget->slice_count, list->removals + list->taken,
+               count * sizeof(*forget->slice));
+        forget->slice_count += count;
+        list->taken += count;
+        if (list->taken == list->count) {
+            forget->guarded.first = list->next;
+            if (list->next == NULL) {
+                forget->guarded.last = &forget->guarded.first;
+            }
+            list_free(list);
+        }
+    }
+    pthread_mutex_unlock(&forget->guarded.lock);
+    qsort(forget->slice, forget->slice_count, sizeof(*forget->slice), removal_compare);
+    return forget->slice_count;
+}
+
+void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t)
+{
+    check(at < forget->slice_count);
+    struct index_change change = {
+        .kind = INDEX_DELETE_AT, .hash = forget->slice[at].hash, .place = forget->slice[at].place};
+    (void)index_txn_apply(t, &change); // what LMDB says is kept in t->rc
+}
+
+void index_forget_forgotten(struct index_forget *forget, unsigned count)
+{
+    check(count <= forget->slice_count);
+    forget->slice_count -= count;
+    memmove(forget->slice, forget->slice + count, forget->slice_count * sizeof(*forget->slice));
+    pthread_mutex_lock(&forget->guarded.lock);
+    atomic_fetch_sub(&forget->waiting, count);
+    stats_sub(COUNTER_index_forgets_waiting, count);
+    forget->guarded.is_stuck = false;
+    pthread_cond_broadcast(&forget->guarded.room);
+    pthread_mutex_unlock(&forget->guarded.lock);
+}

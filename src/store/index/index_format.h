@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of the index: encode and decode. Pure; any thread.
+#ifndef FOREBAY_STORE_INDEX_FORMAT_H
+#define FOREBAY_STORE_INDEX_FORMAT_H
+
+#include "store/segment/segment_format.h"
+
+#define INDEX_FORMAT_VERSION 1u
+#define INDEX_OBJECT_KEY_LEN 16u
+#define INDEX_PLACE_KEY_LEN 16u
+#define INDEX_OBJECT_LEN 92u // without checksums
+#define INDEX_OBJECT_MAX (INDEX_OBJECT_LEN + 1 + STORE_SUMS_MAX + STORE_DESCRIBED_MAX)
+#define INDEX_PLACE_LEN 60u
+#define INDEX_META_LEN 40u
+
+#define INDEX_WHOLE 1u     // one run holds the object: `place`
+#define INDEX_REBUILT 2u   // found in a segment: to be revalidated before first use
+#define INDEX_DESCRIBED 4u // its headers are in `described`, not in those of its runs
+// The flags' high byte: power cuts counted when the record was validated. Before a later one it may
+// have been replaced or deleted, if the drive lies about what it has synced: revalidated, too.
+#define INDEX_CUTS_SHIFT 8u
+
+struct index_place {
+    uint32_t number, header_offset, header_len, payload_offset, payload_len, first_unit,
+        block_count;
+    uint64_t salt;
+};
+
+struct index_record {
+    uint64_t generation, size_bytes, etag_hash;
+    uint64_t validated_wall_ms,
+        validated_mono_ms; // the second counts while `opener` is this process
+    uint32_t opener;
+    uint32_t block_size_bytes;
+    uint16_t flags;
+    struct index_place place; // with INDEX_WHOLE
+    struct store_sums sums;   // of this version
+    struct span described;    // with INDEX_DESCRIBED: as index_described_encode() makes it; a view
+};
+
+struct index_meta {
+    uint8_t cache_id[CACHE_ID_LEN];
+    uint64_t blocks;
+};
+
+// What of a version is in the headers of its runs. 0: it is too long.
+size_t index_described_encode(const struct store_object *object,
+                              char ret[STORE_DESCRIBED_MAX]) MUST_USE;
+// The version of a run with that description instead of its header's; NULL: damaged, or too long
+// together.
+struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
+                                            struct span described) MUST_USE;
+
+void index_object_key(struct hash128 hash, char ret_key[INDEX_OBJECT_KEY_LEN]);
+void index_place_key(uint64_t generation, uint64_t first_block, char ret_key[INDEX_PLACE_KEY_LEN]);
+void index_place_key_parse(const char *key, uint64_t *ret_generation, uint64_t *ret_first_block);
+struct hash128 index_object_key_parse(const char *key);
+
+// Returns its length.
+size_t index_object_encode(struct hash128 hash, const struct index_record *record,
+                           char ret[INDEX_OBJECT_MAX]) MUST_USE;
+// False: not one of ours, damaged, or under another key.
+bool index_object_decode(struct hash128 hash, struct span value,
+                         struct index_record *ret_record) MUST_USE;
+// `hash` names the object that the place belongs to.
+void index_place_encode(uint64_t generation, uint64_t first_block, struct hash128 hash,
+                        const struct index_place *place, char ret[INDEX_PLACE_LEN]);
+bool index_place_decode(uint64_t generation, uint64_t first_block, struct span value,
+                        struct hash128 *ret_hash, struct index_place *ret_place) MUST_USE;
+void index_meta_encode(const struct index_meta *meta, char ret[INDEX_META_LEN]);
+bool index_meta_decode(struct span value, struct index_meta *ret_meta) MUST_USE;
+
+// Begin of LMDB's map, from a value read out of it: each page begins with its own number. LMDB does
+// not tell otherwise.
+const char *index_map_of(const void *value);
+
+struct index_place index_place_of(const struct store_place *place);
+struct store_place index_place_to_store(const struct index_place *place, uint64_t generation,
+                                        uint64_t first_block, uint32_t block_size_bytes);
+bool index_place_equal(const struct index_place *a, const struct index_place *b);
+
+#endif

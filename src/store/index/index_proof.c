@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// A start does not go through the whole index (index_verify.c looks at what a start needs and at a
+// sample), so LMDB could meet a page that nobody has looked at since it was read from a disk. What
+// it finds there it believes: an injured page is an abort, or bytes moved to where they do not
+// belong. So each page is judged (index_page.c) before LMDB first comes to it, on the same way down
+// the tree that LMDB will go, and is marked in a bitmap: later ways ask for the mark only, and for
+// the range of its keys, so that a page that two parents claim is found out.
+//
+// Pages that this process writes need no judge, so a number that is used again keeps its mark, and
+// those behind the file's end as it was opened have none. What was judged in one view is good in
+// each later one. When all has been judged (by the child at the start if the index is small, else
+// by the first round of index_roll.c) nothing is asked any more.
+//
+// A change touches more than its way: when a delete leaves a page a quarter full, LMDB fills it
+// from its neighbour under the same parent, or joins them. So where a batch may come to that, two
+// neighbours on each side are judged as well: one that the batch does not touch keeps its quarter,
+// so that what has taken it in needs at most one more. Of branches it also reads the lowest key
+// below both.
+//
+// What this does not see: a page that is sound, but old or a free one, because the disk lost a
+// write. Records carry checksums over their keys, and what they point at proves itself, so that is
+// a miss, or what the key held before: as with any write that was lost. And damage between the
+// check and the use, which the next round finds, if LMDB has not ended the process by then: the
+// start after that judges anew. Tables of LMDB's own (free pages, tables) are looked at at the
+// start, see index_verify.c.
+#include "store/index/index_proof.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/index/index.h"
+
+#define TABLE_OF_TABLES 1u // LMDB's own, whose rows are the named tables
+#define NEIGHBOURS 2u
+#define LEAF_LEAST_BYTES 1024u                  // used; LMDB joins leaves with less
+#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of an object
+#define BRANCH_LEAST 2u                         // children; LMDB joins branches with fewer
+#define AHEAD_DEPTH 3u                          // a tree of fewer levels is small, and in memory
+
+void index_proof_init(struct index_proof *proof, uint64_t page_count)
+{
+    proof->page_count = page_count;
+    proof->pages = calloc(page_count / 64 + 1, sizeof(*proof->pages));
+    check(proof->pages != NULL);
+}
+
+void index_proof_done(struct index_proof *proof)
+{
+    free(proof->pages);
+    proof->pages = NULL;
+}
+
+void index_proof_all(struct index *index)
+{
+    struct index_env *env = atomic_load(&index->current);
+    atomic_store_explicit(&env->proof.is_whole, true, memory_order_release);
+}
+
+void index_proof_failed(struct index *index, struct index_env *env, const char *where)
+{
+    if (!atomic_exchange(&env->proof.is_bad, true)) {
+        stats_add(COUNTER_index_injuries, 1);
+        log_warn("index_injured", "where=%s", where);
+        index->host.want_new_index(index->host.ctx);
+    }
+}
+
+// --- the way down
+
+static bool is_needed(const struct index_env *env)
+{
+    return !atomic_load_explicit(&env->proof.is_whole, memory_order_acquire);
+}
+
+static bool page_can_be_read(const struct index_walk *w, uint64_t number)
+{
+    char bytes[INDEX_PAGE_BYTES];
+    return pread(w->fd, bytes, sizeof(bytes), (off_t)(number * INDEX_PAGE_BYTES)) ==
+           (ssize_t)sizeof(bytes);
+}
+
+static bool page_is_good(const struct index_walk *w, const struct index_page_place *at)
+{
+    if (at->number < 2 || at->number >= w->page_count) {
+        return false;
+    }
+    const struct index_proof *proof = &w->env->proof;
+    const char *page = w->env->map + at->number * INDEX_PAGE_BYTES;
+    if (w->fd >= 0) {
+        return page_can_be_read(w, at->number) && index_page_is_sound(page, at);
+    }
+    if (at->number >= proof->page_count || !is_needed(w->env)) {
+        return index_page_fits(page, at);
+    }
+    _Atomic uint64_t *word = &proof->pages[at->number / 64];
+    uint64_t bit = 1ull << at->number % 64;
+    if ((atomic_load_explicit(word, memory_order_acquire) & bit) != 0) {
+        return index_page_fits(page, at);
+    }
+    if (!index_page_is_sound(page, at)) {
+        return false;
+    }
+    atomic_fetch_or_explicit(word, bit, memory_order_release);
+    return true;
+}
+
+// Child `i` of the branch at `level`.
+static struct index_page_place child_place(const struct index_walk *w, unsigned level, unsigned i)
+{
+    const char *page = w->step[level].page;
+    return (struct index_page_place){
+        .table = w->table,
+        .number = index_page_child(page, i),
+        .page_count = w->page_count,
+        .is_leaf = level + 2 == w->tree.depth,
+        .from = i > 0 ? index_page_key(page, i) : w->step[level].from,
+        .to = i + 1 < index_page_count(page) ? index_page_key(page, i + 1) : w->step[level].to,
+    };
+}
+
+static bool step_to(struct index_walk *w, unsigned level, const struct index_page_place *at)
+{
+    if (!page_is_good(w, at)) {
+        return false;
+    }
+    w->step[level].page = w->env->map + at->number * INDEX_PAGE_BYTES;
+    w->step[level].at = 0;
+    w->step[level].from = at->from;
+    w->step[level].to = at->to;
+    return true;
+}
+
+// From the page at `level` on, to the leaf; NULL: the first.
+static enum index_walked walk_down(struct index_walk *w, unsigned level, const char *key)
+{
+    for (; level + 1 < w->tree.depth; level++) {
+        if (key != NULL) {
+            w->step[level].at = index_page_child_of(w->step[level].page, key);
+        }
+        struct index_page_place child = child_place(w, level, w->step[level].at);
+        if (!step_to(w, level + 1, &child)) {
+            return INDEX_WALK_BAD;
+        }
+    }
+    w->step[level].at = key != NULL ? index_page_row_of(w->step[level].page, key) : 0;
+    return INDEX_WALKED;
+}
+
+enum index_walked index_proof_begin(struct index_walk *walk, const struct index_env *env,
+                                    MDB_txn *txn, enum index_table table, bool anew)
+{
+    static const char *const names[] = {"objects", "places"};
+    MDB_val key = {strlen(names[table]), (void *)(uintptr_t)names[table]};
+    MDB_val value;
+    MDB_envinfo info;
+    walk->env = env;
+    walk->table = table;
+    walk->fd = -1;
+    if (mdb_get(txn, TABLE_OF_TABLES, &key, &value) != 0 ||
+        !index_page_tree((struct span){value.mv_data, value.mv_size}, &walk->tree) ||
+        mdb_env_info(env->env, &info) != 0 || (anew && mdb_env_get_fd(env->env, &walk->fd) != 0)) {
+        return INDEX_WALK_BAD;
+    }
+    walk->page_count = min_u64(info.me_last_pgno + 1, env->map_bytes / INDEX_PAGE_BYTES);
+    if (walk->tree.depth == 0) {
+        return INDEX_WALK_ENDS;
+    }
+    struct index_page_place root = {.table = table,
+                                    .number = walk->tree.root,
+                                    .page_count = walk->page_count,
+                                    .is_leaf = walk->tree.depth == 1};
+    return step_to(walk, 0, &root) ? INDEX_WALKED : INDEX_WALK_BAD;
+}
+
+enum index_walked index_proof_seek(struct index_walk *walk, const char *key)
+{
+    return walk_down(walk, 0, key);
+}
+
+enum index_walked index_proof_next_leaf(struct index_walk *walk)
+{
+    unsigned level = walk->tree.depth - 1;
+    do {
+        if (level == 0) {
+            return INDEX_WALK_ENDS;
+        }
+        level--;
+    } while (walk->step[level].at + 1 == index_page_count(walk->step[level].page));
+    walk->step[level].at++;
+    struct index_page_place child = child_place(walk, level, walk->step[level].at);
+    return step_to(walk, level + 1, &child) ? walk_down(walk, level + 1, NULL) : INDEX_WALK_BAD;
+}
+
+const char *index_proof_leaf(const struct index_walk *walk, unsigned *ret_at)
+{
+    *ret_at = walk->step[walk->tree.depth - 1].at;
+    return walk->step[walk->tree.depth - 1].page;
+}
+
+// --- before something is read
+
+bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn,
+                        struct hash128 hash)
+{
+    if (!is_needed(env)) {
+        return true;
+    }
+    char key[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key);
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, env, txn, INDEX_TABLE_OBJECTS, false);
+    walked = walked == INDEX_WALKED ? index_proof_seek(&walk, key) : walked;
+    if (walked == INDEX_WALK_BAD) {
+        index_proof_failed(index, env, "look_up");
+    }
+    return walked != INDEX_WALK_BAD;
+}
+
+// From where the walk is, to the first row of another generation, or `max` rows on.
+static enum index_walked walk_rows(struct index_walk *w, uint64_t generation, uint64_t max)
+{
+    enum index_walked walked = INDEX_WALKED;
+    for (uint64_t seen = 0; walked == INDEX_WALKED && seen <= max;) { // ends with the table
+        unsigned at;
+        const char *leaf = index_proof_leaf(w, &at);
+        uint64_t last, block;
+        index_place_key_parse(index_page_key(leaf, index_page_count(leaf) - 1), &last, &block);
+        if (last > generation) {
+            break;
+        }
+        seen += index_page_count(leaf) - at;
+        walked = index_proof_next_leaf(w);
+    }
+    return walked;
+}
+
+bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, const char *key,
+                      unsigned max)
+{
+    if (!is_needed(env)) {
+        return true;
+    }
+    uint64_t generation, block;
+    index_place_key_parse(key, &generation, &block);
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, env, txn, INDEX_TABLE_PLACES, false);
+    walked = walked == INDEX_WALKED ? index_proof_seek(&walk, key) : walked;
+    walked = walked == INDEX_WALKED ? walk_rows(&walk, generation, max) : walked;
+    if (walked == INDEX_WALK_BAD) {
+        index_proof_failed(index, env, "look_up");
+    }
+    return walked != INDEX_WALK_BAD;
+}
+
+// --- before something is written
+
+// How many changes of a batch have come to the pages on the way.
+struct counted {
+    struct {
+        const char *page;
+        unsigned touches;
+    } step[INDEX_PAGE_DEPTH_MAX];
+};
+
+// They come in the order of keys, so a page that was left is not met again.
+static void count_touch(struct counted *counted, const struct index_walk *w)
+{
+    for (unsigned level = 1; level < w->tree.depth; level++) {
+        if (counted->step[level].page != w->step[level].page) {
+            counted->step[level].page = w->step[level].page;
+            counted->step[level].touches = 0;
+        }
+        counted->step[level].touches++;
+    }
+}
+
+// Stays the page full enough, if each touch takes a row, or the child that it was in?
+static bool stays_full(const struct counted *counted, const struct index_walk *w, unsigned level)
+{
+    const char *page = w->step[level].page;
+    unsigned touches = counted->step[level].touches;
+    return level + 1 == w->tree.depth
+               ? index_page_used_bytes(page) >= LEAF_LEAST_BYTES + touches * LEAF_ROW_BYTES
+               : index_page_count(page) >= BRANCH_LEAST + touches;
+}
+
+// The neighbours of the pages on the way that a delete may join with them. `counted`: NULL if any
+// number of rows may go.
+static bool neighbours_are_good(const struct index_walk *w, const struct counted *counted)
+{
+    for (unsigned level = 1; level < w->tree.depth; level++) {
+        unsigned at = w->step[level - 1].at;
+        unsigned end = index_page_count(w->step[level - 1].page);
+        unsigned i = at > NEIGHBOURS ? at - NEIGHBOURS : 0;
+        bool full = counted != NULL && stays_full(counted, w, level);
+        for (; !full && i < end && i <= at + NEIGHBOURS; i++) {
+            struct index_walk low = *w;
+            struct index_page_place child = child_place(w, level - 1, i);
+            if (!step_to(&low, level, &child) || walk_down(&low, level, NULL) != INDEX_WALKED) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// All rows of a generation, what would lie beside them, and the neighbours of both ends.
+static bool generation_is_good(struct index_walk *w, uint64_t generation)
+{
+    char key[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, 0, key);
+    if (index_proof_seek(w, key) != INDEX_WALKED || !neighbours_are_good(w, NULL)) {
+        return false;
+    }
+    enum index_walked walked = walk_rows(w, generation, UINT64_MAX - 1);
+    return walked == INDEX_WALK_ENDS || (walked == INDEX_WALKED && neighbours_are_good(w, NULL));
+}
+
+struct touching {
+    struct index_walk objects, places;
+    bool has_objects, has_places;
+    struct counted counted; // of the objects
+};
+
+static bool touch_is_good(struct touching *t, const struct index_touch *touch)
+{
+    char key[INDEX_OBJECT_KEY_LEN];
+    index_object_key(touch->hash, key);
+    uint64_t held = 0; // generation whose places it touches, of those that the key has
+    if (t->has_objects) {
+        if (index_proof_seek(&t->objects, key) != INDEX_WALKED) {
+            return false;
+        }
+        count_touch(&t->counted, &t->objects);
+        if (!neighbours_are_good(&t->objects, &t->counted)) {
+            return false;
+        }
+        unsigned at;
+        const char *leaf = index_proof_leaf(&t->objects, &at);
+        struct index_record record;
+        if (at < index_page_count(leaf) &&
+            memcmp(index_page_key(leaf, at), key, sizeof(key)) == 0 &&
+            index_object_decode(touch->hash, index_page_value(leaf, at), &record)) {
+            bool has_places = (record.flags & INDEX_WHOLE) == 0;
+            held = has_places || !touch->is_whole ? record.generation : 0;
+        }
+    }
+    return !t->has_places ||
+           ((held == 0 || generation_is_good(&t->places, held)) &&
+            (touch->generation == 0 || generation_is_good(&t->places, touch->generation)));
+}
+
+// Asks for the leaf where each key is or would be, without waiting for any.
+static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch *touches,
+                         unsigned count)
+{
+    uint64_t asked = 0;
+    for (unsigned i = 0; i < count; i++) {
+        char key[INDEX_OBJECT_KEY_LEN];
+        index_object_key(touches[i].hash, key);
+        unsigned level = 0;
+        for (; level + 2 < w->tree.depth; level++) {
+            w->step[level].at = index_page_child_of(w->step[level].page, key);
+            struct index_page_place child = child_place(w, level, w->step[level].at);
+            if (!step_to(w, level + 1, &child)) {
+                return; // whoever comes to it says so
+            }
+        }
+        unsigned at = index_page_child_of(w->step[level].page, key);
+        uint64_t leaf = index_page_child(w->step[level].page, at);
+        unsigned char there = 0;
+        if (leaf == asked || leaf >= w->page_count ||
+            (mincore((void *)(uintptr_t)(w->env->map + leaf * INDEX_PAGE_BYTES), INDEX_PAGE_BYTES,
+                     &there) == 0 &&
+             (there & 1) != 0)) {
+            continue;
+        }
+        asked = leaf;
+        stats_add(COUNTER_index_leaves_ahead, 1);
+        (void)posix_fadvise(fd, (off_t)(leaf * INDEX_PAGE_BYTES), INDEX_PAGE_BYTES,
+                            POSIX_FADV_WILLNEED); // a hint
+    }
+}
+
+static int touch_compare(const void *a, const void *b)
+{
+    const struct index_touch *x = a;
+    const struct index_touch *y = b;
+    if (x->hash.hi != y->hash.hi) {
+        return x->hash.hi < y->hash.hi ? -1 : 1;
+    }
+    return (x->hash.lo > y->hash.lo) - (x->hash.lo < y->hash.lo);
+}
+
+bool index_proof_touches(struct index *index, struct index_touch *touches, unsigned count)
+{
+    struct index_env *env = atomic_load(&index->current);
+    MDB_txn *txn = NULL;
+    struct touching t;
+    int fd;
+    if (env == NULL || count == 0 || mdb_env_get_fd(env->env, &fd) != 0 ||
+        mdb_txn_begin(env->env, NULL, MDB_RDONLY, &txn) != 0) {
+        return true; // LMDB will say why
+    }
+    enum index_walked objects = index_proof_begin(&t.objects, env, txn, INDEX_TABLE_OBJECTS, false);
+    enum index_walked places = index_proof_begin(&t.places, env, txn, INDEX_TABLE_PLACES, false);
+    bool good = objects != INDEX_WALK_BAD && places != INDEX_WALK_BAD;
+    qsort(touches, count, sizeof(*touches), touch_compare);
+    memset(&t.counted, 0, sizeof(t.counted));
+    t.has_objects = objects == INDEX_WALKED;
+    t.has_places = places == INDEX_WALKED;
+    if (good && t.has_objects && t.objects.tree.depth >= AHEAD_DEPTH) {
+        leaves_ahead(&t.objects, fd, touches, count);
+    }
+    for (unsigned i = 0; i < count && good && is_needed(env); i++) {
+        good = touch_is_good(&t, &touches[i]);
+    }
+    mdb_txn_abort(txn);
+    if (!good) {
+        index_proof_failed(index, env, "change");
+    }
+    return good;
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole index is looked through in rounds, at a limited rate, on the recovery thread: the first
+// one begins with the start unless the child has seen all of it, later ones a day after each other,
+// or when a segment has gone whose runs could not be listed.
+//
+// A slice takes a view, goes on from the last key, reads each page from the file first (what the
+// device cannot read is an error here, and SIGBUS in the map), judges it anew, and records by their
+// checksums, and gives the view back: one that is kept stops pages from being used again. A place
+// whose segment is gone is on its way out then. More than a hundredth of bad records, or one page
+// that is not what it should be, and the index is given up and made anew from the segments, as
+// after a start that finds it so.
+//
+// A round that has gone all the way in one environment has judged all that this process did not
+// write: the tree of each slice's view differs from the one before by pages written since.
+#include "store/index/index_roll.h"
+
+#include "base/clock.h"
+#include "stats/stats.h"
+#include "store/index/index_writer.h"
+#include "store/segment/segment_log.h"
+
+static void round_begin(struct index_roll *roll, const struct index_env *env)
+{
+    roll->env_id = env->id;
+    roll->table = INDEX_TABLE_OBJECTS;
+    roll->begun = false;
+    roll->records = roll->bad_records = 0;
+}
+
+// One that lies in a segment that is gone leaves the index later, unless too much waits for that.
+static void place_look(struct index *index, struct hash128 owner, const struct store_place *place)
+{
+    struct segment *segment = segment_log_entry(index->log, place->segment_number);
+    if (segment_pin(segment, place->segment_number)) {
+        segment_unpin(segment);
+        return;
+    }
+    index_writer_remove_later(index->writer, owner, place, false);
+}
+
+static void record_look(struct index_roll *roll, struct index *index, const char *key,
+                        struct span value)
+{
+    roll->records++;
+    if (roll->table == INDEX_TABLE_OBJECTS) {
+        struct index_record record;
+        struct hash128 hash = index_object_key_parse(key);
+        if (!index_object_decode(hash, value, &record)) {
+            roll->bad_records++;
+        } else if ((record.flags & INDEX_WHOLE) != 0) {
+            struct store_place place =
+                index_place_to_store(&record.place, record.generation, 0, record.block_size_bytes);
+            place_look(index, hash, &place);
+        }
+        return;
+    }
+    uint64_t generation, first_block;
+    struct hash128 owner;
+    struct index_place found;
+    index_place_key_parse(key, &generation, &first_block);
+    if (!index_place_decode(generation, first_block, value, &owner, &found)) {
+        roll->bad_records++;
+        return;
+    }
+    struct store_place place = index_place_to_store(&found, generation, first_block, 0);
+    place_look(index, owner, &place);
+}
+
+static enum index_walked table_look(struct index_roll *roll, struct index *index,
+                                    const struct index_env *env)
+{
+    uint64_t until_us = clock_monotonic_us() + INDEX_ROLL_US;
+    struct index_walk walk;
+    static const char first[INDEX_PAGE_KEY_LEN];
+    enum index_walked walked = index_proof_begin(&walk, env, roll->reader.txn, roll->table, true);
+    walked =
+        walked == INDEX_WALKED ? index_proof_seek(&walk, roll->begun ? roll->key : first) : walked;
+    for (unsigned i = 0; i < INDEX_ROLL_PAGES && walked == INDEX_WALKED; i++) {
+        unsigned at;
+        const char *leaf = index_proof_leaf(&walk, &at);
+        stats_add(COUNTER_index_rolled_pages, 1);
+        const char *last = index_page_key(leaf, index_page_count(leaf) - 1);
+        bool on = !roll->begun || memcmp(last, roll->key, INDEX_PAGE_KEY_LEN) > 0;
+        for (; at < index_page_count(leaf); at++) {
+            const char *key = index_page_key(leaf, at);
+            if (!roll->begun || memcmp(key, roll->key, INDEX_PAGE_KEY_LEN) > 0) {
+                record_look(roll, index, key, index_page_value(leaf, at));
+            }
+        }
+        if (on) {
+            memcpy(roll->key, last, INDEX_PAGE_KEY_LEN);
+            roll->begun = true;
+        }
+        walked = index_proof_next_leaf(&walk);
+        if (on && walked == INDEX_WALKED && clock_monotonic_us() >= until_us) {
+            break;
+        }
+    }
+    return walked;
+}
+
+bool index_roll_slice(struct index_roll *roll, struct index *index)
+{
+    int failed = store_fault_strike(STORE_FAULT_ROLL);
+    struct index_env *env = index_reader_enter(index, &roll->reader);
+    if (env == NULL) {
+        roll->env_id = 0;
+        return true;
+    }
+    if (roll->env_id != env->id) {
+        round_begin(roll, env);
+    }
+    enum index_walked walked = failed == 0 ? table_look(roll, index, env) : INDEX_WALK_BAD;
+    bool bad = walked == INDEX_WALK_BAD || roll->bad_records * 100 > roll->records + 100;
+    if (bad) {
+        index_proof_failed(index, env, "round");
+    } else if (walked == INDEX_WALK_ENDS && roll->table == INDEX_TABLE_OBJECTS) {
+        roll->table = INDEX_TABLE_PLACES;
+        roll->begun = false;
+        walked = INDEX_WALKED;
+    } else if (walked == INDEX_WALK_ENDS) {
+        bad = roll->bad_records * 100 > roll->records;
+        if (bad) {
+            index_proof_failed(index, env, "round");
+        } else {
+            atomic_store_explicit(&env->proof.is_whole, true, memory_order_release);
+        }
+        stats_add(COUNTER_index_rounds, 1);
+    }
+    index_reader_leave(&roll->reader);
+    bool over = bad || walked == INDEX_WALK_ENDS;
+    roll->env_id = over ? 0 : roll->env_id;
+    return over;
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// LMDB survives a crash but not damage: a flipped bit or a cut file is a wrong answer, an abort or
+// SIGBUS. So before we serve, meta pages and the pages of tables are judged without LMDB, then a
+// child looks through the file; if it dies, that is the verdict.
+//
+// The child: the list of free pages (in range, in order, none twice, its leaves sound); then each
+// page of our tables and every record (index_proof.c; checksums hold, counts agree), none of the
+// free ones. A small index is through in 25 ms, and all of it is known. Of a larger one it looks at
+// 1,000 random descents (at once where it is larger than any that is through by then) and ends:
+// what it has not come to is judged page by page before it is used (index_proof.c), and in time as
+// a whole (index_roll.c).
+#include "store/index/index_verify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <lmdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "store/index/index.h"
+
+#define WALK_FIRST_US 25000u
+#define WALK_PAGES_MAX                                                                             \
+    16384u // 2 us and more for each: of more than that nobody sees the end by then
+#define DESCENTS 1000u
+#define DESCENTS_US 20000u
+#define PAGE_BYTES 4096u
+#define PAGES_MAX (1ull << 28) // 1 TiB of index
+#define EXIT_BAD 3
+
+struct walker {
+    struct index_env env; // of this process, for its walks
+    MDB_txn *txn;
+    uint64_t page_count, records, bad_records;
+    uint8_t *free_pages; // bit per page
+    uint64_t began_us;
+    int out_fd;
+};
+
+static void __attribute__((noreturn)) walker_end(const struct walker *w, char verdict)
+{
+    (void)!write(w->out_fd, &verdict, 1); // the parent sees the exit too
+    _exit(verdict == 'B' ? EXIT_BAD : 0);
+}
+
+static void on_assert(MDB_env *env, const char *text)
+{
+    (void)env;
+    (void)text;
+    _exit(EXIT_BAD);
+}
+
+// How long all of it is walked. FOREBAY_INDEX_WALK_US is for tests: 0 is an index too large for
+// that.
+static uint64_t walk_first_us(void)
+{
+#ifdef FOREBAY_FAULTS
+    const char *text = getenv("FOREBAY_INDEX_WALK_US");
+    uint64_t us;
+    if (text != NULL && span_to_u64(span_from_cstr(text), &us)) {
+        return us;
+    }
+#endif
+    return WALK_FIRST_US;
+}
+
+static bool page_mark_free(struct walker *w, uint64_t page)
+{
+    if (page < 2 || page >= w->page_count || (w->free_pages[page / 8] >> page % 8 & 1) != 0) {
+        return false;
+    }
+    w->free_pages[page / 8] |= (uint8_t)(1u << page % 8);
+    return true;
+}
+
+static const char *page_of(const struct walker *w, const void *data)
+{
+    return w->env.map + (uint64_t)((const char *)data - w->env.map) / PAGE_BYTES * PAGE_BYTES;
+}
+
+static bool free_row_is_sound(const struct walker *w, const MDB_val *key, const MDB_val *value)
+{
+    const char *leaf = page_of(w, key->mv_data);
+    const char *page = page_of(w, value->mv_data);
+    uint64_t number = (uint64_t)(page - w->env.map) / PAGE_BYTES;
+    return index_page_is_apart(leaf, (uint64_t)(leaf - w->env.map) / PAGE_BYTES) &&
+           (page == leaf || index_page_is_long(page, number, value->mv_size));
+}
+
+// LMDB's own table of free pages: table 0, keys are the transactions that freed them, values a
+// count and that many page numbers.
+static bool walk_free_pages(struct walker *w)
+{
+    w->free_pages = calloc(w->page_count / 8 + 1, 1);
+    MDB_cursor *cursor;
+    if (w->free_pages == NULL || mdb_cursor_open(w->txn, 0, &cursor) != 0) {
+        return false;
+    }
+    MDB_val key, value;
+    bool good = true;
+    size_t txn_before = 0;
+    int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
+    for (; rc == 0 && good; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) {
+        size_t count = 0;
+        size_t txn;
+        good = key.mv_size == sizeof(txn) && value.mv_size >= sizeof(count) &&
+               free_row_is_sound(w, &key, &value);
+        if (good) {
+            memcpy(&txn, key.mv_data, sizeof(txn));
+            good = txn > txn_before && txn <= mdb_txn_id(w->txn);
+            txn_before = txn;
+        }
+        if (good) {
+            memcpy(&count, value.mv_data, sizeof(count));
+            good = count <= value.mv_size / sizeof(size_t) - 1;
+        }
+        size_t before = w->page_count;
+        for (size_t i = 0; i < count && good; i++) { // descending
+            size_t page;
+            memcpy(&page, (const char *)value.mv_data + (i + 1) * sizeof(page), sizeof(page));
+            good = page < before && page_mark_free(w, page);
+            before = page;
+        }
+    }
+    mdb_cursor_close(cursor);
+    return good && rc == MDB_NOTFOUND;
+}
+
+static bool record_is_good(enum index_table table, const char *key, struct span value)
+{
+    if (table == INDEX_TABLE_OBJECTS) {
+        struct index_record record;
+        return index_object_decode(index_object_key_parse(key), value, &record);
+    }
+    uint64_t generation, first_block;
+    struct hash128 owner;
+    struct index_place place;
+    index_place_key_parse(key, &generation, &first_block);
+    return index_place_decode(generation, first_block, value, &owner, &place);
+}
+
+// The records of the leaf where the walk is. False: a page on the way is in the list of free pages.
+static bool walk_leaf(struct walker *w, const struct index_walk *walk)
+{
+    for (unsigned i = 0; i < walk->tree.depth; i++) {
+        uint64_t page = (uint64_t)(walk->step[i].page - w->env.map) / PAGE_BYTES;
+        if (page >= w->page_count || (w->free_pages[page / 8] >> page % 8 & 1) != 0) {
+            return false;
+        }
+    }
+    unsigned at;
+    const char *leaf = index_proof_leaf(walk, &at);
+    for (unsigned i = 0; i < index_page_count(leaf); i++) {
+        w->records++;
+        w->bad_records +=
+            !record_is_good(walk->table, index_page_key(leaf, i), index_page_value(leaf, i));
+    }
+    return true;
+}
+
+// Leaves of a table. *ret_end: it is through.
+static bool walk_table(struct walker *w, enum index_table table, uint64_t until_us, bool *ret_end)
+{
+    static const char first[INDEX_PAGE_KEY_LEN];
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, &w->env, w->txn, table, true);
+    walked = walked == INDEX_WALKED ? index_proof_seek(&walk, first) : walked;
+    while (walked == INDEX_WALKED && clock_monotonic_us() <= until_us) { // ends with the table
+        walked = walk_leaf(w, &walk) ? index_proof_next_leaf(&walk) : INDEX_WALK_BAD;
+    }
+    *ret_end = walked == INDEX_WALK_ENDS;
+    return walked != INDEX_WALK_BAD;
+}
+
+static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
+{
+    struct index_meta meta;
+    MDB_val key = {1, (void *)(uintptr_t) "m"};
+    MDB_val value;
+    if (mdb_dbi_open(w->txn, "objects", 0, &w->env.objects) != 0 ||
+        mdb_dbi_open(w->txn, "places", 0, &w->env.places) != 0 ||
+        mdb_dbi_open(w->txn, "meta", 0, &w->env.meta) != 0 ||
+        mdb_get(w->txn, w->env.meta, &key, &value) != 0 ||
+        !index_meta_decode((struct span){value.mv_data, value.mv_size}, &meta) ||
+        memcmp(meta.cache_id, cache_id, CACHE_ID_LEN) != 0) {
+        return false;
+    }
+    w->env.map = index_map_of(value.mv_data);
+    return true;
+}
+
+// The size counts from when the view was taken, or later: the parent may be writing by then.
+static bool walker_count_pages(struct walker *w)
+{
+    MDB_envinfo info;
+    if (mdb_env_info(w->env.env, &info) != 0) {
+        return false;
+    }
+    w->page_count = info.me_last_pgno + 1;
+    return w->page_count < PAGES_MAX;
+}
+
+static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
+                        const uint8_t *cache_id)
+{
+    w->env.map_bytes = map_bytes;
+    if (mdb_env_create(&w->env.env) != 0 || mdb_env_set_mapsize(w->env.env, map_bytes) != 0 ||
+        mdb_env_set_maxdbs(w->env.env, 3) != 0 || mdb_env_set_assert(w->env.env, on_assert) != 0 ||
+        mdb_env_open(w->env.env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
+        mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) != 0 ||
+        !walker_open_tables(w, cache_id)) {
+        return false;
+    }
+    // Only what a transaction has committed, also one that reads, keeps its tables open for others.
+    return mdb_txn_commit(w->txn) == 0 &&
+           mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) == 0 && walker_count_pages(w);
+}
+
+// Everything in one view, while the time lasts. *ret_end: all was seen.
+static bool walk_whole(struct walker *w, bool *ret_end)
+{
+    *ret_end = false;
+    if (w->page_count > WALK_PAGES_MAX) {
+        return true;
+    }
+    for (unsigned table = INDEX_TABLE_OBJECTS; table <= INDEX_TABLE_PLACES; table++) {
+        uint64_t before = w->records;
+        if (!walk_table(w, table, w->began_us + walk_first_us(), ret_end)) {
+            return false;
+        }
+        if (!*ret_end) {
+            return true;
+        }
+        MDB_stat stat;
+        MDB_dbi dbi = table == INDEX_TABLE_OBJECTS ? w->env.objects : w->env.places;
+        if (mdb_stat(w->txn, dbi, &stat) != 0 || stat.ms_entries != w->records - before) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool walk_random(struct walker *w)
+{
+    uint64_t until_us = clock_monotonic_us() + min_u64(DESCENTS_US, walk_first_us());
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, &w->env, w->txn, INDEX_TABLE_OBJECTS, true);
+    for (unsigned i = 0; i < DESCENTS && walked == INDEX_WALKED && clock_monotonic_us() < until_us;
+         i++) {
+        char key[INDEX_PAGE_KEY_LEN];
+        random_bytes(key, sizeof(key));
+        walked = index_proof_seek(&walk, key);
+        walked = walked == INDEX_WALKED && !walk_leaf(w, &walk) ? INDEX_WALK_BAD : walked;
+    }
+    return walked != INDEX_WALK_BAD;
+}
+
+static bool records_are_good(const struct walker *w)
+{
+    return w->bad_records * 100 <= w->records;
+}
+
+static void __attribute__((noreturn))
+child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cache_id)
+{
+    // Nothing of the parent's may stay open here, its lock first of all.
+    if (out_fd > 3) {
+        (void)close_range(3, (unsigned)out_fd - 1, 0);
+    }
+    (void)close_range((unsigned)out_fd + 1, ~0u, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    static const int deadly[] = {SIGBUS, SIGSEGV, SIGABRT, SIGFPE, SIGTERM, SIGINT};
+    for (unsigned i = 0; i < ARRAY_LEN(deadly); i++) {
+        (void)signal(deadly[i], SIG_DFL);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    struct walker w = {.out_fd = out_fd, .began_us = clock_monotonic_us()};
+    bool end = false;
+    if (!walker_open(&w, path, map_bytes, cache_id) || !walk_free_pages(&w) ||
+        !walk_whole(&w, &end) || !records_are_good(&w)) {
+        walker_end(&w, 'B');
+    }
+    if (end) {
+        walker_end(&w, 'G');
+    }
+    walker_end(&w, walk_random(&w) && records_are_good(&w) ? 'P' : 'B');
+}
+
+// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48
+// bytes (the free pages, whose pad and flags are the size of pages and of the whole; the table of
+// tables), last page, transaction. Its 64-bit form of version 1.
+#define META_MAGIC 0xBEEFC0DEu
+#define META_MAGIC_AT 16u
+#define META_PAGE_SIZE_AT 40u
+#define META_FLAGS_AT 44u
+#define META_FLAGS 8u // keys of the free pages are numbers
+#define META_TABLES_AT 88u
+#define META_TABLES_LEN 48u
+#define META_LAST_PAGE_AT 136u
+#define META_TXN_AT 144u
+
+// The newer one of a file that is as long as it says.
+static bool metas_read(int fd, char ret_meta[PAGE_BYTES])
+{
+    char metas[2 * PAGE_BYTES];
+    struct stat st;
+    bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                pread(fd, metas, sizeof(metas), 0) == (ssize_t)sizeof(metas);
+    for (unsigned i = 0; i < 2 && good; i++) {
+        const char *meta = metas + i * PAGE_BYTES;
+        good = wire_get_u32(meta + META_MAGIC_AT) == META_MAGIC &&
+               wire_get_u32(meta + META_PAGE_SIZE_AT) == PAGE_BYTES &&
+               wire_get_u16(meta + META_FLAGS_AT) == META_FLAGS;
+    }
+    if (!good) {
+        return false;
+    }
+    bool second =
+        wire_get_u64(metas + META_TXN_AT) < wire_get_u64(metas + PAGE_BYTES + META_TXN_AT);
+    memcpy(ret_meta, metas + (second ? PAGE_BYTES : 0), PAGE_BYTES);
+    uint64_t last_page = wire_get_u64(ret_meta + META_LAST_PAGE_AT);
+    return last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
+}
+
+static uint64_t meta_used_bytes(const char *meta)
+{
+    return (wire_get_u64(meta + META_LAST_PAGE_AT) + 1) * PAGE_BYTES;
+}
+
+// Of a table that fits into one page.
+static bool root_read(int fd, const struct index_tree *tree, char ret_page[PAGE_BYTES])
+{
+    return tree->depth == 1 && tree->root < PAGES_MAX &&
+           pread(fd, ret_page, PAGE_BYTES, (off_t)(tree->root * PAGE_BYTES)) ==
+               (ssize_t)PAGE_BYTES &&
+           index_page_is_apart(ret_page, tree->root);
+}
+
+static bool tables_are_good(int fd)
+{
+    char meta[PAGE_BYTES], tables[PAGE_BYTES], settings[PAGE_BYTES];
+    struct index_tree tree;
+    return metas_read(fd, meta) &&
+           index_page_tree((struct span){meta + META_TABLES_AT, META_TABLES_LEN}, &tree) &&
+           root_read(fd, &tree, tables) && index_page_find_tree(tables, "objects", &tree) &&
+           index_page_find_tree(tables, "places", &tree) &&
+           index_page_find_tree(tables, "meta", &tree) && root_read(fd, &tree, settings);
+}
+
+// Nobody else has it open yet, so it may be closed.
+static int file_open(int index_fd, int flags)
+{
+    return openat(index_fd, "data.mdb", flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+bool index_verify_size(int index_fd)
+{
+    char meta[PAGE_BYTES];
+    int fd = file_open(index_fd, O_RDONLY);
+    bool good = fd >= 0 && metas_read(fd, meta);
+    if (fd >= 0) {
+        (void)close(fd); // only read
+    }
+    return good;
+}
+
+bool index_verify_tables(int index_fd)
+{
+    int fd = file_open(index_fd, O_RDONLY);
+    bool good = fd >= 0 && tables_are_good(fd);
+    if (fd >= 0) {
+        (void)close(fd); // only read
+    }
+    return good;
+}
+
+uint64_t index_file_bytes(int index_fd)
+{
+    struct stat st;
+    if (fstatat(index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        return 0;
+    }
+    return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
+}
+
+uint64_t index_file_cut(int index_fd)
+{
+    char meta[PAGE_BYTES];
+    int fd = file_open(index_fd, O_RDWR);
+    if (fd >= 0 && metas_read(fd, meta)) {
+        (void)!ftruncate(fd,
+                         (off_t)meta_used_bytes(meta)); // or it stays as long as it is, and counts
+    }
+    if (fd >= 0) {
+        (void)close(fd); // what was cut is not needed
+    }
+    return index_file_bytes(index_fd);
+}
+
+// BAD when the child died.
+static enum index_verdict verdict_read(int fd)
+{
+    char verdict;
+    ssize_t len;
+    do {
+        len = read(fd, &verdict, 1);
+    } while (len < 0 && errno == EINTR);
+    if (len != 1) {
+        return INDEX_VERDICT_BAD;
+    }
+    return verdict == 'G'   ? INDEX_VERDICT_GOOD
+           : verdict == 'P' ? INDEX_VERDICT_PARTLY
+                            : INDEX_VERDICT_BAD;
+}
+
+enum index_verdict index_verify(const char *path, uint64_t map_bytes,
+                                const uint8_t cache_id[CACHE_ID_LEN])
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return INDEX_VERDICT_PARTLY;
+    }
+    pid_t pid = fork();
+    if (pid < 0) {
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return INDEX_VERDICT_PARTLY;
+    }
+    if (pid == 0) {
+        child_main(ends[1], path, map_bytes, cache_id);
+    }
+    (void)close(ends[1]);
+    struct pollfd readable = {.fd = ends[0], .events = POLLIN};
+    int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
+    enum index_verdict verdict = ready > 0 ? verdict_read(ends[0]) : INDEX_VERDICT_PARTLY;
+    (void)kill(pid, SIGKILL); // a slow disk's is not waited for
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    (void)close(ends[0]); // a pipe
+    return verdict;
+}

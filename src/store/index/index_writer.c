@@ -1,0 +1,775 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread that writes the index. Changes come in one queue, so each worker's are applied in
+// its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
+// urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is
+// durable, and if those that were written last cannot, others go that are worth more. The batch's
+// segments are synced, then all of it is one commit, or a few (index_batch.c), then it is taken out
+// of the memory side and the answers go out. With sync and commit a crash loses at most the fills
+// of 200 ms (runs that were written whole are found again in their segments).
+//
+// A batch for which cache.size has no room waits for a segment to make some (index_room.c). If none
+// can go, its puts leave the memory side and are counted. Nothing has failed, so filling stays on.
+//
+// A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
+// commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds
+// its file broken the index is dropped and the recovery thread rebuilds it.
+//
+// What a failed commit should have removed is owed: it stays hidden and is tried again, after a
+// second, doubled up to 64, and as soon as another commit goes well. A delete that somebody waits
+// for is answered well all the same if the next process can be kept from believing the index: by
+// the marker, which goes when nothing is owed any more, else by removing data.mdb. What that
+// process finds in segments it asks the origin about.
+//
+// The queue: puts are bounded by MEMORY_PENDING_MAX when their runs begin, deletes by the writes
+// they belong to; the room's own changes are at most 4,096, more wait or (from workers, where they
+// are only hygiene) are left out.
+#include "store/index/index_writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "stats/stats.h"
+#include "store/index/index_batch.h"
+#include "store/index/index_condemn.h"
+#include "store/index/index_room.h"
+#include "store/index/index_sync.h"
+#include "store/segment/segment_log.h"
+
+#define RENEW_BATCH 1024u
+#define RENEW_EARLY (RENEWALS_MAX / 4) // so many are written at once
+
+struct index_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    unsigned waiting;
+    enum err err;
+};
+
+// --- queue
+
+void index_writer_init(struct index_writer *writer, struct index *index,
+                       uint64_t written_pages_bytes, bool (*memory_is_short)(void))
+{
+    *writer = (struct index_writer){.index = index, .txn_cpu_us = INDEX_TXN_CPU_US};
+    writer->written.max_bytes = written_pages_bytes;
+    writer->written.is_short = memory_is_short;
+    pthread_mutex_init(&writer->guarded.lock, NULL);
+    clock_cond_init(&writer->guarded.wake);
+    clock_cond_init(&writer->guarded.changed);
+    writer->guarded.last = &writer->guarded.first;
+    index_forget_init(&writer->forget);
+}
+
+// Takes `change` over. Before the thread runs, or after, nothing is done with it.
+static void writer_push_locked(struct index_writer *writer, struct index_change *change)
+{
+    change->next = NULL;
+    *writer->guarded.last = change;
+    writer->guarded.last = &change->next;
+    writer->guarded.count++;
+    writer->guarded.ours_count += change->is_ours;
+    writer->guarded.urgent_count += change->urgent;
+    if (writer->guarded.count == 1 || change->urgent || writer->guarded.count == INDEX_BATCH_MAX) {
+        pthread_cond_signal(&writer->guarded.wake);
+    }
+}
+
+static struct index_change *change_new(enum index_change_kind kind, struct hash128 hash)
+{
+    struct index_change *change = calloc(1, sizeof(*change));
+    check(change != NULL);
+    change->kind = kind;
+    change->hash = hash;
+    return change;
+}
+
+static void writer_push(struct index_writer *writer, struct index_change *change)
+{
+    pthread_mutex_lock(&writer->guarded.lock);
+    writer_push_locked(writer, change);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_put(struct index_writer *writer, const struct memory_put *put)
+{
+    struct index_memory *memory = &writer->index->memory;
+    struct index_change *change = change_new(INDEX_PUT, put->hash);
+    change->generation = put->generation;
+    change->size_bytes = put->size_bytes;
+    change->etag_hash = put->etag_hash;
+    change->block_size_bytes = put->block_size_bytes;
+    change->validated_mono_ms = put->validated_mono_ms;
+    change->validated_wall_ms = put->validated_wall_ms;
+    change->place = *put->place;
+    change->sums = put->sums;
+    bool was_heavy = index_memory_is_heavy(memory);
+    atomic_fetch_add(&memory->pending, 1);
+    atomic_fetch_add(&memory->pending_bytes, put->place->payload_len);
+    chunk_budget_charge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
+    writer_push(writer, change);
+    if (!was_heavy && index_memory_is_heavy(memory)) {
+        index_writer_renewals_wait(writer); // wakes it
+    }
+}
+
+void index_writer_redescribe(struct index_writer *writer, const struct index_change *change)
+{
+    struct index_change *mine = change_new(INDEX_REDESCRIBE, change->hash);
+    *mine = *change;
+    mine->kind = INDEX_REDESCRIBE;
+    mine->urgent = true;
+    writer_push(writer, mine);
+}
+
+void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
+                         struct index_answer *answer)
+{
+    struct index_change *change = change_new(INDEX_DELETE, hash);
+    change->generation = floor;
+    change->answer = answer;
+    change->urgent = answer != NULL;
+    writer_push(writer, change);
+}
+
+void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
+                               const struct store_place *place, bool is_bad)
+{
+    pthread_mutex_lock(&writer->guarded.lock);
+    if (writer->guarded.ours_count < INDEX_QUEUE_MAX) {
+        struct index_change *change = change_new(INDEX_DELETE_AT, hash);
+        change->place = *place;
+        change->is_ours = true;
+        change->is_bad = is_bad;
+        writer_push_locked(writer, change);
+    }
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsigned line,
+                          const struct store_place *place)
+{
+    struct index_change *change = change_new(INDEX_CONDEMN, hash);
+    change->generation = line;
+    if (place != NULL) {
+        change->place = *place;
+    }
+    change->urgent = true;
+    atomic_fetch_add(&writer->condemning, 1);
+    writer_push(writer, change);
+}
+
+void index_writer_renewals_wait(struct index_writer *writer)
+{
+    pthread_mutex_lock(&writer->guarded.lock);
+    pthread_cond_signal(&writer->guarded.wake);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+static void writer_push_ours(struct index_writer *writer, struct index_change *change)
+{
+    change->is_ours = true;
+    pthread_mutex_lock(&writer->guarded.lock);
+    while (writer->guarded.ours_count >= INDEX_QUEUE_MAX) {
+        pthread_cond_wait(&writer->guarded.changed, &writer->guarded.lock);
+    }
+    writer_push_locked(writer, change);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+static void waiter_init(struct index_waiter *waiter, unsigned waiting)
+{
+    *waiter = (struct index_waiter){.waiting = waiting};
+    pthread_mutex_init(&waiter->lock, NULL);
+    pthread_cond_init(&waiter->done, NULL);
+}
+
+static enum err waiter_wait(struct index_waiter *waiter)
+{
+    pthread_mutex_lock(&waiter->lock);
+    while (waiter->waiting > 0) {
+        pthread_cond_wait(&waiter->done, &waiter->lock);
+    }
+    pthread_mutex_unlock(&waiter->lock);
+    pthread_mutex_destroy(&waiter->lock);
+    pthread_cond_destroy(&waiter->done);
+    return waiter->err;
+}
+
+static void waiter_tell(struct index_waiter *waiter, enum err err)
+{
+    pthread_mutex_lock(&waiter->lock);
+    waiter->err = waiter->err != ERR_OK ? waiter->err : err;
+    if (--waiter->waiting == 0) {
+        pthread_cond_signal(&waiter->done);
+    }
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+static enum err writer_do(struct index_writer *writer, enum index_change_kind kind)
+{
+    struct index_waiter waiter;
+    waiter_init(&waiter, 1);
+    struct index_change *change = change_new(kind, (struct hash128){0, 0});
+    change->waiter = &waiter;
+    change->urgent = true;
+    writer_push_ours(writer, change);
+    return waiter_wait(&waiter);
+}
+
+void index_writer_forget(struct index_writer *writer, struct segment_removal *removals,
+                         unsigned count)
+{
+    index_forget_add(&writer->forget, removals, count);
+    index_writer_renewals_wait(writer); // wakes it
+}
+
+void index_writer_drop_injured(struct index_writer *writer)
+{
+    struct index_change *change = change_new(INDEX_DROP, (struct hash128){0, 0});
+    change->urgent = true;
+    writer_push(writer, change);
+}
+
+void index_writer_fit(struct index_writer *writer)
+{
+    writer_push(writer, change_new(INDEX_FIT, (struct hash128){0, 0}));
+}
+
+enum err index_writer_flush(struct index_writer *writer)
+{
+    return writer_do(writer, INDEX_NOTHING);
+}
+
+void index_writer_move(struct index_writer *writer, struct index_move *move)
+{
+    struct index_change *change = change_new(INDEX_MOVE, move->hash);
+    change->place = move->to;
+    change->move = move;
+    writer_push_ours(writer, change);
+}
+
+void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
+                              const struct store_place *place)
+{
+    struct index_change *change = change_new(INDEX_PUT_REBUILT, row->hash);
+    change->place = *place;
+    change->generation = row->generation;
+    change->size_bytes = row->object_size_bytes;
+    change->block_size_bytes = row->block_size_bytes;
+    change->etag_hash = row->etag_hash;
+    writer_push_ours(writer, change);
+}
+
+// --- telling
+
+static void change_finish(struct index_writer *writer, struct index_change *change)
+{
+    struct index_answer *answer = change->answer;
+    if (answer != NULL && !atomic_load(&writer->silent)) {
+        answer->err = change->err;
+        mailbox_send_from_any_thread(answer->worker, &answer->message);
+    }
+    if (change->waiter != NULL) {
+        waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
+    }
+    free(change->described);
+    free(change);
+}
+
+// What follows from a committed change for segments.
+static void change_committed(struct index *index, const struct index_change *change)
+{
+    if (change->kind == INDEX_DELETE_AT && change->place.segment_number != 0) {
+        struct segment *segment = segment_log_entry(index->log, change->place.segment_number);
+        if (segment_pin(segment, change->place.segment_number)) {
+            segment_clear_bad(segment, change->place.header_offset);
+            segment_unpin(segment);
+        }
+    } else if (change->kind == INDEX_PUT_REBUILT && change->err == ERR_OK) {
+        stats_add(COUNTER_recovered_runs, 1);
+    }
+}
+
+// --- a batch
+
+// The file is broken: everything in it is given up and found again in the segments.
+static void writer_drop_index(struct index_writer *writer)
+{
+    struct index *index = writer->index;
+    index_close(index);
+    index_remove_files(index->disk->dir.index_fd);
+    bool removed;
+    if (!index_is_gone(index) && index_disown(index->disk->dir.index_fd, &removed) == ERR_OK) {
+        writer->marked = true; // it may come back, and the marker may have gone
+    }
+    if (writer->given_up && !index_is_gone(index)) {
+        return; // what it holds is not to be believed: tried again by the next batch
+    }
+    enum err err = index_open(index, 0, false);
+    if (err != ERR_OK) {
+        store_filling_off(index->disk, "index",
+                          err == ERR_DISK_FULL     ? ENOSPC
+                          : err == ERR_DESCRIPTORS ? EMFILE
+                                                   : EIO);
+    }
+}
+
+static bool rc_means_broken(int rc)
+{
+    return rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == MDB_INVALID ||
+           rc == MDB_VERSION_MISMATCH || rc == MDB_CURSOR_FULL || rc == MDB_BAD_TXN ||
+           rc == MDB_BAD_VALSIZE || rc == MDB_BAD_DBI || rc == MDB_PAGE_FULL ||
+           rc == MDB_INCOMPATIBLE;
+}
+
+static void writer_commit_failed(struct index_writer *writer, int rc)
+{
+    struct index *index = writer->index;
+    stats_add(COUNTER_index_commit_failures, 1);
+    log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
+    if (rc_means_broken(rc)) {
+        index->host.want_rebuild(index->host.ctx); // first: deletes from now on outlast it
+        writer_drop_index(writer);
+        return;
+    }
+    if (rc == MDB_PANIC) { // a meta page could not be written: opening anew finds the last good one
+        index_close(index);
+        if (index_open(index, 0, false) != ERR_OK) {
+            index->host.want_rebuild(index->host.ctx);
+        }
+        index->host.want_round(index->host.ctx); // to be judged again
+    }
+    store_filling_off(index->disk, "commit", rc > 0 ? rc : EIO);
+}
+
+// The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB
+// says, or 0.
+static enum err batch_txn(struct index_writer *writer, struct index_batch *changes, bool *ret_all,
+                          int *ret_rc)
+{
+    struct index *index = writer->index;
+    struct index_txn t;
+    *ret_rc = 0;
+    if (!index_batch_ready(changes, index)) {
+        *ret_rc = MDB_CORRUPTED;
+        return ERR_IO;
+    }
+    uint64_t began_us = clock_monotonic_us();
+    struct index_batch_left left = index_batch_left(changes);
+    enum err err = index_room_begin(writer, changes, &t, ret_rc);
+    if (err == ERR_DISK_FULL && left.forgets > 0) { // nobody waits for it, and filling goes on
+        changes->forget = NULL;
+        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        if (left.puts + left.deletes == 0) {
+            *ret_all = true;
+            return ERR_OK;
+        }
+        err = index_room_begin(writer, changes, &t, ret_rc);
+    }
+    if (err == ERR_OK) {
+        index_batch_apply(changes, index, &t, writer->txn_cpu_us);
+        *ret_rc = index_txn_commit(&t);
+        err = *ret_rc == 0                                   ? ERR_OK
+              : *ret_rc == ENOSPC || *ret_rc == MDB_MAP_FULL ? ERR_DISK_FULL
+                                                             : ERR_IO;
+    }
+    if (err == ERR_OK) {
+        atomic_store(&index->full_until_us, 0);
+        *ret_all = index_batch_committed(changes);
+        stats_add(COUNTER_index_batches_cut, !*ret_all);
+    }
+    stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);
+    return err;
+}
+
+// Every change gets its error. False: what is not `is_in` is not in the index, and not all is.
+static bool batch_commit(struct index_writer *writer, struct index_change *batch,
+                         struct index_change *owed, unsigned count)
+{
+    struct index *index = writer->index;
+    struct renewal_copy renewals[RENEW_BATCH];
+    unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
+    bool refused = store_real_us() < writer->forget_due_us && !writer->stopping;
+    unsigned forget_max = writer->stopping ? INDEX_FORGET_SLICE_LAST : INDEX_FORGET_SLICE;
+    unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
+    if (count == 0 && renewal_count == 0 && forget_count == 0) {
+        return true;
+    }
+    if (atomic_load(&index->current) == NULL &&
+        (writer->given_up || index_open(index, 0, false) != ERR_OK)) {
+        writer_drop_index(writer);
+    }
+    struct index_batch changes;
+    index_batch_init(&changes, owed, batch, count);
+    changes.renewals = renewals;
+    changes.renewal_count = renewal_count;
+    changes.forget = forget_count > 0 ? &writer->forget : NULL;
+    int rc = 0;
+    enum err err;
+    bool is_all = false;
+    do { // each takes some
+        err = batch_txn(writer, &changes, &is_all, &rc);
+    } while (err == ERR_OK && !is_all);
+    index_batch_done(&changes);
+    index_renewed(index, renewals, changes.in.renewals);
+    if (changes.in.removals > 0) {
+        index_forget_forgotten(&writer->forget, changes.in.removals);
+    }
+    if (err != ERR_OK) {
+        for (struct index_change *c = batch; c != NULL; c = c->next) {
+            c->err = c->is_in && c->waiter == NULL ? c->err : err;
+        }
+        if (err == ERR_DISK_FULL && index->is_short) {
+            index_room_none(index);
+        } else {
+            writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
+        }
+        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        return false;
+    }
+    if (changes.in.changes + changes.in.renewals + changes.in.removals == 0) {
+        return false; // all that there was waits for room
+    }
+    writer->given_up = false;
+    writer->renewed_us = clock_monotonic_us();
+    return true;
+}
+
+// --- what a batch has become, in memory
+
+static void writer_owe(struct index_writer *writer, struct index_change *change)
+{
+    change->next = writer->owed;
+    writer->owed = change;
+    writer->owed_count++;
+    atomic_fetch_add(&writer->index->memory.pending, 1);
+}
+
+// Takes the first of the list out.
+static void owed_drop(struct index_writer *writer, struct index_change **list)
+{
+    struct index_change *change = *list;
+    *list = change->next;
+    writer->owed_count--;
+    atomic_fetch_sub(&writer->index->memory.pending, 1);
+    free(change);
+}
+
+// The disk refuses deletes of ever more keys: instead of remembering them all, nothing that the
+// index holds is believed any more. What is found again in segments is confirmed before its first
+// use.
+static void writer_give_up_index(struct index_writer *writer)
+{
+    if (!writer->given_up) {
+        stats_add(COUNTER_index_given_up, 1);
+        log_warn("index_given_up", "refused_deletes=%u", writer->owed_count);
+        writer->given_up = true;
+        writer->index->host.want_rebuild(writer->index->host.ctx);
+        writer_drop_index(writer);
+    }
+    while (writer->owed != NULL) {
+        owed_drop(writer, &writer->owed);
+    }
+    index_memory_forgive(&writer->index->memory);
+}
+
+static void change_settle_put(struct index_memory *memory, struct index_change *c)
+{
+    index_memory_drop_place(memory, c->hash, c->generation, &c->place);
+    segment_unhold(c->place.segment);
+    store_place_unpin(&c->place);
+    atomic_fetch_sub(&memory->pending, 1);
+    atomic_fetch_sub(&memory->pending_bytes, c->place.payload_len);
+    chunk_budget_discharge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
+}
+
+static void change_settle(struct index_writer *writer, struct index_change *c, bool committed)
+{
+    struct index *index = writer->index;
+    struct index_memory *memory = &index->memory;
+    bool hides = c->kind == INDEX_PUT || c->kind == INDEX_DELETE;
+    if (hides && committed) {
+        index_memory_floor_durable(memory, c->hash, c->generation);
+    } else if (hides && index_memory_owe(memory, c->hash, c->generation)) {
+        struct index_change *again = change_new(INDEX_DELETE, c->hash);
+        again->generation = c->generation;
+        writer_owe(writer, again);
+    }
+    if (c->kind == INDEX_PUT) {
+        change_settle_put(memory, c);
+    }
+    if (c->kind == INDEX_MOVE) {
+        c->move->err = c->err;
+        segment_unhold(c->place.segment);
+        store_place_unpin(&c->place);
+    }
+    if (c->kind == INDEX_CONDEMN) {
+        atomic_fetch_sub(&writer->condemning, 1);
+    }
+    if (committed) {
+        change_committed(index, c);
+    }
+}
+
+// A commit failed that deletes were in. True: no later process believes the index as it is.
+static bool writer_disown(struct index_writer *writer)
+{
+    struct index *index = writer->index;
+    bool removed;
+    if (index_disown(index->disk->dir.index_fd, &removed) != ERR_OK) {
+        return false;
+    }
+    writer->marked = true;
+    if (removed) {
+        index->host.want_rebuild(index->host.ctx);
+        writer_drop_index(writer);
+    }
+    log_warn("index_disowned", "way=%s", removed ? "removed" : "marked");
+    return true;
+}
+
+static void batch_settle(struct index_writer *writer, struct index_change *batch, bool committed)
+{
+    bool tried = committed;
+    bool disowned = false;
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        bool answers = c->answer != NULL && !c->is_in && c->kind == INDEX_DELETE;
+        if (answers && !tried) {
+            disowned = writer_disown(writer);
+            tried = true;
+        }
+        if (answers && disowned) {
+            c->err = ERR_OK;
+        }
+        change_settle(writer, c, c->is_in);
+    }
+    index_memory_reclaim(&writer->index->memory);
+}
+
+// --- deletes that the disk has refused
+
+// Those that a later change has made needless go.
+static void owed_prune(struct index_writer *writer)
+{
+    struct index_memory *memory = &writer->index->memory;
+    struct index_change **at = &writer->owed;
+    while (*at != NULL) { // bounded by MEMORY_PENDING_MAX and the writes that wait
+        struct index_change *c = *at;
+        c->generation = index_memory_owed(memory, c->hash);
+        if (c->generation != 0) {
+            at = &c->next;
+            continue;
+        }
+        owed_drop(writer, at);
+    }
+}
+
+static struct index_change *owed_take(struct index_writer *writer, unsigned *ret_count)
+{
+    struct index_change *taken = NULL;
+    *ret_count = 0;
+    if (writer->owed == NULL || store_real_us() < writer->owed_due_us) {
+        return NULL;
+    }
+    owed_prune(writer);
+    while (writer->owed != NULL && *ret_count < INDEX_BATCH_MAX) {
+        struct index_change *c = writer->owed;
+        writer->owed = c->next;
+        c->next = taken;
+        taken = c;
+        ++*ret_count;
+    }
+    return taken;
+}
+
+static void owed_settle(struct index_writer *writer, struct index_change *taken, bool committed)
+{
+    struct index_change *next;
+    for (struct index_change *c = taken; c != NULL; c = next) {
+        next = c->next;
+        if (committed) {
+            index_memory_floor_durable(&writer->index->memory, c->hash, c->generation);
+        }
+        c->next = writer->owed;
+        writer->owed = c;
+    }
+    if (!committed && writer->owed_count > MEMORY_PENDING_MAX) {
+        writer_give_up_index(writer);
+    } else if (!committed && writer->owed != NULL) {
+        writer->owed_due_us =
+            store_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
+        writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
+    } else if (committed) {
+        writer->owed_due_us = 0; // the disk takes it again
+        writer->owed_failures = 0;
+        owed_prune(writer);
+        if (writer->owed == NULL && writer->marked) {
+            index_own(writer->index);
+            writer->marked = false;
+        }
+    }
+}
+
+static bool batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
+{
+    struct index *index = writer->index;
+    index_sync_batch(writer, batch);
+    index_condemn_batch(index, batch);
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        struct index_env *env = atomic_load(&index->current);
+        bool is_injured = c->kind == INDEX_DROP && env != NULL && atomic_load(&env->proof.is_bad);
+        if (is_injured) {
+            log_warn("index_dropped", "reason=injured");
+        }
+        if (is_injured || (c->kind == INDEX_FIT && !index_fit(index))) {
+            writer_drop_index(writer);
+        }
+    }
+    unsigned owed_count;
+    struct index_change *owed = owed_take(writer, &owed_count);
+    bool committed = batch_commit(writer, batch, owed, count + owed_count);
+    batch_settle(writer, batch, committed);
+    owed_settle(writer, owed, committed);
+    struct index_change *next;
+    for (struct index_change *c = batch; c != NULL; c = next) {
+        next = c->next;
+        change_finish(writer, c);
+    }
+    return committed;
+}
+
+// --- the thread
+
+// Waits until a batch is due. False: stop, and nothing is left.
+static bool writer_wait_locked(struct index_writer *writer)
+{
+    struct index *index = writer->index;
+    uint64_t batch_due_us = 0;
+    uint64_t renew_due_us = 0;
+    for (;;) {
+        unsigned renewals = atomic_load(&index->renewal_count);
+        uint64_t now_us = store_real_us();
+        unsigned forget = atomic_load(&writer->forget.waiting);
+        if ((writer->guarded.count > 0 || forget > 0) && batch_due_us == 0) {
+            batch_due_us = now_us + INDEX_LINGER_MS * 1000;
+        }
+        if (writer->guarded.count == 0 && forget > 0) {
+            batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
+        } else if (writer->guarded.count > 0) { // came while what is to be forgotten has to wait
+            batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
+        }
+        if (renewals > 0 && renew_due_us == 0) {
+            renew_due_us = now_us + INDEX_RENEW_LINGER_MS * 1000;
+        }
+        if (writer->guarded.stop) {
+            return writer->guarded.count > 0 || renewals > 0 || forget > 0;
+        }
+        bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
+        bool forget_due = forget >= INDEX_FORGET_SLICE && now_us >= writer->forget_due_us;
+        bool is_heavy = writer->guarded.count > 0 && index_memory_is_heavy(&index->memory);
+        stats_add(COUNTER_index_batches_heavy, is_heavy);
+        if (is_heavy || owed_due || forget_due || writer->guarded.urgent_count > 0 ||
+            writer->guarded.count >= INDEX_BATCH_MAX || renewals >= RENEW_EARLY ||
+            (batch_due_us != 0 && now_us >= batch_due_us) ||
+            (renew_due_us != 0 && now_us >= renew_due_us)) {
+            return true;
+        }
+        uint64_t due_us = batch_due_us != 0 && (renew_due_us == 0 || batch_due_us < renew_due_us)
+                              ? batch_due_us
+                              : renew_due_us;
+        if (writer->owed != NULL && (due_us == 0 || writer->owed_due_us < due_us)) {
+            due_us = writer->owed_due_us;
+        }
+        if (due_us == 0) {
+            pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
+        } else {
+            struct timespec until = store_timespec_of_us(due_us);
+            (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock,
+                                         &until); // looked at again
+        }
+    }
+}
+
+static struct index_change *writer_take_locked(struct index_writer *writer, unsigned *ret_count)
+{
+    struct index_change *batch = writer->guarded.first;
+    struct index_change **end = &batch;
+    unsigned count = 0;
+    while (*end != NULL && count < INDEX_BATCH_MAX) {
+        writer->guarded.ours_count -= (*end)->is_ours;
+        writer->guarded.urgent_count -= (*end)->urgent;
+        end = &(*end)->next;
+        count++;
+    }
+    writer->guarded.first = *end;
+    *end = NULL;
+    if (writer->guarded.first == NULL) {
+        writer->guarded.last = &writer->guarded.first;
+    }
+    writer->guarded.count -= count;
+    pthread_cond_broadcast(&writer->guarded.changed);
+    *ret_count = count;
+    return batch;
+}
+
+// A last attempt; what stays then is told to the next process by the marker, or was answered so.
+static void owed_end(struct index_writer *writer)
+{
+    writer->owed_due_us = 0;
+    if (writer->owed != NULL) {
+        (void)batch_process(writer, NULL, 0); // what it leaves is dropped below
+    }
+    while (writer->owed != NULL) {
+        owed_drop(writer, &writer->owed);
+    }
+}
+
+static void *writer_main(void *ctx)
+{
+    struct index_writer *writer = ctx;
+    thread_begin("index-writer", THREAD_HELPS);
+    unsigned failures_at_stop = 0;
+    pthread_mutex_lock(&writer->guarded.lock);
+    while (writer_wait_locked(writer)) {
+        unsigned count;
+        struct index_change *batch = writer_take_locked(writer, &count);
+        writer->stopping = writer->guarded.stop;
+        pthread_mutex_unlock(&writer->guarded.lock);
+        bool committed = batch_process(writer, batch, count);
+        pthread_mutex_lock(&writer->guarded.lock);
+        if (writer->stopping && count == 0 && !committed && ++failures_at_stop > 16) {
+            break; // renewals, and what is to be forgotten, that cannot be written
+        }
+    }
+    pthread_mutex_unlock(&writer->guarded.lock);
+    owed_end(writer);
+    return NULL;
+}
+
+void index_writer_start(struct index_writer *writer)
+{
+    check(pthread_create(&writer->thread, NULL, writer_main, writer) == 0);
+    writer->runs = true;
+}
+
+void index_writer_stop(struct index_writer *writer)
+{
+    if (writer->runs) {
+        pthread_mutex_lock(&writer->guarded.lock);
+        writer->guarded.stop = true;
+        pthread_cond_signal(&writer->guarded.wake);
+        pthread_mutex_unlock(&writer->guarded.lock);
+        check(pthread_join(writer->thread, NULL) == 0);
+        writer->runs = false;
+    }
+    check(writer->guarded.first == NULL);
+    index_forget_done(&writer->forget);
+    pthread_mutex_destroy(&writer->guarded.lock);
+    pthread_cond_destroy(&writer->guarded.wake);
+    pthread_cond_destroy(&writer->guarded.changed);
+}

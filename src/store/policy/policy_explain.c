@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a run is kept, or would be stored, and what that was judged by. It changes nothing.
+#include "store/policy/policy_private.h"
+
+// What lies between two uses of this pair of octaves, at least: pair 0 begins at one tick.
+static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
+{
+    return (uint64_t)(clock->tick_bytes * (double)(1u << (2 * pair)));
+}
+
+static void explain_past(const struct policy *policy, uint32_t stamp,
+                         struct policy_explanation *why)
+{
+    const struct policy_clock *clock = &policy->clock;
+    unsigned reuse_class = policy_stamp_class(stamp);
+    why->is_known = true;
+    why->group = policy_stamp_group(stamp);
+    why->age_ticks = policy_stamp_age(stamp, clock->tick);
+    why->age_bytes = (uint64_t)(clock->tick_bytes * why->age_ticks);
+    if (reuse_class != POLICY_CLASS_NEW && reuse_class < POLICY_CLASS_SILENT) {
+        unsigned former = (reuse_class - 1) / 8;
+        why->interval_bytes = interval_bytes(clock, (reuse_class - 1) % 8);
+        why->former_interval_bytes = former == 0 ? 0 : interval_bytes(clock, former - 1);
+    }
+}
+
+void policy_explain(const struct policy *policy, uint64_t key, unsigned group, uint32_t number,
+                    uint32_t start, struct policy_explanation *ret_explanation)
+{
+    check(policy->magic == POLICY_MAGIC);
+    struct policy_explanation why = {.group = group, .age_bytes = POLICY_UNKNOWN};
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    uint32_t stamp, past, index;
+    const struct policy_run *run =
+        segment != NULL ? policy_segments_run_at(&policy->segments, segment, start, &index) : NULL;
+    why.would_be_taken = policy_admit(policy, key, group, false, &stamp) == POLICY_STORE;
+    why.bar = atomic_load_explicit(&policy->published.bar, memory_order_relaxed);
+    if (run != NULL) {
+        explain_past(policy, run->stamp, &why);
+        why.is_stored = true;
+        why.is_on_probation = segment->is_probation;
+        why.is_pinned = policy->groups.of[why.group].is_kept;
+        why.rank = policy->ranks.level_rank[policy_level(policy, run->stamp)];
+    } else {
+        unsigned reuse_class = policy_stamp_class(stamp);
+        if (policy_ghost_find(&policy->ghost, key, &past)) {
+            explain_past(policy, past, &why);
+            why.group = group;
+            if (stamp == POLICY_STAMP_SAME) {
+                reuse_class = policy_stamp_class(past);
+                why.refusals_left = policy_again_left(&policy->again, key, past);
+            }
+        }
+        if (policy_replaces_nothing(policy)) { // its second request stores it
+            why.refusals_left = why.would_be_taken ? 0 : 1;
+        }
+        why.rank = policy_worth(policy, reuse_class, group);
+    }
+    *ret_explanation = why;
+}

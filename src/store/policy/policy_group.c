@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Priorities, shares and pins are factors on rank, so that little else needs to know of them.
+//
+// A share is a factor that falls as the group grows past it: four octaves in the room of one
+// segment, so that its runs and those of others meet at the bar where it holds about its share. In
+// the group the order stays: what is worth more takes the place of what is worth less. While the
+// cache has room, or nobody wants the group's, it holds more, and that is what goes first.
+//
+// What is on probation counts for its group's share, as it takes room, but is not refused for that:
+// it goes soon anyway.
+//
+// A pin is a rank above all. Together pins take no more than they may: what comes then counts as it
+// would without its pin, until it is read when there is room. Segments on probation go whole: they
+// hold no pins, and what is stored there counts as it would without its own.
+//
+// Rules that go, and pins that come or go, concern every run there is, of which there may be tens
+// of millions: so they are gone through in steps (policy_groups_step()), between which the policy's
+// lock is free. What comes meanwhile is no more taken into a group that is being left. A segment's
+// count of pins may be wrong until its turn has come: then it stays for a moment where it could
+// have gone, or goes with a rewriting.
+#include "store/policy/policy_private.h"
+
+#include <math.h>
+
+#define SHARE_STEP_PARTS 64u    // of the capacity: in which a share's factor falls by
+#define SHARE_STEP_OCTAVES 4.0f // so many,
+#define SHARE_OCTAVES_MAX 12.0f // and no further, or there would be no order left
+
+void policy_groups_init(struct policy *policy)
+{
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        policy_group_set(policy, i, &(struct policy_group){.factor = 1});
+    }
+}
+
+static void segment_count_pins(const struct policy_segments *segments,
+                               struct policy_segment *segment)
+{
+    segment->pinned_count = 0;
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        uint32_t stamp = policy_segments_run(segments, segment, i)->stamp;
+        segment->pinned_count += stamp != POLICY_STAMP_GONE &&
+                                 (segments->pinned_groups >> policy_stamp_group(stamp) & 1);
+    }
+}
+
+void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options)
+{
+    struct policy_groups *groups = &policy->groups;
+    check(group < POLICY_GROUPS);
+    check(options->factor > 0);
+    check(options->share_percent <= 100);
+    check(!options->is_pinned || (options->plain < POLICY_GROUPS && options->plain != group));
+    bool was_pinned = groups->of[group].options.is_pinned;
+    uint32_t bit = 1u << group;
+    if (options->identity == 0 || options->identity != groups->of[group].options.identity) {
+        groups->now[group] = options->identity == 0 ? (uint8_t)group : 0;
+    }
+    groups->of[group].options = *options;
+    groups->limited &= ~bit;
+    groups->limited |= options->is_pinned || options->share_percent > 0 ? bit : 0;
+    policy->segments.pinned_groups &= ~bit;
+    policy->segments.pinned_groups |= options->is_pinned ? bit : 0;
+    if (was_pinned != options->is_pinned && policy->segments.group_bytes[group] > 0) {
+        groups->counts_pins = true;
+        groups->step_at = 0;
+    }
+    groups->of[group].level_shift = policy_rank_levels(options->factor);
+    groups->of[group].is_kept = false;
+    atomic_store_explicit(&policy->published.factor[group], options->factor, memory_order_relaxed);
+    policy_groups_tend(policy);
+}
+
+uint64_t policy_group_identity(const struct policy *policy, unsigned group)
+{
+    check(group < POLICY_GROUPS);
+    return policy->groups.of[group].options.identity;
+}
+
+static void segment_leave_groups(struct policy *policy, struct policy_segment *segment,
+                                 uint32_t groups)
+{
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        uint32_t stamp = policy_segments_run(&policy->segments, segment, i)->stamp;
+        unsigned group = policy_stamp_group(stamp);
+        if (stamp != POLICY_STAMP_GONE && (groups >> group & 1) != 0) {
+            stamp = policy_stamp_grouped(stamp, policy->groups.of[group].options.plain);
+            policy_segments_set_stamp(&policy->segments, segment, i, stamp);
+        }
+    }
+}
+
+void policy_groups_vacate(struct policy *policy, uint32_t groups)
+{
+    for (uint32_t left = groups; left != 0; left &= left - 1) {
+        unsigned group = (unsigned)__builtin_ctz(left);
+        check((groups >> policy->groups.of[group].options.plain & 1) == 0);
+    }
+    policy->groups.vacating |= groups;
+    policy->groups.step_at = 0;
+}
+
+static uint64_t vacating_bytes(const struct policy *policy)
+{
+    uint64_t bytes = 0;
+    for (uint32_t left = policy->groups.vacating; left != 0; left &= left - 1) {
+        bytes += policy->segments.group_bytes[__builtin_ctz(left)];
+    }
+    return bytes;
+}
+
+// They hold nothing any more, and are as they were at first.
+static void vacating_end(struct policy *policy)
+{
+    uint32_t groups = policy->groups.vacating;
+    policy->groups.vacating = 0;
+    for (uint32_t left = groups; left != 0; left &= left - 1) {
+        policy_group_set(policy, (unsigned)__builtin_ctz(left),
+                         &(struct policy_group){.factor = 1});
+    }
+}
+
+bool policy_groups_step(struct policy *policy, uint32_t runs_max)
+{
+    struct policy_groups *groups = &policy->groups;
+    struct policy_segments *segments = &policy->segments;
+    if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
+        vacating_end(policy);
+        return false;
+    }
+    uint64_t runs = 0;
+    for (; groups->step_at < segments->table_size && runs < runs_max; groups->step_at++) {
+        struct policy_segment *segment = &segments->table[groups->step_at];
+        if (groups->vacating != 0) {
+            segment_leave_groups(policy, segment, groups->vacating);
+        }
+        if (groups->counts_pins) {
+            segment_count_pins(segments, segment);
+        }
+        runs += segment->run_count + 1; // to look at an empty one takes time, too
+    }
+    if (groups->step_at < segments->table_size) {
+        return true;
+    }
+    groups->counts_pins = false;
+    groups->step_at = 0; // once more, if survivors went from behind to before it meanwhile
+    if (vacating_bytes(policy) > 0) {
+        return true;
+    }
+    vacating_end(policy);
+    return false;
+}
+
+void policy_pins_set_max(struct policy *policy, uint64_t bytes)
+{
+    policy->groups.pinned_max_bytes = bytes;
+    policy_groups_tend(policy);
+}
+
+static uint64_t share_bytes(const struct policy *policy, const struct policy_group *options)
+{
+    return policy->clock.capacity_bytes / 100 * options->share_percent;
+}
+
+static float share_factor(const struct policy *policy, unsigned group)
+{
+    uint64_t share = share_bytes(policy, &policy->groups.of[group].options);
+    uint64_t step = min_u64(policy->clock.capacity_bytes / SHARE_STEP_PARTS, share / 2) + 1;
+    uint64_t held = policy->segments.group_bytes[group];
+    if (held + step <= share) {
+        return 1;
+    }
+    float octaves = (float)(held + step - share) / (float)step * SHARE_STEP_OCTAVES;
+    return exp2f(octaves < SHARE_OCTAVES_MAX ? -octaves : -SHARE_OCTAVES_MAX);
+}
+
+static uint64_t pinned_bytes(const struct policy *policy)
+{
+    uint64_t bytes = 0;
+    for (uint32_t left = policy->segments.pinned_groups; left != 0; left &= left - 1) {
+        bytes += policy->segments.group_bytes[__builtin_ctz(left)];
+    }
+    return bytes;
+}
+
+void policy_groups_tend(struct policy *policy)
+{
+    struct policy_groups *groups = &policy->groups;
+    if (groups->limited == 0) {
+        return;
+    }
+    groups->pinned_bytes = pinned_bytes(policy);
+    for (uint32_t left = groups->limited; left != 0; left &= left - 1) {
+        unsigned group = (unsigned)__builtin_ctz(left);
+        struct policy_group_state *state = &groups->of[group];
+        const struct policy_group *options = &state->options;
+        float factor = options->factor;
+        if (options->share_percent > 0) {
+            factor *= share_factor(policy, group);
+        }
+        state->level_shift = policy_rank_levels(factor);
+        state->is_kept = options->is_pinned && groups->pinned_bytes <= groups->pinned_max_bytes;
+        bool takes = options->is_pinned && groups->pinned_bytes < groups->pinned_max_bytes;
+        atomic_store_explicit(&policy->published.factor[group],
+                              takes ? POLICY_FACTOR_PINNED : factor, memory_order_relaxed);
+    }
+}
+
+unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
+                           unsigned group, uint32_t len)
+{
+    check(group < POLICY_GROUPS);
+    if ((policy->groups.vacating >> group & 1) != 0) {
+        return policy->groups.of[group].options.plain; // or it would never be empty
+    }
+    const struct policy_group *options = &policy->groups.of[group].options;
+    if (!options->is_pinned) {
+        return group;
+    }
+    bool goes_soon = segment != NULL && segment->is_probation;
+    bool is_over = pinned_bytes(policy) + len > policy->groups.pinned_max_bytes;
+    return goes_soon || is_over ? options->plain : group;
+}
+
+void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
+                       unsigned group)
+{
+    struct policy_segments *segments = &policy->segments;
+    uint32_t stamp = policy_segments_run(segments, segment, index)->stamp;
+    uint32_t len = policy_segments_run_len(segments, segment, index);
+    group = policy_group_take(policy, segment, group, len);
+    policy_segments_set_stamp(segments, segment, index, policy_stamp_grouped(stamp, group));
+}
+
+unsigned policy_segment_group(const struct policy *policy, uint32_t number, uint32_t index)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return POLICY_GROUPS;
+    }
+    uint32_t stamp = policy_segments_run(&policy->segments, segment, index)->stamp;
+    return stamp == POLICY_STAMP_GONE ? POLICY_GROUPS : policy_stamp_group(stamp);
+}
+
+void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t index, unsigned group)
+{
+    if (policy_segment_group(policy, number, index) != POLICY_GROUPS) {
+        policy_group_move(policy, policy_segments_find(&policy->segments, number), index, group);
+        policy_groups_tend(policy);
+    }
+}
+
+void policy_group_figures(const struct policy *policy, unsigned group,
+                          struct policy_group_figures *ret_figures)
+{
+    check(group < POLICY_GROUPS);
+    const struct policy_group *options = &policy->groups.of[group].options;
+    *ret_figures = (struct policy_group_figures){
+        .bytes = options->is_pinned ? pinned_bytes(policy) : policy->segments.group_bytes[group],
+        .is_pinned = options->is_pinned,
+        .share_percent = options->share_percent,
+        .plain = options->identity != 0 ? options->plain : group,
+        .bytes_max =
+            options->is_pinned ? policy->groups.pinned_max_bytes : share_bytes(policy, options),
+    };
+}
+
+uint32_t policy_segment_pinned_count(const struct policy *policy, uint32_t number)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    bool hold = policy->groups.pinned_bytes <= policy->groups.pinned_max_bytes;
+    return segment != NULL && hold ? segment->pinned_count : 0;
+}
+
+bool policy_segment_is_pinned(const struct policy *policy, uint32_t number, uint32_t index)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return false;
+    }
+    uint32_t stamp = policy_segments_run(&policy->segments, segment, index)->stamp;
+    return stamp != POLICY_STAMP_GONE && policy->groups.of[policy_stamp_group(stamp)].is_kept;
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oldest segment goes, whatever it holds: what a log does by itself. Numbers rise with age.
+#include "store/policy/policy_private.h"
+
+struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
+                                         bool (*may_go)(void *ctx, uint32_t number), void *ctx)
+{
+    struct policy_segment *oldest = NULL;
+    for (uint32_t i = 0; i < segments->sealed_count; i++) {
+        struct policy_segment *segment = &segments->table[segments->sealed[i].at];
+        if ((oldest == NULL || segment->number < oldest->number) &&
+            (may_go == NULL || may_go(ctx, segment->number))) {
+            oldest = segment;
+        }
+    }
+    return oldest;
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens at which age: a sample of keys, chosen by hash and followed whether they are stored
+// or not. Each reuse is an event of (class, age bucket), each bucket lived through an exposure.
+// When the table is full, keys not read for very long go, and then half of the sample. It doubles
+// again when few of them are asked for: of large runs, say, after very many small ones.
+//
+// Counts never fall: the weight of new ones rises instead, and all are divided now and then.
+#include "store/policy/policy_private.h"
+
+#include <math.h>
+
+#define FOLLOW_TICKS_MAX                                                                           \
+    (64 * POLICY_CAPACITY_TICKS) // beyond the last bucket there is nothing to learn
+#define WEIGHT_MAX 1e9f
+#define WINDOW_KEYS_MIN 64u // asked for in a window, that there is something to learn from
+#define ASKS_MANY 5u        // requests of one use, so that one stored for them saves three or more
+#define ASKS_MISSED 0x80u   // the first of them was a miss
+#define MANY_WINDOW 64.0f   // uses with a second request over which the share of those runs
+#define AGAIN_WINDOW 64.0f  // uses that began with a miss, the same
+// What was not asked for in that time goes for others, when the sample doubles.
+#define STALE_TICKS (8 * POLICY_CAPACITY_TICKS)
+
+static_assert(POLICY_MONITOR_MAX < UINT16_MAX, "slots hold index + 1");
+
+void policy_monitor_init(struct policy_monitor *monitor)
+{
+    monitor->key_max = UINT32_MAX;
+    monitor->weight = 1;
+}
+
+// The slot of this key, or the free one where it would be.
+static uint32_t monitor_slot(const struct policy_monitor *monitor, uint32_t key)
+{
+    uint32_t slot = key * 0x9e3779b1u >> 17;
+    static_assert(POLICY_MONITOR_SLOTS == 1u << 15, "as many bits are left");
+    while (monitor->slots[slot] != 0 && monitor->followed[monitor->slots[slot] - 1].key != key) {
+        slot = (slot + 1) % POLICY_MONITOR_SLOTS; // half of them are free
+    }
+    return slot;
+}
+
+static void monitor_set_due(struct policy_followed *one)
+{
+    one->due = one->tick + (policy_bucket_begin_quarters(one->bucket + 1u) + 3) / 4;
+}
+
+static void monitor_live_through(struct policy_monitor *monitor, struct policy_followed *one,
+                                 unsigned bucket)
+{
+    if (bucket > one->bucket) {
+        monitor->exposures[one->reuse_class][one->bucket] += monitor->weight;
+        monitor->exposures[one->reuse_class][bucket] -= monitor->weight;
+        monitor->has_news[one->reuse_class] = true;
+        one->bucket = (uint8_t)bucket;
+    }
+    monitor_set_due(one);
+}
+
+static void monitor_purge(struct policy_monitor *monitor, uint32_t tick, uint32_t age_max)
+{
+    uint32_t kept = 0;
+    memset(monitor->slots, 0, sizeof(monitor->slots));
+    for (uint32_t i = 0; i < monitor->count; i++) {
+        struct policy_followed one = monitor->followed[i];
+        if (one.key <= monitor->key_max && tick - one.tick < age_max) {
+            monitor->followed[kept++] = one;
+            monitor->slots[monitor_slot(monitor, one.key)] = (uint16_t)kept;
+        }
+    }
+    monitor->count = kept;
+}
+
+static void monitor_count(struct policy_monitor *monitor, struct policy_followed *one)
+{
+    monitor->window_keys += one->window != monitor->window;
+    one->window = monitor->window;
+}
+
+static void monitor_ask(struct policy_monitor *monitor, struct policy_followed *one)
+{
+    unsigned asks = one->asks & ~ASKS_MISSED;
+    if (asks == 1) {
+        monitor->many_share -= monitor->many_share / MANY_WINDOW;
+        monitor->again_share += (one->asks & ASKS_MISSED) != 0 ? 1 / AGAIN_WINDOW : 0;
+    } else if (asks == ASKS_MANY - 1) {
+        monitor->many_share += 1 / MANY_WINDOW;
+    }
+    one->asks += asks < ASKS_MANY;
+}
+
+void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock,
+                          uint64_t key64, unsigned reuse_class, bool is_known)
+{
+    uint32_t key = (uint32_t)(key64 >> 32);
+    if (key > monitor->key_max) {
+        return;
+    }
+    uint32_t slot = monitor_slot(monitor, key);
+    struct policy_followed *one;
+    if (monitor->slots[slot] != 0) {
+        one = &monitor->followed[monitor->slots[slot] - 1];
+        uint32_t age = clock->tick - one->tick;
+        monitor_count(monitor, one);
+        if (age <= clock->same_use) {
+            monitor_ask(monitor, one);
+            return;
+        }
+        unsigned bucket = policy_bucket(age);
+        monitor_live_through(monitor, one, bucket);
+        monitor->events[one->reuse_class][bucket] += monitor->weight;
+        monitor->has_news[one->reuse_class] = true;
+        policy_clock_learn(clock, true);
+        policy_clock_learn_interval(clock, age, one->reuse_class == POLICY_CLASS_SILENT);
+    } else {
+        policy_clock_learn(clock, is_known);
+        if (monitor->count == POLICY_MONITOR_MAX) {
+            monitor_purge(monitor, clock->tick, FOLLOW_TICKS_MAX);
+            if (monitor->count > POLICY_MONITOR_MAX / 4 * 3) {
+                monitor->key_max /= 2;
+                monitor_purge(monitor, clock->tick, FOLLOW_TICKS_MAX);
+            }
+            if (key > monitor->key_max) {
+                return;
+            }
+            slot = monitor_slot(monitor, key);
+        }
+        one = &monitor->followed[monitor->count++];
+        monitor->slots[slot] = (uint16_t)monitor->count;
+        one->key = key;
+        one->window = monitor->window - 1;
+        monitor_count(monitor, one);
+    }
+    one->tick = clock->tick;
+    one->reuse_class = (uint8_t)reuse_class;
+    one->bucket = 0;
+    one->asks = 1;
+    monitor_set_due(one);
+}
+
+// NULL: it is not followed.
+static struct policy_followed *monitor_find(struct policy_monitor *monitor, uint64_t key64)
+{
+    uint32_t key = (uint32_t)(key64 >> 32);
+    uint32_t slot = key <= monitor->key_max ? monitor_slot(monitor, key) : 0;
+    bool is_there = key <= monitor->key_max && monitor->slots[slot] != 0;
+    return is_there ? &monitor->followed[monitor->slots[slot] - 1] : NULL;
+}
+
+void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key)
+{
+    struct policy_followed *one = monitor_find(monitor, key);
+    if (one != NULL && one->asks == 1) {
+        one->asks |= ASKS_MISSED;
+        monitor->again_share -= monitor->again_share / AGAIN_WINDOW;
+    }
+}
+
+void policy_monitor_again(struct policy_monitor *monitor, uint64_t key)
+{
+    struct policy_followed *one = monitor_find(monitor, key);
+    if (one != NULL) {
+        monitor_count(monitor, one);
+        monitor_ask(monitor, one);
+    }
+}
+
+void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one)
+{
+    uint32_t slot = monitor_slot(monitor, one->key);
+    if (monitor->slots[slot] == 0 && one->key <= monitor->key_max &&
+        monitor->count < POLICY_MONITOR_MAX) {
+        monitor->followed[monitor->count++] = *one;
+        monitor->slots[slot] = (uint16_t)monitor->count;
+    }
+}
+
+void policy_monitor_widen(struct policy_monitor *monitor, uint32_t tick)
+{
+    if (monitor->window_keys < WINDOW_KEYS_MIN && monitor->key_max < UINT32_MAX) {
+        monitor_purge(monitor, tick, STALE_TICKS);
+        if (monitor->count <= POLICY_MONITOR_MAX / 2) {
+            monitor->key_max = monitor->key_max * 2 + 1;
+        }
+    }
+    monitor->window++;
+    monitor->window_keys = 0;
+}
+
+void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count)
+{
+    for (uint32_t i = 0; i < count && i < monitor->count; i++) {
+        if (monitor->swept >= monitor->count) {
+            monitor->swept = 0;
+        }
+        struct policy_followed *one = &monitor->followed[monitor->swept++];
+        if ((int32_t)(tick - one->due) >= 0) {
+            monitor_live_through(monitor, one, policy_bucket(tick - one->tick));
+        }
+    }
+}
+
+void policy_monitor_decay(struct policy_monitor *monitor, double half_lives)
+{
+    monitor->weight *= (float)exp2(half_lives);
+    if (monitor->weight < WEIGHT_MAX) {
+        return;
+    }
+    float scale = 1 / monitor->weight;
+    for (unsigned c = 0; c < POLICY_CLASSES; c++) {
+        for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
+            monitor->events[c][b] *= scale;
+            monitor->exposures[c][b] *= scale;
+        }
+        monitor->has_news[c] = true;
+    }
+    monitor->weight = 1;
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the policy share. All of it belongs to the policy's owner, but for `published`
+// the ghost and `again`, which workers read.
+#ifndef FOREBAY_STORE_POLICY_PRIVATE_H
+#define FOREBAY_STORE_POLICY_PRIVATE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+
+#include "base/check.h"
+#include "store/policy/policy.h"
+
+// --- stamps: what is known of a run's past, in 32 bits -------------------------------------------
+
+// tick of its last use (20 bits, modular) | class (7) | group (5)
+#define POLICY_TICK_BITS 20u
+#define POLICY_TICK_MASK ((1u << POLICY_TICK_BITS) - 1)
+// Older than that is as old as that: a slow sweep rewrites such stamps before they would wrap.
+#define POLICY_AGE_MAX (1u << 18)
+
+#define POLICY_CLASSES 74u
+#define POLICY_CLASS_NEW 0u          // never read again
+#define POLICY_CLASS_SILENT 73u      // the same, first seen in silence
+#define POLICY_STAMP_GONE UINT32_MAX // class 127: no run
+
+static inline uint32_t policy_stamp(uint32_t tick, unsigned reuse_class, unsigned group)
+{
+    return (tick & POLICY_TICK_MASK) << 12 | reuse_class << 5 | group;
+}
+
+static inline bool policy_class_is_new(unsigned reuse_class)
+{
+    return reuse_class == POLICY_CLASS_NEW || reuse_class == POLICY_CLASS_SILENT;
+}
+
+static inline unsigned policy_stamp_class(uint32_t stamp)
+{
+    return stamp >> 5 & 127;
+}
+
+static inline unsigned policy_stamp_group(uint32_t stamp)
+{
+    return stamp & (POLICY_GROUPS - 1);
+}
+
+static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
+{
+    return (stamp & ~(POLICY_GROUPS - 1)) | group;
+}
+
+// In ticks. Workers see the tick a little late, so that a stamp may lie ahead: that is no age.
+static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
+{
+    uint32_t age = (now_tick - (stamp >> 12)) & POLICY_TICK_MASK;
+    return age > POLICY_TICK_MASK / 2 ? 0 : age;
+}
+
+// --- policy_clock.c ------------------------------------------------------------------------------
+
+#define POLICY_CAPACITY_TICKS 1024u
+#define POLICY_BUCKETS 68u // of age: four to an octave of ticks
+
+struct policy_clock {
+    uint64_t capacity_bytes;
+    double tick_bytes;     // of requests for known runs
+    double part_bytes;     // of the tick that has begun
+    uint32_t tick;         // stamps hold its low bits
+    uint32_t same_use;     // ticks: a request that soon after another belongs to the same use
+    double known_share;    // of the latest requests
+    double mean_bytes;     // of a request
+    double interval_ticks; // typical, from one use of a run to the next
+    uint64_t asked_bytes;  // ever
+    uint64_t learnt_at;    // asked_bytes when known_share was looked at last
+    // Silence: nothing known is asked for.
+    bool is_silent, has_suspects;
+    uint32_t onset_tick;
+    uint64_t quiet_since;     // asked_bytes when it began, or when a suspect was last read
+    uint64_t give_away_bytes; // of suspects; one capacity for each silence
+    uint64_t silence_count;
+    double newcomer_share; // of the latest reuses: of runs first seen in silence
+};
+
+void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
+void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
+void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
+// A run that is followed was asked for, known or not, and so long after its last use.
+void policy_clock_learn(struct policy_clock *clock, bool is_known);
+void policy_clock_learn_interval(struct policy_clock *clock, uint32_t age_ticks, bool was_newcomer);
+// A stored run was read that was last read at this age.
+void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
+// Was a run of this age last read before the silence, and are such runs to be given away?
+static inline bool policy_clock_suspects(const struct policy_clock *clock)
+{
+    return clock->has_suspects && clock->give_away_bytes > 0;
+}
+static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uint32_t age_ticks)
+{
+    return age_ticks > clock->tick - clock->onset_tick;
+}
+
+// Is known again what was known before the silence, and nothing of what came in it?
+static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
+{
+    return clock->newcomer_share < 0.1 && !clock->is_silent;
+}
+
+// HDR-like: 0, then four linear steps for each octave of ticks.
+static inline unsigned policy_bucket(uint32_t age_ticks)
+{
+    if (age_ticks == 0) {
+        return 0;
+    }
+    unsigned octave = 31 - (unsigned)__builtin_clz(age_ticks);
+    unsigned quarter =
+        octave >= 2 ? age_ticks >> (octave - 2) & 3 : (age_ticks << (2 - octave)) & 3;
+    unsigned bucket = 1 + 4 * octave + quarter;
+    return bucket < POLICY_BUCKETS ? bucket : POLICY_BUCKETS - 1;
+}
+// Where it begins, in quarters of a tick.
+static inline uint32_t policy_bucket_begin_quarters(unsigned bucket)
+{
+    return bucket == 0 ? 0 : (4 + (bucket - 1) % 4) << (bucket - 1) / 4;
+}
+static inline double policy_bucket_begin(unsigned bucket)
+{
+    return policy_bucket_begin_quarters(bucket) * 0.25;
+}
+static inline double policy_bucket_width(unsigned bucket)
+{
+    return bucket == 0 ? 1 : (double)(1u << (bucket - 1) / 4) * 0.25;
+}
+// Of a run that is read again at this age, given its class before.
+unsigned policy_class_next(uint32_t age_ticks, unsigned before);
+
+// --- policy_monitor.c ----------------------------------------------------------------------------
+
+#define POLICY_MONITOR_MAX 16384u
+#define POLICY_MONITOR_SLOTS (2 * POLICY_MONITOR_MAX)
+
+struct policy_followed {
+    uint32_t key, tick;
+    uint32_t due;                // tick at which it leaves its bucket
+    uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
+    uint8_t window;              // in which it was asked for last
+    uint8_t asks; // in this use, up to many; and whether the first of them was a miss
+};
+
+struct policy_monitor {
+    uint32_t key_max; // keys up to it are followed
+    uint32_t count;
+    uint32_t swept;       // next to look at
+    uint32_t window_keys; // asked for in this window
+    uint8_t window;
+    float many_share;  // of the uses with a second request lately, those with many
+    float again_share; // of the uses that began with a miss lately, those with a second request
+    float weight;      // of an event: rises instead of all counts falling
+    float events[POLICY_CLASSES][POLICY_BUCKETS];
+    // Differences from bucket to bucket of how many lived through it.
+    float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
+    bool has_news[POLICY_CLASSES];
+    struct policy_followed followed[POLICY_MONITOR_MAX];
+    uint16_t slots[POLICY_MONITOR_SLOTS]; // 0: none; else index + 1
+};
+
+void policy_monitor_init(struct policy_monitor *monitor); // zeroed
+// `key` was asked for, and is of this class from now on. is_known: it is stored, or a ghost.
+void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
+                          unsigned reuse_class, bool is_known);
+// The use of `key` that began just now began with a miss.
+void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key);
+// `key` was asked for again within a use.
+void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
+// One that was followed by a former process.
+void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
+// A window ends: were too few of the followed asked for in it, more are followed from now on.
+void policy_monitor_widen(struct policy_monitor *monitor, uint32_t tick);
+// Looks at the ages of `count` runs.
+void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
+// What was seen until now counts half as much after one half life.
+void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
+
+// --- policy_rank.c -------------------------------------------------------------------------------
+
+#define POLICY_RANK_MAX 1e15f // more than any rank
+
+// The rank as a logarithm in one byte: eight levels to an octave; level 0 is rank 0.
+struct policy_ranks {
+    unsigned round;
+    bool is_used[POLICY_CLASSES]; // by something that was followed
+    float rank[POLICY_CLASSES][POLICY_BUCKETS];
+    uint8_t level[128][POLICY_BUCKETS]; // of classes there are none of: 0
+    float level_rank[256];
+};
+
+void policy_ranks_init(struct policy_ranks *ranks); // zeroed
+void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor);
+// Of one class: `hazard` of each bucket.
+void policy_rank_of_hazard(const double *hazard, float *ret_rank);
+int policy_rank_levels(float factor); // that many more
+
+#define POLICY_LEVEL_PINNED 255u // no rank
+
+static inline unsigned policy_level_shift(unsigned level, int shift)
+{
+    int shifted = (int)level + shift;
+    return level == 0 ? 0 : shifted < 1 ? 1 : shifted > 254 ? 254 : (unsigned)shifted;
+}
+
+// --- policy_ghost.c ------------------------------------------------------------------------------
+
+#define POLICY_GHOST_WAYS 4u
+
+struct policy_ghost_set {
+    _Atomic uint16_t print[POLICY_GHOST_WAYS]; // of the key; 0: free
+    _Atomic uint32_t stamp[POLICY_GHOST_WAYS];
+};
+
+struct policy_ghost {
+    struct policy_ghost_set *sets; // in the region
+    uint32_t set_count;
+};
+
+bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t *ret_stamp);
+void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick);
+void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);
+// One set, as it was saved; `saved` is its bytes, `groups` what became of each group.
+void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved,
+                          const uint8_t *groups);
+// Stamps about to wrap, in one set.
+void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
+
+// --- policy_again.c ------------------------------------------------------------------------------
+
+#define POLICY_AGAIN_SLOTS 4096u
+
+struct policy_again {
+    _Atomic uint64_t slots[POLICY_AGAIN_SLOTS];
+    atomic_bool one_is_enough;
+};
+
+// `key` was refused within the use that began at the tick of `past`, its stamp in the ghost.
+void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past);
+// Of what was asked for twice in a use lately that share was asked for many times.
+void policy_again_learn(struct policy_again *again, float many_share);
+// Was it refused so often in this use that it is admitted now? Any thread.
+bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past);
+// How many refusals more in this use until then. Any thread.
+uint32_t policy_again_left(const struct policy_again *again, uint64_t key, uint32_t past);
+
+// --- policy_segments.c ---------------------------------------------------------------------------
+
+#define POLICY_PAGE_RUNS 16u
+#define POLICY_PAGE_CHILDREN 32u
+#define POLICY_PAGE_ROOTS 4u
+
+struct policy_run {
+    uint32_t start, stamp;
+};
+
+union policy_page {
+    struct policy_run runs[POLICY_PAGE_RUNS];
+    uint32_t children[POLICY_PAGE_CHILDREN];
+};
+
+enum policy_segment_state {
+    POLICY_SEGMENT_NONE,
+    POLICY_SEGMENT_LOADED, // from a former process; not seen yet
+    POLICY_SEGMENT_OPEN,
+    POLICY_SEGMENT_SEALED,
+    POLICY_SEGMENT_VICTIM, // its survivors are being rewritten
+};
+
+struct policy_segment {
+    uint32_t number, run_count;
+    uint32_t end;       // behind its last run
+    uint32_t sealed_at; // in the list of the sealed
+    uint32_t pages[POLICY_PAGE_ROOTS];
+    uint32_t pinned_count : 25; // of its runs, those of groups that are pinned
+    uint32_t state : 3;
+    uint32_t height : 3;       // of the trees below `pages`
+    uint32_t is_probation : 1; // all of its runs are; none is pinned
+};
+
+struct policy_sealed {
+    uint32_t at; // in the table
+    float cost;  // when it was looked at last
+};
+
+struct policy_segments {
+    // All three in the region.
+    struct policy_segment *table; // by number, modulo its size
+    struct policy_sealed *sealed; // in no order
+    union policy_page *pages;
+    uint32_t table_size, sealed_count, page_count, page_used, page_free; // page_free: 0: none
+    uint32_t page_max;                                                   // page_count at most
+    bool (*grow)(void *ctx, size_t bytes);                               // NULL: it is that many
+    void *grow_ctx;
+    uint64_t group_bytes[POLICY_GROUPS]; // of the runs that are not gone
+    uint32_t pinned_groups;              // a bit each
+};
+
+struct policy_segment *policy_segments_find(const struct policy_segments *segments,
+                                            uint32_t number);
+struct policy_run *policy_segments_run(const struct policy_segments *segments,
+                                       const struct policy_segment *segment, uint32_t index);
+// The run that begins at `start`; NULL: none, or gone.
+struct policy_run *policy_segments_run_at(const struct policy_segments *segments,
+                                          const struct policy_segment *segment, uint32_t start,
+                                          uint32_t *ret_index);
+uint32_t policy_segments_run_len(const struct policy_segments *segments,
+                                 const struct policy_segment *segment, uint32_t index);
+struct policy_segment *policy_segments_begin(struct policy_segments *segments, uint32_t number);
+bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
+                            uint32_t start, uint32_t len, uint32_t stamp);
+// The run counts by another stamp now; POLICY_STAMP_GONE: no more.
+void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
+                               uint32_t index, uint32_t stamp);
+void policy_segments_set_state(struct policy_segments *segments, struct policy_segment *segment,
+                               enum policy_segment_state state);
+void policy_segments_free(struct policy_segments *segments, struct policy_segment *segment);
+void policy_segments_sweep(struct policy_segments *segments, struct policy_segment *segment,
+                           uint32_t now_tick);
+size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
+void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
+                          void *region);
+// At first there is room for policy_segments_bytes() of no runs only; grow() makes more of it.
+void policy_segments_may_grow(struct policy_segments *segments,
+                              bool (*grow)(void *ctx, size_t bytes), void *ctx);
+
+// --- policy_reclaim.c ----------------------------------------------------------------------------
+
+struct policy_reclaim {
+    bool is_full;
+    uint32_t best;         // number of the segment that costs least; 0: none
+    uint32_t next;         // to be looked at, in the list of the sealed
+    float bar;             // what the best one costs
+    float admitted_rank;   // running mean
+    uint32_t misses;       // since a segment was looked at
+    double rewrite_credit; // bytes
+};
+
+// What it is worth now, its rule taken into account.
+unsigned policy_level(const struct policy *policy, uint32_t stamp);
+// After `miss_count` misses: renews the bar.
+void policy_reclaim_tend(struct policy *policy, uint32_t miss_count);
+void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len);
+// It was sealed just now.
+void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment);
+
+// --- policy_probation.c --------------------------------------------------------------------------
+
+struct policy_probation {
+    uint64_t keep_bytes;     // of sealed segments so many stay
+    uint64_t fed_at;         // asked_bytes when a run was stored there last
+    bool is_used, has_ended; // has_ended: and nobody has asked
+};
+
+// A run is about to be the next of the segment.
+void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
+                             bool on_probation);
+// Has it gone too soon?
+void policy_probation_missed(struct policy *policy, const struct policy_event *event);
+void policy_probation_tend(struct policy *policy); // a period ends
+// Which of them is due to go; NULL: none.
+struct policy_segment *policy_probation_due(struct policy *policy,
+                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx);
+// The oldest of them, due or not, for when nothing else may go; NULL: none.
+struct policy_segment *policy_probation_oldest(const struct policy *policy,
+                                               bool (*may_go)(void *ctx, uint32_t number),
+                                               void *ctx);
+
+// --- policy_lru.c --------------------------------------------------------------------------------
+
+struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
+                                         bool (*may_go)(void *ctx, uint32_t number), void *ctx);
+
+// --- policy_group.c ------------------------------------------------------------------------------
+
+struct policy_group_state {
+    int level_shift;
+    bool is_kept; // its pins hold
+    struct policy_group options;
+};
+
+struct policy_groups {
+    struct policy_group_state of[POLICY_GROUPS];
+    uint64_t pinned_bytes, pinned_max_bytes;
+    uint32_t limited;  // with a pin or a share: a bit each
+    uint32_t vacating; // being left by what they hold: a bit each
+    bool counts_pins;  // of each segment, anew
+    uint32_t step_at;  // entry of the table of segments, next to be gone through for either
+    // What those of a former process are now; until that is known, of each rule's 0.
+    uint8_t now[POLICY_GROUPS];
+};
+
+// A factor that lets everything in.
+#define POLICY_FACTOR_PINNED (-1.0f)
+
+void policy_groups_init(struct policy *policy);
+// What is held has changed: so has what shares and pins make of it.
+void policy_groups_tend(struct policy *policy);
+// The group of a run of `len` bytes of the segment (NULL: unranked) that is not in this one yet.
+unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
+                           unsigned group, uint32_t len);
+// Its rule says something else now, or there is room for its pin.
+void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
+                       unsigned group);
+
+// --- policy_publish.c ----------------------------------------------------------------------------
+
+// What workers read without a lock, beside the ghost and `again`. Each value is whole; together
+// they may be of two moments.
+struct policy_published {
+    _Atomic uint32_t tick, same_use, first_class;
+    _Atomic float bar;                   // below 0: everything is admitted
+    _Atomic float worth[POLICY_CLASSES]; // rank at age 0 over the margin of the class
+    _Atomic float factor[POLICY_GROUPS]; // or POLICY_FACTOR_PINNED
+    atomic_bool again_soon;              // what is missed is asked for again, mostly
+    atomic_bool probation_fails; // what is on probation goes too soon, however much is kept of it
+};
+
+#define POLICY_MAGIC 0x706f6c69u
+
+struct policy {
+    uint32_t magic;
+    enum policy_kind kind;
+    void *memory; // what holds this struct
+    struct policy_options options;
+    _Alignas(64) struct policy_published published;
+    _Alignas(64) struct policy_clock clock;
+    struct policy_reclaim reclaim;
+    struct policy_ghost ghost;
+    struct policy_again again;
+    struct policy_probation probation;
+    struct policy_segments segments;
+    uint64_t period_began;                 // asked_bytes
+    uint32_t period_requests, period_tick; // when it began
+    uint32_t period_count;
+    uint32_t swept_segment, swept_set;
+    struct policy_groups groups;
+    struct policy_stats stats;
+    struct policy_ranks ranks;
+    struct policy_monitor monitor;
+};
+
+void policy_publish(struct policy *policy);
+// What a run that is not stored is worth to who would store it. Any thread.
+float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
+// Returns whether all that would go for a new run is worth nothing: it was never read again. Any
+// thread.
+bool policy_replaces_nothing(const struct policy *policy);
+// What was learnt becomes ranks.
+void policy_renew(struct policy *policy);
+
+#endif

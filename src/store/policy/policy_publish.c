@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What workers need for their answer is published by the owner, value by value, without a lock: an
+// answer may mix two moments that are a few events apart, which changes nothing that counts.
+#include "store/policy/policy_private.h"
+
+#define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
+#define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
+#define MARGIN_PART 2.0f // once more, of what is new and read in parts
+// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less,
+// whatever its rule makes of it, is not worth the write, unless it takes the room of what is gone.
+// Where all is read once, a key that looks like another's makes it look as if some were read again.
+// Likewise, where all that would go is worth less, it is worth nothing.
+#define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
+#define AGAIN_SHARE                                                                                \
+    0.3f // of what is missed must be asked for again, that all of it is stored for that
+
+void policy_publish(struct policy *policy)
+{
+    struct policy_published *published = &policy->published;
+    const struct policy_clock *clock = &policy->clock;
+    const struct policy_reclaim *reclaim = &policy->reclaim;
+    // What is suspect is replaced by anything.
+    bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
+                      (reclaim->bar <= 0 && policy_clock_suspects(clock));
+    atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
+    atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
+    atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
+    atomic_store_explicit(&published->first_class,
+                          clock->is_silent ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW,
+                          memory_order_relaxed);
+    atomic_store_explicit(&published->again_soon, policy->monitor.again_share > AGAIN_SHARE,
+                          memory_order_relaxed);
+    policy_again_learn(&policy->again, policy->monitor.many_share);
+}
+
+static void publish_worth(struct policy *policy)
+{
+    for (unsigned c = 0; c < POLICY_CLASSES; c++) {
+        bool is_new = c == POLICY_CLASS_NEW || c == POLICY_CLASS_SILENT;
+        atomic_store_explicit(&policy->published.worth[c],
+                              policy->ranks.rank[c][0] / (is_new ? MARGIN_NEW : MARGIN),
+                              memory_order_relaxed);
+    }
+}
+
+void policy_renew(struct policy *policy)
+{
+    policy_ranks_renew(&policy->ranks, &policy->monitor);
+    publish_worth(policy);
+    policy_publish(policy);
+}
+
+float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group)
+{
+    const struct policy_published *published = &policy->published;
+    float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
+    float worth = atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+    bool has_price = atomic_load_explicit(&published->bar, memory_order_relaxed) > 0;
+    return factor < 0 ? POLICY_RANK_MAX : worth < WORTH_LEAST && has_price ? 0 : factor * worth;
+}
+
+bool policy_replaces_nothing(const struct policy *policy)
+{
+    return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
+}
+
+// Returns whether a run that has been requested before is stored whatever it is worth. The runs
+// that would be evicted for it may never have been read again, so a run that was requested twice is
+// worth more.
+static bool policy_insists(const struct policy *policy, uint64_t key, uint32_t past, bool is_same,
+                           bool is_part)
+{
+    const struct policy_published *published = &policy->published;
+    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
+    return policy_replaces_nothing(policy) ||
+           (is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past)));
+}
+
+enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
+                                 bool is_part, uint32_t *ret_stamp)
+{
+    check(group < POLICY_GROUPS);
+    const struct policy_published *published = &policy->published;
+    uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
+    unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
+    uint32_t past;
+    bool is_same = false, insists = false;
+    if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
+        uint32_t age = policy_stamp_age(past, tick);
+        is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
+        reuse_class =
+            is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
+        insists = policy_insists(policy, key, past, is_same, is_part);
+    }
+    *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
+    float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
+    float worth = policy_worth(policy, reuse_class, group);
+    if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
+        return POLICY_STORE; // pinned: never on probation
+    }
+    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
+    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth,
+    // which is to be clear, then.
+    bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
+    float needed = is_unclear && bar > 0 ? bar * MARGIN_PART : bar;
+    if (worth > needed || insists) {
+        return POLICY_STORE;
+    }
+    bool for_others = atomic_load_explicit(&published->again_soon, memory_order_relaxed) && !fails;
+    return is_part || for_others ? POLICY_PROBATION : POLICY_REFUSE;
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which segment goes, and what its going costs. A segment costs the mean rank of its cheapest half:
+// that half is dropped, the rest rewritten. Each segment remembers what it cost when it was looked
+// at last: when it was sealed, in turn after every few misses, or because it seemed the cheapest.
+// What the cheapest costs is the bar that a new run must pass.
+//
+// Half is the least: whatever ranks no higher than what is admitted at present goes too.
+#include "store/policy/policy_private.h"
+
+#define LOOK_MISSES 32u      // so many misses for one more segment looked at
+#define LOOKS_MAX 16u        // after one batch of events
+#define LOOKS_BEFORE 16u     // before one is taken
+#define LOOKS_FOR_VICTIM 16u // at those that seem cheapest
+#define SAMPLE_MAX 64u       // runs of a segment that stand for all
+#define CUT_SAMPLE_MAX 1024u // the same when it is given up
+#define LOOSE_PARTS 8u       // a segment of which less than one of so many parts may go, stays
+#define ADMITTED_SHARE 0.02f // of the latest in the running mean of what is admitted
+// Rewriting is bounded by what is admitted, and by so much of the capacity ahead of it.
+#define REWRITTEN_PER_ADMITTED 1.1
+#define CREDIT_MAX_PART 64
+
+// What nothing is known of is worth more than what is gone or suspect.
+#define LEVEL_UNKNOWN 1u
+
+// What of the clock matters for what a run is worth now.
+struct moment {
+    const struct policy *policy;
+    uint32_t tick, suspect_age; // suspect_age: older ones are suspect
+    bool newcomers_suspect;
+};
+
+static struct moment moment_of(const struct policy *policy)
+{
+    const struct policy_clock *clock = &policy->clock;
+    return (struct moment){
+        .policy = policy,
+        .tick = clock->tick,
+        .suspect_age = policy_clock_suspects(clock) ? clock->tick - clock->onset_tick : UINT32_MAX,
+        .newcomers_suspect = policy_clock_newcomers_suspect(clock),
+    };
+}
+
+static inline unsigned level_at(const struct moment *now, uint32_t stamp)
+{
+    if (stamp == POLICY_STAMP_GONE) {
+        return 0;
+    }
+    const struct policy_group_state *group = &now->policy->groups.of[policy_stamp_group(stamp)];
+    if (group->is_kept) {
+        return POLICY_LEVEL_PINNED;
+    }
+    uint32_t age = policy_stamp_age(stamp, now->tick);
+    unsigned reuse_class = policy_stamp_class(stamp);
+    if (age > now->suspect_age || (reuse_class == POLICY_CLASS_SILENT && now->newcomers_suspect)) {
+        return 0;
+    }
+    unsigned level = now->policy->ranks.level[reuse_class][policy_bucket(age)];
+    if (level == 0) {
+        return LEVEL_UNKNOWN;
+    }
+    return group->level_shift == 0 ? level : policy_level_shift(level, group->level_shift);
+}
+
+unsigned policy_level(const struct policy *policy, uint32_t stamp)
+{
+    struct moment now = moment_of(policy);
+    return level_at(&now, stamp);
+}
+
+struct levels {
+    _Alignas(8) uint16_t count[256];
+};
+
+static_assert(CUT_SAMPLE_MAX < UINT16_MAX, "counts fit");
+
+// The first level from this one on that has some; there is one.
+static inline unsigned level_next(const struct levels *levels, unsigned level)
+{
+    for (uint64_t four; level % 4 == 0; level += 4) {
+        memcpy(&four, &levels->count[level], sizeof(four));
+        if (four != 0) {
+            break;
+        }
+    }
+    while (levels->count[level] == 0) {
+        level++;
+    }
+    return level;
+}
+
+// How many of each level among `sample` runs, which stand for all.
+static void count_levels(const struct policy *policy, const struct policy_segment *segment,
+                         uint32_t sample, struct levels *levels)
+{
+    struct moment now = moment_of(policy);
+    const struct policy_run *page = NULL;
+    for (uint32_t i = 0; i < sample && sample == segment->run_count; i++) {
+        page =
+            i % POLICY_PAGE_RUNS == 0 ? policy_segments_run(&policy->segments, segment, i) : page;
+        levels->count[level_at(&now, page[i % POLICY_PAGE_RUNS].stamp)]++;
+    }
+    for (uint32_t i = 0; i < sample && sample != segment->run_count; i++) {
+        uint32_t index = (uint32_t)((uint64_t)i * segment->run_count / sample);
+        levels->count[level_at(&now,
+                               policy_segments_run(&policy->segments, segment, index)->stamp)]++;
+    }
+}
+
+// With fewer runs that may go than a half, that much more each of them costs.
+static float segment_cost(const struct policy *policy, const struct policy_segment *segment)
+{
+    struct levels levels = {0};
+    uint32_t sample = (uint32_t)min_u64(segment->run_count, SAMPLE_MAX);
+    uint32_t half = (sample + 1) / 2;
+    float sum = 0;
+    count_levels(policy, segment, sample, &levels);
+    uint32_t loose = sample - levels.count[POLICY_LEVEL_PINNED];
+    uint32_t drops = loose < half ? loose : half, left = drops;
+    if (drops < half && loose * LOOSE_PARTS < sample) {
+        return POLICY_RANK_MAX;
+    }
+    for (unsigned level = 0; left > 0; level++) {
+        level = level_next(&levels, level);
+        uint32_t taken = levels.count[level] < left ? levels.count[level] : left;
+        sum += (float)taken * policy->ranks.level_rank[level];
+        left -= taken;
+    }
+    if (drops < half) {
+        sum *= (float)half * (float)half / ((float)drops * (float)drops);
+    }
+    return half > 0 ? sum / (float)half : 0;
+}
+
+static float reclaim_look(struct policy *policy, uint32_t at)
+{
+    struct policy_sealed *sealed = &policy->segments.sealed[at];
+    const struct policy_segment *segment = &policy->segments.table[sealed->at];
+    sealed->cost = segment->is_probation ? POLICY_RANK_MAX : segment_cost(policy, segment);
+    return sealed->cost;
+}
+
+static void reclaim_set_best(struct policy *policy, const struct policy_segment *best, float cost)
+{
+    policy->reclaim.best = best != NULL ? best->number : 0;
+    policy->reclaim.bar = best != NULL                        ? cost
+                          : policy->segments.sealed_count > 0 ? POLICY_RANK_MAX
+                                                              : 0;
+    policy_publish(policy);
+}
+
+static uint32_t reclaim_next(struct policy *policy)
+{
+    struct policy_reclaim *reclaim = &policy->reclaim;
+    reclaim->next = reclaim->next + 1 < policy->segments.sealed_count ? reclaim->next + 1 : 0;
+    return reclaim->next;
+}
+
+// Of those that cost the same the oldest goes first.
+static inline bool reclaim_is_cheaper(const struct policy_segments *segments, uint32_t at,
+                                      uint32_t than)
+{
+    const struct policy_sealed *a = &segments->sealed[at], *b = &segments->sealed[than];
+    return a->cost < b->cost ||
+           (a->cost == b->cost && segments->table[a->at].number < segments->table[b->at].number);
+}
+
+// Where the one is that cost least when it was looked at last.
+static uint32_t reclaim_cheapest(const struct policy_segments *segments)
+{
+    uint32_t cheapest = 0;
+    for (uint32_t i = 1; i < segments->sealed_count; i++) {
+        if (reclaim_is_cheaper(segments, i, cheapest)) {
+            cheapest = i;
+        }
+    }
+    return cheapest;
+}
+
+// Looks at the cheapest until it still is. `may_go`: NULL, all may.
+static struct policy_segment *reclaim_find(struct policy *policy,
+                                           bool (*may_go)(void *ctx, uint32_t number), void *ctx)
+{
+    struct policy_segments *segments = &policy->segments;
+    struct policy_segment *best = NULL;
+    float cost = 0;
+    unsigned looks = 0;
+    for (unsigned i = 0; i < LOOKS_BEFORE && segments->sealed_count > 0; i++) {
+        (void)reclaim_look(policy, reclaim_next(policy));
+    }
+    for (uint32_t i = 0; i < segments->sealed_count && looks < LOOKS_FOR_VICTIM; i++) {
+        uint32_t at = reclaim_cheapest(segments);
+        struct policy_segment *segment = &segments->table[segments->sealed[at].at];
+        if (best == segment || segments->sealed[at].cost >= POLICY_RANK_MAX) {
+            break;
+        }
+        if (may_go != NULL && !may_go(ctx, segment->number)) {
+            segments->sealed[at].cost = POLICY_RANK_MAX; // until it is looked at again
+            continue;
+        }
+        float before = segments->sealed[at].cost;
+        looks++;
+        float now = reclaim_look(policy, at);
+        if (best == NULL || now < cost) {
+            cost = now;
+            best = segment;
+        }
+        if (now <= before) {
+            break; // none seems cheaper
+        }
+    }
+    reclaim_set_best(policy, best, cost);
+    return best;
+}
+
+void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment)
+{
+    float cost = reclaim_look(policy, segment->sealed_at);
+    if (policy->reclaim.best != 0 && cost < policy->reclaim.bar) {
+        reclaim_set_best(policy, segment, cost);
+    }
+}
+
+void policy_reclaim_tend(struct policy *policy, uint32_t miss_count)
+{
+    struct policy_reclaim *reclaim = &policy->reclaim;
+    struct policy_segments *segments = &policy->segments;
+    reclaim->misses += miss_count;
+    if (!reclaim->is_full || policy->kind == POLICY_LRU || segments->sealed_count == 0 ||
+        reclaim->misses < LOOK_MISSES) {
+        return;
+    }
+    const struct policy_segment *best = policy_segments_find(segments, reclaim->best);
+    if (best == NULL || best->state != POLICY_SEGMENT_SEALED) {
+        best = reclaim_find(policy, NULL, NULL);
+    }
+    float cost = best != NULL ? reclaim_look(policy, best->sealed_at) : POLICY_RANK_MAX;
+    for (unsigned i = 0; i < LOOKS_MAX && reclaim->misses >= LOOK_MISSES; i++) {
+        reclaim->misses -= LOOK_MISSES;
+        uint32_t at = reclaim_next(policy);
+        float its_cost = reclaim_look(policy, at);
+        if (its_cost < cost) {
+            best = &segments->table[segments->sealed[at].at];
+            cost = its_cost;
+        }
+    }
+    reclaim->misses %= LOOK_MISSES;
+    reclaim_set_best(policy, best, cost);
+}
+
+void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len)
+{
+    struct policy_reclaim *reclaim = &policy->reclaim;
+    if (!reclaim->is_full) {
+        return;
+    }
+    float rank = policy->ranks.rank[policy_stamp_class(stamp)][0];
+    reclaim->admitted_rank += (rank - reclaim->admitted_rank) * ADMITTED_SHARE;
+    double credit_max = (double)policy->clock.capacity_bytes / CREDIT_MAX_PART;
+    reclaim->rewrite_credit += REWRITTEN_PER_ADMITTED * len;
+    if (reclaim->rewrite_credit > credit_max) {
+        reclaim->rewrite_credit = credit_max;
+    }
+}
+
+// --- survivors -----------------------------------------------------------------------------------
+
+struct cut {
+    unsigned level;
+    uint64_t drops_at_level; // of the runs of that very level so many go
+};
+
+static struct cut segment_cut(const struct policy *policy, const struct policy_segment *segment)
+{
+    struct levels levels = {0};
+    uint32_t sample = (uint32_t)min_u64(segment->run_count, CUT_SAMPLE_MAX);
+    uint32_t half = (sample + 1) / 2;
+    count_levels(policy, segment, sample, &levels);
+    uint32_t loose = sample - levels.count[POLICY_LEVEL_PINNED];
+    half = loose < half ? loose : half;
+    uint32_t below = 0;
+    unsigned level = 0;
+    while (half > 0 && below + levels.count[level] < half) {
+        below += levels.count[level++];
+    }
+    return (struct cut){level,
+                        sample == 0 ? 0 : (uint64_t)(half - below) * segment->run_count / sample};
+}
+
+static uint32_t reclaim_survivors(struct policy *policy, const struct policy_segment *segment,
+                                  uint32_t *ret_survivors, uint32_t max)
+{
+    struct policy_clock *clock = &policy->clock;
+    struct cut cut = segment_cut(policy, segment);
+    bool has_suspects = policy_clock_suspects(clock);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        uint32_t stamp = policy_segments_run(&policy->segments, segment, i)->stamp;
+        unsigned level = policy_level(policy, stamp);
+        if (level == cut.level && cut.drops_at_level > 0) {
+            cut.drops_at_level--;
+            level = 0;
+        }
+        bool is_pinned = level == POLICY_LEVEL_PINNED;
+        bool survives = level >= cut.level && level > LEVEL_UNKNOWN &&
+                        policy->ranks.level_rank[level] > policy->reclaim.admitted_rank;
+        if (is_pinned && count < max) {
+            ret_survivors[count++] = i; // whatever it costs: pins are few, and soon lie together
+        } else if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
+            ret_survivors[count++] = i;
+            policy->reclaim.rewrite_credit -=
+                policy_segments_run_len(&policy->segments, segment, i);
+        } else if (stamp != POLICY_STAMP_GONE && has_suspects &&
+                   policy_clock_is_suspect(clock, policy_stamp_age(stamp, clock->tick))) {
+            uint64_t len = policy_segments_run_len(&policy->segments, segment, i);
+            clock->give_away_bytes -= min_u64(len, clock->give_away_bytes);
+        }
+    }
+    return count;
+}
+
+bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                   uint32_t *ret_survivors, uint32_t survivor_max, struct policy_victim *ret_victim)
+{
+    check(policy->magic == POLICY_MAGIC);
+    policy->reclaim.is_full = true;
+    policy_groups_tend(policy);
+    bool is_lru = policy->kind == POLICY_LRU;
+    struct policy_segment *segment = is_lru ? policy_lru_oldest(&policy->segments, may_go, ctx)
+                                            : policy_probation_due(policy, may_go, ctx);
+    bool all_goes = segment != NULL;
+    if (segment == NULL && !is_lru) {
+        segment = reclaim_find(policy, may_go, ctx);
+        all_goes = segment == NULL;
+        segment = all_goes ? policy_probation_oldest(policy, may_go, ctx) : segment;
+    }
+    if (segment == NULL) {
+        return false;
+    }
+    ret_victim->number = segment->number;
+    ret_victim->survivor_count =
+        all_goes ? 0 : reclaim_survivors(policy, segment, ret_survivors, survivor_max);
+    policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_VICTIM);
+    policy->reclaim.best = segment->number == policy->reclaim.best ? 0 : policy->reclaim.best;
+    return true;
+}

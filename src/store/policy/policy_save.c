@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// Across restarts. A piece is a header of 40 bytes and a body, in the byte order of the host (a
+// piece of another one has the wrong magic):
+//
+//     u32 magic | u16 version | u16 kind | u32 body length | u32 0 | u64 identity of the cache |
+//     u64 kind's argument | u64 XXH3 of all but this field
+//
+//     kind      argument                 body
+//     CLOCK     0                        struct saved_clock
+//     HAZARD    class                    events, then exposures, as floats of weight 1
+//     FOLLOWED  index of the first       struct policy_followed each
+//     SEGMENT   number, index of the     u32 end, then start and stamp of each run
+//               first run << 32
+//     GHOST     first set, number of     struct policy_ghost_set each
+//               all sets << 32
+//     GROUPS    0                        struct saved_group each; the first of all, as runs
+//                                        say what group they are of by its number
+//
+// Which segments there are the store knows: a loaded one is believed once it is begun or sealed.
+//
+// Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a
+// cache of another size they are parts of that one's.
+#include "store/policy/policy_private.h"
+
+#define PIECE_MAGIC 0x70436246u
+#define PIECE_VERSION 2u
+
+enum piece_kind {
+    PIECE_CLOCK,
+    PIECE_HAZARD,
+    PIECE_FOLLOWED,
+    PIECE_SEGMENT,
+    PIECE_GHOST,
+    PIECE_GROUPS,
+    PIECE_KINDS
+};
+
+struct piece_header {
+    uint32_t magic;
+    uint16_t version, kind;
+    uint32_t body_len, zero;
+    uint64_t identity, argument, checksum;
+};
+
+static_assert(sizeof(struct piece_header) == 40, "as its description says");
+
+struct saved_clock {
+    double part, known_share, mean_bytes, interval_ticks, newcomer_share;
+    uint32_t tick, key_max;
+    float admitted_rank, bar;
+};
+
+struct saved_group {
+    uint64_t identity;
+    uint32_t plain, zero;
+};
+
+#define BODY_MAX (POLICY_PIECE_MAX - sizeof(struct piece_header))
+#define FOLLOWED_IN_PIECE (BODY_MAX / sizeof(struct policy_followed))
+#define RUNS_IN_PIECE ((BODY_MAX - 4) / sizeof(struct policy_run))
+#define SETS_IN_PIECE (BODY_MAX / sizeof(struct policy_ghost_set))
+
+static uint64_t piece_checksum(const char *piece, size_t body_len)
+{
+    uint64_t of_header = hash64(piece, offsetof(struct piece_header, checksum), 0);
+    return hash64(piece + sizeof(struct piece_header), body_len, of_header);
+}
+
+static size_t piece_seal(const struct policy *policy, enum piece_kind kind, uint64_t argument,
+                         size_t body_len, char *piece)
+{
+    struct piece_header header = {
+        .magic = PIECE_MAGIC,
+        .version = PIECE_VERSION,
+        .kind = (uint16_t)kind,
+        .body_len = (uint32_t)body_len,
+        .identity = policy->options.identity,
+        .argument = argument,
+    };
+    check(body_len <= BODY_MAX);
+    memcpy(piece, &header, sizeof(header));
+    header.checksum = piece_checksum(piece, body_len);
+    memcpy(piece, &header, sizeof(header));
+    return sizeof(header) + body_len;
+}
+
+// --- saving: each gives the next piece of its kind from cursor->at on, or 0 when there is none ---
+
+static size_t save_clock(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    const struct policy_clock *clock = &policy->clock;
+    struct saved_clock saved = {
+        .part = clock->part_bytes / clock->tick_bytes,
+        .known_share = clock->known_share,
+        .mean_bytes = clock->mean_bytes,
+        .interval_ticks = clock->interval_ticks,
+        .newcomer_share = clock->newcomer_share,
+        .tick = clock->tick,
+        .key_max = policy->monitor.key_max,
+        .admitted_rank = policy->reclaim.admitted_rank,
+        .bar = policy->reclaim.bar,
+    };
+    if (cursor->at++ > 0) {
+        return 0;
+    }
+    memcpy(piece + sizeof(struct piece_header), &saved, sizeof(saved));
+    return piece_seal(policy, PIECE_CLOCK, 0, sizeof(saved), piece);
+}
+
+static size_t save_hazard(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    const struct policy_monitor *monitor = &policy->monitor;
+    while (cursor->at < POLICY_CLASSES && !policy->ranks.is_used[cursor->at]) {
+        cursor->at++;
+    }
+    if (cursor->at == POLICY_CLASSES) {
+        return 0;
+    }
+    unsigned c = cursor->at++;
+    float numbers[2 * POLICY_BUCKETS + 1];
+    for (unsigned b = 0; b < ARRAY_LEN(numbers); b++) {
+        numbers[b] = (b < POLICY_BUCKETS ? monitor->events[c][b]
+                                         : monitor->exposures[c][b - POLICY_BUCKETS]) /
+                     monitor->weight;
+    }
+    memcpy(piece + sizeof(struct piece_header), numbers, sizeof(numbers));
+    return piece_seal(policy, PIECE_HAZARD, c, sizeof(numbers), piece);
+}
+
+static size_t save_followed(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    const struct policy_monitor *monitor = &policy->monitor;
+    if (cursor->at >= monitor->count) {
+        return 0;
+    }
+    uint32_t first = cursor->at;
+    size_t count = min_u64(monitor->count - first, FOLLOWED_IN_PIECE);
+    size_t len = count * sizeof(struct policy_followed);
+    memcpy(piece + sizeof(struct piece_header), &monitor->followed[first], len);
+    cursor->at += (uint32_t)count;
+    return piece_seal(policy, PIECE_FOLLOWED, first, len, piece);
+}
+
+static size_t save_segment(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    const struct policy_segments *segments = &policy->segments;
+    while (cursor->at < segments->table_size &&
+           (segments->table[cursor->at].number == 0 ||
+            cursor->run >= segments->table[cursor->at].run_count)) {
+        cursor->at++;
+        cursor->run = 0;
+    }
+    if (cursor->at == segments->table_size) {
+        return 0;
+    }
+    const struct policy_segment *segment = &segments->table[cursor->at];
+    char *body = piece + sizeof(struct piece_header);
+    uint32_t first = cursor->run;
+    uint32_t count = (uint32_t)min_u64(segment->run_count - first, RUNS_IN_PIECE);
+    memcpy(body, &segment->end, 4);
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(body + 4 + i * sizeof(struct policy_run),
+               policy_segments_run(segments, segment, first + i), sizeof(struct policy_run));
+    }
+    cursor->run += count;
+    return piece_seal(policy, PIECE_SEGMENT, segment->number | (uint64_t)first << 32,
+                      4 + count * sizeof(struct policy_run), piece);
+}
+
+static size_t save_ghost(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    const struct policy_ghost *ghost = &policy->ghost;
+    if (cursor->at >= ghost->set_count) {
+        return 0;
+    }
+    uint32_t first = cursor->at;
+    size_t count = min_u64(ghost->set_count - first, SETS_IN_PIECE);
+    size_t len = count * sizeof(struct policy_ghost_set);
+    memcpy(piece + sizeof(struct piece_header), &ghost->sets[first], len);
+    cursor->at += (uint32_t)count;
+    return piece_seal(policy, PIECE_GHOST, first | (uint64_t)ghost->set_count << 32, len, piece);
+}
+
+static size_t save_groups(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    struct saved_group saved[POLICY_GROUPS] = {0};
+    if (cursor->at++ > 0) {
+        return 0;
+    }
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        const struct policy_group *options = &policy->groups.of[i].options;
+        saved[i] = (struct saved_group){.identity = options->identity, .plain = options->plain};
+    }
+    memcpy(piece + sizeof(struct piece_header), saved, sizeof(saved));
+    return piece_seal(policy, PIECE_GROUPS, 0, sizeof(saved), piece);
+}
+
+size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece)
+{
+    static size_t (*const savers[PIECE_KINDS])(const struct policy *policy,
+                                               struct policy_cursor *cursor, char *piece) = {
+        save_groups, save_clock, save_hazard, save_followed, save_segment, save_ghost};
+    for (; cursor->step < PIECE_KINDS; cursor->step++, cursor->at = cursor->run = 0) {
+        size_t len = savers[cursor->step](policy, cursor, ret_piece);
+        if (len > 0) {
+            return len;
+        }
+    }
+    return 0;
+}
+
+// --- loading: each checks all of its body before it changes anything -----------------------------
+
+static bool load_clock(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct saved_clock saved;
+    struct policy_clock *clock = &policy->clock;
+    if (len != sizeof(saved) || argument != 0) {
+        return false;
+    }
+    memcpy(&saved, body, sizeof(saved));
+    clock->tick = policy->period_tick = saved.tick;
+    clock->part_bytes = saved.part * clock->tick_bytes;
+    clock->known_share = saved.known_share;
+    clock->mean_bytes = saved.mean_bytes;
+    clock->interval_ticks = saved.interval_ticks;
+    clock->newcomer_share = saved.newcomer_share;
+    clock->asked_bytes = 1; // the mean is known
+    policy->monitor.key_max = saved.key_max;
+    policy->reclaim.admitted_rank = saved.admitted_rank;
+    policy->reclaim.bar = saved.bar;
+    return true;
+}
+
+static bool load_hazard(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct policy_monitor *monitor = &policy->monitor;
+    float numbers[2 * POLICY_BUCKETS + 1];
+    if (len != sizeof(numbers) || argument >= POLICY_CLASSES) {
+        return false;
+    }
+    memcpy(numbers, body, sizeof(numbers));
+    for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
+        monitor->events[argument][b] = numbers[b] * monitor->weight;
+    }
+    for (unsigned b = 0; b <= POLICY_BUCKETS; b++) {
+        monitor->exposures[argument][b] = numbers[POLICY_BUCKETS + b] * monitor->weight;
+    }
+    monitor->has_news[argument] = true;
+    return true;
+}
+
+static bool load_followed(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    size_t count = len / sizeof(struct policy_followed);
+    if (count * sizeof(struct policy_followed) != len || argument > POLICY_MONITOR_MAX ||
+        count > POLICY_MONITOR_MAX - argument) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct policy_followed one;
+        memcpy(&one, body + i * sizeof(one), sizeof(one));
+        if (one.reuse_class < POLICY_CLASSES && one.bucket < POLICY_BUCKETS) {
+            policy_monitor_put(&policy->monitor, &one);
+        }
+    }
+    return true;
+}
+
+static bool load_segment(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct policy_segments *segments = &policy->segments;
+    uint32_t number = (uint32_t)argument, first = (uint32_t)(argument >> 32), end;
+    size_t count = len < 4 ? 0 : (len - 4) / sizeof(struct policy_run);
+    struct policy_segment *segment = policy_segments_find(segments, number);
+    if (4 + count * sizeof(struct policy_run) != len || (first == 0) != (segment == NULL) ||
+        (segment != NULL &&
+         (segment->state != POLICY_SEGMENT_LOADED || segment->run_count != first))) {
+        return false;
+    }
+    if (segment == NULL) {
+        segment = policy_segments_begin(segments, number);
+    }
+    if (segment == NULL) {
+        return false;
+    }
+    segment->state = POLICY_SEGMENT_LOADED;
+    memcpy(&end, body, 4);
+    for (size_t i = 0; i < count; i++) {
+        struct policy_run run;
+        memcpy(&run, body + 4 + i * sizeof(run), sizeof(run));
+        bool gone = run.stamp == POLICY_STAMP_GONE;
+        if (!gone) {
+            unsigned group = policy->groups.now[policy_stamp_group(run.stamp)];
+            run.stamp = policy_stamp_grouped(run.stamp, group);
+        }
+        if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES) ||
+            !policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
+            return false; // what it holds otherwise goes unranked
+        }
+    }
+    return true;
+}
+
+static bool load_ghost(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct policy_ghost *ghost = &policy->ghost;
+    uint32_t first = (uint32_t)argument;
+    size_t count = len / sizeof(struct policy_ghost_set);
+    if (count * sizeof(struct policy_ghost_set) != len || argument >> 32 != ghost->set_count ||
+        first > ghost->set_count || count > ghost->set_count - first) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        policy_ghost_restore(ghost, first + (uint32_t)i, body + i * sizeof(struct policy_ghost_set),
+                             policy->groups.now);
+        policy_ghost_sweep(ghost, first + (uint32_t)i, policy->clock.tick);
+    }
+    return true;
+}
+
+// The group that a former process had under this number; the one that took its place, if its rule
+// is gone.
+static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
+                               unsigned number)
+{
+    const struct policy_group_state *groups = policy->groups.of;
+    for (unsigned i = 0; i < POLICY_GROUPS && saved[number].identity != 0; i++) {
+        if (groups[i].options.identity == saved[number].identity) {
+            return i;
+        }
+    }
+    unsigned plain = saved[number].identity == 0 ? number : saved[number].plain;
+    return groups[plain].options.identity == 0 ? plain : 0;
+}
+
+static bool load_groups(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct saved_group saved[POLICY_GROUPS];
+    if (len != sizeof(saved) || argument != 0) {
+        return false;
+    }
+    memcpy(saved, body, sizeof(saved));
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        if (saved[i].plain >= POLICY_GROUPS) {
+            return false;
+        }
+    }
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        policy->groups.now[i] = (uint8_t)group_of_saved(policy, saved, i);
+    }
+    return true;
+}
+
+enum err policy_load(struct policy *policy, const void *piece, size_t len)
+{
+    static bool (*const loaders[PIECE_KINDS])(struct policy * policy, uint64_t argument,
+                                              const char *body, size_t len) = {
+        load_clock, load_hazard, load_followed, load_segment, load_ghost, load_groups};
+    struct piece_header header;
+    if (len < sizeof(header) || len > POLICY_PIECE_MAX) {
+        return ERR_CORRUPT;
+    }
+    memcpy(&header, piece, sizeof(header));
+    if (header.magic != PIECE_MAGIC || header.version != PIECE_VERSION ||
+        header.identity != policy->options.identity) {
+        return ERR_FORMAT;
+    }
+    if (header.body_len != len - sizeof(header) || header.kind >= PIECE_KINDS ||
+        header.checksum != piece_checksum(piece, header.body_len)) {
+        return ERR_CORRUPT;
+    }
+    const char *body = (const char *)piece + sizeof(header);
+    return loaders[header.kind](policy, header.argument, body, header.body_len) ? ERR_OK
+                                                                                : ERR_CORRUPT;
+}
+
+void policy_load_done(struct policy *policy)
+{
+    for (uint32_t i = 0; i < policy->segments.table_size; i++) {
+        if (policy->segments.table[i].state == POLICY_SEGMENT_LOADED) {
+            policy_segments_free(&policy->segments, &policy->segments.table[i]);
+        }
+    }
+    policy_groups_tend(policy);
+    policy_renew(policy);
+}

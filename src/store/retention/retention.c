@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policy (policy.h) needs of the store, and the store of the policy. Workers put what they
+// see into rings, without a lock and without writing anything; the retention thread drains them, a
+// ring at a time. It rewrites survivors (retention_rewrite.c), tells the policy what segments held
+// at the start (from their tables, where a former process has not left what it knew:
+// retention_state.c), and saves what is known every few minutes. The supply thread picks what goes,
+// the freeing thread says what went.
+//
+// A ring that is full loses events, which are counted: reads make the policy a little blinder, runs
+// are listed once more when their segment is full.
+//
+// The policy's arrays lie in a map (retention_region.c). What is in it does not outlive the
+// process.
+//
+// Until what a former process knew has been read, and for segments of which nothing is known yet,
+// the oldest goes.
+#include "store/retention/retention.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "stats/stats.h"
+#include "store/retention/retention_pins.h"
+#include "store/retention/retention_review.h"
+#include "store/retention/retention_rewrite.h"
+#include "store/retention/retention_state.h"
+#include "store/segment/segment_list.h"
+
+#define TICK_MS 1000u // segments that are not ranked yet are looked for
+#define SAVE_EVERY_US 300000000u
+#define BYTES_PER_RUN (4u << 10)     // smaller runs than that are more than are ranked
+#define BYTES_PER_FORMER (16u << 10) // so many runs that went are remembered
+#define RUNS_MIN 4096u
+#define RUNS_IN_MEMORY (1u << 20) // at most, and so many former ones: 20 MiB
+#define RUN_BYTES_MIN 1024u       // a header and something
+#define DROPPED_AT_ONCE 512u
+
+// --- opening and closing
+
+void retention_open(struct retention *r, const struct retention_options *o)
+{
+    const struct segment_log *log = o->log;
+    uint64_t capacity = o->disk->capacity_bytes;
+    r->disk = o->disk;
+    r->log = o->log;
+    r->writer = o->writer;
+    r->condemned = o->condemned;
+    r->host = o->host;
+    r->was_clean = o->was_clean;
+    r->learns = o->learns;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->names.lock, NULL);
+    pthread_mutex_init(&r->guarded.lock, NULL);
+    clock_cond_init(&r->guarded.wake);
+    if (!o->learns) {
+        if (o->group_count > 0) {
+            log_warn("pins_ignored", "policy=lru");
+        }
+        return;
+    }
+    struct policy_options options = {
+        .kind = POLICY_EPOCH,
+        .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
+        .segment_max = log->table_mask + 1, // so that no two are in one place
+        .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
+        .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
+        .grow = retention_region_grow,
+        .grow_ctx = &r->region,
+    };
+    memcpy(&options.identity, o->disk->dir.format.cache_id, sizeof(options.identity));
+    if (!retention_region_open(&r->region, o->disk, log->segments_max,
+                               policy_region_least(&options), policy_region_bytes(&options))) {
+        options.run_max = (uint32_t)min_u64(options.run_max, RUNS_IN_MEMORY);
+        options.former_max = (uint32_t)min_u64(options.former_max, RUNS_IN_MEMORY);
+        retention_region_in_memory(&r->region, policy_region_bytes(&options));
+    }
+    r->state_bytes = r->state_bytes_then = retention_state_bytes(o->disk);
+    r->policy = policy_new(&options, r->region.map);
+    retention_pins_groups(r, o->groups, o->group_count);
+    retention_pins_fit(r);
+    r->ring_count = o->worker_count + 1;
+    r->rings = aligned_alloc(64, r->ring_count * sizeof(*r->rings));
+    check(r->rings != NULL);
+    memset(r->rings, 0, r->ring_count * sizeof(*r->rings));
+    r->woken_us = calloc(o->worker_count, sizeof(*r->woken_us));
+    check(r->woken_us != NULL);
+    r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
+    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // few are touched
+    check(r->survivors != NULL);
+}
+
+uint64_t retention_bytes(const struct retention *r)
+{
+    return retention_region_counted(&r->region) + atomic_load(&r->state_bytes) -
+           r->state_bytes_then;
+}
+
+void retention_resize(struct retention *r)
+{
+    const struct segment_log *log = r->log;
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        policy_resize(r->policy, (uint64_t)log->segments_max * log->segment_size_bytes);
+        retention_pins_fit(r);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+void retention_set_groups(struct retention *r, const struct store_group *groups,
+                          unsigned group_count)
+{
+    if (r->learns) {
+        retention_pins_groups(r, groups, group_count);
+        pthread_mutex_lock(&r->lock);
+        retention_pins_fit(r);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+void retention_set_group_of(struct retention *r, store_group_fn group_of, void *ctx)
+{
+    pthread_mutex_lock(&r->names.lock);
+    r->names.group_of = group_of;
+    r->names.ctx = ctx;
+    pthread_mutex_unlock(&r->names.lock);
+}
+
+void retention_set_listed_pins(struct retention *r, bool has_pins)
+{
+    atomic_store(&r->has_listed_pins, has_pins);
+}
+
+void retention_close(struct retention *r)
+{
+    if (r->disk == NULL) {
+        return;
+    }
+    policy_free(r->policy);
+    stats_sub(COUNTER_cache_pinned_bytes, r->pinned_bytes);
+    retention_region_close(&r->region);
+    free(r->rings);
+    free(r->woken_us);
+    free(r->survivors);
+    pthread_mutex_destroy(&r->lock);
+    pthread_mutex_destroy(&r->names.lock);
+    pthread_mutex_destroy(&r->guarded.lock);
+    pthread_cond_destroy(&r->guarded.wake);
+    *r = (struct retention){0};
+}
+
+// --- segments
+
+void retention_begin(struct retention *r, struct segment *segment, uint32_t number)
+{
+    if (!r->learns) {
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    segment->is_ranked = policy_segment_begin(r->policy, number);
+    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void retention_has_room(struct retention *r)
+{
+    if (r->learns) {
+        atomic_store(&r->keeps_spare, false);
+        pthread_mutex_lock(&r->lock);
+        policy_set_full(r->policy, false);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+// Full, and nothing of it is on its way any more: it may be picked.
+static bool is_settled(struct segment *segment)
+{
+    struct segment_log *log = segment->log;
+    pthread_mutex_lock(&log->guarded.lock);
+    bool settled = segment->state == SEGMENT_SEALED && !segment->recovered &&
+                   atomic_load(&segment->holds) == 0;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return settled;
+}
+
+static void seal_settled_locked(struct retention *r)
+{
+    struct segment_log *log = r->log;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        if (segment->is_ranked && !segment->is_rank_sealed && is_settled(segment)) {
+            segment->is_rank_sealed = true;
+            policy_segment_seal(r->policy, atomic_load(&segment->number));
+        }
+    }
+}
+
+// Of those that the policy does not know.
+static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
+                              void *ctx)
+{
+    struct segment_log *log = r->log;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        bool is_older = number != 0 && (oldest == 0 || number < oldest);
+        bool is_known = r->is_loaded && segment->is_rank_sealed;
+        if (is_older && !is_known && may_go(ctx, number)) {
+            oldest = number;
+        }
+    }
+    return oldest;
+}
+
+// The runs that survive, by where they begin: indices may change until they are rewritten.
+static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
+{
+    struct retention_job *job = calloc(1, sizeof(*job));
+    check(job != NULL);
+    job->number = victim->number;
+    job->starts = calloc(victim->survivor_count, sizeof(*job->starts));
+    job->pinned = calloc(victim->survivor_count, sizeof(*job->pinned));
+    check(job->starts != NULL);
+    check(job->pinned != NULL);
+    for (uint32_t i = 0; i < victim->survivor_count; i++) {
+        uint32_t start;
+        if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
+            job->pinned[job->count] =
+                policy_segment_is_pinned(r->policy, victim->number, r->survivors[i]);
+            job->starts[job->count++] = start;
+        }
+    }
+    return job;
+}
+
+#ifdef FOREBAY_FAULTS
+static void keep_half_locked(struct retention *r, struct policy_victim *victim, uint32_t max)
+{
+    uint32_t count =
+        atomic_load(&r->keeps_half) ? policy_segment_run_count(r->policy, victim->number) : 0;
+    for (uint32_t i = 0; i < count && i / 2 < max; i += 2) {
+        r->survivors[i / 2] = i;
+        victim->survivor_count = i / 2 + 1;
+    }
+}
+#endif
+
+static enum segment_pick pick_locked(struct retention *r,
+                                     bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                                     bool may_rewrite, uint32_t *ret_number,
+                                     struct retention_job **ret_job)
+{
+    struct policy_victim victim;
+    if (r->is_loaded) {
+        seal_settled_locked(r);
+    }
+    uint32_t max = may_rewrite ? r->survivor_max : 0;
+    if (!r->is_loaded || !retention_pins_victim(r, may_go, ctx, max, &victim)) {
+        *ret_number = oldest_locked(r, may_go, ctx);
+        return *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
+    }
+    *ret_number = victim.number;
+#ifdef FOREBAY_FAULTS
+    keep_half_locked(r, &victim, max);
+#endif
+    if (victim.survivor_count == 0) {
+        return SEGMENT_PICK_GOES;
+    }
+    *ret_job = job_new_locked(r, &victim);
+    return SEGMENT_PICK_REWRITES;
+}
+
+enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
+                                 void *ctx, bool may_rewrite, uint32_t *ret_number)
+{
+    struct retention_job *job = NULL;
+    enum segment_pick pick;
+    may_rewrite = may_rewrite && r->learns && !atomic_load(&r->rewrites) &&
+                  r->log->segments_max >= SEGMENT_REWRITE_SEGMENTS_MIN;
+    if (r->learns) {
+        retention_drain(r);
+    }
+    pthread_mutex_lock(&r->lock);
+    if (r->learns) {
+        pick = pick_locked(r, may_go, ctx, may_rewrite, ret_number, &job);
+    } else {
+        *ret_number = oldest_locked(r, may_go, ctx);
+        pick = *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (job != NULL) {
+        atomic_store(&r->rewrites, true);
+        pthread_mutex_lock(&r->guarded.lock);
+        check(r->guarded.job == NULL);
+        r->guarded.job = job;
+        r->guarded.wanted = true;
+        pthread_cond_signal(&r->guarded.wake);
+        pthread_mutex_unlock(&r->guarded.lock);
+    }
+    return pick;
+}
+
+bool retention_probation_ended(struct retention *r)
+{
+    bool ended = false;
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        ended = policy_probation_ended(r->policy);
+        pthread_mutex_unlock(&r->lock);
+    }
+    return ended;
+}
+
+static void drop_locked(struct retention *r, const struct segment_removal *removal, uint32_t number)
+{
+    uint32_t index, age_ticks;
+    if (policy_segment_find(r->policy, number, removal->place.header_offset, &index)) {
+        if (policy_segment_age(r->policy, number, index, &age_ticks)) {
+            retention_note_age_locked(r, age_ticks);
+        }
+        policy_segment_drop(r->policy, number, index,
+                            policy_key(removal->hash, removal->place.first_block));
+    }
+}
+
+void retention_forget(struct retention *r, struct segment *segment,
+                      const struct segment_removal *removals, unsigned count)
+{
+    if (!r->learns) {
+        return;
+    }
+    uint32_t number = atomic_load(&segment->number);
+    retention_drain(r);
+    for (unsigned i = 0; i < count; i += DROPPED_AT_ONCE) {
+        pthread_mutex_lock(&r->lock);
+        for (unsigned j = i; j < count && j < i + DROPPED_AT_ONCE; j++) {
+            drop_locked(r, &removals[j], number);
+        }
+        pthread_mutex_unlock(&r->lock);
+    }
+    pthread_mutex_lock(&r->lock);
+    policy_segment_free(r->policy, number);
+    segment->is_ranked = segment->is_rank_sealed = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+// --- what segments hold that were there before, or of which events were lost
+
+struct ranking {
+    struct retention *retention;
+    uint32_t number;
+    bool has_added;
+};
+
+static bool on_row_ranked(void *ctx, const struct segment_row *row)
+{
+    struct ranking *ranking = ctx;
+    struct retention *r = ranking->retention;
+    uint32_t index;
+    if (!row->is_bad) {
+        pthread_mutex_lock(&r->lock);
+        if (policy_segment_knows(r->policy, ranking->number) &&
+            !policy_segment_find(r->policy, ranking->number, row->header_offset, &index)) {
+            uint32_t len = segment_row_place(row, ranking->number, 0).payload_len;
+            (void)policy_segment_append(r->policy, ranking->number, row->header_offset,
+                                        retention_row_bytes(row, len),
+                                        policy_key(row->hash, row->first_block), POLICY_STAMP_SAME);
+            ranking->has_added = true;
+        }
+        pthread_mutex_unlock(&r->lock);
+    }
+    return true;
+}
+
+static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
+{
+    struct ranking ranking = {.retention = r, .number = number};
+    uint64_t salt;
+    bool lists = true;
+    pthread_mutex_lock(&r->lock);
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) == 0) { // it is forgotten, or will be
+        lists = false;
+    } else if (!segment->is_ranked) {
+        segment->is_ranked = policy_segment_begin(r->policy, number);
+    }
+    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    pthread_mutex_unlock(&r->lock);
+    if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
+        stats_add(COUNTER_retention_segments_unlisted, 1); // what it holds goes unranked
+    }
+    if (ranking.has_added &&
+        retention_pins_any(r)) { // a kill has cost what was known of their pins
+        segment->wants_review = true;
+        retention_review_want(r, RETENTION_REVIEW_MARKED);
+    }
+}
+
+static bool needs_ranking(struct retention *r, struct segment *segment)
+{
+    pthread_mutex_lock(&r->lock);
+    bool needs = !segment->is_ranked ||
+                 (segment->lost_runs_then != atomic_load(&r->lost_runs) && is_settled(segment));
+    pthread_mutex_unlock(&r->lock);
+    return needs && !segment_log_is_recovered(segment);
+}
+
+static void rank_all(struct retention *r)
+{
+    struct segment_log *log = r->log;
+    for (uint32_t i = 0; i <= log->table_mask && !retention_stopping(r); i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        if (number == 0 || !segment_pin(segment, number)) {
+            continue;
+        }
+        if (needs_ranking(r, segment)) {
+            rank_segment(r, segment, number);
+            retention_drain(r);
+        }
+        segment_unpin(segment);
+    }
+}
+
+// --- the thread
+
+static struct retention_job *take_job(struct retention *r)
+{
+    pthread_mutex_lock(&r->guarded.lock);
+    struct retention_job *job = r->guarded.job;
+    r->guarded.job = NULL;
+    pthread_mutex_unlock(&r->guarded.lock);
+    return job;
+}
+
+static void do_job(struct retention *r)
+{
+    struct retention_job *job = take_job(r);
+    if (job != NULL) {
+        if (!retention_stopping(r)) { // else its segment stays
+            retention_rewrite(r, job);
+        }
+        free(job->starts);
+        free(job->pinned);
+        free(job);
+        atomic_store(&r->rewrites, false);
+        segment_log_want(r->log, false);
+    }
+}
+
+static struct timespec tick_after_now(void)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += TICK_MS / 1000;
+    return until;
+}
+
+static bool is_past(const struct timespec *until)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec != until->tv_sec ? now.tv_sec > until->tv_sec : now.tv_nsec >= until->tv_nsec;
+}
+
+static void tick(struct retention *r)
+{
+    if (retention_pins_any(r) || r->pinned_bytes > 0) {
+        retention_pins_tell(r);
+    }
+    retention_note_time(r);
+    if (atomic_load(&r->log->examined)) {
+        rank_all(r);
+    }
+    uint64_t now_us = store_real_us();
+    if (now_us - r->saved_us >= SAVE_EVERY_US) {
+        retention_state_save(r);
+        retention_review_again(r);
+        r->saved_us = now_us;
+    }
+}
+
+static void *retention_main(void *ctx)
+{
+    struct retention *r = ctx;
+    thread_begin("store-retention", THREAD_BEHIND);
+    retention_state_load(r);
+    r->saved_us = store_real_us();
+    struct timespec until = tick_after_now();
+    bool reviews = false;
+    pthread_mutex_lock(&r->guarded.lock);
+    while (!r->guarded.stop) {
+        int rc = reviews && is_past(&until) ? ETIMEDOUT : 0;
+        while (!r->guarded.stop && !r->guarded.wanted && !reviews && rc == 0) {
+            rc = pthread_cond_timedwait(&r->guarded.wake, &r->guarded.lock, &until);
+        }
+        r->guarded.wanted = false;
+        pthread_mutex_unlock(&r->guarded.lock);
+        retention_drain(r);
+        do_job(r);
+        reviews = retention_review_step(r);
+        if (rc != 0) {
+            tick(r);
+            until = tick_after_now();
+        }
+        pthread_mutex_lock(&r->guarded.lock);
+    }
+    pthread_mutex_unlock(&r->guarded.lock);
+    do_job(r);
+    retention_review_end(r);
+    return NULL;
+}
+
+void retention_start(struct retention *r)
+{
+    if (r->learns) {
+        retention_note_time(r);
+        check(pthread_create(&r->thread, NULL, retention_main, r) == 0);
+        r->runs = true;
+    }
+}
+
+void retention_stop(struct retention *r)
+{
+    if (!r->runs) {
+        return;
+    }
+    pthread_mutex_lock(&r->guarded.lock);
+    r->guarded.stop = true;
+    pthread_cond_signal(&r->guarded.wake);
+    pthread_mutex_unlock(&r->guarded.lock);
+    check(pthread_join(r->thread, NULL) == 0);
+    r->runs = false;
+    retention_drain(r);
+    retention_state_save(r);
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The retention policy at work in the store: it is told what is read, missed, stored and gone, says
+// what is stored and which segment goes, and has the survivors of a segment rewritten.
+#ifndef FOREBAY_STORE_RETENTION_H
+#define FOREBAY_STORE_RETENTION_H
+
+#include <pthread.h>
+
+#include "store/policy/policy.h"
+#include "store/policy/policy_ring.h"
+#include "store/retention/retention_region.h"
+#include "store/segment/segment_log.h"
+#include "store/segment/segment_table.h"
+#include "store/store.h"
+
+#define RETENTION_PINS_TRIES 3u // jobs in a row whose pins found no room, until pins go
+#define RETENTION_HISTORY                                                                          \
+    64u // moments that are remembered, for who asks how long ago something was
+
+struct index_writer;
+struct segment_rows;
+struct store_condemned;
+
+// A run is not what it should be, and leaves the store. On the retention thread.
+struct retention_host {
+    void *ctx;
+    void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
+};
+
+struct retention_options {
+    struct store_disk *disk;
+    struct segment_log *log;
+    struct index_writer *writer;
+    struct store_condemned *condemned;
+    struct retention_host host;
+    unsigned worker_count;
+    bool was_clean;                   // the last process stopped cleanly
+    bool learns;                      // policy `epoch`
+    const struct store_group *groups; // what rules say, borrowed for the call
+    unsigned group_count;
+};
+
+struct retention {
+    struct store_disk *disk; // NULL: not open
+    struct segment_log *log;
+    struct index_writer *writer;
+    struct store_condemned *condemned;
+    struct retention_host host;
+    bool was_clean; // the last process stopped cleanly
+    bool learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is
+                 // used
+    struct policy *policy;          // under `lock`, but for policy_admit()
+    struct retention_region region; // of the policy
+    struct policy_ring *rings;      // of each worker, then the index writer's
+    unsigned ring_count;
+    uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
+    pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
+    // Under it.
+    unsigned pins_tries;                            // jobs in a row whose pins found no room
+    uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
+    uint64_t pins_told_us;                          // real
+    bool is_loaded; // what a former process knew is here, or will not come
+    struct retention_history {
+        uint32_t tick;            // of the policy's clock
+        uint64_t us;              // real
+    } history[RETENTION_HISTORY]; // a ring: when which tick was
+    unsigned history_count;       // ever
+    uint32_t *survivors;
+    uint32_t survivor_max;
+    // Of the thread.
+    uint64_t saved_us; // real
+    pthread_t thread;
+    bool runs;
+    _Atomic uint64_t state_bytes; // of the file it was loaded from or saved to
+    uint64_t state_bytes_then;    // of the one that was there at the start
+    atomic_uint
+        lost_runs; // events of runs that found no room in a ring: segments are listed instead
+    struct {
+        pthread_mutex_t lock; // over a call of group_of; none is taken under it but by that
+        store_group_fn group_of;
+        void *ctx;
+    } names;
+    atomic_bool has_listed_pins;     // pins are given while it runs
+    atomic_uint reviews;             // that are wanted: enum store_review, and one of our own
+    struct retention_review *review; // of the thread: what is on its way, or NULL
+    atomic_bool in_review;           // and not over yet
+    bool reviews_again;              // of the thread: with the next saving
+    atomic_bool has_pins;            // of rules
+    atomic_bool keeps_spare;         // the last one that is spare is for pins
+    atomic_bool rewrites;            // a segment's survivors are being rewritten
+#ifdef FOREBAY_FAULTS
+    atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
+#endif
+    struct {
+        pthread_mutex_t lock; // held for a moment; workers take it, and none is taken under it
+        pthread_cond_t wake;
+        bool wanted, stop;
+        struct retention_job *job;
+    } guarded;
+};
+
+// Before the threads, behind segment_log_open(). It always works: a file system that has no room
+// for the map means memory instead.
+void retention_open(struct retention *retention, const struct retention_options *options);
+void retention_start(struct retention *retention);
+// After the workers: what is known is saved, survivors that are under way are finished.
+void retention_stop(struct retention *retention);
+void retention_close(struct retention *retention); // NULL members are fine
+// What it takes of cache.size now, but for what lay there at the start. Any thread.
+uint64_t retention_bytes(const struct retention *retention);
+// The segments that fit are more or fewer now. Not on a worker.
+void retention_resize(struct retention *retention);
+// Rules say something else; as store_set_groups().
+void retention_set_groups(struct retention *retention, const struct store_group *groups,
+                          unsigned group_count);
+// Which group a name is in, for runs that are reviewed. Any thread.
+void retention_set_group_of(struct retention *retention, store_group_fn group_of, void *ctx);
+// Is anything pinned while the process runs? Any thread.
+void retention_set_listed_pins(struct retention *retention, bool has_pins);
+
+// --- what is seen: on the worker, or (gone) on the index writer
+
+// What was answered of a run, for retention_missed() and retention_stored().
+struct retention_answer {
+    uint32_t stamp;
+    unsigned group; // of its rule
+    bool is_part, on_probation;
+};
+// Is the run to be stored, and with what others?
+enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
+                                    uint64_t first_block, unsigned group, bool is_part,
+                                    struct retention_answer *ret_answer) MUST_USE;
+// It was missed, and is being stored or, for whatever reason, not.
+void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
+                      uint64_t first_block, uint64_t payload_len,
+                      const struct retention_answer *answer, bool is_stored);
+void retention_stored(struct worker *w, struct retention *retention, const struct segment_row *row,
+                      uint32_t number, const struct retention_answer *answer);
+void retention_read(struct worker *w, struct retention *retention, const struct store_place *place,
+                    uint64_t bytes, unsigned group);
+void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
+                    uint32_t number, uint32_t header_offset);
+
+// The room that a run takes, but for what it wastes.
+static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32_t payload_len)
+{
+    return row->payload_offset - row->header_offset + payload_len;
+}
+
+// The policy's group of one of the store's, and back.
+unsigned retention_policy_group(unsigned group);
+unsigned retention_group_of_policy(unsigned policy_group);
+
+// What waits in the rings reaches the policy. Never on a worker.
+void retention_drain(struct retention *retention);
+bool retention_stopping(struct retention *retention);
+
+// What it knows of each run, in place. Not on a worker.
+void retention_explain(struct retention *retention, struct store_explain *explain);
+// Now and then, on the thread: what time it is by the policy's clock.
+void retention_note_time(struct retention *retention);
+// A run goes for room that was used last so many ticks ago. Its lock is held.
+void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
+
+// --- segments
+
+// The entry is about to become segment `number`, made just now.
+void retention_begin(struct retention *retention, struct segment *segment, uint32_t number);
+enum segment_pick retention_pick(struct retention *retention,
+                                 bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                                 bool may_rewrite, uint32_t *ret_number);
+// Is anything stored on probation? Of few segments there are none to spare for that. Any thread.
+bool retention_has_probation(const struct retention *retention);
+// Has nothing been stored on probation for a while? True once, after a pick.
+bool retention_probation_ended(struct retention *retention) MUST_USE;
+// How many spare segments are not for runs of this slot: with pins the last one is their
+// survivors'. Any thread.
+unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
+// Everything is admitted again, until the next pick.
+void retention_has_room(struct retention *retention);
+// The segment is being freed; `removals`: its runs, as far as they are known.
+void retention_forget(struct retention *retention, struct segment *segment,
+                      const struct segment_removal *removals, unsigned count);
+
+#endif

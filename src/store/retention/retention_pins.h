@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of rules, and pins, between the store and its policy.
+#ifndef FOREBAY_STORE_RETENTION_PINS_H
+#define FOREBAY_STORE_RETENTION_PINS_H
+
+#include "store/retention/retention.h"
+
+// What the policy's groups are. Takes the policy's lock, again and again for as long as there are
+// runs to go through; not on a worker.
+void retention_pins_groups(struct retention *retention, const struct store_group *groups,
+                           unsigned count);
+// What pins may take of the segments that are neither written to, nor spare, nor on their way out,
+// so that there always is one with something that may go. Under the policy's lock, or before the
+// threads.
+void retention_pins_fit(struct retention *retention);
+// policy_victim() for who has room for `max` survivors. With pins and no room one without pins
+// goes. Where there is none, pins are rewritten all the same, or waited for while others are. Under
+// the policy's lock.
+bool retention_pins_victim(struct retention *retention, bool (*may_go)(void *ctx, uint32_t number),
+                           void *ctx, uint32_t max, struct policy_victim *ret_victim);
+// Has any rule a pin, or is anything pinned while it runs? Any thread.
+bool retention_pins_any(struct retention *retention);
+void retention_pins_figures(struct retention *retention, struct store_pins_figures *ret_figures);
+// Counts what became of pins, and says it now and then. On the thread.
+void retention_pins_tell(struct retention *retention);
+
+#endif

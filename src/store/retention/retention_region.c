@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy's arrays lie in a map of a file without a name in the cache directory, which counts in
+// cache.size, and which the kernel may write out and take from memory.
+//
+// The map is as large as the smallest runs could make it, the file only as large as what there is:
+// so a cache of small objects has all of them ranked, and one of large ones gives up no room for
+// them. It grows in steps of a 64th, each reserved and allocated before the policy touches it: a
+// page that is not there would end the process. Where the cache or the disk has no room, what comes
+// goes unranked, and is tried again later.
+//
+// Where there can be no such file (a file system that allocates nothing, a full one) it is memory,
+// which nobody writes out: then there is room for fewer runs.
+//
+// It grows under the policy's lock, on whatever thread tells the policy; never on a worker.
+#include "store/retention/retention_region.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "store/segment/segment_log.h"
+
+#define REGION_FILE "policy.map"
+#define GROW_AGAIN_US 1000000u // after a refusal
+
+static bool region_allocate(struct retention_region *region, uint64_t bytes)
+{
+    struct store_disk *disk = region->disk;
+    uint64_t have = atomic_load(&region->counted_bytes);
+    if (!store_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
+        return false;
+    }
+    // Room for all of it, or a full disk would end the process.
+    if (fallocate(region->fd, 0, (off_t)have, (off_t)(bytes - have)) != 0) {
+        store_space_give(disk, bytes - have);
+        return false;
+    }
+    atomic_store(&region->counted_bytes, bytes);
+    return true;
+}
+
+static bool map_file(struct retention_region *region, uint64_t least)
+{
+    int folder = region->disk->dir.fd;
+    region->fd = openat(folder, REGION_FILE,
+                        O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (region->fd < 0) {
+        return false;
+    }
+    (void)unlinkat(folder, REGION_FILE, 0); // what stays is cut by the next process
+    if (region_allocate(region, least)) {
+        region->map = mmap(NULL, region->map_bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_NORESERVE, region->fd, 0);
+    }
+    return region->map != MAP_FAILED;
+}
+
+bool retention_region_open(struct retention_region *region, struct store_disk *disk,
+                           unsigned segments_max, size_t least, size_t most)
+{
+    *region = (struct retention_region){
+        .disk = disk, .map = MAP_FAILED, .map_bytes = align_up_u64(most, 4096), .fd = -1};
+    // Of the smallest caches a file of it would take a segment.
+    bool is_small = segments_max <= SEGMENT_COUNT_MIN;
+    if (!is_small && map_file(region, align_up_u64(least, 4096))) {
+        return true;
+    }
+    region->is_refused = !is_small;
+    if (region->fd >= 0) {
+        (void)close(region->fd); // nothing was written to it
+        region->fd = -1;
+    }
+    store_space_give(disk, atomic_exchange(&region->counted_bytes, 0));
+    return false;
+}
+
+void retention_region_in_memory(struct retention_region *region, size_t bytes)
+{
+    region->map_bytes = align_up_u64(bytes, 4096);
+    if (region->is_refused) {
+        log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)region->map_bytes);
+    }
+    region->map = mmap(NULL, region->map_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    check(region->map != MAP_FAILED);
+}
+
+bool retention_region_grow(void *ctx, size_t bytes)
+{
+    struct retention_region *region = ctx;
+    check(bytes <= region->map_bytes);
+    uint64_t wanted = align_up_u64(bytes, 4096);
+    if (region->fd < 0 || wanted <= atomic_load(&region->counted_bytes)) {
+        return true;
+    }
+    uint64_t now_us = store_real_us();
+    if (region->refused_us != 0 && now_us - region->refused_us < GROW_AGAIN_US) {
+        return false;
+    }
+    bool grown = region_allocate(region, wanted);
+    if (!grown && region->refused_us == 0) {
+        log_warn("policy_map_full", "bytes=%llu",
+                 (unsigned long long)atomic_load(&region->counted_bytes));
+    }
+    region->refused_us = grown ? 0 : now_us;
+    return grown;
+}
+
+uint64_t retention_region_counted(const struct retention_region *region)
+{
+    return atomic_load(&region->counted_bytes);
+}
+
+void retention_region_close(struct retention_region *region)
+{
+    if (region->disk == NULL) {
+        return;
+    }
+    (void)munmap(region->map, region->map_bytes); // it was mapped
+    if (region->fd >= 0) {
+        (void)close(region->fd); // it has no name
+    }
+    store_space_give(region->disk, atomic_load(&region->counted_bytes));
+    region->disk = NULL;
+}

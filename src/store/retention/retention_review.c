@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy knows runs by hashes, so what leaves a list of pins by its name, or comes to it, is
+// found by reading names: the headers of runs, segment by segment, of those alone that may change.
+// A step reads STEP_RUNS of them at most, and survivors of a segment are rewritten, rings drained
+// and time told in between.
+//
+// Nobody waits for it. A run that goes meanwhile is passed over; one whose header cannot be read
+// keeps its group until it is read.
+#include "store/retention/retention_review.h"
+
+#include <stdlib.h>
+
+#include "store/retention/retention_rewrite.h"
+#include "store/segment/segment_list.h"
+#include "store/segment/segment_log.h"
+
+#define STEP_RUNS 128u      // headers read
+#define STEP_SEGMENTS 1024u // looked at
+
+struct retention_review {
+    unsigned wants; // what of each segment, as in retention.reviews
+    uint32_t at;    // entry of the log's table, next to look at
+    // Of one segment: pinned, and those of its runs that are looked at.
+    struct segment *segment; // NULL: none
+    uint32_t number;
+    uint64_t salt;
+    struct segment_row *rows;
+    uint32_t row_count, row_max, row_at;
+    bool takes_all;
+    char head[RUN_HEADER_MAX];
+};
+
+void retention_review_want(struct retention *r, unsigned reviews)
+{
+    if (!r->learns || reviews == 0) {
+        return;
+    }
+    atomic_fetch_or(&r->reviews, reviews);
+    pthread_mutex_lock(&r->guarded.lock);
+    r->guarded.wanted = true;
+    pthread_cond_signal(&r->guarded.wake);
+    pthread_mutex_unlock(&r->guarded.lock);
+}
+
+bool retention_review_is_wanted(const struct retention *r)
+{
+    return atomic_load(&r->reviews) != 0 || atomic_load(&r->in_review);
+}
+
+void retention_review_again(struct retention *r)
+{
+    if (r->reviews_again) {
+        r->reviews_again = false;
+        retention_review_want(r, STORE_REVIEW_PINNED);
+        atomic_fetch_or(&r->reviews, RETENTION_REVIEW_LAST);
+    }
+}
+
+// --- which runs
+
+static bool is_wanted_locked(const struct retention *r, const struct retention_review *review,
+                             uint32_t header_offset)
+{
+    uint32_t index;
+    if (!policy_segment_find(r->policy, review->number, header_offset, &index)) {
+        return false;
+    }
+    bool is_pinned = policy_segment_group(r->policy, review->number, index) == STORE_GROUP_PINS;
+    return review->takes_all || (is_pinned && (review->wants & STORE_REVIEW_PINNED) != 0) ||
+           (!is_pinned && (review->wants & STORE_REVIEW_OTHERS) != 0);
+}
+
+static bool on_row(void *ctx, const struct segment_row *row)
+{
+    struct retention *r = ctx;
+    struct retention_review *review = r->review;
+    pthread_mutex_lock(&r->lock);
+    bool is_wanted = !row->is_bad && is_wanted_locked(r, review, row->header_offset);
+    pthread_mutex_unlock(&r->lock);
+    if (is_wanted && review->row_count == review->row_max) {
+        review->row_max = review->row_max > 0 ? 2 * review->row_max : STEP_RUNS;
+        review->rows = reallocarray(review->rows, review->row_max, sizeof(*review->rows));
+        check(review->rows != NULL);
+    }
+    if (is_wanted) {
+        review->rows[review->row_count++] = *row;
+    }
+    return !retention_stopping(r);
+}
+
+static bool has_pins(struct retention *r, uint32_t number)
+{
+    bool has = false;
+    pthread_mutex_lock(&r->lock);
+    uint32_t count = policy_segment_run_count(r->policy, number);
+    for (uint32_t i = 0; i < count && !has; i++) {
+        has = policy_segment_group(r->policy, number, i) == STORE_GROUP_PINS;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return has;
+}
+
+static void segment_begin(struct retention *r, struct segment *segment, uint32_t number)
+{
+    struct retention_review *review = r->review;
+    review->takes_all = segment->wants_review;
+    segment->wants_review = false;
+    review->number = number;
+    review->row_count = review->row_at = 0;
+    bool looks = review->takes_all || (review->wants & STORE_REVIEW_OTHERS) != 0 ||
+                 ((review->wants & STORE_REVIEW_PINNED) != 0 && has_pins(r, number));
+    if (!looks || !segment_pin(segment, number)) {
+        return;
+    }
+    review->segment = segment;
+    if (segment_list(segment, on_row, r, &review->salt) != ERR_OK) {
+        review->row_count = 0;
+    }
+}
+
+static void segment_end(struct retention_review *review)
+{
+    if (review->segment != NULL) {
+        bool is_over = review->row_at == review->row_count;
+        review->segment->wants_review |= review->takes_all && !is_over;
+        segment_unpin(review->segment);
+        review->segment = NULL;
+    }
+}
+
+// --- their names
+
+static void run_regroup(struct retention *r, const struct segment_row *row, int fd)
+{
+    struct retention_review *review = r->review;
+    struct store_place place = segment_row_place(row, review->number, review->salt);
+    struct run_header header;
+    place.segment = review->segment;
+    if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
+        return; // who reads it finds out
+    }
+    pthread_mutex_lock(&r->names.lock);
+    bool knows = r->names.group_of != NULL;
+    unsigned group = knows
+                         ? r->names.group_of(r->names.ctx, header.realm, header.bucket, header.key)
+                         : STORE_PRIORITY_NORMAL;
+    pthread_mutex_unlock(&r->names.lock);
+    uint32_t index;
+    pthread_mutex_lock(&r->lock);
+    if (knows && policy_segment_find(r->policy, review->number, row->header_offset, &index) &&
+        policy_segment_group(r->policy, review->number, index) != retention_policy_group(group)) {
+        policy_segment_regroup(r->policy, review->number, index, retention_policy_group(group));
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void runs_regroup(struct retention *r)
+{
+    struct retention_review *review = r->review;
+    int fd;
+    if (review->row_at < review->row_count && segment_borrow_wait(review->segment, &fd) == ERR_OK) {
+        uint32_t end = (uint32_t)min_u64(review->row_count, review->row_at + STEP_RUNS);
+        for (; review->row_at < end && !retention_stopping(r); review->row_at++) {
+            run_regroup(r, &review->rows[review->row_at], fd);
+        }
+        segment_return(review->segment);
+    } else {
+        review->row_at = review->row_count;
+    }
+    if (review->row_at == review->row_count) {
+        segment_end(review);
+    }
+}
+
+// --- all of them
+
+// A round that is on its way begins anew with what is wanted besides.
+static void rounds_join(struct retention *r)
+{
+    if (atomic_load(&r->reviews) == 0) {
+        return;
+    }
+    atomic_store(&r->in_review, true); // before nothing seems to be wanted
+    unsigned wants = atomic_exchange(&r->reviews, 0);
+    if (r->review == NULL) {
+        r->review = calloc(1, sizeof(*r->review));
+        check(r->review != NULL);
+    }
+    r->reviews_again = r->reviews_again ||
+                       ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
+    r->review->wants |= wants;
+    r->review->at = 0;
+    segment_end(r->review);
+}
+
+void retention_review_end(struct retention *r)
+{
+    if (r->review != NULL) {
+        segment_end(r->review);
+        free(r->review->rows);
+        free(r->review);
+        r->review = NULL;
+    }
+}
+
+static bool is_ready(struct retention *r)
+{
+    pthread_mutex_lock(&r->names.lock);
+    bool knows = r->names.group_of != NULL;
+    pthread_mutex_unlock(&r->names.lock);
+    return knows && r->is_loaded;
+}
+
+bool retention_review_step(struct retention *r)
+{
+    struct segment_log *log = r->log;
+    if ((atomic_load(&r->reviews) == 0 && r->review == NULL) || !is_ready(r)) {
+        return false;
+    }
+    rounds_join(r);
+    struct retention_review *review = r->review;
+    for (unsigned i = 0;
+         i < STEP_SEGMENTS && review->segment == NULL && review->at <= log->table_mask;
+         i++, review->at++) {
+        struct segment *segment = &log->table[review->at];
+        uint32_t number = atomic_load(&segment->number);
+        if (number != 0) {
+            segment_begin(r, segment, number);
+        }
+    }
+    if (review->segment != NULL) {
+        runs_regroup(r);
+    }
+    if (review->segment != NULL || review->at <= log->table_mask) {
+        return true;
+    }
+    retention_review_end(r);
+    atomic_store(&r->in_review, false);
+    return atomic_load(&r->reviews) != 0;
+}

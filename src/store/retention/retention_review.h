@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of runs that are held follow the names that they are held under. On the retention thread,
+// unless said otherwise.
+#ifndef FOREBAY_STORE_RETENTION_REVIEW_H
+#define FOREBAY_STORE_RETENTION_REVIEW_H
+
+#include "store/retention/retention.h"
+
+// Beside enum store_review: segments that are marked so (wants_review), all of their runs.
+#define RETENTION_REVIEW_MARKED 4u
+#define RETENTION_REVIEW_LAST 8u // and there is none after it
+
+// Any thread.
+void retention_review_want(struct retention *retention, unsigned reviews);
+// Or under way? Any thread.
+bool retention_review_is_wanted(const struct retention *retention);
+// A few runs further. True: there is more to do.
+bool retention_review_step(struct retention *retention) MUST_USE;
+// What was begun by the list of before may have ended since the last review: once more.
+void retention_review_again(struct retention *retention);
+// What is on its way is given up.
+void retention_review_end(struct retention *retention);
+
+#endif

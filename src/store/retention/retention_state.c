@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policy knows, in the file `policy` of the cache directory: pieces (policy_save.c), each
+// behind its length, 4 bytes, little endian. It is replaced by rename, not synced: what a power cut
+// leaves of it is checked piece by piece. Its bytes count in cache.size; where there is no room the
+// old one stays.
+#include "store/retention/retention_state.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/segment/segment_log.h"
+
+#define STATE_FILE "policy"
+#define STATE_FILE_NEW "policy.new"
+#define STATE_PAGE 4096u
+
+uint64_t retention_state_bytes(const struct store_disk *disk)
+{
+    struct stat st;
+    bool there = fstatat(disk->dir.fd, STATE_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    return there ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+// --- loading
+
+// False: that was all.
+static bool piece_read(int fd, char *piece, uint32_t *ret_len)
+{
+    char head[4];
+    if (read(fd, head, sizeof(head)) != (ssize_t)sizeof(head)) {
+        return false;
+    }
+    uint32_t len = wire_get_u32(head);
+    if (len > POLICY_PIECE_MAX || read(fd, piece, len) != (ssize_t)len) {
+        return false;
+    }
+    *ret_len = len;
+    return true;
+}
+
+static void file_load(struct retention *r, int fd)
+{
+    char *piece = malloc(POLICY_PIECE_MAX);
+    check(piece != NULL);
+    uint32_t len;
+    unsigned refused = 0;
+    while (!retention_stopping(r) && piece_read(fd, piece, &len)) {
+        pthread_mutex_lock(&r->lock);
+        refused += policy_load(r->policy, piece, len) != ERR_OK;
+        pthread_mutex_unlock(&r->lock);
+    }
+    if (refused > 0) {
+        log_warn("policy_state_refused", "pieces=%u", refused);
+    }
+    free(piece);
+}
+
+// After a kill the segments that were open then hold more than what was saved: all are listed.
+static void state_is_loaded(struct retention *r)
+{
+    struct segment_log *log = r->log;
+    unsigned behind = r->was_clean ? 0 : 1;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        bool is_loaded = !segment->is_ranked && policy_segment_knows(r->policy, number);
+        if (is_loaded && segment_pin(segment, number)) {
+            segment->is_ranked = policy_segment_begin(r->policy, number);
+            segment->lost_runs_then = atomic_load(&r->lost_runs) - behind;
+            segment_unpin(segment);
+        }
+    }
+    policy_load_done(r->policy);
+    r->is_loaded = true;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void retention_state_load(struct retention *r)
+{
+    struct stat st;
+    int fd = openat(r->disk->dir.fd, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        file_load(r, fd);
+    }
+    if (fd >= 0) {
+        (void)close(fd); // only read
+    }
+    state_is_loaded(r);
+}
+
+// --- saving
+
+static bool piece_write(struct store_disk *disk, int fd, const char *bytes, size_t len,
+                        uint64_t *written, uint64_t *reserved)
+{
+    uint64_t needed = align_up_u64(*written + len, STATE_PAGE);
+    if (needed > *reserved) {
+        if (!store_space_reserve(disk, needed - *reserved, disk->capacity_bytes)) {
+            return false;
+        }
+        *reserved = needed;
+    }
+    *written += len;
+    return write(fd, bytes, len) == (ssize_t)len;
+}
+
+static bool file_save(struct retention *r, int fd, uint64_t *reserved)
+{
+    char *bytes = malloc(4 + POLICY_PIECE_MAX);
+    check(bytes != NULL);
+    struct policy_cursor cursor = {0};
+    uint64_t written = 0;
+    size_t len = 1;
+    bool well = true;
+    while (well && len > 0) { // ends with what is known
+        pthread_mutex_lock(&r->lock);
+        len = policy_save(r->policy, &cursor, bytes + 4);
+        pthread_mutex_unlock(&r->lock);
+        wire_put_u32(bytes, (uint32_t)len);
+        well = len == 0 || piece_write(r->disk, fd, bytes, 4 + len, &written, reserved);
+        retention_drain(r);
+    }
+    free(bytes);
+    return well;
+}
+
+void retention_state_save(struct retention *r)
+{
+    int folder = r->disk->dir.fd;
+    uint64_t reserved = 0;
+    if (!r->is_loaded) {
+        return; // what lies there is more
+    }
+    int fd = openat(folder, STATE_FILE_NEW,
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    bool well = fd >= 0 && file_save(r, fd, &reserved);
+    if (fd >= 0 && close(fd) != 0) {
+        well = false;
+    }
+    struct policy_stats stats;
+    pthread_mutex_lock(&r->lock);
+    policy_stats(r->policy, &stats);
+    pthread_mutex_unlock(&r->lock);
+    log_info("retention",
+             "admitted_bytes=%llu refused_bytes=%llu rewritten_bytes=%llu dropped_bytes=%llu "
+             "unranked_runs=%llu silences=%llu known_share=%.3f bar=%.3g",
+             (unsigned long long)stats.admitted_bytes, (unsigned long long)stats.refused_bytes,
+             (unsigned long long)stats.rewritten_bytes, (unsigned long long)stats.dropped_bytes,
+             (unsigned long long)stats.unranked_runs, (unsigned long long)stats.silences,
+             (double)stats.known_share, (double)stats.bar);
+    if (well && renameat(folder, STATE_FILE_NEW, folder, STATE_FILE) == 0) {
+        store_space_give(r->disk, r->state_bytes);
+        r->state_bytes = reserved;
+        return;
+    }
+    (void)unlinkat(folder, STATE_FILE_NEW, 0); // what stays is counted by the next process
+    store_space_give(r->disk, reserved);
+    stats_add(COUNTER_retention_saves_failed, 1);
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policy knows, across restarts. Shared inside the room only; on the retention thread, or
+// after it.
+#ifndef FOREBAY_STORE_RETENTION_STATE_H
+#define FOREBAY_STORE_RETENTION_STATE_H
+
+#include "store/retention/retention.h"
+
+// What it takes up on disk, as store_dir_other_bytes() has counted it.
+uint64_t retention_state_bytes(const struct store_disk *disk);
+// A file that is missing or damaged is no error: all that is whole in it is known, the rest is
+// learnt.
+void retention_state_load(struct retention *retention);
+void retention_state_save(struct retention *retention);
+
+#endif

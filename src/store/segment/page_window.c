@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page cache of what we wrote. Runs on the index writer's thread, which has just synced it: the
+// pages are clean, so dropping them waits for no device, and no worker waits for that.
+//
+// In a cgroup all page cache counts. Pages that we have written and nobody reads push out those
+// that are read, and each fault then looks through them for a page to take. So where memory is
+// short what was written goes once so much has been written after it. Pages that somebody is being
+// sent stay: the kernel leaves what is in use. While memory is not short all stay, and are sent
+// from there.
+#include "store/segment/page_window.h"
+
+#include <fcntl.h>
+
+#include "stats/stats.h"
+
+#define LOOK_EVERY_BYTES (1u << 20)
+
+static void range_drop(struct segment_log *log, const struct page_range *range)
+{
+    struct segment *segment = segment_log_entry(log, range->segment_number);
+    if (!segment_pin(segment, range->segment_number)) {
+        return; // its file is gone, and its pages with it
+    }
+    int fd = segment_borrow(segment);
+    if (fd >= 0) {
+        int failed =
+            posix_fadvise(fd, (off_t)range->offset, (off_t)range->len, POSIX_FADV_DONTNEED);
+        segment_return(segment);
+        stats_add(COUNTER_page_cache_dropped_bytes, failed == 0 ? range->len : 0);
+    }
+    segment_unpin(segment);
+}
+
+void page_window_add(struct page_window *window, struct segment_log *log,
+                     const struct store_place *place)
+{
+    if (window->max_bytes == 0 || place->payload_len == 0) {
+        return;
+    }
+    unsigned at = (window->first + window->count) % PAGE_WINDOW_RANGES;
+    window->ranges[at] =
+        (struct page_range){place->segment_number, place->payload_offset, place->payload_len};
+    window->bytes += place->payload_len;
+    window->count++;
+    window->unlooked_bytes += place->payload_len;
+    if (window->unlooked_bytes >= LOOK_EVERY_BYTES) {
+        window->unlooked_bytes = 0;
+        window->presses = window->is_short();
+    }
+    while (window->bytes > window->max_bytes || window->count == PAGE_WINDOW_RANGES) {
+        const struct page_range *oldest = &window->ranges[window->first];
+        if (window->presses) {
+            range_drop(log, oldest);
+        }
+        window->bytes -= oldest->len;
+        window->first = (window->first + 1) % PAGE_WINDOW_RANGES;
+        window->count--;
+    }
+}

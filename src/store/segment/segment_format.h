@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of a segment file: encode and decode, see segment_format.c for the offsets. Pure; any
+// thread.
+#ifndef FOREBAY_STORE_SEGMENT_FORMAT_H
+#define FOREBAY_STORE_SEGMENT_FORMAT_H
+
+#include <assert.h>
+
+#include "store/disk/disk_format.h"
+#include "store/store.h"
+
+#define SECTOR_SIZE 512u
+#define SEGMENT_SEAL_OFFSET SECTOR_SIZE
+#define SEGMENT_DATA_OFFSET 4096u
+#define SEGMENT_FILE_MAX (SEGMENT_SIZE_MAX + SEGMENT_SIZE_MAX / 64)
+// Bytes of the file of a segment of that size, which is a power of two: the rest is for headers and
+// the table, so that whole runs, of which each is a part of that size, leave nothing over.
+static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
+{
+    bool fixed = segment_size_bytes == disk_segment_size_fixed();
+    return segment_size_bytes + (fixed ? 0 : segment_size_bytes / 64);
+}
+
+#define RUN_ALIGN SECTOR_SIZE
+#define RUN_PAYLOAD_ALIGN 4096u
+#define RUN_PACKED_MAX 32768u     // a shorter payload follows its header directly
+#define RUN_ONE_WRITE_MAX 262144u // a longer payload is announced by an intent
+#define RUN_HEADER_FIXED 128u
+#define RUN_HEADER_MAX 16384u
+#define RUN_UNITS_MAX (STORE_BLOCK_SIZE_MAX / STORE_CHECKSUM_UNIT)
+#define RUN_REALM_MAX 255u
+#define RUN_BUCKET_MAX 255u
+#define RUN_KEY_MAX 1024u
+#define RUN_ETAG_MAX 1024u
+#define RUN_VERSION_ID_MAX 1024u
+
+// Longer than runs that find room in a segment without ado, and more than one block: see
+// store_long.c.
+static inline uint64_t segment_run_bytes_max(uint32_t segment_size_bytes)
+{
+    uint64_t quarter = segment_size_bytes / 4;
+    return quarter < STORE_RUN_MAX ? quarter : STORE_RUN_MAX;
+}
+static inline bool segment_run_is_long(uint32_t segment_size_bytes, uint32_t block_count,
+                                       uint64_t payload_len)
+{
+    return block_count > 1 && payload_len > segment_run_bytes_max(segment_size_bytes);
+}
+
+// What all sectors of ours but run headers begin and end with. `magic`: 8 bytes.
+void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt);
+void segment_sector_end(char *sector);
+enum err segment_sector_verify(const char *sector, const char magic[8]) MUST_USE;
+
+struct segment_header {
+    uint32_t number;
+    uint64_t salt;
+    uint64_t size_bytes;
+    uint64_t created_us; // wall clock
+    uint8_t cache_id[CACHE_ID_LEN];
+};
+void segment_header_encode(const struct segment_header *header, char *ret_sector);
+enum err segment_header_decode(const char *sector, struct segment_header *ret_header) MUST_USE;
+
+// Written once when a segment is full. Without it the segment may hold runs that nobody knows.
+struct segment_seal {
+    uint32_t number; // 0: there is no seal
+    uint64_t salt;
+    uint32_t end_offset, unit_count, run_count;
+    uint32_t row_count, table_id; // of the table at the segment's end
+    uint32_t given_bytes;         // between the last run and the table, that the file has no more
+};
+void segment_seal_encode(const struct segment_seal *seal, char *ret_sector);
+enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal) MUST_USE;
+
+// Announces a run too long for one write.
+struct run_intent {
+    uint32_t number;
+    uint64_t salt;
+    uint32_t offset;     // of the intent itself
+    uint32_t end_offset; // behind the whole run
+    uint32_t header_offset, payload_offset;
+};
+void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector);
+enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_intent) MUST_USE;
+
+struct run_header {
+    uint64_t salt;
+    uint32_t number; // of the segment
+    uint32_t header_offset, header_len, payload_offset, payload_len;
+    uint32_t end_offset; // where the next run may begin
+    uint32_t first_unit; // ordinal of its first checksum unit in the segment
+    uint32_t unit_count;
+    uint64_t generation, object_size_bytes;
+    uint32_t block_size_bytes, block_count;
+    uint64_t first_block;
+    struct hash128 hash;
+    int64_t last_modified;
+    struct span realm, bucket, key, etag, version_id, headers; // decoded: inside the given bytes
+    const char *unit_crcs;                                     // 4 bytes each, little endian
+};
+
+// Bytes of a header with these strings and that many units; 0 when a string is too long.
+uint32_t segment_run_header_len(struct span realm, struct span bucket, struct span key,
+                                struct span etag, struct span version_id, struct span headers,
+                                uint32_t unit_count);
+// `ret_bytes` holds header->header_len bytes.
+void segment_run_header_encode(const struct run_header *header, char *ret_bytes);
+// Accepts only a header that is whole (checksum) and consistent in itself; what it is compared with
+// (salt, number, place, key) is the caller's. ERR_FORMAT: no header begins here; ERR_CORRUPT: one
+// did.
+enum err segment_run_header_decode(struct span bytes, struct run_header *ret_header) MUST_USE;
+// Length that a header beginning here says, to know how much to read; 0: none begins here. Not yet
+// checked.
+uint32_t segment_run_header_peek_len(struct span bytes);
+
+static inline uint32_t run_header_unit_crc(const struct run_header *header, uint32_t unit)
+{
+    return wire_get_u32(header->unit_crcs + (size_t)unit * 4);
+}
+
+static inline uint32_t run_unit_count(uint32_t payload_len)
+{
+    return (payload_len + STORE_CHECKSUM_UNIT - 1) / STORE_CHECKSUM_UNIT;
+}
+
+// Payload bytes of `block_count` blocks from `first_block` of an object, the last one short.
+uint64_t segment_run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
+                                 uint64_t first_block, uint32_t block_count);
+uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes);
+
+// Where the pieces of a run lie that begins at `start` (a multiple of RUN_ALIGN).
+struct run_layout {
+    bool intent; // a sector at `start`
+    uint32_t start, header_offset, payload_offset;
+    uint64_t end_offset;
+};
+void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
+                             struct run_layout *ret_layout);
+
+static inline struct store_place run_header_place(const struct run_header *header)
+{
+    return (struct store_place){
+        .segment_number = header->number,
+        .header_offset = header->header_offset,
+        .header_len = header->header_len,
+        .payload_offset = header->payload_offset,
+        .payload_len = header->payload_len,
+        .first_unit = header->first_unit,
+        .salt = header->salt,
+        .generation = header->generation,
+        .first_block = header->first_block,
+        .block_count = header->block_count,
+        .block_size_bytes = header->block_size_bytes,
+        .hash = header->hash,
+        .etag_hash = hash64(header->etag.ptr, header->etag.len, 0),
+    };
+}
+
+// Is this the header that the place promises? ERR_CORRUPT.
+enum err segment_run_accept(struct span bytes, const struct store_place *place,
+                            struct run_header *ret_header) MUST_USE;
+// The same object with the spans of a decoded header; NULL when limits are passed.
+struct store_object *store_object_from_header(const struct run_header *header, uint64_t generation);
+
+#endif

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The freeing thread: what goes, goes here, beside the supply thread that makes new segments
+// meanwhile and beside the index writer, which forgets in its own time.
+//
+// Freeing one: no more pins -> its runs are listed (segment_list.c) -> unlink -> at the last unpin,
+// close and its space is given back; what the index holds of it is handed to the index writer, in
+// the order of keys, and nobody waits for that: a place names its segment by number and salt,
+// neither is used again, so it is a miss from the first step on. A crash before the index has
+// forgotten leaves such places; they go when met.
+//
+// Only when very much waits to be forgotten does this thread wait, after the space has been given
+// back; and if nothing is forgotten for long (the disk takes no commits), those places stay, and
+// are counted.
+#include "store/segment/segment_free.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "stats/stats.h"
+#include "store/segment/segment_files.h"
+#include "store/segment/segment_list.h"
+#include "store/segment/segment_log.h"
+#include "store/segment/segment_supply.h"
+
+#define TICK_MS 1000u // seals are written, what could not be unlinked is tried again
+
+// --- what goes
+
+void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
+                              bool index_forgotten)
+{
+    check(segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING);
+    if (segment->state == SEGMENT_SPARE) {
+        unsigned kept = 0;
+        for (unsigned i = 0; i < log->guarded.spare_count; i++) {
+            if (log->guarded.spare[i] != segment) {
+                log->guarded.spare[kept++] = log->guarded.spare[i];
+            }
+        }
+        log->guarded.spare_count = kept;
+        atomic_store(&log->room, kept);
+    }
+    segment->state = SEGMENT_DYING;
+    segment->index_forgotten = index_forgotten;
+    segment->next = log->guarded.doomed;
+    log->guarded.doomed = segment;
+    log->guarded.doomed_count++;
+    log->guarded.dying_count++;
+    atomic_fetch_and(&segment->pins, ~SEGMENT_PIN_LIVE);
+    log->guarded.free_wanted = true;
+    pthread_cond_signal(&log->guarded.free_wake);
+}
+
+static void doom_one(struct segment_log *log, struct segment *segment, bool index_forgotten)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    if (segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING) {
+        segment_free_doom_locked(log, segment, index_forgotten);
+        segment->is_distrusted = true;
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
+void segment_log_abandon(struct segment_log *log, struct segment *segment)
+{
+    doom_one(log, segment, false);
+}
+
+void segment_log_drop(struct segment_log *log, struct segment *segment)
+{
+    doom_one(log, segment, true);
+}
+
+// --- what the index forgets
+
+struct forgetting {
+    uint32_t number, count, max;
+    uint64_t salt;
+    struct segment_removal *removals;
+    uint64_t blocks, bytes;
+};
+
+static bool on_row_forgotten(void *ctx, const struct segment_row *row)
+{
+    struct forgetting *f = ctx;
+    struct store_place place = segment_row_place(row, f->number, f->salt);
+    f->blocks += place.block_count;
+    f->bytes += place.payload_len;
+    if (f->count == f->max) {
+        f->max = (uint32_t)max_u64(64, 2ull * f->max);
+        f->removals = realloc(f->removals, f->max * sizeof(*f->removals));
+        check(f->removals != NULL);
+    }
+    f->removals[f->count++] = (struct segment_removal){row->hash, place};
+    return true;
+}
+
+// What is in it. False: it cannot be known, and is found on a round through the index.
+static bool free_list(struct segment *segment, struct forgetting *f)
+{
+    *f = (struct forgetting){.number = atomic_load(&segment->number)};
+    return segment_list(segment, on_row_forgotten, f, &f->salt) == ERR_OK;
+}
+
+// --- freeing
+
+static void slots_let_go(struct segment_log *log, const struct segment *segment)
+{
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
+        pthread_mutex_lock(&log->slots[i].guarded.lock);
+        if (log->slots[i].guarded.current == segment) {
+            log->slots[i].guarded.current = NULL;
+        }
+        pthread_mutex_unlock(&log->slots[i].guarded.lock);
+    }
+}
+
+static void segment_closed(struct segment *segment)
+{
+    struct segment_log *log = segment->log;
+    segment_pool_close(&log->pool, segment);
+    pthread_mutex_lock(&log->guarded.lock);
+    check(segment->state == SEGMENT_DYING);
+    segment_free_marks(segment); // nobody has a pin any more
+    atomic_store(&segment->number, 0);
+    segment->state = SEGMENT_FREE;
+    uint64_t cost = log->segment_cost_bytes - segment->given_bytes;
+    log->guarded.dying_count--;
+    struct segment_rows *rows = segment->rows;
+    segment->rows = NULL;
+    pthread_mutex_unlock(&log->guarded.lock);
+    segment_rows_free(rows);
+    atomic_fetch_sub(&log->segment_count, 1);
+    stats_sub(COUNTER_segments, 1);
+    store_space_give(log->disk, cost);
+    segment_log_want(log, false); // there is room for another
+}
+
+void segment_free_close(struct segment *segment)
+{
+    struct segment_log *log = segment->log;
+    pthread_mutex_lock(&log->guarded.lock);
+    segment->next = log->guarded.closable;
+    log->guarded.closable = segment;
+    log->guarded.free_wanted = true;
+    pthread_cond_signal(&log->guarded.free_wake);
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
+// False: it has its name still, and goes on counting; tried again at the next tick.
+static bool free_unlink(struct segment_log *log, struct segment *segment)
+{
+    // Whoever has a pin may read on, and without a name it cannot be opened any more.
+    int fd;
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
+        segment_borrow_wait(segment, &fd) == ERR_OK) {
+        segment_return(segment);
+    }
+    char name[SEGMENT_NAME_LEN];
+    segment_name(atomic_load(&segment->number), name);
+    int failed = store_fault_strike(STORE_FAULT_UNLINK);
+    if (failed == 0 && unlinkat(log->disk->dir.segments_fd, name, 0) != 0 && errno != ENOENT) {
+        failed = errno;
+    }
+    if (failed != 0) {
+        store_filling_off(log->disk, "unlink", failed);
+        pthread_mutex_lock(&log->guarded.lock);
+        segment->next = log->guarded.doomed;
+        log->guarded.doomed = segment;
+        pthread_mutex_unlock(&log->guarded.lock);
+        return false;
+    }
+    if (segment->is_distrusted) {
+        // Or a power cut brings back what must not be found. A disk that refuses this too has been
+        // told all that can be told.
+        (void)fsync(log->disk->dir.segments_fd);
+    }
+    return true;
+}
+
+static void free_one(struct segment_log *log, struct segment *segment)
+{
+    struct forgetting f = {0};
+    uint32_t number = atomic_load(&segment->number);
+    slots_let_go(log, segment);
+    bool forgets = !segment->index_forgotten;
+    uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
+    bool listed = forgets && free_list(segment, &f);
+    log->host.dies(log->host.ctx, segment, f.removals, listed ? f.count : 0);
+    segment->index_forgotten = true; // by us, below; or at the next try there is nothing to do
+    bool unlinked = free_unlink(log, segment);
+    if (unlinked) {
+        pthread_mutex_lock(&log->guarded.lock);
+        log->guarded.doomed_count--;
+        pthread_mutex_unlock(&log->guarded.lock);
+        unsigned before = atomic_fetch_or(&segment->pins, SEGMENT_PIN_UNLINKED);
+        if ((before & SEGMENT_PIN_COUNT) == 0) {
+            segment_closed(segment);
+        } else {
+            segment_log_want(log, false); // its space may stay away for long
+        }
+    }
+    if (!forgets) {
+        return;
+    }
+    if (listed) {
+        log->host.forget(log->host.ctx, f.removals, f.count);
+    } else {
+        free(f.removals);
+        log->host.forget_unlisted(log->host.ctx);
+    }
+    f.blocks -= min_u64(f.blocks, moved_blocks);
+    f.bytes -= min_u64(f.bytes, moved_bytes);
+    stats_add(COUNTER_evicted_blocks_capacity, f.blocks);
+    stats_add(COUNTER_evicted_bytes_capacity, f.bytes);
+    log_info("segment_freed", "number=%u blocks=%llu bytes=%llu", number,
+             (unsigned long long)f.blocks, (unsigned long long)f.bytes);
+}
+
+static struct segment *list_take(struct segment_log *log, struct segment **list)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    struct segment *taken = *list;
+    *list = NULL;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return taken;
+}
+
+static void free_all(struct segment_log *log)
+{
+    struct segment *next;
+    for (struct segment *s = list_take(log, &log->guarded.closable); s != NULL; s = next) {
+        next = s->next;
+        segment_closed(s);
+    }
+    for (struct segment *s = list_take(log, &log->guarded.doomed); s != NULL; s = next) {
+        next = s->next;
+        free_one(log, s);
+    }
+}
+
+// --- sealing
+
+// A seal says that no run in there is unknown to the index; so it waits until nothing is held.
+static bool seal_due(struct segment_log *log, struct segment *segment)
+{
+    if (atomic_load(&segment->number) == 0) {
+        return false; // most of the table
+    }
+    pthread_mutex_lock(&log->guarded.lock);
+    bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
+               atomic_load(&segment->holds) == 0;
+    // Once: when it fails a later start only looks through it again.
+    segment->seal_written = segment->seal_written || due;
+    pthread_mutex_unlock(&log->guarded.lock);
+    if (due) {
+        segment_list_seal(segment);
+    }
+    return due;
+}
+
+void segment_free_seal_all(struct segment_log *log)
+{
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        (void)seal_due(log, &log->table[i]);
+    }
+}
+
+// --- the thread
+
+static struct timespec tick_after_now(void)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += TICK_MS / 1000;
+    return until;
+}
+
+static bool tick_is_over(const struct timespec *tick)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec > tick->tv_sec ||
+           (now.tv_sec == tick->tv_sec && now.tv_nsec >= tick->tv_nsec);
+}
+
+static void *free_main(void *ctx)
+{
+    struct segment_log *log = ctx;
+    thread_begin("store-free", THREAD_BEHIND);
+    struct timespec tick = tick_after_now();
+    pthread_mutex_lock(&log->guarded.lock);
+    while (!log->guarded.free_stop) {
+        int rc = 0;
+        while (!log->guarded.free_stop && !log->guarded.free_wanted && rc == 0) {
+            rc = pthread_cond_timedwait(&log->guarded.free_wake, &log->guarded.lock, &tick);
+        }
+        log->guarded.free_wanted = false;
+        pthread_mutex_unlock(&log->guarded.lock);
+        free_all(log);
+        if (rc != 0 || tick_is_over(&tick)) {
+            for (uint32_t i = 0; i <= log->table_mask; i++) {
+                if (seal_due(log, &log->table[i])) {
+                    free_all(log); // what goes does not wait for all that is full
+                }
+            }
+            tick = tick_after_now();
+        }
+        pthread_mutex_lock(&log->guarded.lock);
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+    free_all(log);
+    return NULL;
+}
+
+void segment_free_start(struct segment_log *log)
+{
+    check(pthread_create(&log->freer, NULL, free_main, log) == 0);
+    log->freer_runs = true;
+}
+
+void segment_free_stop(struct segment_log *log)
+{
+    if (!log->freer_runs) {
+        return;
+    }
+    pthread_mutex_lock(&log->guarded.lock);
+    log->guarded.free_stop = true;
+    pthread_cond_signal(&log->guarded.free_wake);
+    pthread_mutex_unlock(&log->guarded.lock);
+    check(pthread_join(log->freer, NULL) == 0);
+    log->freer_runs = false;
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs of a segment. While it fills, a row for each whole run is in memory, added by the worker
+// that wrote it; when nothing of it is held any more, the rows become its table, and leave memory.
+// A segment that was found at the start has them from its table, or from a scan.
+//
+// Order on disk, and why a power cut between any two leaves nothing wrong:
+//
+//   payload, header       by the worker; a header that is there without its payload fails checksums
+//   sync, index commit    by the index writer; then the run's hold goes
+//   table                 when the last hold has gone: what it names was synced, if the index names
+//                         it
+//   seal                  with the number of rows and the id of this very writing of the table
+//   marks                 header and row, synced before the batch that takes the run out is
+//                         committed
+//
+// Nothing is synced between table and seal. A seal that is there without all of its table, or with
+// one that a clean stop left there before (its id is another), has no table: the segment is
+// scanned, and counted. A table without its seal is nobody's: the segment was not sealed, and is
+// scanned. A torn sector of a marked table fails its checksum, and the scan finds the marked
+// header. A row that outlives its run's bytes (never synced, never in the index) is a header that
+// is not there: refused at first sight.
+//
+// Locks: rows are guarded by rows_guard, held for a moment by workers too: who goes through many
+// lets go of it every TABLE_STEP_PAGES. Who writes a table or marks takes seal_lock before, so that
+// a mark comes either into the rows that are written, or into the table behind them.
+#include "store/segment/segment_list.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "stats/stats.h"
+#include "store/segment/segment_log.h"
+#include "store/segment/segment_mark.h"
+#include "store/segment/segment_trim.h"
+
+#define PAGES_PER_WRITE 64u
+
+// --- in memory
+
+void segment_list_note(struct segment *segment, const struct segment_row *row)
+{
+    struct segment_log *log = segment->log;
+    pthread_mutex_lock(&log->rows_guard);
+    if (segment->rows != NULL) {
+        segment_rows_add(segment->rows, row);
+    }
+    pthread_mutex_unlock(&log->rows_guard);
+}
+
+// *ret_salt: 0 when the segment has not been looked at in this process. Copied piece by piece:
+// workers add rows meanwhile, here or elsewhere.
+static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
+{
+    struct segment_log *log = segment->log;
+    struct segment_rows *copy = segment_rows_new();
+    bool there = true;
+    for (bool whole = false; there && !whole;) { // ends: a segment holds so many
+        pthread_mutex_lock(&log->rows_guard);
+        *ret_salt = segment->salt;
+        there = segment->rows != NULL;
+        whole = there && segment_rows_copy_on(copy, segment->rows);
+        pthread_mutex_unlock(&log->rows_guard);
+    }
+    if (!there) { // its table is on disk by now
+        segment_rows_free(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+// --- the table on disk
+
+static struct segment_table_id table_id_of(const struct segment *segment, uint64_t salt,
+                                           uint32_t id)
+{
+    return (struct segment_table_id){atomic_load(&segment->number), salt, id};
+}
+
+static enum err table_write(const struct segment *segment, int fd, const struct segment_rows *rows)
+{
+    uint32_t bytes = segment_table_bytes(segment_rows_count(rows));
+    uint32_t pages = bytes / TABLE_PAGE_BYTES;
+    off_t offset = segment->log->segment_size_bytes - bytes;
+    for (uint32_t at = 0; at < pages; at += PAGES_PER_WRITE) {
+        struct iovec iov[PAGES_PER_WRITE];
+        unsigned count = (unsigned)min_u64(PAGES_PER_WRITE, pages - at);
+        for (unsigned i = 0; i < count; i++) {
+            iov[i] = (struct iovec){segment_rows_page(rows, at + i), TABLE_PAGE_BYTES};
+        }
+        size_t len = (size_t)count * TABLE_PAGE_BYTES;
+        int failed = store_fault_strike(STORE_FAULT_TABLE);
+        if (failed != 0 || pwritev(fd, iov, (int)count, offset) != (ssize_t)len) {
+            return ERR_IO;
+        }
+        offset += (off_t)len;
+    }
+    return ERR_OK;
+}
+
+static enum err table_read(const struct segment *segment, int fd, uint32_t row_count,
+                           const struct segment_table_id *id, struct segment_rows **ret_rows)
+{
+    uint32_t size = segment->log->segment_size_bytes;
+    if (row_count > size / RUN_ALIGN) {
+        return ERR_CORRUPT;
+    }
+    uint32_t len = segment_table_bytes(row_count);
+    char *bytes = malloc(max_u64(len, 1));
+    check(bytes != NULL);
+    int failed = store_fault_strike(STORE_FAULT_TABLE);
+    ssize_t got = failed != 0 ? -1 : pread(fd, bytes, len, (off_t)(size - len));
+    enum err err = got < 0 ? ERR_IO : ERR_CORRUPT;
+    if (got == (ssize_t)len) {
+        stats_add(COUNTER_segment_list_bytes, len);
+        err = segment_rows_decode((struct span){bytes, len}, row_count, size, id, ret_rows);
+    }
+    free(bytes);
+    return err;
+}
+
+// The rows of a sealed segment. ERR_FORMAT: it has no seal.
+static enum err table_of(struct segment *segment, uint64_t *ret_salt,
+                         struct segment_rows **ret_rows)
+{
+    struct segment_header header;
+    struct segment_seal seal;
+    int fd;
+    enum err err = segment_log_identify(segment, &header, &seal);
+    if (err != ERR_OK) {
+        return err;
+    }
+    *ret_salt = header.salt;
+    if (seal.number == 0) {
+        return ERR_FORMAT;
+    }
+    err = segment_borrow_wait(segment, &fd);
+    if (err == ERR_OK) {
+        struct segment_table_id id = table_id_of(segment, header.salt, seal.table_id);
+        err = table_read(segment, fd, seal.row_count, &id, ret_rows);
+        segment_return(segment);
+    }
+    if (err == ERR_CORRUPT) {
+        stats_add(COUNTER_segment_tables_bad, 1);
+        log_warn("segment_table_refused", "number=%u", atomic_load(&segment->number));
+    }
+    return err;
+}
+
+// --- listing
+
+struct scan_rows {
+    const struct store_disk *disk;
+    bool (*on_row)(void *ctx, const struct segment_row *row);
+    void *ctx;
+};
+
+static bool on_run_scanned(void *ctx, const struct run_header *header)
+{
+    struct scan_rows *scan = ctx;
+    struct hash128 hash = disk_hash(scan->disk, header->realm, header->bucket, header->key);
+    struct segment_row row = segment_row_of_header(header);
+    row.is_bad = !hash128_equal(hash, header->hash);
+    return scan->on_row(scan->ctx, &row);
+}
+
+enum err segment_list_scan(struct segment *segment, uint64_t salt,
+                           bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
+                           struct segment_scan_result *ret_result)
+{
+    struct scan_rows scan = {segment->log->disk, on_row, ctx};
+    stats_add(COUNTER_segment_list_scan, 1);
+    return segment_log_scan(segment, salt, on_run_scanned, &scan, ret_result);
+}
+
+static enum err rows_list(const struct segment_rows *rows,
+                          bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx)
+{
+    uint32_t count = segment_rows_count(rows);
+    for (uint32_t at = 0; at < count; at++) {
+        struct segment_row row;
+        segment_rows_get(rows, at, &row);
+        if (!on_row(ctx, &row)) {
+            return ERR_CANCELLED;
+        }
+    }
+    return ERR_OK;
+}
+
+enum err segment_list(struct segment *segment,
+                      bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
+                      uint64_t *ret_salt)
+{
+    (void)store_fault_strike(STORE_FAULT_SCAN); // a test may hold it here
+    uint64_t salt;
+    struct segment_rows *rows = rows_of(segment, &salt);
+    if (rows != NULL) {
+        stats_add(COUNTER_segment_list_memory, 1);
+    } else {
+        enum err err = table_of(segment, &salt, &rows);
+        if (err != ERR_OK && salt == 0) {
+            return err;
+        }
+        *ret_salt = salt;
+        if (err != ERR_OK) {
+            struct segment_scan_result result;
+            return segment_list_scan(segment, salt, on_row, ctx, &result);
+        }
+        stats_add(COUNTER_segment_list_table, 1);
+    }
+    *ret_salt = salt;
+    enum err err = rows_list(rows, on_row, ctx);
+    segment_rows_free(rows);
+    return err;
+}
+
+// --- sealing
+
+static uint32_t table_id_new(void)
+{
+    return (uint32_t)random_u64() | 1u;
+}
+
+// Under seal_lock. The rows as they are now, written; with ERR_OK they are a table's.
+static enum err rows_write_locked(struct segment *segment, int fd, uint32_t table_id,
+                                  uint32_t *ret_row_count)
+{
+    struct segment_table_id id = table_id_of(segment, segment->salt, table_id);
+    struct segment_log *log = segment->log;
+    struct segment_rows *rows = NULL;
+    uint32_t page = 0;
+    for (bool finished = false; !finished;) {
+        pthread_mutex_lock(&log->rows_guard);
+        rows = segment->rows; // nobody adds: nothing is held; who marks waits
+        finished = rows == NULL || segment_rows_finish_on(rows, &id, &page);
+        pthread_mutex_unlock(&log->rows_guard);
+    }
+    if (rows == NULL) {
+        return ERR_IO;
+    }
+    *ret_row_count = segment_rows_count(rows);
+    return table_write(segment, fd, rows);
+}
+
+static enum err seal_write_locked(struct segment *segment, int fd, uint32_t given_bytes)
+{
+    struct segment_log *log = segment->log;
+    struct segment_seal seal = {.number = atomic_load(&segment->number),
+                                .table_id = table_id_new(),
+                                .given_bytes = given_bytes};
+    enum err err = rows_write_locked(segment, fd, seal.table_id, &seal.row_count);
+    if (err != ERR_OK) {
+        return err;
+    }
+    pthread_mutex_lock(&log->guarded.lock);
+    seal.salt = segment->salt;
+    seal.end_offset = segment->append_offset;
+    seal.unit_count = segment->unit_count;
+    seal.run_count = segment->run_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    char sector[SECTOR_SIZE];
+    segment_seal_encode(&seal, sector);
+    ssize_t written = pwrite(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET);
+    if (written != (ssize_t)sizeof(sector)) {
+        return ERR_IO;
+    }
+    stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
+    uint64_t used =
+        (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count) + seal.given_bytes;
+    stats_add(COUNTER_segment_unused_bytes, // one that was torn may seem full up to its end
+              log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
+    return ERR_OK;
+}
+
+void segment_list_seal(struct segment *segment)
+{
+    struct segment_log *log = segment->log;
+    struct segment_rows *rows = NULL;
+    int fd;
+    if (segment_borrow_wait(segment, &fd) != ERR_OK) {
+        return; // it stays as it is: rows in memory, looked through by a later start
+    }
+    pthread_mutex_lock(&log->rows_guard);
+    bool is_listed = segment->rows != NULL; // nobody adds: nothing is held
+    uint32_t row_count = is_listed ? segment_rows_count(segment->rows) : 0;
+    pthread_mutex_unlock(&log->rows_guard);
+    uint32_t given_bytes = is_listed ? segment_trim(segment, fd, row_count) : 0;
+    pthread_mutex_lock(&log->seal_lock);
+    bool is_written = seal_write_locked(segment, fd, given_bytes) == ERR_OK;
+    if (is_written) {
+        pthread_mutex_lock(&log->rows_guard);
+        rows = segment->rows;
+        segment->rows = NULL;
+        pthread_mutex_unlock(&log->rows_guard);
+    } else {
+        log_warn("seal_failed", "number=%u", atomic_load(&segment->number));
+    }
+    pthread_mutex_unlock(&log->seal_lock);
+    segment_return(segment);
+    segment_rows_free(rows);
+    segment_trim_given(segment, is_written ? given_bytes : 0);
+}
+
+enum err segment_list_save(struct segment *segment, uint32_t *ret_row_count, uint32_t *ret_table_id)
+{
+    struct segment_log *log = segment->log;
+    int fd;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err != ERR_OK) {
+        return err;
+    }
+    uint32_t table_id = table_id_new();
+    pthread_mutex_lock(&log->seal_lock);
+    err = rows_write_locked(segment, fd, table_id, ret_row_count);
+    pthread_mutex_unlock(&log->seal_lock);
+    if (err == ERR_OK && fdatasync(fd) != 0) {
+        err = ERR_IO;
+    }
+    segment_return(segment);
+    *ret_table_id = table_id;
+    return err;
+}
+
+enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_count,
+                           uint32_t table_id, struct segment_rows **ret_rows)
+{
+    struct segment_table_id id = table_id_of(segment, salt, table_id);
+    int fd;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err == ERR_OK) {
+        err = table_read(segment, fd, row_count, &id, ret_rows);
+        segment_return(segment);
+    }
+    return err;
+}
+
+// --- marks
+
+// A table that cannot be marked is not to be believed later, whatever is read then: it loses its
+// seal.
+static enum err seal_erase(int fd)
+{
+    static const char nothing[SECTOR_SIZE];
+    ssize_t written = pwrite(fd, nothing, sizeof(nothing), SEGMENT_SEAL_OFFSET);
+    return written == (ssize_t)sizeof(nothing) ? ERR_OK : ERR_IO;
+}
+
+static enum err table_mark_bad(struct segment *segment, int fd, const struct store_place *place)
+{
+    char sector[SECTOR_SIZE];
+    struct segment_seal seal;
+    ssize_t got = pread(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET);
+    if (got != (ssize_t)sizeof(sector)) {
+        return ERR_IO;
+    }
+    struct segment_rows *rows = NULL;
+    if (segment_seal_decode(sector, &seal) != ERR_OK || seal.salt != place->salt) {
+        return ERR_OK; // it has no table
+    }
+    struct segment_table_id id = table_id_of(segment, place->salt, seal.table_id);
+    enum err err = table_read(segment, fd, seal.row_count, &id, &rows);
+    if (err != ERR_OK) {
+        return err == ERR_CORRUPT ? seal_erase(fd) : err;
+    }
+    uint32_t at;
+    if (segment_rows_mark_bad(rows, place, &at)) {
+        uint32_t page = at / TABLE_PAGE_ROWS;
+        uint32_t in_page = at % TABLE_PAGE_ROWS / TABLE_SECTOR_ROWS * SECTOR_SIZE;
+        off_t offset = segment->log->segment_size_bytes - segment_table_bytes(seal.row_count);
+        segment_rows_finish(rows, &id);
+        ssize_t put = pwrite(fd, segment_rows_page(rows, page) + in_page, SECTOR_SIZE,
+                             offset + (off_t)page * TABLE_PAGE_BYTES + in_page);
+        err = put == (ssize_t)SECTOR_SIZE ? ERR_OK : ERR_IO;
+    }
+    segment_rows_free(rows);
+    return err;
+}
+
+enum err segment_list_mark_bad(struct segment *segment, int fd, const struct store_place *place)
+{
+    struct segment_log *log = segment->log;
+    uint32_t at;
+    pthread_mutex_lock(&log->seal_lock);
+    pthread_mutex_lock(&log->rows_guard);
+    bool in_memory = segment->rows != NULL;
+    if (in_memory && segment->salt == place->salt) {
+        (void)segment_rows_mark_bad(segment->rows, place, &at); // or there is no such run
+    }
+    pthread_mutex_unlock(&log->rows_guard);
+    enum err err = in_memory ? ERR_OK : table_mark_bad(segment, fd, place);
+    pthread_mutex_unlock(&log->seal_lock);
+    return err == ERR_OK ? segment_mark_bad(fd, place) : err;
+}

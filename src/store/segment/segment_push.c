@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each worker has one push under way; what is written meanwhile gathers, by segment, so that a push
+// is as large as the device is slow. Less than PUSH_MIN waits for more: small runs lie in shared
+// pages. Where too many segments gather, the rest is left to the kernel.
+//
+// A push that fails is a sync that failed: the kernel tells of a lost page once.
+#include <errno.h>
+
+#include "stats/stats.h"
+#include "store/segment/segment_log.h"
+#include "store/segment/segment_push.h"
+#include "store/segment/write_backlog.h"
+
+#define PUSH_MIN (1u << 20)
+
+static void push_next(struct segment_pusher *pusher);
+
+static void push_over(struct segment_pusher *pusher)
+{
+    struct segment_push_range *range = &pusher->running;
+    write_backlog_pushed(pusher->backlog, range->bytes);
+    segment_unpin(range->segment);
+    range->segment = NULL;
+}
+
+static void on_pushed(struct disk_op *op)
+{
+    struct segment_pusher *pusher = container_of(op, struct segment_pusher, op);
+    struct segment *segment = pusher->running.segment;
+    segment_return(segment);
+    bool lost = op->err != ERR_OK && (op->errno_value == EIO || op->errno_value == ENOSPC);
+    if (lost) {
+        segment_log_abandon(pusher->log, segment);
+        store_filling_off(pusher->log->disk, "push", op->errno_value);
+    }
+    push_over(pusher);
+    push_next(pusher);
+}
+
+// False: the segment is gone, or its descriptor is not there; then the kernel writes it some day.
+static bool push_start(struct segment_pusher *pusher, struct segment_push_range *range)
+{
+    pusher->running = *range;
+    range->segment = NULL;
+    struct segment *segment = pusher->running.segment;
+    if (!segment_pin(segment, pusher->running.number)) {
+        write_backlog_pushed(pusher->backlog, pusher->running.bytes);
+        pusher->running.segment = NULL;
+        return false;
+    }
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
+        push_over(pusher);
+        return false;
+    }
+    pusher->op = (struct disk_op){.kind = DISK_PUSH,
+                                  .fd = fd,
+                                  .offset = pusher->running.first,
+                                  .length = pusher->running.end - pusher->running.first,
+                                  .done = on_pushed};
+    disk_io_start(pusher->worker, &pusher->op);
+    return true;
+}
+
+static void push_next(struct segment_pusher *pusher)
+{
+    for (unsigned i = 0; i < SEGMENT_PUSH_RANGES && pusher->running.segment == NULL; i++) {
+        struct segment_push_range *range = &pusher->waiting[i];
+        if (range->segment != NULL && range->counted) {
+            (void)push_start(pusher, range);
+        }
+    }
+}
+
+static struct segment_push_range *range_of(struct segment_pusher *pusher, struct segment *segment)
+{
+    struct segment_push_range *unused = NULL;
+    uint32_t number = atomic_load(&segment->number);
+    for (unsigned i = 0; i < SEGMENT_PUSH_RANGES; i++) {
+        struct segment_push_range *range = &pusher->waiting[i];
+        if (range->segment == segment && range->number == number) {
+            return range;
+        }
+        bool is_worse = unused == NULL || (unused->segment != NULL && range->segment == NULL);
+        unused = !range->counted && is_worse ? range : unused;
+    }
+    if (unused != NULL) {
+        *unused =
+            (struct segment_push_range){.segment = segment, .number = number, .first = UINT64_MAX};
+    }
+    return unused;
+}
+
+void segment_push_init(struct segment_pusher *pusher, struct segment_log *log,
+                       struct write_backlog *backlog)
+{
+    *pusher = (struct segment_pusher){.log = log, .backlog = backlog};
+}
+
+void segment_push(struct worker *w, struct segment_pusher *pusher, struct segment *segment,
+                  uint64_t first, uint64_t end)
+{
+    check(first < end);
+    pusher->worker = w;
+    struct segment_push_range *range = range_of(pusher, segment);
+    if (range == NULL) {
+        return;
+    }
+    range->first = min_u64(range->first, first);
+    range->end = max_u64(range->end, end);
+    range->bytes += end - first;
+    if (range->counted) {
+        write_backlog_push(pusher->backlog, end - first);
+    } else if (range->bytes >= PUSH_MIN) {
+        range->counted = true;
+        write_backlog_push(pusher->backlog, range->bytes);
+    }
+    push_next(pusher);
+}

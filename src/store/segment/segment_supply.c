@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+// The supply thread: one thread that keeps spare segments ready, so that no worker ever makes,
+// lists or unlinks a file. While there is no space it picks what goes, and the freeing thread
+// (segment_free.c) takes it away meanwhile: as many are on their way out as spare ones are missing.
+//
+// Space is reserved before a file is made and given back after its last descriptor is closed, which
+// may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
+// held like that, only segments that nobody reads are picked, so that slow readers cannot stop the
+// others from being replaced.
+#include "store/segment/segment_supply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/thread.h"
+#include "stats/stats.h"
+#include "store/segment/segment_files.h"
+#include "store/segment/segment_free.h"
+#include "store/segment/segment_list.h"
+#include "store/segment/segment_log.h"
+
+#define TICK_MS 1000u          // free space is looked at
+#define GOING_MAX 4u           // on their way out at once, when the limit or the volume wants it
+#define SPARE_AMPLE 4u         // while the cache is far from full, and more if they are small:
+#define SPARE_SEGMENTS_MIN 32u // of fewer only one or two are kept spare
+#define SPARE_LONG 3u
+#define SPARE_AHEAD_BYTES (128u << 20)
+#define SPARE_AHEAD_MAX 32u
+#define START_SEGMENTS_MAX 4u // made before the start is over
+#define NUMBERS_AHEAD 4096u   // segment numbers promised by one writing of `format`
+#define ROOM_SEGMENTS_MIN 2u  // one is free now and then beside those that were wanted
+#define MAKE_TRIES_MAX 1000u  // names already taken by something else
+
+// --- making
+
+static uint32_t number_take(struct segment_log *log)
+{
+    uint32_t number = 0;
+    pthread_mutex_lock(&log->guarded.lock);
+    uint32_t next = log->guarded.next_number;
+    for (uint32_t i = 0; i <= log->table_mask && next < UINT32_MAX; i++, next++) {
+        if (segment_log_entry(log, next)->state == SEGMENT_FREE) {
+            number = next++;
+            break;
+        }
+    }
+    log->guarded.next_number = next;
+    bool promised = next < log->guarded.number_limit;
+    pthread_mutex_unlock(&log->guarded.lock);
+    if (!promised && number != 0) {
+        struct store_dir *dir = &log->disk->dir;
+        uint32_t limit = number <= UINT32_MAX - NUMBERS_AHEAD ? number + NUMBERS_AHEAD : UINT32_MAX;
+        pthread_mutex_lock(&dir->format_lock);
+        dir->format.next_segment = limit;
+        enum err err = store_dir_write_format(dir);
+        pthread_mutex_unlock(&dir->format_lock);
+        if (err == ERR_DISK_FULL) {
+            return 0;
+        }
+        if (err != ERR_OK) {
+            store_filling_off(log->disk, "format", errno);
+            return 0;
+        }
+        pthread_mutex_lock(&log->guarded.lock);
+        log->guarded.number_limit = limit;
+        pthread_mutex_unlock(&log->guarded.lock);
+    }
+    return number;
+}
+
+static int segment_write_header(int fd, uint32_t number, uint64_t salt,
+                                const struct segment_log *log)
+{
+    struct segment_header header = {
+        .number = number,
+        .salt = salt,
+        .size_bytes = log->segment_size_bytes,
+        .created_us = clock_wall_us(),
+    };
+    memcpy(header.cache_id, log->disk->dir.format.cache_id, CACHE_ID_LEN);
+    char sector[SECTOR_SIZE];
+    segment_header_encode(&header, sector);
+    ssize_t written = pwrite(fd, sector, sizeof(sector), 0);
+    return written == (ssize_t)sizeof(sector) ? 0 : written < 0 ? errno : ENOSPC;
+}
+
+// Makes the file; errno value, EEXIST when the name is taken.
+static int segment_make_file(const struct segment_log *log, uint32_t number, uint64_t salt,
+                             int *ret_fd)
+{
+    char name[SEGMENT_NAME_LEN];
+    segment_name(number, name);
+    int folder = log->disk->dir.segments_fd;
+    int failed = store_fault_strike(STORE_FAULT_CREATE);
+    if (failed != 0) {
+        return failed;
+    }
+    int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        return errno;
+    }
+    failed = store_fault_strike(STORE_FAULT_ALLOCATE);
+    if (failed == 0 && fallocate(fd, 0, 0, log->segment_size_bytes) != 0) {
+        failed = errno == EOPNOTSUPP ? 0 : errno;
+        if (failed == 0 && ftruncate(fd, log->segment_size_bytes) != 0) {
+            failed = errno;
+        }
+    }
+    if (failed == 0) {
+        failed = segment_write_header(fd, number, salt, log);
+    }
+    if (failed != 0) {
+        (void)close(fd); // it goes anyway
+        (void)unlinkat(folder, name, 0);
+        return failed;
+    }
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // a hint
+    *ret_fd = fd;
+    return 0;
+}
+
+// Can it make a segment now, as far as disk and descriptors go?
+static bool supply_works(const struct segment_log *log)
+{
+    return store_is_filling(log->disk) && disk_shortage(log->disk) == ERR_OK;
+}
+
+// Forebay could not make a segment, for which it had reserved the space.
+static void supply_failed(struct segment_log *log, int errno_value)
+{
+    struct store_disk *disk = log->disk;
+    store_space_give(disk, log->segment_cost_bytes);
+    if (errno_value == ENOSPC || errno_value == EDQUOT) {
+        disk_room_refused(disk);
+    } else {
+        bool is_short = errno_value == EMFILE || errno_value == ENFILE;
+        disk_set_make_err(disk, is_short ? ERR_DESCRIPTORS : ERR_IO);
+        store_filling_off(disk, "segment", errno_value);
+    }
+}
+
+// A new spare segment; false: no space or no luck.
+static bool supply_make(struct segment_log *log)
+{
+    struct store_disk *disk = log->disk;
+    if (!store_space_reserve(disk, log->segment_cost_bytes, disk->segment_limit_bytes)) {
+        return false;
+    }
+    uint64_t salt = random_u64();
+    int fd = -1;
+    int failed = EEXIST;
+    uint32_t number = 0;
+    bool again = true;
+    for (unsigned i = 0; i < MAKE_TRIES_MAX && again; i++) {
+        number = number_take(log);
+        failed = number == 0 ? ENOSPC : segment_make_file(log, number, salt, &fd);
+        again = failed == EEXIST ||
+                ((failed == EMFILE || failed == ENFILE) && segment_pool_yield(&log->pool));
+    }
+    if (failed != 0) {
+        supply_failed(log, failed);
+        return false;
+    }
+    disk_set_make_err(disk, ERR_OK);
+    disk_room_granted(disk);
+    struct segment *segment = segment_log_entry(log, number);
+    segment_pool_adopt(&log->pool, segment, fd);
+    log->host.begin(log->host.ctx, segment, number);
+    pthread_mutex_lock(&log->guarded.lock);
+    pthread_mutex_lock(&log->rows_guard); // who finds it finds its rows, too
+    segment_enter(log, number, SEGMENT_SPARE);
+    segment->salt = salt;
+    segment->rows = segment_rows_new();
+    pthread_mutex_unlock(&log->rows_guard);
+    // In front: segments that already hold something are used first.
+    check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
+    memmove(&log->guarded.spare[1], &log->guarded.spare[0],
+            log->guarded.spare_count * sizeof(log->guarded.spare[0]));
+    log->guarded.spare[0] = segment;
+    log->guarded.spare_count++;
+    atomic_store(&log->room, log->guarded.spare_count);
+    pthread_mutex_unlock(&log->guarded.lock);
+    atomic_fetch_add(&log->made, 1);
+    atomic_store(&log->names_unsynced, true); // by the index writer, before it names what is in it
+    return true;
+}
+
+// --- slots
+
+// What the slot writes to is full.
+static void slot_retire(struct segment_log *log, unsigned at)
+{
+    struct segment_slot *slot = &log->slots[at];
+    pthread_mutex_lock(&slot->guarded.lock);
+    pthread_mutex_lock(&log->guarded.lock);
+    struct segment *segment = slot->guarded.current;
+    if (segment != NULL && segment->state == SEGMENT_OPEN) {
+        segment->state = SEGMENT_SEALED;
+    }
+    slot->guarded.current = NULL;
+    pthread_mutex_unlock(&log->guarded.lock);
+    pthread_mutex_unlock(&slot->guarded.lock);
+}
+
+// Slots of workers from this one on let go what they write to, and those that are kept apart for
+// what there are too few segments; from 0 on: all of them.
+static void slots_retire(struct segment_log *log, unsigned first)
+{
+    static const unsigned segments_min[SEGMENT_SLOTS_APART] = {
+        [SEGMENT_SLOT_SURVIVORS] = SEGMENT_REWRITE_SEGMENTS_MIN,
+        [SEGMENT_SLOT_PROBATION] = SEGMENT_PROBATION_SEGMENTS_MIN,
+    };
+    for (unsigned i = first; i < log->slot_max; i++) {
+        slot_retire(log, i);
+    }
+    for (unsigned i = 0; i < SEGMENT_SLOTS_APART; i++) {
+        if (first == 0 || atomic_load(&log->segments_max) < segments_min[i]) {
+            slot_retire(log, log->slot_max + i);
+        }
+    }
+}
+
+// --- picking what goes
+
+struct picking {
+    struct segment_log *log;
+    bool idle_only;
+};
+
+static bool supply_may_go(void *ctx, uint32_t number)
+{
+    struct picking *picking = ctx;
+    struct segment_log *log = picking->log;
+    struct segment *segment = segment_log_entry(log, number);
+    pthread_mutex_lock(&log->guarded.lock);
+    bool idle = (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) == 0;
+    bool may = segment->state == SEGMENT_SEALED && atomic_load(&segment->number) == number &&
+               atomic_load(&segment->holds) == 0 && (idle || !picking->idle_only);
+    pthread_mutex_unlock(&log->guarded.lock);
+    return may;
+}
+
+// So many segments may be on their way out until only those without readers are picked.
+static unsigned dying_most(const struct segment_log *log)
+{
+    return (unsigned)max_u64(2, atomic_load(&log->segments_max) / 4);
+}
+
+bool segment_supply_waits_for_readers(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned held = log->guarded.dying_count - log->guarded.doomed_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return held + 1 >= dying_most(log);
+}
+
+// Picks one that can go; false: none. may_rewrite: nobody waits for its room.
+static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
+{
+    struct picking picking = {.log = log};
+    if (!atomic_load(&log->examined)) {
+        return false; // segments with room may be found yet
+    }
+    unsigned max = dying_most(log);
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned dying = log->guarded.dying_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    if (dying >= 2 * max) {
+        return false;
+    }
+    picking.idle_only = dying + 1 >= max;
+    uint32_t number;
+    enum segment_pick pick =
+        log->host.pick(log->host.ctx, supply_may_go, &picking, may_rewrite, &number);
+    if (log->host.probation_ended(log->host.ctx)) {
+        slot_retire(log, log->slot_max + SEGMENT_SLOT_PROBATION);
+    }
+    if (pick == SEGMENT_PICK_GOES) {
+        struct segment *segment = segment_log_entry(log, number);
+        pthread_mutex_lock(&log->guarded.lock);
+        if (segment->state == SEGMENT_SEALED) { // else it has been given up meanwhile, and goes
+            segment_free_doom_locked(log, segment, false);
+        }
+        pthread_mutex_unlock(&log->guarded.lock);
+    }
+    return pick != SEGMENT_PICK_NONE;
+}
+
+// Takes back a spare one, an empty one if told so; false: there is none.
+static bool supply_take_spare(struct segment_log *log, bool only_empty)
+{
+    bool taken = false;
+    pthread_mutex_lock(&log->guarded.lock);
+    for (unsigned i = 0; i < log->guarded.spare_count && !taken; i++) {
+        struct segment *segment = log->guarded.spare[i];
+        bool empty = segment->run_count == 0;
+        if (atomic_load(&segment->holds) == 0 && (empty || !only_empty)) {
+            segment_free_doom_locked(log, segment, empty);
+            taken = true;
+        }
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+    return taken;
+}
+
+// Space is wanted back: first what holds nothing goes, then what the policy says, at last what is
+// still to be written to; for others (`all`) also what is being written to. False: there is
+// nothing.
+static bool supply_give_back(struct segment_log *log, bool all)
+{
+    if (!atomic_load(&log->examined)) {
+        return false;
+    }
+    bool given = supply_take_spare(log, true) || supply_evict_one(log, false) ||
+                 supply_take_spare(log, false);
+    if (!given && all) {
+        slots_retire(log, 0);
+        given = supply_evict_one(log, false);
+    }
+    stats_add(COUNTER_segments_given_back, given);
+    return given;
+}
+
+// --- a round
+
+// What may be made before something has to go: of cache.size, and of the file system at the last
+// look.
+static uint64_t supply_room(const struct segment_log *log)
+{
+    uint64_t used = atomic_load(&log->disk->used_bytes);
+    uint64_t limit = atomic_load(&log->disk->segment_limit_bytes);
+    return used < limit ? min_u64(limit - used, log->disk->room.free_bytes) : 0;
+}
+
+// One for each slot that ends now, and some for runs that need one for themselves (store_long.c).
+static uint64_t supply_least(const struct segment_log *log)
+{
+    return max_u64(SPARE_AMPLE, log->slot_count + SPARE_LONG);
+}
+
+static bool supply_is_ample(const struct segment_log *log)
+{
+    uint64_t least = supply_least(log);
+    return supply_room(log) >= 2 * least * log->segment_cost_bytes;
+}
+
+// Runs that begin while none is ready are not stored, so a burst has to find enough of them however
+// late this thread gets to run.
+static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
+{
+    uint64_t cost = log->segment_cost_bytes;
+    uint64_t least = supply_least(log);
+    uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
+    if (!atomic_load(&log->examined)) {
+        *ret_ample = false;
+        return supply_is_ample(log) ? log->slot_count : 1;
+    }
+    *ret_ample = supply_is_ample(log);
+    if (supply_room(log) >= 2 * max_u64(least, ahead) * cost) {
+        return (unsigned)max_u64(least, ahead);
+    }
+    if (*ret_ample) {
+        return (unsigned)least;
+    }
+    // A file system may have room for fewer than cache.size has.
+    uint64_t most = atomic_load(&log->segment_count) + log->disk->room.free_bytes / cost;
+    most = min_u64(most, log->segments_max);
+    if (most < SPARE_SEGMENTS_MIN) {
+        return most < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
+    }
+    // One for each slot that ends now, one for survivors, two that are being made.
+    unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
+    return wanted + (log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0);
+}
+
+// Makes segments while there is space, has some freed when there is none; it is woken when one has
+// gone. Each round makes or picks one.
+static void supply_make_room(struct segment_log *log, bool evict)
+{
+    struct store_disk *disk = log->disk;
+    for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
+        pthread_mutex_lock(&log->guarded.lock);
+        unsigned spare = log->guarded.spare_count;
+        uint64_t going_bytes = log->guarded.doomed_count * log->segment_cost_bytes;
+        unsigned going = log->guarded.doomed_count + log->host.rewrites(log->host.ctx);
+        bool stop = log->guarded.stop;
+        pthread_mutex_unlock(&log->guarded.lock);
+        enum disk_room_answer room = disk_room_look(disk, log->segment_cost_bytes, going_bytes);
+        bool gives = room == DISK_ROOM_BELOW || disk_excess(disk) > going_bytes;
+        bool over = atomic_load(&disk->used_bytes) > disk->segment_limit_bytes && spare == 0;
+        evict = evict && disk_room_gives(disk);
+        bool ample;
+        unsigned wanted = supply_spare_wanted(log, &ample);
+        if (ample ||
+            (spare >= wanted && supply_room(log) >= ROOM_SEGMENTS_MIN * log->segment_cost_bytes)) {
+            log->host.has_room(log->host.ctx); // nothing goes for the next one
+        }
+        bool picked = false;
+        bool gone = false; // for something that is to be made
+        if (stop) {
+            return;
+        }
+        if (gives) {
+            picked = going < GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
+        } else if (evict || over) {
+            // The index asks again and again until it has room: what is going gives it.
+            picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
+            gone = picked && evict;
+            evict = false;
+        } else if (spare >= wanted) {
+            atomic_store(&log->no_room, false);
+            return;
+        } else if (room == DISK_ROOM_AMPLE && supply_works(log) && supply_make(log)) {
+            continue;
+        } else if (room != DISK_ROOM_LATER && !disk_room_refuses(disk) && (spare == 0 || !ample) &&
+                   spare + going < wanted) {
+            gone = picked = supply_works(log) && supply_evict_one(log, spare > 0);
+        }
+        if (gone) {
+            disk_room_given(disk);
+        }
+        if (!picked) {
+            bool is_stuck = spare == 0 && going == 0 && atomic_load(&log->examined) &&
+                            disk_shortage(log->disk) == ERR_OK;
+            atomic_store(&log->no_room, is_stuck);
+            return;
+        }
+    }
+}
+
+static void *supply_main(void *ctx)
+{
+    struct segment_log *log = ctx;
+    thread_begin("store-supply", THREAD_HELPS);
+    pthread_mutex_lock(&log->guarded.lock);
+    while (!log->guarded.stop) {
+        bool evict = log->guarded.evict_wanted;
+        log->guarded.wanted = log->guarded.evict_wanted = false;
+        pthread_mutex_unlock(&log->guarded.lock);
+        log->host.turn(log->host.ctx);
+        slots_retire(log, log->slot_count);
+        supply_make_room(log, evict);
+        struct timespec until;
+        check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+        until.tv_sec += TICK_MS / 1000;
+        pthread_mutex_lock(&log->guarded.lock);
+        while (!log->guarded.stop && !log->guarded.wanted &&
+               pthread_cond_timedwait(&log->guarded.wake, &log->guarded.lock, &until) == 0) {
+        }
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+    return NULL;
+}
+
+void segment_supply_start(struct segment_log *log)
+{
+    // One for each slot, so that the first runs find room before the thread has run at all.
+    for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
+        if (log->guarded.spare_count > i || !supply_works(log) ||
+            disk_room_look(log->disk, log->segment_cost_bytes, 0) != DISK_ROOM_AMPLE ||
+            (i > 0 && !supply_is_ample(log))) {
+            continue;
+        }
+        (void)supply_make(log); // the thread tries again
+    }
+    check(pthread_create(&log->supply, NULL, supply_main, log) == 0);
+    log->supply_runs = true;
+}
+
+void segment_supply_stop(struct segment_log *log)
+{
+    if (!log->supply_runs) {
+        return;
+    }
+    pthread_mutex_lock(&log->guarded.lock);
+    log->guarded.stop = true;
+    pthread_cond_signal(&log->guarded.wake);
+    pthread_mutex_unlock(&log->guarded.lock);
+    check(pthread_join(log->supply, NULL) == 0);
+    log->supply_runs = false;
+}
+
+// What the next process has to know of a segment that it may go on writing to. False: it is not to.
+static bool segment_leave(struct segment *segment, struct store_append *ret_append)
+{
+    *ret_append = (struct store_append){
+        .number = atomic_load(&segment->number),
+        .offset = segment->append_offset,
+        .unit_count = segment->unit_count,
+        .run_count = segment->run_count,
+    };
+    return segment_list_save(segment, &ret_append->row_count, &ret_append->table_id) == ERR_OK;
+}
+
+void segment_log_close(struct segment_log *log)
+{
+    struct store_format *format = &log->disk->dir.format;
+    format->append_count = 0;
+    if (log->disk->attached) {
+        segment_free_seal_all(log); // the last holds went with the index writer
+    }
+    for (uint32_t i = 0; log->table != NULL && i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        bool room = segment->state == SEGMENT_SPARE || segment->state == SEGMENT_OPEN;
+        if (room && log->disk->attached && format->append_count < STORE_APPEND_MAX &&
+            segment_leave(segment, &format->append[format->append_count])) {
+            format->append_count++;
+        }
+        if (segment->state != SEGMENT_FREE) {
+            stats_sub(COUNTER_segments, 1);
+        }
+        segment_free_marks(segment);
+        segment_rows_free(segment->rows);
+    }
+    format->next_segment = log->guarded.next_number;
+    segment_pool_done(&log->pool);
+    free(log->table);
+    log->table = NULL;
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
+        pthread_mutex_destroy(&log->slots[i].guarded.lock);
+    }
+    free(log->slots);
+    log->slots = NULL;
+    pthread_mutex_destroy(&log->guarded.lock);
+    pthread_mutex_destroy(&log->rows_guard);
+    pthread_mutex_destroy(&log->seal_lock);
+    pthread_cond_destroy(&log->guarded.wake);
+    pthread_cond_destroy(&log->guarded.free_wake);
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pins and holds of a place are those of its segment. Any thread.
+#include "store/segment/segment_log.h"
+
+bool store_place_pin(struct store_place *place)
+{
+    check(place->segment != NULL);
+    return segment_pin(place->segment, place->segment_number);
+}
+
+void store_place_unpin(struct store_place *place)
+{
+    if (place->segment != NULL) {
+        segment_unpin(place->segment);
+        place->segment = NULL;
+    }
+}
+
+void store_place_unhold(struct store_place *place)
+{
+    check(place->segment != NULL);
+    segment_unhold(place->segment);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may begin, by what the device owes. A run that has begun is finished, so what runs were
+// promised counts as soon as the device is seen to be behind: else all that begin in one moment
+// would be too many. Below that it does not: runs that wait for a slow origin keep nobody from a
+// disk that is idle. Who comes first after the backlog has shrunk is stored, whatever its key or
+// size.
+//
+// A run is given up in its middle where chunks that wait for a device which stands still would take
+// the memory that readers need, or where its readers would wait for that device.
+#include "store/segment/write_backlog.h"
+
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/chunk.h"
+#include "stats/stats.h"
+
+static uint64_t queue_max(void)
+{
+    return max_u64(chunk_budget_max_bytes() / 4, WRITE_BACKLOG_QUEUE_MIN);
+}
+
+// How long a write may take. FOREBAY_DISK_SLOW_US is for tests: what they judge is not for the
+// machine's disk to decide.
+static uint64_t slow_us(void)
+{
+#ifdef FOREBAY_FAULTS
+    const char *text = getenv("FOREBAY_DISK_SLOW_US");
+    uint64_t us;
+    if (text != NULL && span_to_u64(span_from_cstr(text), &us)) {
+        return us;
+    }
+#endif
+    return WRITE_BACKLOG_SLOW_US;
+}
+
+bool write_backlog_takes(const struct write_backlog *backlog)
+{
+    uint64_t queued = atomic_load(&backlog->queued_bytes);
+    uint64_t owed = queued + atomic_load(&backlog->dirty_bytes);
+    bool stands = atomic_load(&backlog->stalled) && atomic_load(&backlog->writing_count) > 0;
+    if (queued > queue_max() || owed > WRITE_BACKLOG_MAX || stands) {
+        return false;
+    }
+    return owed <= WRITE_BACKLOG_MAX / 4 ||
+           owed + atomic_load(&backlog->promised_bytes) <= WRITE_BACKLOG_MAX;
+}
+
+bool write_backlog_is_over(const struct write_backlog *backlog)
+{
+    return atomic_load(&backlog->queued_bytes) > 2 * queue_max();
+}
+
+void write_backlog_stall(struct write_backlog *backlog)
+{
+    atomic_store(&backlog->stalled, true);
+}
+
+bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us)
+{
+    return now_us >= atomic_load(&backlog->slow_until_us) &&
+           (atomic_load(&backlog->writing_count) == 0 ||
+            now_us < atomic_load(&backlog->moved_us) + slow_us());
+}
+
+void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
+{
+    if (atomic_fetch_add(&backlog->writing_count, 1) == 0) {
+        atomic_store(&backlog->moved_us, now_us);
+    }
+}
+
+void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us)
+{
+    check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
+    atomic_store(&backlog->moved_us, now_us);
+    atomic_store(&backlog->slow_until_us,
+                 took_us > slow_us() ? now_us + WRITE_BACKLOG_DOUBT_US : 0);
+    atomic_store(&backlog->stalled, false);
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t bytes)
+{
+    atomic_fetch_add(counter, bytes);
+}
+
+static void take(_Atomic uint64_t *counter, uint64_t bytes)
+{
+    check(atomic_fetch_sub(counter, bytes) >= bytes);
+}
+
+void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes)
+{
+    add(&backlog->promised_bytes, bytes);
+}
+
+void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->promised_bytes, bytes);
+}
+
+void write_backlog_append(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->promised_bytes, bytes);
+    add(&backlog->queued_bytes, bytes);
+    stats_add(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_written(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->queued_bytes, bytes);
+    stats_sub(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_push(struct write_backlog *backlog, uint64_t bytes)
+{
+    add(&backlog->dirty_bytes, bytes);
+    stats_add(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_pushed(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->dirty_bytes, bytes);
+    stats_sub(COUNTER_write_backlog, bytes);
+}

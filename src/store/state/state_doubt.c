@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Doubts: buckets that may still change without anybody saying so, because a write was sent to the
+// origin and its outcome is not known. The origin may apply it later than the last word that was
+// heard of it; what was found there before that says nothing about what is there afterwards.
+//
+// A bucket is in doubt until a time. Whatever of it was confirmed at the origin before that time
+// must be confirmed once more before it is used: until then that is every use, and afterwards one
+// for each record. So a doubt needs no end, only its time, and is never forgotten. That an origin
+// applies a write later than STORE_DOUBT_MS after it was last heard of is taken for impossible.
+//
+// Over restarts. Before the first write to a bucket is sent, `format` notes that the bucket is
+// being written to. A process that ends without a clean stop leaves writes whose outcome nobody
+// will know; the next one finds the note, and the bucket is in doubt. A clean stop takes the note
+// away and leaves the times, which the next process goes by on the wall clock; within one it is the
+// monotonic clock. So does STORE_DOUBT_MS without a write and without a doubt: a crash then puts
+// nothing in doubt. A note that cannot be written (counted) holds up no write: the disk may be
+// full, which costs no request, and what is lost is the doubt of a process that is killed inside
+// that very write.
+//
+// At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
+// never forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a
+// lock that is held for a moment; notes on a thread of the blocking pool, under the lock of
+// `format`.
+#include "store/state/state_doubt.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+
+static struct hash128 doubt_hash(const struct store_doubts *doubts, struct span origin,
+                                 struct span bucket)
+{
+    return disk_hash(doubts->disk, origin, bucket, SPAN("doubt"));
+}
+
+static const struct store_doubt_slot *doubt_find(const struct store_doubts *doubts,
+                                                 struct hash128 bucket)
+{
+    unsigned count = atomic_load_explicit(&doubts->count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        if (hash128_equal(doubts->slots[i].bucket, bucket)) {
+            return &doubts->slots[i];
+        }
+    }
+    return &doubts->others;
+}
+
+static bool is_before(uint64_t until_ms, uint64_t now_ms, uint64_t age_ms)
+{
+    return until_ms > 0 && (now_ms < until_ms || age_ms >= now_ms - until_ms);
+}
+
+bool state_is_doubted(const struct store_doubts *doubts, struct span origin, struct span bucket,
+                      uint64_t age_ms)
+{
+    if (!atomic_load(&doubts->any)) {
+        return false;
+    }
+    const struct store_doubt_slot *slot = doubt_find(doubts, doubt_hash(doubts, origin, bucket));
+    return is_before(atomic_load(&slot->until_mono_ms), clock_monotonic_ms(), age_ms) ||
+           is_before(atomic_load(&slot->until_wall_ms), clock_wall_us() / 1000, age_ms);
+}
+
+static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
+                                                  struct hash128 bucket)
+{
+    // The cast: this thread may write what look-ups only read.
+    struct store_doubt_slot *slot =
+        (struct store_doubt_slot *)(uintptr_t)doubt_find(doubts, bucket);
+    unsigned count = atomic_load(&doubts->count);
+    if (slot != &doubts->others || count == STORE_DOUBTS_MAX) {
+        return slot;
+    }
+    slot = &doubts->slots[count];
+    slot->bucket = bucket;
+    atomic_store(&slot->until_mono_ms, atomic_load(&doubts->others.until_mono_ms));
+    atomic_store(&slot->until_wall_ms, atomic_load(&doubts->others.until_wall_ms));
+    atomic_store_explicit(&doubts->count, count + 1, memory_order_release);
+    return slot;
+}
+
+void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket)
+{
+    struct hash128 hash = doubt_hash(doubts, origin, bucket);
+    pthread_mutex_lock(&doubts->lock);
+    struct store_doubt_slot *slot = doubt_slot_locked(doubts, hash);
+    atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
+    atomic_store(&doubts->any, true);
+    pthread_mutex_unlock(&doubts->lock);
+    stats_add(COUNTER_bucket_doubts, 1);
+    stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+}
+
+// --- `format` ------------------------------------------------------------------------------------
+
+// The later of both, on the wall clock.
+static uint64_t slot_until(const struct store_doubt_slot *slot)
+{
+    uint64_t until_ms = atomic_load(&slot->until_mono_ms), now_ms = clock_monotonic_ms();
+    uint64_t wall_ms = clock_wall_us() / 1000, before_ms = atomic_load(&slot->until_wall_ms);
+    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 0;
+    uint64_t ago_ms = until_ms > 0 && until_ms < now_ms ? min_u64(now_ms - until_ms, wall_ms) : 0;
+    return max_u64(before_ms, until_ms > 0 ? wall_ms + left_ms - ago_ms : 0);
+}
+
+// Lines are slots, in the same order.
+static void format_from_slots(struct store_doubts *doubts)
+{
+    struct store_format *format = &doubts->disk->dir.format;
+    format->doubt_count = atomic_load_explicit(&doubts->count, memory_order_acquire);
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        struct store_doubt_line *line = &format->doubts[i];
+        line->bucket = doubts->slots[i].bucket;
+        line->until_wall_ms = slot_until(&doubts->slots[i]);
+        line->is_written_to = atomic_load(&doubts->slots[i].is_noted);
+    }
+    format->other_doubts.until_wall_ms = slot_until(&doubts->others);
+    format->other_doubts.is_written_to = atomic_load(&doubts->others.is_noted);
+}
+
+static struct store_doubt_line *line_of(struct store_doubts *doubts,
+                                        const struct store_doubt_slot *slot)
+{
+    struct store_format *format = &doubts->disk->dir.format;
+    return slot == &doubts->others ? &format->other_doubts : &format->doubts[slot - doubts->slots];
+}
+
+static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot,
+                      struct store_doubt_line *line)
+{
+    if (line->is_written_to) {
+        uint64_t until_ms = clock_wall_us() / 1000 + STORE_DOUBT_MS;
+        line->until_wall_ms = max_u64(line->until_wall_ms, until_ms);
+        line->is_written_to = false;
+        atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
+        stats_add(COUNTER_bucket_doubts, 1);
+    }
+    slot->bucket = line->bucket;
+    atomic_store(&slot->until_wall_ms, line->until_wall_ms);
+    if (line->until_wall_ms > 0) {
+        atomic_store(&doubts->any, true);
+    }
+}
+
+void state_doubts_load(struct store_doubts *doubts)
+{
+    struct store_format *format = &doubts->disk->dir.format;
+    slot_load(doubts, &doubts->others, &format->other_doubts);
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        slot_load(doubts, &doubts->slots[i], &format->doubts[i]);
+    }
+    atomic_store(&doubts->count, format->doubt_count);
+}
+
+void state_doubts_settle(struct store_doubts *doubts)
+{
+    struct store_format *format = &doubts->disk->dir.format;
+    format_from_slots(doubts);
+    if (stats_sum(COUNTER_writes_inflight) > 0) {
+        return; // whose end did not come in time: the notes stay
+    }
+    format->other_doubts.is_written_to = false;
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        format->doubts[i].is_written_to = false;
+    }
+}
+
+// --- notes ---------------------------------------------------------------------------------------
+
+bool state_write_is_noted(const struct store_doubts *doubts, struct span origin, struct span bucket)
+{
+    // The write has been counted: see notes_take_locked(). The cast: the count is of passings, not
+    // of what the store is.
+    atomic_fetch_add((atomic_uint *)(uintptr_t)&doubts->passings, 1);
+    return !doubts->disk->attached ||
+           atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted);
+}
+
+static void on_note(struct blocking_job *job)
+{
+    struct store_note *note = container_of(job, struct store_note, job);
+    struct store_doubts *doubts = note->doubts;
+    pthread_mutex_lock(&doubts->disk->dir.format_lock);
+    pthread_mutex_lock(&doubts->lock);
+    struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
+    pthread_mutex_unlock(&doubts->lock);
+    if (!atomic_load(&slot->is_noted)) {
+        format_from_slots(doubts);
+        line_of(doubts, slot)->is_written_to = true;
+        job->err = store_dir_write_format(&doubts->disk->dir);
+        atomic_store(&slot->is_noted, job->err == ERR_OK);
+    }
+    pthread_mutex_unlock(&doubts->disk->dir.format_lock);
+}
+
+static void on_noted(struct blocking_job *job)
+{
+    struct store_note *note = container_of(job, struct store_note, job);
+    if (job->err != ERR_OK) {
+        stats_add(COUNTER_write_notes_failed, 1);
+        log_warn_condition("write_not_noted", "err=%s dir=%s", error_name(job->err),
+                           log_quote(span_from_cstr(note->doubts->disk->dir.path)));
+    }
+    note->done(note);
+}
+
+void state_write_note(struct worker *w, struct store_doubts *doubts, struct span origin,
+                      struct span bucket, struct store_note *note)
+{
+    note->doubts = doubts;
+    note->bucket = doubt_hash(doubts, origin, bucket);
+    note->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_note, .done = on_noted};
+    blocking_pool_run(w, &note->job);
+}
+
+static bool writes_are_open(void)
+{
+    return stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
+}
+
+// How many notes now say `noted`.
+static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *which,
+                          bool *ret_which)
+{
+    unsigned changed = 0;
+    for (unsigned i = 0; i <= STORE_DOUBTS_MAX; i++) {
+        struct store_doubt_slot *slot = i < STORE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
+        if (which == NULL || which[i]) {
+            bool was = atomic_exchange(&slot->is_noted, noted);
+            changed += was != noted;
+            if (ret_which != NULL) {
+                ret_which[i] = was;
+            }
+        }
+    }
+    return changed;
+}
+
+void state_doubts_note_all(struct store_doubts *doubts)
+{
+    struct store_format *format = &doubts->disk->dir.format;
+    (void)notes_set(doubts, true, NULL, NULL);
+    format_from_slots(doubts);
+    check(format->other_doubts.is_written_to);
+}
+
+// Takes the notes away before it looks once more for writes; a write is counted before it looks for
+// its note. Both pass by one counter in between, so the second to pass sees what the first has
+// done.
+static void notes_take_locked(struct store_doubts *doubts)
+{
+    bool were[STORE_DOUBTS_MAX + 1] = {false};
+    enum err err = ERR_OK;
+    if (notes_set(doubts, false, NULL, were) == 0) {
+        return;
+    }
+    atomic_fetch_add(&doubts->passings, 1);
+    bool open = writes_are_open();
+    if (!open) {
+        format_from_slots(doubts);
+        err = store_dir_write_format(&doubts->disk->dir);
+    }
+    if (open || err != ERR_OK) {
+        (void)notes_set(doubts, true, were, NULL); // tried again
+    }
+}
+
+void state_doubts_tick(struct store_doubts *doubts)
+{
+    uint64_t now_ms = clock_monotonic_ms();
+    uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
+    if (since_ms == 0 || writes_are_open()) {
+        atomic_store(&doubts->idle_since_ms, now_ms);
+    } else if (now_ms - since_ms > STORE_DOUBT_MS) {
+        atomic_store(&doubts->idle_since_ms, now_ms);
+        pthread_mutex_lock(&doubts->disk->dir.format_lock);
+        notes_take_locked(doubts);
+        pthread_mutex_unlock(&doubts->disk->dir.format_lock);
+    }
+}
+
+void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk)
+{
+    doubts->disk = disk;
+    check(pthread_mutex_init(&doubts->lock, NULL) == 0);
+}
+
+void state_doubts_done(struct store_doubts *doubts)
+{
+    check(pthread_mutex_destroy(&doubts->lock) == 0);
+}

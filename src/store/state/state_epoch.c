@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all
+// of them out of reach for good: on every worker, in every realm, for fills that are under way,
+// after kill -9, and after a rebuild from segments, whose headers carry the old name. Their space
+// goes by eviction.
+//
+// Threads: look-ups on any thread, without a lock; holds and ends on any thread, under a lock of
+// their own that is held for a moment; begins on a thread of the blocking pool, under the lock of
+// `format`.
+//
+// Two numbers for each bucket. `now` is what this process uses; `start` is what `format` says and
+// the next process begins with. `start` is above every `now` in use while a change is open, because
+// what is fetched meanwhile may be the old state or the new, and a crash must not keep it:
+//
+//   begin   start += 3, written and synced; then now += 1
+//   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on
+//           lasts
+//
+// "Nothing else": no other change of the bucket, and no write to a single key of it. Such a write
+// (a hold) invalidates its key under the epoch it knows; if the epoch moves meanwhile, it does so
+// again before its client is answered (proxy/invalidate.c), but until then the key's old version
+// may be cached under the new epoch, and a crash must not keep that either. So a hold reads the
+// epoch, and an end takes the last step, under one lock: whichever is second sees the first. While
+// now is below start all is served as ever; only the next start finds that bucket cold.
+//
+// At most STORE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
+// catches up with its start: counted, coarse, and never forgotten.
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/state/state_epoch.h"
+
+#define EPOCH_STRIDE 3u // a begin, an end, and the step to `start`
+
+static struct hash128 epoch_hash(const struct store_epochs *epochs, struct span origin,
+                                 struct span bucket)
+{
+    return disk_hash(epochs->disk, origin, bucket, SPAN("epoch"));
+}
+
+// The bucket's own slot, else the one of all others.
+static const struct store_epoch_slot *epoch_find(const struct store_epochs *epochs,
+                                                 struct hash128 bucket)
+{
+    for (unsigned i = 0; i < EPOCH_TABLE_SIZE; i++) {
+        const struct store_epoch_slot *slot = &epochs->table[(bucket.lo + i) % EPOCH_TABLE_SIZE];
+        if (!atomic_load_explicit(&slot->is_used, memory_order_acquire)) {
+            break;
+        }
+        if (hash128_equal(slot->bucket, bucket)) {
+            return slot;
+        }
+    }
+    return &epochs->others;
+}
+
+uint64_t state_epoch(const struct store_epochs *epochs, struct span origin, struct span bucket)
+{
+    if (!atomic_load(&epochs->any)) {
+        return 0;
+    }
+    return atomic_load(&epoch_find(epochs, epoch_hash(epochs, origin, bucket))->now);
+}
+
+uint64_t state_epoch_hold(struct store_epochs *epochs, struct span origin, struct span bucket)
+{
+    struct hash128 hash = epoch_hash(epochs, origin, bucket);
+    pthread_mutex_lock(&epochs->guarded.lock);
+    epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT]++;
+    uint64_t now = atomic_load(&epoch_find(epochs, hash)->now);
+    pthread_mutex_unlock(&epochs->guarded.lock);
+    return now;
+}
+
+void state_epoch_release(struct store_epochs *epochs, struct span origin, struct span bucket)
+{
+    struct hash128 hash = epoch_hash(epochs, origin, bucket);
+    pthread_mutex_lock(&epochs->guarded.lock);
+    check(epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT] > 0);
+    epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT]--;
+    pthread_mutex_unlock(&epochs->guarded.lock);
+}
+
+// --- the table, under the lock -------------------------------------------------------------------
+
+static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, struct hash128 bucket,
+                                          unsigned line, uint64_t epoch)
+{
+    struct store_epoch_slot *slot = NULL;
+    for (unsigned i = 0; i < EPOCH_TABLE_SIZE; i++) {
+        slot = &epochs->table[(bucket.lo + i) % EPOCH_TABLE_SIZE];
+        if (!atomic_load(&slot->is_used)) {
+            break;
+        }
+    }
+    check(!atomic_load(&slot->is_used)); // half of the table stays free
+    slot->bucket = bucket;
+    slot->line = line;
+    atomic_store(&slot->now, epoch);
+    atomic_store(&slot->start, epoch);
+    atomic_store_explicit(&slot->is_used, true, memory_order_release);
+    return slot;
+}
+
+// A bucket's first change takes a line in `format`; when there is none left, that of all others.
+static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
+                                                  struct hash128 bucket)
+{
+    struct store_format *format = &epochs->disk->dir.format;
+    // The cast: this thread may write what look-ups only read.
+    struct store_epoch_slot *slot =
+        (struct store_epoch_slot *)(uintptr_t)epoch_find(epochs, bucket);
+    if (slot != &epochs->others || format->epoch_count == STORE_EPOCHS_MAX) {
+        return slot;
+    }
+    unsigned line = format->epoch_count++;
+    uint64_t epoch = atomic_load(&epochs->others.start); // what it had so far, or above
+    format->epochs[line] = (struct store_epoch_line){.bucket = bucket, .epoch = epoch};
+    return epoch_add(epochs, bucket, line, epoch);
+}
+
+static uint64_t *epoch_line_locked(struct store_epochs *epochs, const struct store_epoch_slot *slot)
+{
+    struct store_format *format = &epochs->disk->dir.format;
+    return slot == &epochs->others ? &format->other_epochs : &format->epochs[slot->line].epoch;
+}
+
+static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epoch_slot *slot)
+{
+    uint64_t start = atomic_load(&slot->start);
+    uint64_t *line = epoch_line_locked(epochs, slot);
+    enum err err = ERR_OK;
+    atomic_fetch_add(&slot->open_count, 1);
+    *line = start + EPOCH_STRIDE;
+    if (epochs->disk->attached) {
+        err = store_dir_write_format(&epochs->disk->dir);
+    }
+    if (err != ERR_OK) {
+        *line = start; // whatever reached the disk is above what is in use
+        atomic_fetch_sub(&slot->open_count, 1);
+        return err;
+    }
+    atomic_store(&slot->start, start + EPOCH_STRIDE);
+    atomic_fetch_add(&slot->now, 1);
+    atomic_store(&epochs->any, true);
+    return ERR_OK;
+}
+
+// --- a change ------------------------------------------------------------------------------------
+
+static void on_begin(struct blocking_job *job)
+{
+    struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
+    struct store_epochs *epochs = change->epochs;
+    job->err = epochs->disk->attached ? ERR_OK : epochs->disown(epochs->disk);
+    if (job->err != ERR_OK) {
+        return;
+    }
+    pthread_mutex_lock(&epochs->disk->dir.format_lock);
+    change->slot = epoch_slot_locked(epochs, change->bucket);
+    job->err = epoch_raise_locked(epochs, change->slot);
+    pthread_mutex_unlock(&epochs->disk->dir.format_lock);
+}
+
+static void on_begun(struct blocking_job *job)
+{
+    struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
+    if (job->err != ERR_OK) {
+        stats_add(COUNTER_bucket_invalidation_failures, 1);
+        log_warn_condition("epoch_not_kept", "err=%s dir=%s", error_name(job->err),
+                           log_quote(span_from_cstr(change->epochs->disk->dir.path)));
+    } else {
+        stats_add(COUNTER_bucket_invalidations, 1);
+        stats_add(COUNTER_bucket_invalidations_shared,
+                  change->slot == &change->epochs->others ? 1 : 0);
+    }
+    change->done(change, job->err);
+}
+
+void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,
+                       struct span bucket, struct store_epoch_change *change)
+{
+    change->epochs = epochs;
+    change->bucket = epoch_hash(epochs, origin, bucket);
+    change->slot = NULL;
+    change->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_begin, .done = on_begun};
+    blocking_pool_run(w, &change->job);
+}
+
+void store_epoch_end(struct store_epoch_change *change)
+{
+    struct store_epochs *epochs = change->epochs;
+    struct store_epoch_slot *slot = change->slot;
+    pthread_mutex_lock(&epochs->guarded.lock);
+    uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
+    uint64_t start =
+        atomic_load(&slot->start); // after `now`: changes that begin meanwhile raise both
+    check(now <= start);
+    bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
+    bool is_held = epochs->guarded.holds[change->bucket.lo % EPOCH_HOLD_COUNT] > 0;
+    if (is_last && !is_held && slot != &epochs->others) {
+        // A change that began in between has moved `now`, or will move it below its own `start`.
+        (void)atomic_compare_exchange_strong(&slot->now, &now, start);
+    }
+    pthread_mutex_unlock(&epochs->guarded.lock);
+}
+
+// --- start and end -------------------------------------------------------------------------------
+
+void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
+                       enum err (*disown)(struct store_disk *disk))
+{
+    epochs->disk = disk;
+    epochs->disown = disown;
+    check(pthread_mutex_init(&epochs->guarded.lock, NULL) == 0);
+}
+
+void state_epochs_done(struct store_epochs *epochs)
+{
+    check(pthread_mutex_destroy(&epochs->guarded.lock) == 0);
+}
+
+void state_epochs_load(struct store_epochs *epochs)
+{
+    const struct store_format *format = &epochs->disk->dir.format;
+    for (unsigned i = 0; i < format->epoch_count; i++) {
+        (void)epoch_add(epochs, format->epochs[i].bucket, i, format->epochs[i].epoch);
+    }
+    atomic_store(&epochs->others.now, format->other_epochs);
+    atomic_store(&epochs->others.start, format->other_epochs);
+    atomic_store(&epochs->any, format->epoch_count > 0 || format->other_epochs > 0);
+}

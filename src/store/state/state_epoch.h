@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Epochs of buckets in memory, beside the lines of `format` that make them last.
+#ifndef FOREBAY_STORE_STATE_STATE_EPOCH_H
+#define FOREBAY_STORE_STATE_STATE_EPOCH_H
+
+#include <pthread.h>
+
+#include "store/disk/disk.h"
+#include "store/store.h"
+
+#define EPOCH_TABLE_SIZE (2u * STORE_EPOCHS_MAX)
+#define EPOCH_HOLD_COUNT 256u
+
+struct store_epoch_slot {
+    atomic_bool is_used;    // what stands before is set for good
+    struct hash128 bucket;  // of (origin, bucket)
+    unsigned line;          // in format.epochs
+    _Atomic uint64_t now;   // what look-ups use
+    _Atomic uint64_t start; // what the next start uses: what `format` says
+    atomic_uint open_count; // changes begun and not ended
+};
+
+struct store_epochs {
+    struct store_disk *disk;
+    enum err (*disown)(struct store_disk *disk);
+    atomic_bool any;                                 // false: no epoch was ever raised
+    struct store_epoch_slot others;                  // all buckets that have no slot
+    struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never given back
+    struct {
+        pthread_mutex_t lock;             // alone: nothing is called under it
+        unsigned holds[EPOCH_HOLD_COUNT]; // open writes to single keys, by the bucket's hash
+    } guarded;
+};
+
+// Zeroed before. `disown`: the index that lies in an unusable directory must not be believed; may
+// block.
+void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
+                       enum err (*disown)(struct store_disk *disk));
+void state_epochs_done(struct store_epochs *epochs);
+void state_epochs_load(struct store_epochs *epochs); // from `format`, before any other call
+// As store_epoch() and the calls behind it.
+uint64_t state_epoch(const struct store_epochs *epochs, struct span origin, struct span bucket);
+void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,
+                       struct span bucket, struct store_epoch_change *change);
+uint64_t state_epoch_hold(struct store_epochs *epochs, struct span origin, struct span bucket);
+void state_epoch_release(struct store_epochs *epochs, struct span origin, struct span bucket);
+
+#endif

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening and closing: which parts the store has, and what each is given.
+//
+// Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
+// looked through by a child and opened; the segments that are there; then `format` says open, the
+// index writer, the freeing, the supply and the recovery thread start, and each worker gets its
+// context. Everything slow goes on behind serving. A stop is the reverse, and `format` says clean
+// at its end.
+//
+// A directory that cannot be used at the start is not
+// looked at again, unless it was for want of room: store_late.c.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "stats/stats.h"
+#include "store/care/store_unattached.h"
+#include "store/index/index_verify.h"
+#include "store/segment/segment_files.h"
+#include "store/segment/segment_free.h"
+#include "store/segment/segment_supply.h"
+#include "store/store_private.h"
+
+#define DESCRIPTORS_DEFAULT 1024u
+
+// The smallest cache that works with these segments.
+static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
+{
+    uint64_t least =
+        SEGMENT_COUNT_MIN * segment_cost_bytes(segment_size_bytes) + STORE_OVERHEAD_BYTES;
+    return max_u64(STORE_SIZE_MIN, least + store_size_headroom(store));
+}
+
+static enum err store_too_small(const struct store *store, uint64_t least, struct buf *ret_why)
+{
+    buf_printf(ret_why,
+               "cache.size is %llu bytes, at least %llu are needed (three segments of at least "
+               "twice the largest "
+               "block): raise cache.size or free space, or lower block_size",
+               (unsigned long long)store->disk.capacity_bytes, (unsigned long long)least);
+    return ERR_INVALID;
+}
+
+// Keeps the segment size of the directory while it suits, or is the best one; else everything in it
+// goes.
+static enum err store_choose_segments(struct store *store, const struct store_options *options,
+                                      struct buf *ret_why)
+{
+    struct store_format *format = &store->disk.dir.format;
+    uint32_t best = segment_size_for(store->disk.capacity_bytes, options->block_size_bytes_max);
+    store_size_raise(store, SEGMENT_COUNT_MIN * segment_cost_bytes(best) + STORE_OVERHEAD_BYTES);
+    uint64_t least = store_least_bytes(store, best);
+    if (store->disk.capacity_bytes < least) {
+        return store_too_small(store, least, ret_why);
+    }
+    bool suits = format->segment_size_bytes >= 2 * options->block_size_bytes_max &&
+                 store->disk.capacity_bytes >= store_least_bytes(store, format->segment_size_bytes);
+    bool empty = !store->disk.dir.fresh && segment_files_are_empty(store->disk.dir.segments_fd);
+    if (store->disk.dir.fresh || !suits || (empty && format->segment_size_bytes != best)) {
+        if (!store->disk.dir.fresh) {
+            if (!empty) {
+                log_warn("cache_emptied", "reason=segment_size was=%u now=%u",
+                         format->segment_size_bytes, best);
+            }
+            segment_files_wipe(store->disk.dir.segments_fd);
+            index_remove_files(store->disk.dir.index_fd);
+            format->index_txn = 0;
+            format->append_count = 0;
+            store->disk.dir.fresh = true; // nothing is left that an index could name
+        }
+        format->segment_size_bytes = best;
+    }
+    store->disk.segment_size_bytes = format->segment_size_bytes;
+    return ERR_OK;
+}
+
+static void store_enter_workers(struct store *store)
+{
+    for (unsigned i = 0; i < store->worker_count; i++) {
+        struct store_worker *sw = store->workers[i];
+        if (sw != NULL) { // of a start that came to nothing
+            index_set_reader(&store->index, i, &sw->reader);
+            continue;
+        }
+        sw = aligned_alloc(64, align_up_u64(sizeof(*sw), 64));
+        check(sw != NULL);
+        memset(sw, 0, sizeof(*sw));
+        sw->worker = loop_worker(store->loop, i);
+        sw->store = store;
+        run_cache_init(&sw->runs, store->worker_count);
+        segment_push_init(&sw->pusher, &store->log, &store->backlog);
+        store->workers[i] = sw;
+        index_set_reader(&store->index, i, &sw->reader);
+        worker_slot_set(sw->worker, WORKER_SLOT_STORE, sw);
+    }
+    index_set_reader(&store->index, store->worker_count, &store->recovery.roll.reader);
+}
+
+// `format` says that we are at it, and promises numbers and generations to this process.
+static enum err store_mark_open(struct store *store)
+{
+    struct store_format *format = &store->disk.dir.format;
+    atomic_store(&store->generation, format->next_generation);
+    format->next_generation += STORE_GENERATIONS_AHEAD;
+    format->next_segment = segment_log_promise(&store->log);
+    format->index_txn = index_last_txn(&store->index);
+    format->clean = false;
+    format->append_count = 0;
+    store_boot_id(format->boot_id);
+    return store_dir_write_format(&store->disk.dir);
+}
+
+// What former processes have condemned is hidden, and leaves the index.
+static void on_condemned_line(void *ctx, struct hash128 hash, uint64_t below)
+{
+    struct store *store = ctx;
+    index_memory_hide(&store->index.memory, hash, below);
+    index_writer_delete(&store->writer, hash, below, NULL);
+}
+
+static void on_run_bad(void *ctx, const struct store_place *place, struct hash128 hash,
+                       enum err why)
+{
+    store_drop_place(ctx, place, hash, why);
+}
+
+static void on_run_scrubbed(void *ctx, const struct store_place *place, struct hash128 hash,
+                            enum err why)
+{
+    store_drop_run(ctx, place, hash, why);
+}
+
+static enum err store_open_parts(struct store *store, const struct store_options *options)
+{
+    enum err err = segment_log_open(
+        &store->log, &(struct segment_log_options){.disk = &store->disk,
+                                                   .host = store_segment_host(store),
+                                                   .worker_count = store->worker_count,
+                                                   .descriptors_max = store->descriptors_max});
+    retention_open(&store->retention,
+                   &(struct retention_options){.disk = &store->disk,
+                                               .log = &store->log,
+                                               .writer = &store->writer,
+                                               .condemned = &store->condemned,
+                                               .host = {store, on_run_bad},
+                                               .worker_count = store->worker_count,
+                                               .was_clean = store->disk.dir.format.clean,
+                                               .learns = options->policy == STORE_POLICY_EPOCH,
+                                               .groups = options->groups,
+                                               .group_count = options->group_count});
+    index_init(&store->index, &(struct index_options){.disk = &store->disk,
+                                                      .log = &store->log,
+                                                      .writer = &store->writer,
+                                                      .host = store_index_host(store),
+                                                      .worker_count = store->worker_count});
+    disk_room_set_step(&store->disk, store->index.step_bytes);
+    return err;
+}
+
+static enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
+                            struct buf *ret_why)
+{
+    enum err err = store_size_begin(store, ours);
+    err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    store->disk.other_bytes = store_dir_other_bytes(&store->disk.dir);
+    atomic_store(&store->disk.used_bytes, store->disk.other_bytes);
+    stats_add(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
+    state_pins_open(&store->pins);
+    err = store_open_parts(store, options);
+    store_enter_workers(store);
+    index_guard_install(&store->index, store->disk.dir.index_fd);
+    err = err != ERR_OK ? err : recovery_open_index(&store->recovery);
+    if (err == ERR_OK) {
+        recovery_adopt_clean(&store->recovery);
+        err = store_mark_open(store);
+    }
+    if (err == ERR_OK) {
+        state_condemned_load(&store->condemned, on_condemned_line, store);
+    }
+    if (err != ERR_OK && !buf_ok(ret_why)) {
+        return err;
+    }
+    if (err != ERR_OK && ret_why->len == 0) {
+        buf_printf(ret_why, "%s: %s", options->dir, error_row(err)->text);
+    }
+    return err;
+}
+
+// Everything that needs the directory. An error here is the disk's (degraded) or the caller's to
+// exit on.
+static enum err store_attach(struct store *store, const struct store_options *options,
+                             struct buf *ret_why)
+{
+    enum err err = store_dir_open(&store->disk.dir, options->dir, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    state_epochs_load(&store->epochs);
+    state_doubts_load(&store->doubts);
+    state_holders_load(&store->disk, options->holders, options->holder_count);
+    uint64_t ours = segment_files_bytes(store->disk.dir.segments_fd) +
+                    index_file_bytes(store->disk.dir.index_fd);
+    return store_begin(store, options, ours, ret_why);
+}
+
+// It is not a cache that has broken, but a place where there has never been one and cannot be: a
+// mistake, and nothing to bear.
+static bool store_never_began(const struct store *store)
+{
+    static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};
+    bool is_mistake = false;
+    for (size_t i = 0; i < ARRAY_LEN(mistakes); i++) {
+        is_mistake |= store->disk.dir.failed_errno == mistakes[i];
+    }
+    return is_mistake && !store->disk.dir.was_used && store->disk.dir.segments_fd < 0;
+}
+
+// Takes back as much of store_begin() as there is.
+static void store_give_up(struct store *store)
+{
+    if (store->index.renewals != NULL) {
+        index_done(&store->index);
+        index_guard_remove(&store->index);
+    }
+    retention_close(&store->retention);
+    if (store->log.table != NULL) {
+        segment_log_close(&store->log);
+    }
+    uint64_t used = atomic_exchange(&store->disk.used_bytes, 0);
+    stats_sub(COUNTER_cache_bytes, used);
+    store->disk.capacity_bytes = 0;
+}
+
+static void store_open_degraded(struct store *store, const struct store_options *options,
+                                enum err err, struct buf *why)
+{
+    const char *name = strerrorname_np(store->disk.dir.failed_errno);
+    bool is_full = err == ERR_DISK_FULL;
+    log_error(
+        "cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
+        name != NULL ? name : "0", log_quote(buf_span(why)),
+        is_full
+            ? "\"free space there, or give cache.dir another place and restart; it is looked for\""
+            : "\"repair it, or give cache.dir another place, and restart\"");
+    store_tell_trouble(&store->disk, true);
+    store_give_up(store);
+    store_dir_give_up(&store->disk.dir);
+    if (store->disk.dir.format.hash_key == 0) {
+        store->disk.dir.format.hash_key = random_u64();
+    }
+    if (store->disk.dir.format.segment_size_bytes == 0) {
+        store->disk.dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
+    }
+    store->disk.segment_size_bytes = store->disk.dir.format.segment_size_bytes;
+    atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
+    why->len = 0;
+    if (is_full) {
+        if (store->disk.dir.format.last_holder == 0) { // it did not come to that
+            state_holders_load(&store->disk, options->holders, options->holder_count);
+        }
+        store_enter_workers(store); // which nobody but a worker may do later
+        store_late_start(store, options);
+    }
+}
+
+static void store_free(struct store *store)
+{
+    for (unsigned i = 0; i < store->worker_count; i++) {
+        if (store->workers[i] != NULL) {
+            worker_slot_set(store->workers[i]->worker, WORKER_SLOT_STORE, NULL);
+            run_cache_done(&store->workers[i]->runs);
+            free(store->workers[i]);
+        }
+    }
+    store_dir_close(&store->disk.dir);
+    state_epochs_done(&store->epochs);
+    state_doubts_done(&store->doubts);
+    state_condemned_done(&store->condemned);
+    store_late_done(&store->late);
+    store_size_done(store);
+    free(store);
+}
+
+static void store_begin_threads(struct store *store)
+{
+    stats_add(COUNTER_cache_capacity_bytes, store->disk.capacity_bytes);
+    segment_pool_start(&store->log.pool);
+    index_writer_start(&store->writer);
+    segment_free_start(&store->log);
+    retention_start(&store->retention);
+    segment_supply_start(&store->log);
+    recovery_start(&store->recovery);
+}
+
+enum err store_open(const struct store_options *options, struct loop *loop,
+                    struct store **ret_store, struct buf *ret_why)
+{
+    struct store *store = calloc(1, sizeof(*store));
+    check(store != NULL);
+    state_epochs_init(&store->epochs, &store->disk, store_unattached_disown);
+    state_doubts_init(&store->doubts, &store->disk);
+    state_condemned_init(&store->condemned, &store->disk);
+    state_pins_init(&store->pins, &store->disk);
+    store_late_init(&store->late, &(struct store_late_host){.begin = store_begin,
+                                                            .begin_threads = store_begin_threads,
+                                                            .give_up = store_give_up});
+    store->loop = loop;
+    store_size_init(store, options);
+    store->verify_always = options->verify_always;
+    store->descriptors_max =
+        options->descriptors_max != 0 ? options->descriptors_max : DESCRIPTORS_DEFAULT;
+    store->worker_count = loop_worker_count(loop);
+    check(store->worker_count <= STORE_WORKERS_MAX);
+    recovery_init(&store->recovery, &store->index, &store->log, &store->disk, &store->condemned);
+    index_writer_init(&store->writer, &store->index, options->written_pages_bytes,
+                      options->memory_is_short);
+    scrub_init(&store->scrub, &store->log, &store->backlog,
+               &(struct scrub_host){store, on_run_scrubbed});
+    enum err err = store_attach(store, options, ret_why);
+    if (err == ERR_IN_USE || err == ERR_FORMAT || err == ERR_INVALID) {
+        store_close(store);
+        return err;
+    }
+    if (err != ERR_OK && options->must_begin && store_never_began(store)) {
+        buf_printf(ret_why,
+                   " (%s), so nothing could be cached: give cache.dir a directory that user %u may "
+                   "write to, or set cache.optional to go without",
+                   strerrorname_np(store->disk.dir.failed_errno), (unsigned)geteuid());
+        store_close(store);
+        return err;
+    }
+    if (err != ERR_OK) {
+        store_open_degraded(store, options, err, ret_why);
+        *ret_store = store;
+        return ERR_OK;
+    }
+    store->disk.attached = true;
+    store_begin_threads(store);
+    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
+    *ret_store = store;
+    return ERR_OK;
+}
+
+static void store_mark_clean(struct store *store, uint64_t index_txn)
+{
+    struct store_format *format = &store->disk.dir.format;
+    state_doubts_settle(&store->doubts);
+    format->next_generation = atomic_load(&store->generation);
+    format->index_txn = index_txn;
+    format->clean = true;
+    enum err err = store_dir_write_format(&store->disk.dir);
+    if (err != ERR_OK) {
+        log_warn("clean_stop_not_marked", "err=%s", error_name(err));
+    }
+}
+
+void store_close(struct store *store)
+{
+    if (store == NULL) {
+        return;
+    }
+    store_late_stop(store);
+    bool rebuilding = atomic_load(&store->recovery.is_rebuilding);
+    atomic_store(&store->writer.silent, true);
+    scrub_stop(&store->scrub);
+    recovery_stop(&store->recovery);
+    segment_supply_stop(&store->log);
+    retention_stop(&store->retention);
+    index_forget_hurry(&store->writer.forget); // the freeing thread may wait for it
+    segment_free_stop(&store->log);
+    index_writer_stop(&store->writer);
+    if (store->disk.attached) {
+        segment_pool_stop(&store->log.pool);
+    }
+    rebuilding = rebuilding || atomic_load(&store->recovery.is_rebuilding);
+    uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
+    if (store->disk.attached) {
+        stats_sub(COUNTER_cache_capacity_bytes, store->disk.capacity_bytes);
+    }
+    disk_room_done(&store->disk);
+    if (store->index.renewals != NULL) {
+        index_done(&store->index);
+        index_guard_remove(&store->index);
+    }
+    retention_close(&store->retention);
+    if (store->log.table != NULL) {
+        segment_log_close(&store->log);
+    }
+    if (store->disk.attached && index_txn != 0 && !rebuilding) {
+        store_mark_clean(store, index_txn);
+    }
+    stats_sub(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
+    if (atomic_load(&store->disk.disk_trouble_told)) { // that is not over, but nobody's any more
+        stats_sub(COUNTER_degraded_disk, 1);
+    }
+    store_free(store);
+}

@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading runs: the three ways of a hit. Runs on the worker that asks.
+//
+// Nothing is believed before its header: magic, checksum, place, salt, the object's hash and its
+// ETag have to be those that the place came with. Headers that were accepted are remembered per
+// worker (run_cache.c) with the checksums of their payload. Payload is believed when its units'
+// checksums are right: at every read here, and for the fast way once per unit and process, see
+// segment_log.c.
+//
+// A mismatch is looked at once more (the bytes are read again); then the run is dropped.
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "stats/stats.h"
+#include "store/store_private.h"
+
+// --- headers
+
+static bool object_has_key(const struct store_object *object, struct hash128 hash,
+                           struct span realm, struct span bucket, struct span key)
+{
+    return hash128_equal(object->hash, hash) && span_equal(object->key, key) &&
+           span_equal(object->bucket, bucket) && span_equal(object->realm, realm);
+}
+
+// ERR_UNREADABLE: the index does not describe the object any more. Who wants only bytes needs no
+// description: what is remembered then is of no generation, so that nobody takes it for one.
+static enum err info_add(struct store_worker *sw, const struct store_place *place,
+                         const struct run_header *header, bool wants_object,
+                         struct run_info **ret_info)
+{
+    char described[STORE_DESCRIBED_MAX];
+    size_t len = 0;
+    struct store_object *object = NULL;
+    if (place->is_described && index_described(&sw->store->index, &sw->reader, place->hash,
+                                               place->generation, described, &len)) {
+        object = index_described_object(header, place->generation, (struct span){described, len});
+    } else if (!place->is_described || !wants_object) {
+        object = store_object_from_header(header, place->is_described ? 0 : place->generation);
+    }
+    if (object == NULL) {
+        return place->is_described ? ERR_UNREADABLE : ERR_CORRUPT;
+    }
+    *ret_info = run_cache_add(&sw->runs, place, object, header);
+    store_object_unref(object);
+    return ERR_OK;
+}
+
+// Remembered, and what the place is about.
+static struct run_info *info_find(struct store_worker *sw, const struct store_place *place)
+{
+    struct run_info *info = run_cache_find(&sw->runs, place);
+    if (info == NULL || info->etag_hash != place->etag_hash ||
+        !hash128_equal(info->object->hash, place->hash) ||
+        info->object->generation != place->generation ||
+        info->unit_count != run_unit_count(place->payload_len)) {
+        return NULL;
+    }
+    return info;
+}
+
+static void unmark_neighbour(const struct store_place *place, int fd)
+{
+    segment_unmark_neighbour(place->segment, place->header_offset, place->first_unit, fd);
+}
+
+static enum err read_nowait(const struct store_place *place, uint64_t offset, char *buf, size_t len)
+{
+    int fd = segment_borrow(place->segment);
+    if (fd < 0) {
+        return ERR_AGAIN; // opening may wait
+    }
+    unmark_neighbour(place, fd);
+    struct iovec iov = {buf, len};
+    size_t got = 0;
+    enum err err = disk_io_read_nowait(fd, &iov, 1, offset, &got);
+    segment_return(place->segment);
+    if (err == ERR_OK && got < len) {
+        // The page cache has a part of it, or the file is shorter than it should be: the other way
+        // tells.
+        return ERR_AGAIN;
+    }
+    return err;
+}
+
+// Remembered or read without waiting. Borrowed until the next call that adds. On ERR_CORRUPT and
+// ERR_IO the caller drops.
+static enum err info_get_nowait(struct store_worker *sw, const struct store_place *place,
+                                bool wants_object, struct run_info **ret_info)
+{
+    struct run_info *info = info_find(sw, place);
+    if (info != NULL) {
+        *ret_info = info;
+        return ERR_OK;
+    }
+    check(place->header_len <= sizeof(sw->header_bytes));
+    enum err err = ERR_CORRUPT;
+    for (unsigned tries = 0; tries < 2 && err == ERR_CORRUPT; tries++) {
+        err = read_nowait(place, place->header_offset, sw->header_bytes, place->header_len);
+        struct run_header header;
+        if (err == ERR_OK) {
+            err = segment_run_accept((struct span){sw->header_bytes, place->header_len}, place,
+                                     &header);
+        }
+        if (err == ERR_OK) {
+            err = info_add(sw, place, &header, wants_object, &info);
+        }
+    }
+    if (err == ERR_OK) {
+        *ret_info = info;
+    }
+    return err;
+}
+
+enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object)
+{
+    struct store_worker *sw = store_worker_of(w);
+    struct run_info *info = NULL;
+    check(place->segment != NULL);
+    enum err err = info_get_nowait(sw, place, true, &info);
+    if (err == ERR_OK && !object_has_key(info->object, hash, realm, bucket, key)) {
+        err = ERR_CORRUPT;
+    }
+    if (err == ERR_OK) {
+        *ret_object = store_object_ref(info->object);
+    } else if (err != ERR_AGAIN && err != ERR_UNREADABLE) {
+        store_drop_place(store, place, place->hash, err);
+    }
+    return err;
+}
+
+// --- the small way
+
+// Memory for what a client waits for: a pool that is used up must not stop it, so it may go above
+// and is counted there.
+static struct chunk *chunk_for_read(void)
+{
+    struct chunk *chunk = chunk_new();
+    return chunk != NULL ? chunk : chunk_new_forced();
+}
+
+// With the header remembered only the payload is read; else both, which lie side by side.
+static enum err read_small_once(struct store_worker *sw, const struct store_place *place,
+                                struct chunk *chunk, struct run_info **ret_info,
+                                struct span *ret_payload)
+{
+    struct run_info *info = info_find(sw, place);
+    uint32_t begin = info != NULL ? place->payload_offset : place->header_offset;
+    uint32_t head_len = place->payload_offset - begin;
+    uint32_t len = head_len + place->payload_len;
+    check(len <= CHUNK_SIZE);
+    enum err err = len > 0 ? read_nowait(place, begin, chunk->data, len) : ERR_OK;
+    if (err != ERR_OK) {
+        return err;
+    }
+    chunk->len = len;
+    if (info == NULL) {
+        struct run_header header;
+        err = segment_run_accept((struct span){chunk->data, head_len}, place, &header);
+        err = err == ERR_OK ? info_add(sw, place, &header, true, &info) : ERR_CORRUPT;
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    struct span payload = {chunk->data + head_len, place->payload_len};
+    if (payload.len > 0 && disk_crc32c(payload.ptr, payload.len) != info->unit_crc[0]) {
+        return ERR_CORRUPT;
+    }
+    *ret_info = info;
+    *ret_payload = payload;
+    return ERR_OK;
+}
+
+enum err store_read_small(struct worker *w, struct store *store, const struct store_place *place,
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object,
+                          struct chunk **ret_chunk, struct span *ret_payload)
+{
+    struct store_worker *sw = store_worker_of(w);
+    check(place->segment != NULL);
+    check(place->payload_len <= STORE_SMALL_MAX);
+    check(place->payload_offset - place->header_offset <= RUN_HEADER_MAX);
+    struct chunk *chunk = chunk_for_read();
+    struct run_info *info = NULL;
+    enum err err = ERR_CORRUPT;
+    for (unsigned tries = 0; tries < 2 && err == ERR_CORRUPT; tries++) {
+        err = read_small_once(sw, place, chunk, &info, ret_payload);
+    }
+    if (err == ERR_OK && !object_has_key(info->object, hash, realm, bucket, key)) {
+        err = ERR_CORRUPT;
+    }
+    if (err != ERR_OK) {
+        chunk_unref(chunk);
+        if (err != ERR_AGAIN && err != ERR_UNREADABLE) {
+            store_drop_place(store, place, place->hash, err);
+        }
+        return err;
+    }
+    *ret_object = store_object_ref(info->object);
+    *ret_chunk = chunk;
+    return ERR_OK;
+}
+
+// --- the fast way
+
+static void on_range_released(void *ctx)
+{
+    segment_unpin(ctx);
+}
+
+static int range_borrow(void *ctx)
+{
+    return segment_borrow(ctx);
+}
+
+static void range_give_back(void *ctx)
+{
+    segment_return(ctx);
+}
+
+// The checksum units that `len` bytes of a payload touch, from its byte `begin` on.
+struct read_units {
+    uint32_t first, count;
+    uint64_t begin; // payload offset of the first unit
+};
+
+static struct read_units units_of(uint64_t begin, uint64_t len)
+{
+    uint32_t first = (uint32_t)(begin / STORE_CHECKSUM_UNIT);
+    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECKSUM_UNIT) : first;
+    return (struct read_units){first, len > 0 ? last - first + 1 : 0,
+                               (uint64_t)first * STORE_CHECKSUM_UNIT};
+}
+
+static bool range_is_good(const struct file_range *range, uint64_t offset, uint64_t len)
+{
+    struct read_units units = units_of(offset - range->check_offset, len);
+    return segment_is_verified(range->release_ctx, range->verify_unit + units.first, units.count);
+}
+
+bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
+                       uint64_t first_byte, uint64_t len, struct file_range *ret_range)
+{
+    check(place->segment != NULL);
+    uint64_t run_begin = place->first_block * place->block_size_bytes;
+    check(first_byte >= run_begin);
+    check(len > 0);
+    check(first_byte - run_begin + len <= place->payload_len);
+    if (store->verify_always || place->payload_len < RUN_PACKED_MAX) {
+        return false;
+    }
+    uint64_t begin = first_byte - run_begin;
+    struct read_units units = units_of(begin, len);
+    struct segment *segment = place->segment;
+    struct run_info *info;
+    bool has_header = place->header_len > 0; // else this process is still writing the run
+    if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
+        (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
+        return false;
+    }
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
+        return false;
+    }
+    bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
+    segment_return(segment);
+    if (!resident) {
+        // It comes from the device next time, so it has to be looked at again.
+        segment_set_verified(segment, place->first_unit + units.first, units.count, false);
+        return false;
+    }
+    segment_pin_again(segment);
+    *ret_range = (struct file_range){
+        .was_ready = true,
+        .fd = -1,
+        .borrow = range_borrow,
+        .give_back = range_give_back,
+        .offset = place->payload_offset + begin,
+        .len = len,
+        .release = on_range_released,
+        .release_ctx = segment,
+        .is_good = range_is_good,
+        .check_offset = place->payload_offset,
+        .verify_unit = place->first_unit,
+    };
+    return true;
+}
+
+// --- every other way
+
+struct read_state {
+    char *header_bytes;
+    struct run_info *info;
+    int fd_plus_1; // borrowed from the first operation to the end; 0: not
+};
+
+static int read_fd(const struct store_read *read)
+{
+    return ((const struct read_state *)(const void *)read->engine_private)->fd_plus_1 - 1;
+}
+
+static struct read_state *read_state_of(struct store_read *read)
+{
+    static_assert(sizeof(struct read_state) <= sizeof(read->engine_private),
+                  "fits what the door reserves");
+    return (struct read_state *)(void *)read->engine_private;
+}
+
+static void read_finish(struct store_read *read, enum err err)
+{
+    struct read_state *state = read_state_of(read);
+    if (state->fd_plus_1 != 0) {
+        segment_return(read->place.segment);
+    }
+    free(state->header_bytes);
+    run_cache_info_unref(state->info);
+    *state = (struct read_state){0};
+    if (err != ERR_OK) {
+        for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+            chunk_unref(read->chunks[i]);
+            read->chunks[i] = NULL;
+        }
+        read->span_count = 0;
+        if (err == ERR_CORRUPT || err == ERR_IO) {
+            store_drop_place(read->store, &read->place, read->place.hash, err);
+        }
+    }
+    read->err = err;
+    read->done(read);
+}
+
+static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t offset,
+                          void (*done)(struct disk_op *op))
+{
+    int fd = read_fd(read);
+    unmark_neighbour(&read->place, fd);
+    read->op.kind = DISK_READ;
+    read->op.fd = fd;
+    read->op.offset = offset;
+    read->op.iov = read->iov;
+    read->op.iov_count = iov_count;
+    read->op.done = done;
+    disk_io_start(read->worker, &read->op);
+}
+
+static struct read_units read_units_of(const struct store_read *read)
+{
+    return units_of(read->first_byte - read->place.first_block * read->place.block_size_bytes,
+                    read->len);
+}
+
+static uint32_t unit_len(const struct store_place *place, uint32_t unit)
+{
+    return (uint32_t)min_u64(STORE_CHECKSUM_UNIT,
+                             place->payload_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
+}
+
+static void on_payload_read(struct disk_op *op);
+
+// Units that this read brings from the device lose their mark before it begins, so that nobody
+// takes them out of the page cache as checked meanwhile.
+static void read_unmark(const struct store_read *read, const struct read_units *units)
+{
+    const struct store_place *place = &read->place;
+    uint64_t offset = place->payload_offset + units->begin;
+    uint64_t end =
+        min_u64(units->begin + (uint64_t)units->count * STORE_CHECKSUM_UNIT, place->payload_len);
+    if (place->payload_len >= RUN_PACKED_MAX &&
+        !disk_io_resident(read_fd(read), offset, end - units->begin)) {
+        segment_set_verified(place->segment, place->first_unit + units->first, units->count, false);
+    }
+}
+
+static void read_payload(struct store_read *read)
+{
+    struct read_units units = read_units_of(read);
+    read_unmark(read, &units);
+    for (uint32_t i = 0; i < units.count; i++) {
+        if (read->chunks[i] == NULL) {
+            read->chunks[i] = chunk_for_read();
+        }
+        read->iov[i] =
+            (struct iovec){read->chunks[i]->data, unit_len(&read->place, units.first + i)};
+    }
+    read_op_start(read, units.count, read->place.payload_offset + units.begin, on_payload_read);
+}
+
+// What was asked, out of the units that were read.
+static void read_cut_spans(struct store_read *read, const struct read_units *units)
+{
+    uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
+    uint64_t end = begin + read->len;
+    for (uint32_t i = 0; i < units->count; i++) {
+        uint64_t unit_begin = (uint64_t)(units->first + i) * STORE_CHECKSUM_UNIT;
+        uint64_t from = max_u64(begin, unit_begin);
+        uint64_t to = min_u64(end, unit_begin + STORE_CHECKSUM_UNIT);
+        read->spans[i] =
+            (struct span){read->chunks[i]->data + (from - unit_begin), (size_t)(to - from)};
+        read->chunks[i]->len = unit_len(&read->place, units->first + i);
+    }
+    read->span_count = units->count;
+}
+
+static enum err read_verify(const struct store_read *read, const struct read_units *units,
+                            const struct run_info *info)
+{
+    uint64_t wanted = 0;
+    for (uint32_t i = 0; i < units->count; i++) {
+        wanted += unit_len(&read->place, units->first + i);
+    }
+    if (read->op.result != (int64_t)wanted || units->first + units->count > info->unit_count) {
+        return ERR_CORRUPT;
+    }
+    for (uint32_t i = 0; i < units->count; i++) {
+        uint32_t unit = units->first + i;
+        if (disk_crc32c(read->chunks[i]->data, unit_len(&read->place, unit)) !=
+            info->unit_crc[unit]) {
+            return ERR_CORRUPT;
+        }
+    }
+    return ERR_OK;
+}
+
+static void on_payload_read(struct disk_op *op)
+{
+    struct store_read *read = container_of(op, struct store_read, op);
+    if (read->cancelled || op->err != ERR_OK) {
+        read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
+        return;
+    }
+    struct read_units units = read_units_of(read);
+    enum err err = read_verify(read, &units, read_state_of(read)->info);
+    if (err == ERR_CORRUPT && read->place.payload_len >= RUN_PACKED_MAX) {
+        segment_set_verified(read->place.segment, read->place.first_unit + units.first, units.count,
+                             false);
+    }
+    if (err == ERR_CORRUPT && !read->repeated) {
+        read->repeated = true;
+        read_payload(read);
+        return;
+    }
+    if (err == ERR_OK) {
+        if (read->place.payload_len >= RUN_PACKED_MAX) {
+            segment_set_verified(read->place.segment, read->place.first_unit + units.first,
+                                 units.count, true);
+        }
+        read_cut_spans(read, &units);
+    }
+    read_finish(read, err);
+}
+
+// The header is known: the object is the answer, or the payload is next.
+static void read_with_info(struct store_read *read, struct run_info *info)
+{
+    if (read->header) {
+        bool same = object_has_key(info->object, read->hash, read->realm, read->bucket, read->key);
+        if (same) {
+            read->object = store_object_ref(info->object);
+        }
+        read_finish(read, same ? ERR_OK : ERR_CORRUPT);
+        return;
+    }
+    read_state_of(read)->info = run_cache_info_ref(info);
+    if (read->len == 0) {
+        read_finish(read, ERR_OK);
+        return;
+    }
+    read_payload(read);
+}
+
+static void on_header_read(struct disk_op *op)
+{
+    struct store_read *read = container_of(op, struct store_read, op);
+    struct read_state *state = read_state_of(read);
+    if (read->cancelled || op->err != ERR_OK) {
+        read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
+        return;
+    }
+    struct run_header header;
+    struct span bytes = {state->header_bytes, (size_t)op->result};
+    struct run_info *info = NULL;
+    enum err err = segment_run_accept(bytes, &read->place, &header);
+    if (err == ERR_OK) {
+        err = info_add(store_worker_of(read->worker), &read->place, &header, read->header, &info);
+    }
+    if (err == ERR_OK) {
+        read_with_info(read, info);
+    } else if (err == ERR_UNREADABLE) {
+        read_finish(read, err);
+    } else if (!read->repeated) {
+        read->repeated = true;
+        read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
+        read_op_start(read, 1, read->place.header_offset, on_header_read);
+    } else {
+        read_finish(read, ERR_CORRUPT);
+    }
+}
+
+// The segment is open, or need not be.
+static void read_begin(struct store_read *read)
+{
+    struct run_info *info = info_find(store_worker_of(read->worker), &read->place);
+    if (info != NULL) {
+        read_with_info(read, info);
+    } else {
+        struct read_state *state = read_state_of(read);
+        state->header_bytes = malloc(read->place.header_len);
+        check(state->header_bytes != NULL);
+        read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
+        read_op_start(read, 1, read->place.header_offset, on_header_read);
+    }
+}
+
+static void on_read_opened(void *ctx, enum err err, int fd)
+{
+    struct store_read *read = ctx;
+    if (err == ERR_OK) {
+        read_state_of(read)->fd_plus_1 = fd + 1;
+    }
+    if (read->cancelled || err != ERR_OK) {
+        read_finish(read, read->cancelled ? ERR_CANCELLED : err);
+        return;
+    }
+    read_begin(read);
+}
+
+static void on_read_task(struct task *task)
+{
+    struct store_read *read = container_of(task, struct store_read, task);
+    if (read->cancelled) {
+        read_finish(read, ERR_CANCELLED);
+        return;
+    }
+    int fd = segment_borrow(read->place.segment);
+    if (fd < 0) {
+        segment_borrow_start(read->worker, read->place.segment, on_read_opened, read);
+        return;
+    }
+    read_state_of(read)->fd_plus_1 = fd + 1;
+    read_begin(read);
+}
+
+void store_read_start(struct worker *w, struct store_read *read)
+{
+    check(read->place.segment != NULL);
+    uint64_t run_begin = read->place.first_block * read->place.block_size_bytes;
+    check(read->header || read->len <= STORE_READ_MAX);
+    check(read->header || (read->first_byte >= run_begin &&
+                           read->first_byte - run_begin + read->len <= read->place.payload_len));
+    read->worker = w;
+    memset(read->chunks, 0, sizeof(read->chunks));
+    memset(read->engine_private, 0, sizeof(read->engine_private));
+    memset(&read->op, 0, sizeof(read->op));
+    read->span_count = 0;
+    read->object = NULL;
+    read->err = ERR_OK;
+    read->cancelled = read->repeated = false;
+    worker_task_init(&read->task, on_read_task);
+    worker_defer(w, &read->task); // this turn; operations started there are submitted in it
+}
+
+void store_read_cancel(struct store_read *read)
+{
+    read->cancelled = true;
+    disk_io_cancel(&read->op);
+}

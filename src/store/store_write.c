@@ -1,0 +1,616 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing a run, from store_run_begin() to its place. Each run lives on its worker, which owns it
+// until done or abort; at most one disk operation of it is in flight, and the run outlives that
+// operation whatever happens.
+//
+//   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
+//   longer                  the intent at begin; chunks in groups as they come; the header at
+//                           finish
+//
+// An error is kept and reported at finish; chunks are then given back as they come. A run given up
+// leaves a hole in its segment. With an intent it stays reserved whole, also after a crash; a run
+// that was cut gives back the rest when its header, which says where it ends, is written.
+//
+// Whether a run begins is also asked of the backlog (write_backlog.c), which each of its bytes
+// passes: promised at begin, queued with its chunk, written; then its pages are pushed to the
+// device (segment_push.c).
+#include <errno.h>
+#include <stdlib.h>
+
+#include "stats/stats.h"
+#include "store/segment/segment_list.h"
+#include "store/store_private.h"
+
+#define RUN_MAGIC 0x52554e57u
+#define CHUNKS_PER_WRITE 16u
+
+enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
+
+struct store_run {
+    uint32_t magic;
+    struct worker *worker;
+    struct store *store;
+    struct store_object *object;
+    struct segment_reservation reservation;
+    uint64_t first_block, generation;
+    uint32_t block_count, payload_len; // as begun; finish may cut both
+    uint32_t begun_len;
+    uint32_t header_len, unit_count;
+    struct retention_answer answer;
+    uint32_t appended_units, written_units;
+    uint64_t appended_bytes;
+    uint32_t writing_units; // of the operation in flight
+    enum run_step step;
+    uint64_t began_us; // of the operation in flight
+    bool borrowed;     // the segment's descriptor, for the operation in flight
+    enum err err;
+    bool touched, finishing, aborted; // touched: something was written into the reservation
+    bool is_long;                     // see store_long.c
+    char *head;                       // sector of the intent, later header and padding
+    void (*done)(void *ctx, enum err err, const struct store_place *place);
+    void *ctx;
+    void (*on_written)(void *ctx, const struct store_place *pages); // NULL: nobody watches
+    void *watch_ctx;
+    struct disk_op op;
+    struct task task; // for results known before an operation was started
+    struct iovec iov[CHUNKS_PER_WRITE + 1];
+    uint32_t *unit_crc;     // as stored: little endian; behind the chunks
+    struct chunk *chunks[]; // unit_count of them: appended and not yet written
+};
+
+static struct store_run *as_run(void *ptr)
+{
+    struct store_run *run = ptr;
+    check(run->magic == RUN_MAGIC);
+    return run;
+}
+
+// --- ends
+
+static uint64_t run_unit_bytes(const struct store_run *run, uint32_t unit)
+{
+    return min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
+}
+
+// All but those that are being written.
+static void run_drop_chunks(struct store_run *run)
+{
+    for (uint32_t i = run->written_units + run->writing_units; i < run->appended_units; i++) {
+        if (run->chunks[i] != NULL) {
+            write_backlog_written(&run->store->backlog, run_unit_bytes(run, i));
+            chunk_unref(run->chunks[i]);
+            run->chunks[i] = NULL;
+        }
+    }
+}
+
+static void run_free(struct store_run *run)
+{
+    worker_task_cancel(&run->task);
+    run_drop_chunks(run);
+    atomic_fetch_sub(&run->store->longs.running, run->is_long);
+    write_backlog_forget(&run->store->backlog, run->begun_len - run->appended_bytes);
+    store_object_unref(run->object);
+    free(run->head);
+    run->magic = 0;
+    free(run);
+}
+
+// Behind all that is written of the run; once nothing of it is on its way. What was written behind
+// a payload that was cut is not given to others.
+static uint32_t run_end_offset(const struct store_run *run)
+{
+    uint64_t used = max_u64(run->payload_len, (uint64_t)run->written_units * STORE_CHECKSUM_UNIT);
+    used = min_u64(used, run->begun_len);
+    return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
+}
+
+// The header is on disk and says where the run ends.
+static void run_give_rest(struct store_run *run)
+{
+    uint32_t end = run_end_offset(run);
+    if (end < run->reservation.layout.end_offset) {
+        // The marks of all that was written stay its own.
+        uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
+        (void)segment_log_shorten(&run->reservation, end, units); // else the rest stays a hole
+    }
+}
+
+// Nothing is kept: pin and hold go back, and the room too when nothing was written there.
+static void run_give_up(struct store_run *run)
+{
+    struct segment *segment = run->reservation.segment;
+    if (!run->touched) {
+        (void)segment_log_shorten(&run->reservation, run->reservation.layout.start,
+                                  0); // else a hole stays
+    }
+    segment_unhold(segment);
+    segment_unpin(segment);
+}
+
+static struct store_place run_place(const struct store_run *run)
+{
+    return (struct store_place){
+        .segment = run->reservation.segment,
+        .segment_number = run->reservation.number,
+        .header_offset = run->reservation.layout.header_offset,
+        .header_len = run->header_len,
+        .payload_offset = run->reservation.layout.payload_offset,
+        .payload_len = run->payload_len,
+        .salt = run->reservation.salt,
+        .generation = run->generation,
+        .first_block = run->first_block,
+        .block_count = run->block_count,
+        .block_size_bytes = run->object->block_size_bytes,
+        .first_unit = run->reservation.first_unit,
+        .hash = run->object->hash,
+        .etag_hash = hash64(run->object->etag.ptr, run->object->etag.len, 0),
+    };
+}
+
+static void run_end(struct store_run *run)
+{
+    bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
+    if (!keep) {
+        run_give_up(run);
+    }
+    if (!run->aborted) {
+        struct store_place place = run_place(run);
+        run->done(run->ctx, run->err, keep ? &place : NULL);
+    }
+    run_free(run);
+}
+
+// --- writing
+
+static void run_go(struct store_run *run);
+static void on_run_op(struct disk_op *op);
+
+static void run_submit(struct store_run *run, int fd)
+{
+    run->borrowed = true;
+    run->op.fd = fd;
+    if (run->step != RUN_PAYLOAD) { // writing to a part of a page brings the rest from the device
+        segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
+                                 run->reservation.first_unit, fd);
+    }
+    disk_io_start(run->worker, &run->op);
+}
+
+static void on_run_opened(void *ctx, enum err err, int fd)
+{
+    struct store_run *run = as_run(ctx);
+    if (err != ERR_OK) {
+        run->op.err = err;
+        on_run_op(&run->op);
+        return;
+    }
+    run_submit(run, fd);
+}
+
+static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
+                         uint32_t offset)
+{
+    struct segment *segment = run->reservation.segment;
+    run->step = step;
+    run->touched = true;
+    run->began_us = worker_now_us(run->worker);
+    write_backlog_begins(&run->store->backlog, run->began_us);
+    run->op.kind = DISK_WRITE;
+    run->op.offset = offset;
+    run->op.iov = run->iov;
+    run->op.iov_count = iov_count;
+    run->op.done = on_run_op;
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
+        segment_borrow_start(run->worker, segment, on_run_opened, run);
+        return;
+    }
+    run_submit(run, fd);
+}
+
+static void run_write_intent(struct store_run *run)
+{
+    const struct segment_reservation *r = &run->reservation;
+    struct run_intent intent = {
+        .number = r->number,
+        .salt = r->salt,
+        .offset = r->layout.start,
+        .end_offset = (uint32_t)r->layout.end_offset,
+        .header_offset = r->layout.header_offset,
+        .payload_offset = r->layout.payload_offset,
+    };
+    run->head = calloc(1, SECTOR_SIZE);
+    check(run->head != NULL);
+    segment_run_intent_encode(&intent, run->head);
+    run->iov[0] = (struct iovec){run->head, SECTOR_SIZE};
+    run_start_op(run, RUN_INTENT, 1, r->layout.start);
+}
+
+// The next group of chunks, from iov[first_iov] on; only up to payload_len.
+static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
+{
+    unsigned count = 0;
+    while (count < CHUNKS_PER_WRITE && run->written_units + count < run->appended_units) {
+        uint32_t unit = run->written_units + count;
+        uint64_t at = (uint64_t)unit * STORE_CHECKSUM_UNIT;
+        if (at >= run->payload_len) {
+            break;
+        }
+        run->iov[first_iov + count] = (struct iovec){
+            run->chunks[unit]->data, (size_t)min_u64(STORE_CHECKSUM_UNIT, run->payload_len - at)};
+        count++;
+    }
+    run->writing_units = count;
+    return count;
+}
+
+static struct run_header run_header_of(const struct store_run *run)
+{
+    const struct segment_reservation *r = &run->reservation;
+    const struct store_object *o = run->object;
+    return (struct run_header){
+        .salt = r->salt,
+        .number = r->number,
+        .header_offset = r->layout.header_offset,
+        .header_len = run->header_len,
+        .payload_offset = r->layout.payload_offset,
+        .payload_len = run->payload_len,
+        .end_offset = run_end_offset(run),
+        .first_unit = r->first_unit,
+        .unit_count = run->unit_count,
+        .generation = run->generation,
+        .object_size_bytes = o->size_bytes,
+        .block_size_bytes = o->block_size_bytes,
+        .block_count = run->block_count,
+        .first_block = run->first_block,
+        .hash = o->hash,
+        .last_modified = (int64_t)o->last_modified,
+        .realm = o->realm,
+        .bucket = o->bucket,
+        .key = o->key,
+        .etag = o->etag,
+        .version_id = o->version_id,
+        .headers = o->headers,
+        .unit_crcs = (const char *)run->unit_crc,
+    };
+}
+
+// The header, and with it the payload of a run in one write.
+static void run_write_header(struct store_run *run)
+{
+    const struct run_layout *layout = &run->reservation.layout;
+    struct run_header header = run_header_of(run);
+    uint32_t head_bytes =
+        layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
+    free(run->head);
+    run->head = calloc(1, head_bytes);
+    check(run->head != NULL);
+    segment_run_header_encode(&header, run->head);
+    run->iov[0] = (struct iovec){run->head, head_bytes};
+    unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
+    run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
+}
+
+// What is whole is told to the segment, whether or not somebody wants it yet: a scan would find it,
+// too.
+static void run_note(const struct store_run *run)
+{
+    struct run_header header = run_header_of(run);
+    struct segment_row row = segment_row_of_header(&header);
+    segment_list_note(run->reservation.segment, &row);
+    retention_stored(run->worker, &run->store->retention, &row, run->reservation.number,
+                     &run->answer);
+}
+
+static void run_op_failed(struct store_run *run, const struct disk_op *op)
+{
+    if (run->err == ERR_OK) {
+        run->err = op->err == ERR_OK ? ERR_DISK_FULL : op->err;
+    }
+    if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
+        return; // the write was not tried
+    }
+    store_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
+}
+
+// The chunks of the operation that has ended are given back; if it went well their units are
+// checked ones from now on: their checksums were computed before they were written.
+static void run_units_written(struct store_run *run, bool well)
+{
+    uint64_t bytes = 0;
+    if (well && run->payload_len >= RUN_PACKED_MAX) {
+        segment_set_verified(run->reservation.segment,
+                             run->reservation.first_unit + run->written_units, run->writing_units,
+                             true);
+    }
+    for (uint32_t i = 0; i < run->writing_units; i++) {
+        uint32_t unit = run->written_units + i;
+        bytes += run_unit_bytes(run, unit);
+        chunk_unref(run->chunks[unit]);
+        run->chunks[unit] = NULL;
+    }
+    run->written_units += run->writing_units;
+    run->writing_units = 0;
+    write_backlog_written(&run->store->backlog, bytes);
+}
+
+static void run_tell_written(struct store_run *run)
+{
+    if (run->on_written == NULL || run->aborted) {
+        return;
+    }
+    struct store_place pages = run_place(run);
+    pages.header_len = 0;
+    pages.payload_len =
+        (uint32_t)min_u64((uint64_t)run->written_units * STORE_CHECKSUM_UNIT, run->payload_len);
+    run->on_written(run->watch_ctx, run->err == ERR_OK && pages.payload_len > 0 ? &pages : NULL);
+}
+
+static void on_run_op(struct disk_op *op)
+{
+    struct store_run *run = as_run(container_of(op, struct store_run, op));
+    enum run_step step = run->step;
+    if (run->borrowed) { // a run may wait long for its origin
+        segment_return(run->reservation.segment);
+        run->borrowed = false;
+    }
+    run_units_written(run, op->err == ERR_OK);
+    run->step = RUN_IDLE;
+    uint64_t now_us = worker_now_us(run->worker);
+    write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
+    if (op->err == ERR_OK) {
+        segment_push(run->worker, &store_worker_of(run->worker)->pusher, run->reservation.segment,
+                     op->offset, op->offset + (uint64_t)op->result);
+    }
+    if (op->err != ERR_OK) {
+        run_op_failed(run, op);
+        run_drop_chunks(run);
+    } else if (step == RUN_HEADER) {
+        store_filling_well(&run->store->disk);
+        run_give_rest(run);
+        run_note(run);
+        run_end(run);
+        return;
+    }
+    run_tell_written(run);
+    run_go(run);
+}
+
+// Decides what to do next; the only place that does.
+static void run_go(struct store_run *run)
+{
+    if (run->step != RUN_IDLE) {
+        return;
+    }
+    if (run->err != ERR_OK || run->aborted) {
+        run_drop_chunks(run);
+        if (run->aborted || run->finishing) {
+            run_end(run);
+        }
+        return;
+    }
+    const struct run_layout *layout = &run->reservation.layout;
+    bool all_appended = run->appended_bytes >= run->payload_len;
+    if (layout->intent && run_fill_iov(run, 0) > 0) {
+        if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended &&
+            !chunk_budget_is_short()) {
+            run->writing_units = 0;
+            return; // more will come: larger writes
+        }
+        run_start_op(run, RUN_PAYLOAD, run->writing_units,
+                     layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
+        return;
+    }
+    if (run->finishing) {
+        run_write_header(run);
+    }
+}
+
+static void on_run_task(struct task *task)
+{
+    run_go(as_run(container_of(task, struct store_run, task)));
+}
+
+// --- door
+
+bool store_keeps_up(struct worker *w, const struct store *store)
+{
+    return write_backlog_takes(&store->backlog) &&
+           write_backlog_is_quick(&store->backlog, worker_now_us(w));
+}
+
+enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked)
+{
+    enum err err = store_shortage(store);
+    return err != ERR_OK                                            ? refusal_of_error(err)
+           : !store_keeps_up(w, store)                              ? REFUSAL_disk_busy
+           : !index_memory_leaves_room(&store->index.memory, asked) ? REFUSAL_index_busy
+                                                                    : REFUSAL_none;
+}
+
+// Room for it, if it is to be stored.
+static enum err run_reserve(struct worker *w, struct store *store,
+                            const struct store_object *object, uint64_t first_block, unsigned group,
+                            bool is_part, const struct segment_want *want,
+                            struct retention_answer *ret_answer,
+                            struct segment_reservation *ret_reservation)
+{
+    enum policy_verdict verdict =
+        retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
+    if (!write_backlog_takes(&store->backlog)) {
+        return ERR_DISK_BUSY;
+    }
+    if (verdict == POLICY_REFUSE) {
+        return ERR_NOT_ADMITTED;
+    }
+    enum err err =
+        verdict == POLICY_PROBATION
+            ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, want, ret_reservation)
+            : segment_log_reserve(&store->log, worker_index(w), want, ret_reservation);
+    stats_add(COUNTER_retention_probation, err == ERR_OK && verdict == POLICY_PROBATION);
+    if (err == ERR_NO_SEGMENT && atomic_load(&store->disk.make_err) != ERR_OK) {
+        return (enum err)atomic_load(&store->disk.make_err);
+    }
+    return err == ERR_NO_SEGMENT && atomic_load(&store->log.no_room) ? ERR_DISK_FULL : err;
+}
+
+static enum err run_begin(struct worker *w, struct store *store, struct store_object *object,
+                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                          struct store_run **ret_run)
+{
+    uint64_t blocks = store_object_block_count(object);
+    check(block_count > 0);
+    check(first_block < blocks);
+    check(block_count <= blocks - first_block);
+    enum err err = store_shortage(store);
+    if (err != ERR_OK) {
+        return err;
+    }
+    uint64_t payload_len = segment_run_payload_len(object->size_bytes, object->block_size_bytes,
+                                                   first_block, block_count);
+    if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECKSUM_UNIT != 0 ||
+        (block_count > 1 && payload_len > STORE_RUN_MAX)) {
+        return ERR_LIMIT;
+    }
+    uint32_t units = run_unit_count((uint32_t)payload_len);
+    uint32_t header_len =
+        segment_run_header_len(object->realm, object->bucket, object->key, object->etag,
+                               object->version_id, object->headers, units);
+    check(header_len > 0);
+    struct segment_reservation reservation;
+    struct retention_answer answer;
+    struct segment_want want = {
+        .header_len = header_len,
+        .payload_len = (uint32_t)payload_len,
+        .is_long = segment_run_is_long(store->disk.segment_size_bytes, block_count, payload_len)};
+    if (want.is_long && store_long_note(store)) {
+        segment_log_want(&store->log, false);
+    }
+    err = run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
+    retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
+                     err == ERR_OK);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct store_run *run =
+        calloc(1, sizeof(*run) + units * (sizeof(run->chunks[0]) + sizeof(run->unit_crc[0])));
+    check(run != NULL);
+    run->magic = RUN_MAGIC;
+    run->unit_crc = (uint32_t *)(void *)&run->chunks[units];
+    run->worker = w;
+    run->store = store;
+    run->object = store_object_ref(object);
+    run->reservation = reservation;
+    run->first_block = first_block;
+    run->answer = answer;
+    run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
+    run->block_count = block_count;
+    run->payload_len = run->begun_len = (uint32_t)payload_len;
+    run->header_len = header_len;
+    run->unit_count = units;
+    run->is_long = want.is_long;
+    atomic_fetch_add(&store->longs.running, run->is_long);
+    worker_task_init(&run->task, on_run_task);
+    write_backlog_promise(&store->backlog, payload_len);
+    if (reservation.layout.intent) {
+        run_write_intent(run);
+    }
+    *ret_run = run;
+    return ERR_OK;
+}
+
+enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run)
+{
+    enum err err = run_begin(w, store, object, first_block, block_count, group, is_part, ret_run);
+    if (err != ERR_OK) {
+        refusal_count(refusal_of_error(err));
+    }
+    return err;
+}
+
+void store_run_give_up(struct store_run *run)
+{
+    if (as_run(run)->err == ERR_OK) {
+        run->err = ERR_DISK_BUSY;
+        refusal_count(REFUSAL_disk_busy);
+        write_backlog_stall(&run->store->backlog);
+        run_drop_chunks(run);
+    }
+}
+
+void store_run_append(struct store_run *run, struct chunk *chunk)
+{
+    as_run(run);
+    uint64_t left = run->payload_len - run->appended_bytes;
+    check(!run->finishing);
+    check(left > 0);
+    uint32_t len = (uint32_t)min_u64(left, STORE_CHECKSUM_UNIT);
+    check(chunk->len >= len);
+    uint32_t unit = run->appended_units;
+    wire_put_u32((char *)&run->unit_crc[unit], disk_crc32c(chunk->data, len));
+    run->chunks[unit] = chunk_ref(chunk);
+    run->appended_units++;
+    run->appended_bytes += len;
+    write_backlog_append(&run->store->backlog, len);
+    if (write_backlog_is_over(&run->store->backlog)) {
+        store_run_give_up(run);
+    }
+    if (run->err != ERR_OK) {
+        run_drop_chunks(run);
+    }
+    run_go(run);
+}
+
+uint64_t store_run_unwritten_bytes(const struct store_run *run)
+{
+    bool dropped = run->err != ERR_OK || run->aborted;
+    uint32_t units = dropped ? run->writing_units : run->appended_units - run->written_units;
+    return (uint64_t)units * STORE_CHECKSUM_UNIT;
+}
+
+void store_run_watch(struct store_run *run,
+                     void (*on_written)(void *ctx, const struct store_place *pages), void *ctx)
+{
+    as_run(run)->on_written = on_written;
+    run->watch_ctx = ctx;
+}
+
+void store_run_finish(struct store_run *run, uint32_t block_count,
+                      void (*done)(void *ctx, enum err err, const struct store_place *place),
+                      void *ctx)
+{
+    as_run(run);
+    check(!run->finishing);
+    check(block_count > 0);
+    check(block_count <= run->block_count);
+    run->finishing = true;
+    run->done = done;
+    run->ctx = ctx;
+    uint64_t payload_len = segment_run_payload_len(
+        run->object->size_bytes, run->object->block_size_bytes, run->first_block, block_count);
+    check(payload_len <= run->appended_bytes);
+    if (block_count < run->block_count) {
+        // Fewer units: the header gets shorter, what was reserved behind it stays empty. The room
+        // behind the payload is given back when the header is there: until then an intent promises
+        // a scan all of it.
+        run->block_count = block_count;
+        run->payload_len = (uint32_t)payload_len;
+        run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));
+        run->unit_count = run_unit_count(run->payload_len);
+    }
+    worker_defer(run->worker, &run->task); // done() never runs inside this call
+}
+
+void store_run_abort(struct store_run *run)
+{
+    if (run == NULL) {
+        return;
+    }
+    as_run(run);
+    check(!run->finishing);
+    run->aborted = true;
+    worker_defer(run->worker, &run->task);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policy knows outlives a clean stop. A file of it that is missing, cut or damaged, and a
+// kill, mean that the runs are known from their segments' tables, and the rest is learnt again.
+#include "store/retention/retention_state.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "stats/stats.h"
+#include "store/store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define OBJECTS 40u
+
+static void box_begin(struct box *box)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(box, DISK_ENGINE_THREADS, 16 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    box->options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open(box));
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "key-%u", i);
+        struct object object = {key, "\"e\"", 30000, BLOCK, 100 + i};
+        enum err err;
+        wait_for(!box_has_no_segment(err = box_put(box, &object)));
+        cr_assert(err == ERR_OK);
+    }
+}
+
+static unsigned runs_known(struct box *box)
+{
+    struct retention *r = &box->store->retention;
+    unsigned count = 0;
+    retention_drain(r);
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t number = 1; r->is_loaded && number < 200; number++) {
+        count += policy_segment_run_count(r->policy, number);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}
+
+static void path_of(const struct box *box, const char *name, char path[1024])
+{
+    (void)snprintf(path, 1024, "%s/%s", box->dir, name);
+}
+
+Test(retention_state, what_is_known_outlives_a_clean_stop)
+{
+    struct box box;
+    char path[1024];
+    struct stat st;
+    box_begin(&box);
+    cr_assert_eq(runs_known(&box), OBJECTS);
+    box_close(&box);
+    path_of(&box, "policy", path);
+    cr_assert(stat(path, &st) == 0);
+    cr_assert_gt(st.st_size, 0);
+    uint64_t listed = stats_sum(COUNTER_segment_list_table);
+    cr_assert(box_open(&box));
+    wait_for(runs_known(&box) == OBJECTS);
+    cr_assert_eq(stats_sum(COUNTER_segment_list_table), listed); // nothing had to be read
+    box_close(&box);
+    box_remove(&box);
+}
+
+enum injury { MISSING, EMPTY, CUT, FLIPPED, FOREIGN, INJURIES };
+
+static void injure(const char *path, enum injury injury)
+{
+    struct stat st;
+    cr_assert(stat(path, &st) == 0);
+    int fd = open(path, O_RDWR);
+    cr_assert(fd >= 0);
+    char byte;
+    switch (injury) {
+    case MISSING:
+        cr_assert(unlink(path) == 0);
+        break;
+    case EMPTY:
+        cr_assert(ftruncate(fd, 0) == 0);
+        break;
+    case CUT:
+        cr_assert(ftruncate(fd, st.st_size - 7) == 0);
+        break;
+    case FLIPPED:
+        for (off_t at = 50; at < st.st_size; at += 97) {
+            cr_assert(pread(fd, &byte, 1, at) == 1);
+            byte = (char)(byte ^ 4);
+            cr_assert(pwrite(fd, &byte, 1, at) == 1);
+        }
+        break;
+    case FOREIGN:
+        cr_assert(pwrite(fd, "\377\377\377\377nonsense", 12, 0) == 12);
+        break;
+    case INJURIES:
+        break;
+    }
+    (void)close(fd);
+}
+
+Test(retention_state, an_injured_file_costs_what_was_learnt_and_nothing_else)
+{
+    for (enum injury injury = MISSING; injury < INJURIES; injury++) {
+        struct box box;
+        char path[1024];
+        box_begin(&box);
+        box_close(&box);
+        path_of(&box, "policy", path);
+        injure(path, injury);
+        cr_assert(box_open(&box));
+        wait_for(runs_known(&box) == OBJECTS); // from the tables
+        for (unsigned i = 0; i < OBJECTS; i++) {
+            char key[16];
+            (void)snprintf(key, sizeof(key), "key-%u", i);
+            struct object object = {key, "\"e\"", 30000, BLOCK, 100 + i};
+            cr_assert_eq(box_read(&box, 0, &object), 30000u);
+        }
+        box_close(&box);
+        cr_assert(box_open(&box)); // and is good again
+        wait_for(runs_known(&box) == OBJECTS);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+Test(retention_state, where_it_cannot_be_saved_it_is_counted_and_the_stop_is_clean)
+{
+    struct box box;
+    char path[1024];
+    box_begin(&box);
+    path_of(&box, "policy.new", path);
+    cr_assert(mkdir(path, 0700) == 0);
+    uint64_t failed = stats_sum(COUNTER_retention_saves_failed);
+    box_close(&box);
+    cr_assert_eq(stats_sum(COUNTER_retention_saves_failed), failed + 1);
+    cr_assert(box_open(&box));
+    wait_for(runs_known(&box) == OBJECTS);
+    box_close(&box);
+    box_remove(&box);
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors of segments: never more than the limit, never taken from somebody who uses one, and a
+// file that cannot be opened costs a miss, not what is in it.
+#include "store/segment/segment_pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "stats/stats.h"
+#include "store/store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define OBJECTS 40u
+#define OBJECT_BYTES 65000u // one fills a segment
+
+struct many {
+    struct box box;
+    struct object objects[OBJECTS];
+    char keys[OBJECTS][16];
+    struct store_place places[OBJECTS]; // pinned
+};
+
+static bool many_open(struct many *m, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(&m->box, engine, 32 * MIB);
+    m->box.options.block_size_bytes_max = BLOCK;
+    m->box.options.descriptors_max = SEGMENT_POOL_MIN;
+    if (!box_open(&m->box)) {
+        return false;
+    }
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        (void)snprintf(m->keys[i], sizeof(m->keys[i]), "key-%u", i);
+        m->objects[i] = (struct object){m->keys[i], "\"e\"", OBJECT_BYTES, BLOCK,
+                                        store_generation_next(m->box.store)};
+        enum err err;
+        wait_for(!box_has_no_segment(
+            err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i])));
+        cr_assert(err == ERR_OK);
+        cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i]) == ERR_OK);
+        segment_unhold(m->places[i].segment);
+    }
+    return true;
+}
+
+static void many_close(struct many *m)
+{
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        store_place_unpin(&m->places[i]);
+    }
+    box_close(&m->box);
+    box_remove(&m->box);
+    cr_assert(unsetenv("FOREBAY_SEGMENT_SIZE") == 0);
+}
+
+static void all_are_read(struct many *m)
+{
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        cr_assert(box_read(&m->box, i % 2, &m->objects[i]) == OBJECT_BYTES, "%u", i);
+        cr_assert(stats_sum(COUNTER_segment_descriptors) <= SEGMENT_POOL_MIN);
+    }
+}
+
+Test(segment_pool, more_segments_than_descriptors_are_read)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct many m = {0};
+        if (!many_open(&m, engines[i])) {
+            continue;
+        }
+        uint64_t closes = stats_sum(COUNTER_segment_closes);
+        all_are_read(&m);
+        all_are_read(&m);
+        cr_assert(stats_sum(COUNTER_segment_closes) > closes + OBJECTS);
+        many_close(&m);
+        cr_assert(stats_sum(COUNTER_segment_descriptors) == 0);
+    }
+}
+
+struct waiter {
+    struct segment *segment;
+    enum err err;
+    int fd;
+};
+
+static void *wait_for_one(void *ctx)
+{
+    struct waiter *waiter = ctx;
+    waiter->err = segment_borrow_wait(waiter->segment, &waiter->fd);
+    return NULL;
+}
+
+static bool somebody_waits(void *ctx)
+{
+    return atomic_load(&((struct segment_pool *)ctx)->waiting) > 0;
+}
+
+Test(segment_pool, one_in_use_is_not_closed_and_the_next_waits_for_it)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    int fds[SEGMENT_POOL_MIN];
+    for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
+        cr_assert(segment_borrow_wait(m.places[i].segment, &fds[i]) == ERR_OK);
+    }
+    int fd;
+    uint64_t failures = stats_sum(COUNTER_segment_open_failures);
+    cr_assert(segment_borrow(m.places[0].segment) == fds[0]); // by two at once
+    segment_return(m.places[0].segment);
+    cr_assert(segment_borrow_wait(m.places[SEGMENT_POOL_MIN].segment, &fd) == ERR_DESCRIPTORS);
+    cr_assert(stats_sum(COUNTER_segment_open_failures) == failures + 1);
+    cr_assert(disk_shortage(&m.box.store->disk) == ERR_DESCRIPTORS);
+    struct waiter waiter = {.segment = m.places[SEGMENT_POOL_MIN].segment};
+    pthread_t thread;
+    cr_assert(pthread_create(&thread, NULL, wait_for_one, &waiter) == 0);
+    wait_for(somebody_waits(&m.box.store->log.pool));
+    segment_return(m.places[3].segment);
+    cr_assert(pthread_join(thread, NULL) == 0);
+    cr_assert(waiter.err == ERR_OK);
+    cr_assert(segment_borrow(m.places[3].segment) == -1); // it was the one
+    for (unsigned i = 0; i <= SEGMENT_POOL_MIN; i++) {
+        if (i != 3) {
+            segment_return(m.places[i].segment);
+        }
+    }
+    all_are_read(&m);
+    many_close(&m);
+}
+
+struct racer {
+    struct many *m;
+    unsigned seed;
+};
+
+// Reads segments' numbers through whatever descriptor it is given.
+static void *race(void *ctx)
+{
+    struct racer *racer = ctx;
+    for (unsigned i = 0; i < 3000; i++) {
+        racer->seed = racer->seed * 1103515245u + 12345u;
+        const struct store_place *place = &racer->m->places[(racer->seed >> 16) % OBJECTS];
+        int fd;
+        cr_assert(segment_borrow_wait(place->segment, &fd) == ERR_OK);
+        char sector[SECTOR_SIZE];
+        struct segment_header header;
+        cr_assert(pread(fd, sector, sizeof(sector), 0) == (ssize_t)sizeof(sector));
+        cr_assert(segment_header_decode(sector, &header) == ERR_OK);
+        cr_assert(header.number == place->segment_number);
+        segment_return(place->segment);
+    }
+    return NULL;
+}
+
+Test(segment_pool, whoever_reads_has_the_file_that_was_asked_for)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    pthread_t threads[8];
+    struct racer racers[8];
+    uint64_t failures = stats_sum(COUNTER_segment_open_failures);
+    for (unsigned i = 0; i < ARRAY_LEN(threads); i++) {
+        racers[i] = (struct racer){&m, i};
+        cr_assert(pthread_create(&threads[i], NULL, race, &racers[i]) == 0);
+    }
+    all_are_read(&m);
+    for (unsigned i = 0; i < ARRAY_LEN(threads); i++) {
+        cr_assert(pthread_join(threads[i], NULL) == 0);
+    }
+    cr_assert(stats_sum(COUNTER_segment_open_failures) == failures);
+    many_close(&m);
+}
+
+// Closes all that is open by using others.
+static void close_first(struct many *m)
+{
+    for (unsigned turn = 0; turn < 2; turn++) {
+        for (unsigned i = SEGMENT_POOL_MIN; i < 3 * SEGMENT_POOL_MIN && i < OBJECTS; i++) {
+            int fd;
+            cr_assert(segment_borrow_wait(m->places[i].segment, &fd) == ERR_OK);
+            segment_return(m->places[i].segment);
+        }
+    }
+    cr_assert(segment_borrow(m->places[0].segment) == -1);
+}
+
+Test(segment_pool, no_failure_to_open_takes_a_run_out_of_the_index)
+{
+    static const int errors[] = {EMFILE, ENFILE, EACCES, EIO, ENOMEM};
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    uint64_t failures = stats_sum(COUNTER_segment_open_failures);
+    wait_for(box_is_sealed(&m.box)); // who seals opens them, too
+    for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
+        close_first(&m);
+        store_fault_set(STORE_FAULT_OPEN, 1, true, errors[i]);
+        cr_assert(box_read(&m.box, 0, &m.objects[0]) == 0, "%d", errors[i]);
+        struct store_place place;
+        cr_assert(box_write(&m.box, 0, &m.objects[1], 0, 1, 1, &place) != ERR_OK); // unstored
+        store_fault_set(STORE_FAULT_OPEN, 0, false, 0);
+        cr_assert(box_read(&m.box, 0, &m.objects[0]) == OBJECT_BYTES, "%d", errors[i]);
+    }
+    cr_assert(stats_sum(COUNTER_segment_open_failures) >= failures + ARRAY_LEN(errors));
+    many_close(&m);
+}
+
+static bool has_no_name(void *ctx)
+{
+    return (atomic_load(&((struct segment *)ctx)->pins) & SEGMENT_PIN_UNLINKED) != 0;
+}
+
+static bool has_been_given_back(void *ctx)
+{
+    return atomic_load(&((struct segment *)ctx)->number) == 0;
+}
+
+Test(segment_pool, a_segment_that_goes_under_a_pin_is_opened_before_its_name_is_gone)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    struct segment *segment = m.places[0].segment;
+    close_first(&m);
+    segment_log_abandon(&m.box.store->log, segment);
+    wait_for(has_no_name(segment));
+    uint64_t used = atomic_load(&m.box.store->disk.used_bytes);
+    for (unsigned i = SEGMENT_POOL_MIN; i < OBJECTS; i++) { // it stays while others have a name
+        int fd;
+        cr_assert(segment_borrow_wait(m.places[i].segment, &fd) == ERR_OK);
+        segment_return(m.places[i].segment);
+    }
+    int fd = segment_borrow(segment);
+    cr_assert(fd >= 0);
+    char sector[SECTOR_SIZE];
+    struct segment_header header;
+    cr_assert(pread(fd, sector, sizeof(sector), 0) == (ssize_t)sizeof(sector));
+    cr_assert(segment_header_decode(sector, &header) == ERR_OK);
+    cr_assert(header.number == m.places[0].segment_number);
+    segment_return(segment);
+    cr_assert(atomic_load(&m.box.store->disk.used_bytes) >=
+              used); // counted until the last pin goes
+    store_place_unpin(&m.places[0]);
+    wait_for(has_been_given_back(segment));
+    many_close(&m);
+}
+
+#define ASKED (OBJECTS - SEGMENT_POOL_MIN)
+
+struct asking {
+    struct many *m;
+    unsigned failed;
+    atomic_uint answered;
+};
+
+static void on_asked(void *ctx, enum err err, int fd)
+{
+    struct asking *asking = ctx;
+    cr_assert(fd < 0);
+    asking->failed += err == ERR_DESCRIPTORS;
+    atomic_fetch_add(&asking->answered, 1);
+}
+
+static void ask_for_all(struct worker *w, void *ctx)
+{
+    struct asking *asking = ctx;
+    for (unsigned i = 0; i < ASKED; i++) {
+        segment_borrow_start(w, asking->m->places[SEGMENT_POOL_MIN + i].segment, on_asked, asking);
+    }
+}
+
+static bool all_are_answered(void *ctx)
+{
+    return atomic_load(&((struct asking *)ctx)->answered) == ASKED;
+}
+
+Test(segment_pool, while_all_are_in_use_workers_do_not_wait_one_behind_the_other)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    int fd;
+    for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
+        cr_assert(segment_borrow_wait(m.places[i].segment, &fd) == ERR_OK);
+    }
+    uint64_t waits = stats_sum(COUNTER_segment_open_waits);
+    struct asking asking = {.m = &m};
+    box_on_worker(&m.box, 0, ask_for_all, &asking);
+    wait_for(all_are_answered(&asking));
+    cr_assert(asking.failed == ASKED);
+    cr_assert(stats_sum(COUNTER_segment_open_waits) < waits + ASKED); // the room's own wait, too
+    for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
+        segment_return(m.places[i].segment);
+    }
+    all_are_read(&m);
+    many_close(&m);
+}
+
+Test(segment_pool, a_store_closes_over_one_that_never_came_back)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    int fd;
+    cr_assert(segment_borrow_wait(m.places[0].segment, &fd) == ERR_OK); // a read the disk has lost
+    many_close(&m);
+    cr_assert(stats_sum(COUNTER_segment_descriptors) == 0);
+    cr_assert(fcntl(fd, F_GETFD) == -1);
+}
+
+Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
+{
+    static const int errors[] = {EMFILE, ENFILE};
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
+        uint64_t closes = stats_sum(COUNTER_segment_closes);
+        store_fault_set(STORE_FAULT_CREATE, 1, false, errors[i]);
+        for (unsigned k = 0; k < OBJECTS; k++) {
+            struct store_place place;
+            enum err err;
+            wait_for(
+                !box_has_no_segment(err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place)));
+            cr_assert(err == ERR_OK, "%d", errors[i]);
+            box_let_go(&place);
+        }
+        cr_assert(store_fault_strike(STORE_FAULT_CREATE) == 0); // it has struck
+        cr_assert(stats_sum(COUNTER_degraded_disk) == 0, "%d", errors[i]);
+        cr_assert(stats_sum(COUNTER_segment_closes) > closes);
+    }
+    many_close(&m);
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: runs are begun only while the device keeps up; what has begun is finished; chunks that
+// wait for a device never hold more memory than they may. On both I/O engines, with a device that
+// stands still until a file is gone.
+#include "store/store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "stats/stats.h"
+
+#define RUN (4 * MIB)
+#define RUNS_MAX 96u
+
+Test(write_backlog, takes_what_the_device_keeps_up_with)
+{
+    chunk_budget_init(1024 * MIB);
+    struct write_backlog backlog = {0};
+    write_backlog_promise(&backlog, 1024 * MIB); // of a slow origin; the device is idle
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_append(&backlog, WRITE_BACKLOG_MAX / 4);
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_append(&backlog, 1);
+    cr_assert_not(write_backlog_takes(&backlog), "it is behind: promises count");
+    write_backlog_forget(&backlog, 1024 * MIB - WRITE_BACKLOG_MAX);
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_written(&backlog, WRITE_BACKLOG_MAX / 4);
+    write_backlog_push(&backlog, WRITE_BACKLOG_MAX);
+    cr_assert_not(write_backlog_takes(&backlog), "what is not on the device yet counts");
+    write_backlog_pushed(&backlog, WRITE_BACKLOG_MAX);
+    cr_assert(write_backlog_takes(&backlog));
+    cr_assert_not(write_backlog_is_over(&backlog));
+}
+
+Test(write_backlog, is_small_where_memory_is)
+{
+    chunk_budget_init(32 * MIB);
+    struct write_backlog backlog = {0};
+    write_backlog_promise(&backlog, 32 * MIB);
+    write_backlog_append(&backlog, 8 * MIB);
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_append(&backlog, 1);
+    cr_assert_not(write_backlog_takes(&backlog));
+    cr_assert_not(write_backlog_is_over(&backlog));
+    write_backlog_append(&backlog, 8 * MIB);
+    cr_assert(write_backlog_is_over(&backlog));
+}
+
+Test(write_backlog, knows_a_slow_device)
+{
+    struct write_backlog backlog = {0};
+    cr_assert(write_backlog_is_quick(&backlog, 1000));
+    write_backlog_begins(&backlog, 1000);
+    cr_assert(write_backlog_is_quick(&backlog, WRITE_BACKLOG_SLOW_US));
+    cr_assert_not(write_backlog_is_quick(&backlog, 1000 + WRITE_BACKLOG_SLOW_US));
+    write_backlog_ends(&backlog, 400000, 399000);
+    cr_assert_not(write_backlog_is_quick(&backlog, 400001));
+    write_backlog_begins(&backlog, 500000);
+    write_backlog_ends(&backlog, 501000, 1000);
+    cr_assert(write_backlog_is_quick(&backlog, 900000));
+}
+
+Test(write_backlog, tries_a_device_again_that_was_slow)
+{
+    struct write_backlog backlog = {0};
+    write_backlog_begins(&backlog, 1000);
+    write_backlog_ends(&backlog, 400000, 399000);
+    cr_assert_not(write_backlog_is_quick(&backlog, 399999 + WRITE_BACKLOG_DOUBT_US));
+    cr_assert(write_backlog_is_quick(&backlog, 400000 + WRITE_BACKLOG_DOUBT_US),
+              "nobody else may come to write");
+}
+
+Test(write_backlog, waits_for_no_write_where_none_is_under_way)
+{
+    chunk_budget_init(32 * MIB);
+    struct write_backlog backlog = {0};
+    write_backlog_begins(&backlog, 1000);
+    write_backlog_stall(&backlog);
+    cr_assert_not(write_backlog_takes(&backlog));
+    write_backlog_ends(&backlog, 2000, 1000);
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_stall(&backlog);
+    cr_assert(write_backlog_takes(&backlog), "no write would ever take it back");
+}
+
+// --- with a store --------------------------------------------------------------------------------
+
+struct still {
+    struct box box;
+    char gate[600];
+    struct store_object *object;
+    unsigned begun;
+    atomic_uint done, failed;
+    struct store_place places[RUNS_MAX];
+};
+
+static void gate_close(struct still *s)
+{
+    char script[700];
+    (void)snprintf(s->gate, sizeof(s->gate), "%s-gate", s->box.dir);
+    (void)snprintf(script, sizeof(script), "write:file=%s:hold", s->gate);
+    int fd = open(s->gate, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    cr_assert(fd >= 0);
+    close(fd);
+    disk_fault_set(script);
+}
+
+static void on_run_done(void *ctx, enum err err, const struct store_place *place)
+{
+    struct still *s = ctx;
+    if (err == ERR_OK) {
+        s->places[atomic_load(&s->done)] = *place;
+    } else {
+        cr_assert(err == ERR_DISK_BUSY);
+        atomic_fetch_add(&s->failed, 1);
+    }
+    atomic_fetch_add(&s->done, 1);
+}
+
+static bool run_start(struct worker *w, struct still *s, unsigned number)
+{
+    struct store_run *run;
+    uint32_t blocks = (uint32_t)(RUN / s->object->block_size_bytes);
+    if (store_run_begin(w, s->box.store, s->object, number * blocks, blocks, STORE_PRIORITY_NORMAL,
+                        false, &run) != ERR_OK) {
+        return false;
+    }
+    for (uint64_t at = 0; at < RUN; at += CHUNK_SIZE) {
+        struct chunk *chunk = chunk_new_forced();
+        chunk->len = CHUNK_SIZE;
+        memset(chunk->data, (int)number, CHUNK_SIZE);
+        store_run_append(run, chunk);
+        chunk_unref(chunk);
+    }
+    store_run_finish(run, blocks, on_run_done, s);
+    return true;
+}
+
+static void start_until_refused(struct worker *w, void *ctx)
+{
+    struct still *s = ctx;
+    while (s->begun < RUNS_MAX && run_start(w, s, s->begun)) {
+        s->begun++;
+    }
+}
+
+static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffer_bytes)
+{
+    *s = (struct still){0};
+    box_init(&s->box, engine, 1024 * MIB);
+    if (!box_open(&s->box)) {
+        box_remove(&s->box);
+        return false;
+    }
+    chunk_budget_init(buffer_bytes);
+    struct object object = {"big", "\"tag\"", RUNS_MAX * RUN, MIB,
+                            store_generation_next(s->box.store)};
+    s->object = box_object(&s->box, &object);
+    gate_close(s);
+    return true;
+}
+
+static void still_end(struct still *s)
+{
+    for (unsigned i = 0; i < RUNS_MAX; i++) {
+        if (s->places[i].segment != NULL) {
+            box_let_go(&s->places[i]);
+        }
+    }
+    store_object_unref(s->object);
+    disk_fault_set("");
+    box_close(&s->box);
+    box_remove(&s->box);
+}
+
+Test(write_backlog, of_a_disk_that_stands_still)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct still s;
+        if (!still_begin(&s, engines[i], 1024 * MIB)) {
+            continue;
+        }
+        unsigned long refused = stats_sum(COUNTER_admission_rejected_disk_busy);
+        // Room in segments may come later than it is asked for.
+        wait_for((box_on_worker(&s.box, 0, start_until_refused, &s),
+                  stats_sum(COUNTER_admission_rejected_disk_busy) > refused));
+        cr_assert_eq(s.begun, WRITE_BACKLOG_MAX / RUN + 1);
+        cr_assert_eq(atomic_load(&s.done), 0);
+        cr_assert(unlink(s.gate) == 0);
+        wait_for(atomic_load(&s.done) == s.begun);
+        cr_assert_eq(atomic_load(&s.failed), 0, "a run that has begun is finished");
+        wait_for(stats_sum(COUNTER_write_backlog) == 0);
+        unsigned before = s.begun; // what was skipped is taken later
+        wait_for((box_on_worker(&s.box, 0, start_until_refused, &s), s.begun > before));
+        wait_for(atomic_load(&s.done) == s.begun);
+        still_end(&s);
+    }
+}
+
+Test(write_backlog, gives_up_rather_than_hold_the_readers_memory)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct still s;
+        if (!still_begin(&s, engines[i], 4 * MIB)) {
+            continue;
+        }
+        wait_for((box_on_worker(&s.box, 0, start_until_refused, &s), s.begun > 0));
+        cr_assert_eq(s.begun, 1);
+        cr_assert_leq(chunk_budget_used_bytes(), 3 * MIB);
+        cr_assert(unlink(s.gate) == 0);
+        wait_for(atomic_load(&s.done) == 1);
+        cr_assert_eq(atomic_load(&s.failed), 1);
+        wait_for(chunk_budget_used_bytes() == 0);
+        wait_for(stats_sum(COUNTER_write_backlog) == 0);
+        still_end(&s);
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: what was confirmed before a doubt's time is doubted, what is confirmed later is not;
+// beyond the slots all others share one; the next process knows what this one did.
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "stats/stats.h"
+#include "store/store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+static struct store *store_new(void)
+{
+    struct store *store = calloc(1, sizeof(*store));
+    cr_assert_not_null(store);
+    state_doubts_init(&store->doubts, &store->disk);
+    return store;
+}
+
+static void store_end(struct store *store)
+{
+    state_doubts_done(&store->doubts);
+    free(store);
+}
+
+static bool is_doubted(struct store *store, const char *bucket, uint64_t age_ms)
+{
+    return store_is_doubted(store, SPAN("origin"), span_from_cstr(bucket), age_ms);
+}
+
+static void pass_ms(uint64_t ms)
+{
+    clock_test_advance_us(ms * 1000);
+}
+
+static void expect_over(struct store *store, const char *bucket)
+{
+    cr_assert(is_doubted(store, bucket, 0) && is_doubted(store, bucket, UINT64_MAX));
+    pass_ms(STORE_DOUBT_MS + 5000);
+    cr_assert_not(is_doubted(store, bucket, 0), "a use that is confirmed now");
+    cr_assert_not(is_doubted(store, bucket, 3000));
+    cr_assert(is_doubted(store, bucket, 60000) && is_doubted(store, bucket, UINT64_MAX));
+}
+
+Test(store_doubt, until_its_time)
+{
+    struct store *store = store_new();
+    cr_assert_not(is_doubted(store, "a", UINT64_MAX));
+    store_doubt(store, SPAN("origin"), SPAN("a"));
+    cr_assert_not(is_doubted(store, "b", UINT64_MAX));
+    expect_over(store, "a");
+    store_end(store);
+}
+
+Test(store_doubt, beyond_the_slots)
+{
+    struct store *store = store_new();
+    uint64_t before = stats_sum(COUNTER_bucket_doubts_shared);
+    for (unsigned i = 0; i < STORE_DOUBTS_MAX + 1; i++) {
+        char name[16];
+        cr_assert_not(is_doubted(store, "other", 0));
+        (void)snprintf(name, sizeof(name), "b%u", i);
+        store_doubt(store, SPAN("origin"), span_from_cstr(name));
+        cr_assert(is_doubted(store, name, 0));
+    }
+    cr_assert_eq(stats_sum(COUNTER_bucket_doubts_shared) - before, 1);
+    cr_assert(is_doubted(store, "other", 0), "coarse, not forgotten");
+    expect_over(store, "b0");
+    store_end(store);
+}
+
+// A note without a clean stop is a doubt of the next process; a time lasts over both ends.
+Test(store_doubt, the_next_process)
+{
+    struct store *store = store_new(), *next = store_new();
+    store_doubt(store, SPAN("origin"), SPAN("a"));
+    store_doubt(store, SPAN("origin"), SPAN("written"));
+    state_doubts_settle(&store->doubts);
+    next->disk.dir.format = store->disk.dir.format;
+    next->disk.dir.format.doubts[1].until_wall_ms = 0;
+    next->disk.dir.format.doubts[1].is_written_to = true;
+    pass_ms(STORE_DOUBT_MS / 2);
+    state_doubts_load(&next->doubts);
+    cr_assert(is_doubted(next, "a", 0) && is_doubted(next, "written", 0));
+    cr_assert_not(is_doubted(next, "b", UINT64_MAX));
+    cr_assert_not(next->disk.dir.format.doubts[1].is_written_to, "it is a time now");
+    pass_ms(STORE_DOUBT_MS / 2 + 5000);
+    cr_assert_not(is_doubted(next, "a", 0));
+    cr_assert(is_doubted(next, "a", 60000) && is_doubted(next, "written", 0));
+    pass_ms(STORE_DOUBT_MS / 2);
+    cr_assert_not(is_doubted(next, "written", 0));
+    cr_assert(is_doubted(next, "written", STORE_DOUBT_MS));
+    store_end(store);
+    store_end(next);
+}
+
+struct noting {
+    struct store_note note;
+    struct box *box;
+    atomic_bool done;
+};
+
+static void on_note_done(struct store_note *note)
+{
+    struct noting *noting = container_of(note, struct noting, note);
+    atomic_store(&noting->done, true);
+}
+
+static void do_note(struct worker *w, void *ctx)
+{
+    struct noting *noting = ctx;
+    noting->note.done = on_note_done;
+    store_write_note(w, noting->box->store, SPAN("origin"), SPAN("a"), &noting->note);
+}
+
+static bool is_noted(const struct box *box)
+{
+    return store_write_is_noted(box->store, SPAN("origin"), SPAN("a"));
+}
+
+// Until the supply thread has looked at a time that is not before now.
+static void looked_at(struct box *box)
+{
+    uint64_t now_ms = clock_monotonic_ms();
+    wait_for(atomic_load(&box->store->doubts.idle_since_ms) >= now_ms);
+}
+
+// A process that writes, and long after it is killed.
+static void write_and_be_killed(struct box *box, bool ends)
+{
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        struct noting noting = {.box = box};
+        cr_assert(box_open(box));
+        stats_add(COUNTER_writes_inflight, 1);
+        box_on_worker(box, 0, do_note, &noting);
+        wait_for(atomic_load(&noting.done));
+        pass_ms(2 * STORE_DOUBT_MS);
+        looked_at(box);
+        cr_assert(is_noted(box), "it goes on");
+        if (ends) {
+            stats_sub(COUNTER_writes_inflight, 1);
+            pass_ms(STORE_DOUBT_MS - 60000);
+            cr_assert(is_noted(box), "the origin may apply what it has got");
+            pass_ms(120000);
+            wait_for(!is_noted(box));
+            pthread_mutex_lock(&box->store->disk.dir.format_lock); // and it is written
+            pthread_mutex_unlock(&box->store->disk.dir.format_lock);
+        }
+        (void)raise(SIGKILL);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+Test(store_doubt, a_crash_long_after_the_last_write_puts_nothing_in_doubt)
+{
+    for (unsigned ends = 0; ends < 2; ends++) {
+        struct box box;
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        write_and_be_killed(&box, ends != 0);
+        cr_assert(box_open(&box));
+        cr_assert_eq(is_doubted(box.store, "a", UINT64_MAX), ends == 0);
+        box_close(&box);
+        box_remove(&box);
+    }
+}

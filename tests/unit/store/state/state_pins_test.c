@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of pins lasts or is refused, whole; it counts in cache.size; runs follow it by their
+// names, behind everything else.
+#include "store/state/state_pins.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "stats/stats.h"
+#include "store/retention/retention_pins.h"
+#include "store/store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define LEN 26000u // four to a segment
+
+static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+
+// What is found now; "" when there is nothing.
+static const char *loaded(struct box *box)
+{
+    static char text[8192];
+    struct buf found;
+    buf_init(&found, sizeof(text));
+    enum err err = store_pins_load(box->store, &found);
+    (void)snprintf(text, sizeof(text), "%s%s", err == ERR_OK ? "" : "damaged", buf_cstr(&found));
+    buf_done(&found);
+    return text;
+}
+
+static enum err save(struct box *box, const char *text)
+{
+    struct buf why;
+    buf_init(&why, 512);
+    enum err err = store_pins_save(box->store, span_from_cstr(text), &why);
+    cr_assert_eq(err == ERR_OK, why.len == 0);
+    buf_done(&why);
+    return err;
+}
+
+Test(store_pins, last_and_count)
+{
+    struct box box;
+    static char longer[6000];
+    memset(longer, 'x', sizeof(longer) - 1);
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert_str_eq(loaded(&box), "");
+    uint64_t before = atomic_load(&box.store->disk.used_bytes);
+    cr_assert_eq(save(&box, "one\n"), ERR_OK);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 4096);
+    cr_assert_eq(save(&box, longer), ERR_OK);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 8192);
+    cr_assert_eq(save(&box, "two\n"), ERR_OK);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 4096);
+    store_fault_set(STORE_FAULT_PINS, 1, false, EIO);
+    cr_assert_eq(save(&box, "three\n"), ERR_IO);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 4096);
+    cr_assert_str_eq(loaded(&box), "two\n");
+    store_fault_set(STORE_FAULT_PINS, 2, false, EIO); // its name may not last, and it is there
+    cr_assert_eq(save(&box, longer), ERR_IO);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 8192);
+    cr_assert_eq(save(&box, "two\n"), ERR_OK);
+    uint64_t all = box.store->disk.capacity_bytes;
+    cr_assert(store_space_reserve(&box.store->disk, all, UINT64_MAX));
+    cr_assert_eq(save(&box, "four\n"), ERR_DISK_FULL);
+    store_space_give(&box.store->disk, all);
+    cr_assert_str_eq(loaded(&box), "two\n");
+    box_close(&box);
+    box_remove(&box);
+}
+
+// What is put aside for a person to read is there still, and so is what the next list takes.
+Test(store_pins, what_is_damaged_goes_on_counting)
+{
+    struct box box;
+    static char damaged[64 << 10];
+    char path[640];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    (void)snprintf(path, sizeof(path), "%s/pins", box.dir);
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fwrite(damaged, sizeof(damaged), 1, file) == 1 && fclose(file) == 0);
+    cr_assert(box_open(&box));
+    uint64_t before = atomic_load(&box.store->disk.used_bytes);
+    cr_assert_str_eq(loaded(&box), "damaged");
+    cr_assert_eq(save(&box, "one\n"), ERR_OK);
+    cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 4096);
+    cr_assert_eq(state_pins_bytes(&box.store->pins), 4096);
+    box_close(&box);
+    cr_assert(box_open(&box));
+    cr_assert_str_eq(loaded(&box), "one\n");
+    box_close(&box);
+    box_remove(&box);
+}
+
+// What names are pinned now: those of keys up to this number.
+static atomic_uint pinned_below;
+
+static unsigned group_of(void *ctx, struct span realm, struct span bucket, struct span key)
+{
+    uint64_t number = 0;
+    struct span word;
+    (void)ctx;
+    cr_assert(span_equal_cstr(realm, "default") && span_equal_cstr(bucket, "bkt"));
+    (void)span_split(&key, '-', &word);
+    cr_assert(span_to_u64(key, &number));
+    return number < atomic_load(&pinned_below) ? STORE_GROUP_PINS : STORE_PRIORITY_NORMAL;
+}
+
+static uint64_t pinned_runs(struct box *box)
+{
+    struct store_pins_figures figures;
+    store_pins_figures(box->store, &figures);
+    return figures.in_review ? UINT64_MAX : figures.bytes / LEN;
+}
+
+static void put(struct box *box, unsigned first, unsigned end)
+{
+    for (unsigned i = first; i < end; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "key-%u", i);
+        struct object object = {key, "\"e\"", LEN, BLOCK, 100 + i};
+        cr_assert_eq(box_put(box, &object), ERR_OK);
+    }
+}
+
+Test(store_pins, what_is_held_follows_its_name)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+        box_init(&box, engines[e], 16 * MIB);
+        box.options.block_size_bytes_max = BLOCK;
+        box.options.policy = STORE_POLICY_EPOCH;
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        store_set_group_of(box.store, group_of, NULL);
+        put(&box, 0, 40);
+        atomic_store(&pinned_below, 30);
+        store_review(box.store, STORE_REVIEW_OTHERS);
+        wait_for(pinned_runs(&box) == 30);
+        atomic_store(&pinned_below, 10);
+        store_review(box.store, STORE_REVIEW_OTHERS); // not what it is about
+        wait_for(pinned_runs(&box) == 30);
+        store_review(box.store, STORE_REVIEW_PINNED);
+        wait_for(pinned_runs(&box) == 10);
+        store_set_group_of(box.store, NULL, NULL);
+        atomic_store(&pinned_below, 0);
+        store_review(box.store, STORE_REVIEW_PINNED); // nobody knows, so nothing changes
+        box_close(&box);
+        cr_assert(box_open(&box)); // what was saved
+        store_set_group_of(box.store, group_of, NULL);
+        wait_for(pinned_runs(&box) == 10);
+        store_review(box.store, STORE_REVIEW_PINNED);
+        wait_for(pinned_runs(&box) == 0);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
