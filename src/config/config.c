@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading: gather, parse, finish (see config_private.h). One thread, at start.
+// Loads the configuration: gather, parse, finish (see config_private.h). One thread, at the start.
 #include "config/config.h"
 
 #include "base/headers.h"
@@ -24,7 +24,7 @@ static PRINTF_LIKE(4, 0) void report(struct buf *out, const char *where, const c
                                      const char *format, va_list args)
 {
     char text[1024];
-    (void)vsnprintf(text, sizeof(text), format, args); // a longer message is cut
+    (void)vsnprintf(text, sizeof(text), format, args); // truncates a longer message
     buf_printf(out, "%s: %s: %s\n", where, level, text);
 }
 
@@ -64,7 +64,7 @@ char *config_loader_cstr(struct loader *l, struct span s)
 
 // --- Gather: flags and environment ---------------------------------------------------------------
 
-// Lists are comma-separated outside the file.
+// Outside the file, lists are comma-separated.
 static void set_raw(struct loader *l, unsigned id, const char *text, const char *where)
 {
     const char **items = config_loader_alloc(l, CONFIG_LIST_MAX * sizeof(*items));
@@ -97,7 +97,7 @@ static void unknown_flag(struct loader *l, const char *argument, struct span key
     }
 }
 
-// Reads one argument, with its value in the next where it has none of its own; returns how many
+// Reads one argument, and the next one as its value if it has none of its own. Returns how many
 // were read.
 static int take_flag(struct loader *l, int left, char **argv, const char **ret_file)
 {
@@ -134,7 +134,7 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     return equals != NULL ? 1 : 2;
 }
 
-// Variables that Kubernetes injects for a Service called forebay or forebay-...
+// Is `name` a variable that Kubernetes injects for a Service called forebay or forebay-...?
 static bool is_service_link(struct span name)
 {
     if (span_ends_with(name, SPAN("_SERVICE_HOST")) || span_ends_with(name, SPAN("_PORT"))) {
@@ -153,7 +153,8 @@ static bool is_service_link(struct span name)
     return false;
 }
 
-// Variables that are ours but no keys: where commands look, and switches of test builds.
+// Is `name` a variable of Forebay that is no setting: where commands find the server, or a switch
+// of test builds?
 static bool is_other_variable(struct span name)
 {
     static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};
@@ -204,7 +205,7 @@ static void unknown_variable(struct loader *l, struct span name)
     }
 }
 
-// A variable set to nothing counts as not set: manifests have optional values.
+// An empty variable counts as not set, because manifests have optional values.
 static void gather_environment(struct loader *l)
 {
     for (char **at = environ; *at != NULL; at++) {
@@ -240,7 +241,7 @@ static void gather_file(struct loader *l, const char *from_flag)
     }
 }
 
-// The weakest source first; each overwrites what the one before it said.
+// Reads the weakest source first. Each source overrides those before it.
 static void gather(struct loader *l, int argc, char **argv)
 {
     const char *file = NULL;
@@ -414,7 +415,7 @@ static void parse_setting(struct loader *l, unsigned id)
 
 // --- Finish --------------------------------------------------------------------------------------
 
-// Notes what auto became.
+// Notes the value that replaces auto.
 static void resolved(struct loader *l, unsigned id, const char *text)
 {
     struct config_private *p = l->config->private_;
@@ -516,7 +517,7 @@ static void finish_sizes(struct loader *l)
     }
 }
 
-// The first listener that is not loopback, NULL when there is none.
+// Returns the first listener that is not loopback, or NULL.
 static const struct config_listen *network_listener(const struct config *c)
 {
     for (unsigned i = 0; i < c->listen.count; i++) {
@@ -621,7 +622,8 @@ static void finish_listeners(struct loader *l)
     }
 }
 
-// A bucket in front of an address is no name that anything resolves.
+// With addressing `virtual`, the bucket precedes the host, but no resolver knows a bucket name
+// before an IP address.
 static void judge_addressing(struct loader *l, const char *where, enum config_addressing addressing,
                              const char *endpoint)
 {
@@ -641,7 +643,7 @@ static void finish_origin(struct loader *l)
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
     if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
-        bool is_named = !l->raws[SETTING_origin_endpoint].from_file; // by the flag or the variable
+        bool is_named = !l->raws[SETTING_origin_endpoint].from_file; // by its flag or its variable
         config_loader_error(l, where, "%s%s", is_named ? "" : "origin.endpoint: ", why);
     } else {
         judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,
@@ -709,7 +711,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     if (l.error_count > CONFIG_ERRORS_MAX) {
         buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);
     }
-    buf_append_span(ret_errors, buf_span(&l.warnings)); // what makes a load fail is said first
+    buf_append_span(ret_errors, buf_span(&l.warnings)); // errors come before warnings
     buf_done(&l.warnings);
     if (l.error_count > 0) {
         config_free(config);
@@ -722,7 +724,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
 void config_free(struct config *config)
 {
     if (config != NULL) {
-        arena_free(config->private_->arena); // the struct itself lies in it
+        arena_free(config->private_->arena); // the struct itself is in this arena
     }
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration: flags, environment, file and defaults (in this order) become one immutable
-// struct. settings.def is the one table of keys; buckets[] and rules[] exist in the file only.
+// The configuration. Flags, environment, file and defaults (in this order) become one immutable
+// struct. settings.def is the table of keys. Only the file can have buckets[] and rules[].
 //
-// Everything a struct config points at lives as long as it does. It never changes after
-// config_load(), so any thread may read it. Only the commands room hands its parts out; other rooms
+// Everything that a struct config points at lives as long as it does. It never changes after
+// config_load(), so any thread may read it. Only the room commands passes its parts on; other rooms
 // have options of their own.
 //
-// Errors are lines `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`), at most
-// 20; lines with `warning:` do not make config_load() fail.
+// An error is a line `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`). There
+// are at most 20. Lines with `warning:` do not make config_load() fail.
 #ifndef FOREBAY_CONFIG_CONFIG_H
 #define FOREBAY_CONFIG_CONFIG_H
 
@@ -19,7 +19,7 @@
 
 // --- Types of values -----------------------------------------------------------------------------
 
-// A size or a share: percent is 0 where bytes count, else 1..100.
+// A size or a share: percent is 0 if `bytes` counts, else 1..100.
 struct config_size {
     uint64_t bytes;
     unsigned percent;
@@ -42,11 +42,11 @@ struct config_listen {
     const char *text; // as written
     const char
         *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
-    const char *path; // unix only
-    uint16_t port;    // 0 = chosen by the kernel
-    bool loopback;    // true for unix too
-    bool inherited;   // handed over by LISTEN_FDS: `fd` listens already
-    bool owns_name;   // inherited, and the name of its unix socket goes with this process
+    const char *path; // only of a unix socket
+    uint16_t port;    // 0: the kernel chooses one
+    bool loopback;    // also true for a unix socket
+    bool inherited;   // passed in by LISTEN_FDS: `fd` listens already
+    bool owns_name;   // inherited, and this process removes the name of its unix socket at its end
     int fd;
 };
 #define CONFIG_INHERITED_MAX 16
@@ -100,8 +100,8 @@ enum config_access_log_format {
 // log.keys is enum log_keys of base/log.h.
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
-// Origin of one bucket: `buckets:` in the file. What is NULL or not set is as for origin.* and
-// credentials.*.
+// The origin of one bucket: an entry of `buckets:` in the file. For members that are NULL or not
+// set, origin.* and credentials.* apply.
 enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
 
 struct config_bucket {
@@ -122,9 +122,9 @@ struct config_bucket {
 
 #define CONFIG_LIMITED_RULES_MAX 21u // rules with a pin or a share
 
-// First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere):
-// `*` any bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested),
-// `\` quotes the next byte.
+// The first rule whose `match` fits bucket/key wins. Syntax of `match` (this room checks it, proxy
+// matches it): `*` any bytes except '/', `**` any bytes, `?` one byte except '/', `{a,b}`
+// alternatives (not nested), `\` quotes the next byte.
 struct config_rule {
     const char *match;
     bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
@@ -136,18 +136,18 @@ struct config_rule {
     uint64_t stale_if_error_ms;
     uint64_t block_size_bytes;
     uint64_t max_object_size_bytes; // 0 = no limit
-    uint64_t readahead_bytes;       // 0 = nothing
+    uint64_t readahead_bytes;       // 0: no read-ahead
     unsigned priority;              // 0..9
     bool pin;
     unsigned share_percent; // 1..100; 0 = no limit. Not with a pin
-    const char *source;     // "FILE:LINE:COL", for logs and explanations
+    const char *source;     // "FILE:LINE:COL", for logs and `explain`
 };
 
 // --- The result ----------------------------------------------------------------------------------
 
 // KIND of a row -> C type of its field.
-#define CONFIG_TYPE_TEXT const char * // NULL when empty; auto is resolved unless said otherwise
-// Path; exists, is readable and private; NULL when empty.
+#define CONFIG_TYPE_TEXT const char * // NULL if empty; auto is resolved unless noted below
+// Path of a file that exists, is readable and is private; NULL if empty.
 #define CONFIG_TYPE_SECRET_FILE const char *
 #define CONFIG_TYPE_TEXTS struct config_texts
 #define CONFIG_TYPE_LISTENS struct config_listens
@@ -165,12 +165,12 @@ struct config_rule {
 #define CONFIG_TYPE_COUNT_AUTO unsigned // workers is resolved; io.threads 0 = auto
 #define CONFIG_TYPE_RATIO double
 
-#define CONFIG_WORKERS_MAX 64u // as the row of `workers` says
+#define CONFIG_WORKERS_MAX 64u // the maximum in the row of `workers`
 
-// Resolved when config_load() returns: auth_mode, log_format and access_log_format (never auto),
-// workers (>= 1), limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket
-// (path, NULL = off). Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a
-// path.
+// When config_load() returns, these are resolved: auth_mode, log_format and access_log_format
+// (never auto), workers (>= 1), limits_max_buffer_bytes, cache_dir (absolute path, not created),
+// admin_socket (path, NULL = off). origin_region may still be the text "auto". access_log_path is
+// "stdout", "off" or a path.
 struct config {
 #define SETTING(field, kind, key, default_text, accepts, live, help) CONFIG_TYPE_##kind field;
 #include "config/settings.def"
@@ -179,25 +179,25 @@ struct config {
     unsigned bucket_count;
     const struct config_rule *rules;
     unsigned rule_count;
-    const char *file;            // the file that was read, NULL = none
-    uint64_t memory_limit_bytes; // of a cgroup; 0: there is none below the machine's memory
-    int admin_inherited_fd;      // listens already, in the place of admin.listen; 0: there is none
-    bool admin_socket_auto; // admin.socket was not chosen by anybody: going without is no error
+    const char *file;            // the file that was read; NULL: none
+    uint64_t memory_limit_bytes; // of the cgroup; 0: no limit below the machine's memory
+    int admin_inherited_fd;      // inherited listener that replaces admin.listen; 0: none
+    bool admin_socket_auto;      // admin.socket is not set: doing without it is no error
     struct config_private *private_;
 };
 
-// Reads `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` from argv[0] .. argv[argc - 1] (the program's
-// and the subcommand's names are not among them), the environment, and the file: -c, else
-// FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if there is one. On ERR_OK *ret_config is for
-// config_free(), and `ret_errors` may hold warnings. On failure (ERR_INVALID) `ret_errors` holds
-// all errors and *ret_config is untouched.
+// Reads flags, the environment and the file. The flags are `-c FILE`, `--KEY VALUE` and
+// `--KEY=VALUE` in argv[0] .. argv[argc - 1], without the names of program and subcommand. The file
+// is that of -c, else of FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if it exists. On ERR_OK the
+// caller frees *ret_config by config_free(), and `ret_errors` may hold warnings. On ERR_INVALID
+// `ret_errors` holds all errors and *ret_config is untouched.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
-void config_free(struct config *config); // NULL is fine
-// The listener that this endpoint leads back to, as far as that can be seen without a resolver;
-// Is most of that used, page cache included? Reads a small file. Any thread.
+void config_free(struct config *config); // accepts NULL
+// Is most of the cgroup's memory in use, page cache included? Reads a small file. Any thread.
 bool config_memory_is_short(void);
-// NULL: none. config_load() refuses such endpoints in the configuration.
+// Returns the listener to which this endpoint leads back, as far as that is visible without a
+// resolver, or NULL. config_load() refuses such endpoints in the configuration.
 const struct config_listen *config_leads_back(const struct config *config, const char *endpoint);
 
 // --- The table and where values came from --------------------------------------------------------
@@ -205,36 +205,39 @@ const struct config_listen *config_leads_back(const struct config *config, const
 struct config_setting {
     const char *key, *default_text, *accepts, *help;
     const char *kind; // "TEXT", "MS", ...
-    bool live;        // a reload goes by it
+    bool live;        // a reload applies a new value
 };
 
 unsigned config_setting_count(void);
 const struct config_setting *config_setting(unsigned i);
-// The word of `candidates` nearest to `word`, or the key nearest to `key`; NULL when none is near.
+// Returns the word of `candidates` nearest to `word`, or the key nearest to `key`; NULL if none is
+// near.
 const char *settings_suggest(struct span word, const char *const *candidates, unsigned count);
 const char *settings_suggest_key(struct span key);
-// "FOREBAY_CACHE_SIZE" for "cache.size"; `ret_name` has room for CONFIG_NAME_MAX bytes.
+// Writes "FOREBAY_CACHE_SIZE" for "cache.size"; `ret_name` has room for CONFIG_NAME_MAX bytes.
 #define CONFIG_NAME_MAX 64
 void config_environment_name(const char *key, char *ret_name);
-// Effective value of row i in the form a file would have it, and where it came from: "default",
-// "FILE:LINE:COL", "env NAME", "--KEY".
+// Returns the effective value of row i as the file would spell it, and its source: "default",
+// "FILE:LINE:COL", "env NAME" or "--KEY".
 const char *config_value_text(const struct config *config, unsigned i);
 const char *config_source_text(const struct config *config, unsigned i);
 
-// Names what two loads say differently: keys of settings, and `rules` or `buckets`, which are live.
+// Names what differs between two loads: keys of settings, and `rules` or `buckets`, which are live.
 void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 
-// "64MiB", "2GB", a number of bytes. False: *ret_why (CONFIG_WHY_MAX bytes) says what is wrong.
+// Parses "64MiB", "2GB" or a number of bytes. If it returns false, *ret_why (CONFIG_WHY_MAX bytes)
+// holds the reason.
 #define CONFIG_WHY_MAX 512
 bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
 
-// The table as a commented sample file, as a JSON Schema, as a Markdown table.
+// Renders the table as a commented sample file, as a JSON Schema, as a Markdown table.
 void config_render_sample(struct buf *out);
 void config_render_schema(struct buf *out);
 void config_render_docs(struct buf *out);
 
-// "200MiB/s", as of a setting. False: ret_why (CONFIG_WHY_MAX bytes) says what it should be.
+// Parses "200MiB/s", as a setting does. If it returns false, ret_why (CONFIG_WHY_MAX bytes) holds
+// what is expected.
 #define CONFIG_WHY_MAX 512
 bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why); // "250ms" "30s" "12h"
 bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);

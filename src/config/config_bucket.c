@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries of buckets[] and rules[]: named fields -> structs. One thread.
+// Converts entries of buckets[] and rules[] from named fields to structs. One thread.
 #include "config/config_private.h"
 
 #include <string.h>
 
 struct entry {
     struct loader *l;
-    const struct bucket_field *field; // being parsed
+    const struct bucket_field *field; // the field being parsed
     const char *list;                 // "buckets" or "rules"
 };
 
@@ -72,7 +72,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
         (void)report(e, config_value_is_endpoint(value, why),
-                     why); // reported; the load fails by its count
+                     why); // the load fails because errors are counted
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
         bucket->origin_bucket = value.ptr + 5;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The YAML file -> raw texts with their places. Read twice: once as events, to refuse what the
-// document form hides (aliases, anchors, tags, further documents, depth), once as a document, whose
-// nodes know line and column. The file's size is bounded before it is parsed. One thread.
+// Reads the YAML file into raw texts with their lines and columns. It parses the file twice. The
+// first pass reads events and refuses what a document no longer shows: aliases, anchors, tags,
+// further documents, depth. The second reads a document, whose nodes know line and column. The
+// file's size is checked before it is parsed. One thread.
 #include "config/config_private.h"
 
 #include "base/hash.h"
@@ -75,7 +76,7 @@ static void parser_start(struct yaml_reader *r, yaml_parser_t *parser)
 static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
 {
     yaml_mark_t mark = parser->problem_mark;
-    if (parser->error == YAML_READER_ERROR) { // has an offset only
+    if (parser->error == YAML_READER_ERROR) { // has only an offset
         mark = (yaml_mark_t){0};
         for (size_t i = 0; i < parser->problem_offset && i < r->text.len; i++) {
             mark.column = r->text.ptr[i] == '\n' ? 0 : mark.column + 1;
@@ -89,7 +90,7 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
                         is_tab ? "a tab stands here: YAML is indented with blanks only" : problem);
 }
 
-// What is refused about one event, NULL when nothing.
+// Returns why one event is refused, or NULL.
 static const char *event_fault(const yaml_event_t *event, unsigned documents, unsigned depth)
 {
     const yaml_char_t *tag = NULL, *anchor = NULL;
@@ -181,7 +182,7 @@ static bool is_null(const yaml_node_t *node)
            (s.len == 0 || span_equal(s, SPAN("~")) || span_equal(s, SPAN("null")));
 }
 
-// The text of a scalar that may serve as a value; NULL after reporting.
+// Returns the text of a scalar that may be a value; reports any other node and returns NULL.
 static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
     if (node->type != YAML_SCALAR_NODE) {
@@ -200,8 +201,8 @@ static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, c
     return config_loader_cstr(r->l, s);
 }
 
-// Key of a pair of `mapping` as text; NULL after reporting one that is no text or stands there
-// twice.
+// Returns the key of a pair of `mapping` as text. Reports a key that is no text or occurs twice,
+// and returns NULL.
 static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
                             const yaml_node_pair_t *pair)
 {
@@ -368,7 +369,7 @@ static void take_fields(struct yaml_reader *r, const yaml_node_t *entry, struct 
     }
 }
 
-// What two loads of the list are compared by.
+// Two loads of the list are compared by this digest.
 static void digest_fields(uint64_t *digest, size_t entry, const struct fields *fields)
 {
     *digest = hash64(&entry, sizeof(entry), *digest);
@@ -379,7 +380,8 @@ static void digest_fields(uint64_t *digest, size_t entry, const struct fields *f
     }
 }
 
-// Each of them has a place of its own in what the cache knows of each object.
+// Each rule with a pin or a share needs a number of its own in the store's records, and these are
+// few.
 static void limited_rules_check(struct yaml_reader *r, const yaml_node_t *node)
 {
     unsigned limited = 0;

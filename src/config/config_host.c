@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many CPUs and how much memory this process may use: the cgroup it is in and all above it,
-// version 2 where there is one, else version 1 as a container sees it. Read once at start.
+// How many CPUs and how much memory this process may use: the limits of its cgroup and of all
+// cgroups above it. Version 2 counts if it is there, else version 1 as a container sees it. Read
+// once at the start.
 #include "config/config_private.h"
 
 #include <fcntl.h>
@@ -27,7 +28,7 @@ static bool read_small_file(const char *path, char *ret_text, size_t size)
     return true;
 }
 
-// The next word of a file that holds a few numbers; false for "max" and at the end.
+// Reads the next number of a file that holds a few. Returns false for "max" and at the end.
 static bool take_number(struct span *rest, uint64_t *ret_value)
 {
     size_t len = 0;
@@ -77,8 +78,8 @@ static bool names_controller(struct span line, struct span controller, struct sp
     return false;
 }
 
-// Our cgroup's folder in the tree below `root`. In a container of version 1 the path may be the
-// host's: what is not there limits nothing, and the walk up from it ends at the root.
+// Finds our cgroup's folder below `root`. In a container with version 1 the path may be the host's.
+// Folders that do not exist here limit nothing, and the walk up ends at the root.
 static void own_cgroup(const char *root, struct span controller, char *ret_folder)
 {
     char text[PATH_BYTES] = "";
@@ -98,8 +99,8 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
 
 struct limits {
     uint64_t cpu_count, memory_bytes;
-    char memory_folder[PATH_BYTES]; // whose limit that is
-    const char *memory_file;        // what is used of it
+    char memory_folder[PATH_BYTES]; // the folder with this limit
+    const char *memory_file;        // the file with the memory in use
 };
 
 static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t period_us)
@@ -143,7 +144,7 @@ static struct limits cgroup_limits(void)
         own_cgroup(trees[i].root, trees[i].controller, folder);
         while (strlen(folder) >= strlen(trees[i].root)) {
             apply_folder(&limits, folder);
-            *strrchr(folder, '/') = '\0'; // there is one: the name begins with the root's
+            *strrchr(folder, '/') = '\0'; // there is a slash: the name begins with the root's
         }
     }
     return limits;
@@ -157,7 +158,7 @@ unsigned config_host_workers(void)
     if (sched_getaffinity(0, sizeof(set), &set) == 0) {
         count = (uint64_t)CPU_COUNT(&set);
     } else {
-        long online = sysconf(_SC_NPROCESSORS_ONLN); // more CPUs than cpu_set_t has room for
+        long online = sysconf(_SC_NPROCESSORS_ONLN); // there are more CPUs than cpu_set_t can hold
         count = online > 0 ? (uint64_t)online : 1;
     }
     count = min_u64(count, cgroup_limits().cpu_count);
@@ -175,7 +176,8 @@ uint64_t config_host_memory_bytes(void)
     return min_u64(machine_memory_bytes(), cgroup_limits().memory_bytes);
 }
 
-// The group that limits us, for config_memory_is_short(): set before any other thread runs.
+// The cgroup whose memory limit applies, for config_memory_is_short(). It is set before other
+// threads start.
 static struct limits limited_by;
 
 uint64_t config_host_memory_limit_bytes(void)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets that systemd or a former process hands over (sd_listen_fds(3)) stand in the place of
-// `listen`: by their real addresses they are judged as if the setting had named them.
-// LISTEN_FDNAMES (in a systemd unit: FileDescriptorName=) says more of each: "tls" speaks TLS;
-// "admin" stands in the place of `admin.listen`; "s3-unlink" is a unix socket whose name
-// this process removes at its end, as a server that is upgraded says; any other is plain.
+// Sockets that systemd or a former process passes in (sd_listen_fds(3)) replace `listen`. They are
+// judged by their real addresses, as if the setting had named them. LISTEN_FDNAMES (in a systemd
+// unit: FileDescriptorName=) describes each. "tls" speaks TLS. "admin" replaces `admin.listen`.
+// "s3-unlink" is a unix socket whose name this process removes at its end; a server that is being
+// upgraded uses it. Any other name means plain HTTP.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -18,7 +18,8 @@
 #define LISTEN_FDS_FIRST 3
 #define WHERE "env LISTEN_FDS"
 
-// "127.0.0.1:9000", "[::1]:9000", "unix:/path"; one without a path is "unix:@name" or "unix:".
+// Writes "127.0.0.1:9000", "[::1]:9000" or "unix:/path"; a unix socket without a path is
+// "unix:@name" or "unix:".
 static bool describe(struct loader *l, const struct sockaddr_storage *addr, socklen_t len,
                      bool is_tls, struct config_listen *ret_listen)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does an endpoint lead back to a listener of our own? Judged from addresses, localhost and this
-// host's name, without a resolver: a start must not wait for one. What is behind other names and
-// behind balancers shows at run time (origin/hops.c).
+// Does an endpoint lead back to one of our own listeners? This is judged from addresses, localhost
+// and this host's name. No resolver is used, because a start must not wait for one. Loops through
+// other names and through balancers are detected at run time (origin/hops.c).
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -12,7 +12,8 @@
 
 #define HOST_BYTES 256
 
-// IPv4 as ::ffff:a.b.c.d; "any" as the loopback address that connecting to it reaches.
+// Converts IPv4 to ::ffff:a.b.c.d, and "any" to the loopback address that a connection to it
+// reaches.
 static bool address_parse(const char *text, struct in6_addr *ret_address)
 {
     struct in_addr v4;
@@ -53,7 +54,7 @@ static bool address_is_own(const struct in6_addr *a)
 }
 
 struct target {
-    char host[HOST_BYTES]; // without brackets and without the root's dot
+    char host[HOST_BYTES]; // without brackets and root dot
     uint64_t port;
 };
 
@@ -83,7 +84,7 @@ static bool target_parse(const char *endpoint, struct target *ret_target)
     }
     if (host.len == 0 || host.len >= HOST_BYTES ||
         (port.len > 0 && !span_to_u64(port, &ret_target->port))) {
-        return false; // the origin's own parser refuses it
+        return false; // the origin's parser refuses it
     }
     memcpy(ret_target->host, host.ptr, host.len);
     ret_target->host[host.len] = '\0';
@@ -98,8 +99,8 @@ static bool name_is_localhost(struct span name)
             span_equal_nocase((struct span){name.ptr + name.len - suffix.len, suffix.len}, suffix));
 }
 
-// Which of this host's addresses its name stands for is the resolver's to say, so the name counts
-// only where all of them are listened on.
+// Only a resolver knows which of this host's addresses its name stands for. So the name counts only
+// if a listener accepts on all of them.
 static bool listener_is_reached(const struct config_listen *listen, const struct target *target)
 {
     struct in6_addr at, to;
@@ -110,7 +111,8 @@ static bool listener_is_reached(const struct config_listen *listen, const struct
     if (!address_parse(target->host, &to)) {
         char own_name[HOST_BYTES] = "";
         struct span name = span_from_cstr(target->host);
-        (void)gethostname(own_name, sizeof(own_name) - 1); // without a name nothing equals it
+        (void)gethostname(own_name, sizeof(own_name) -
+                                        1); // if it fails, own_name stays empty and equals no host
         return name_is_localhost(name)
                    ? address_is_any(&at) || IN6_IS_ADDR_LOOPBACK(&at) ||
                          (IN6_IS_ADDR_V4MAPPED(&at) && at.s6_addr[12] == 127)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does what Forebay writes lie among the objects of a `dir:` origin, or the other way round? The
-// cache's files would be listed and served as objects, other tenants' bytes among them, so such a
-// cache.dir is refused. A log, socket or secret there is warned of.
+// Is a directory that Forebay writes to among the objects of a `dir:` origin, or the other way
+// round? The cache's files would be listed and served as objects, with other tenants' bytes in
+// them. So such a cache.dir is refused. A log, socket or secret there causes a warning.
 //
-// Two directories are compared by their real paths, symbolic links resolved, and by where they lie
-// in their file system: a bind mount shows one directory in two places, and whatever is mounted
-// below an origin is part of it. What is not there yet is judged by the part of its path that is.
+// Two directories are compared by their real paths, with symbolic links resolved, and by their
+// paths inside their file system. The second is needed because a bind mount shows one directory
+// under two paths, and whatever is mounted below an origin is part of it. A path that does not
+// exist yet is judged by the part of it that does.
 #include "config/config_private.h"
 
 #include <fcntl.h>
@@ -23,16 +24,16 @@ struct mount {
     char root[PATH_MAX], at[PATH_MAX];
 };
 
-// Where a directory or file is.
+// The position of a directory or file in the file tree.
 struct place {
-    char path[PATH_MAX];   // real, as far as it is there
-    char device[32];       // empty: not known
+    char path[PATH_MAX];   // real path, as far as it exists
+    char device[32];       // empty: unknown
     char inside[PATH_MAX]; // path in the file system of that device
 };
 
 struct overlap {
     struct loader *loader;
-    struct buf mounts; // text of mountinfo; empty where there is none
+    struct buf mounts; // text of mountinfo; empty if it cannot be read
     struct place cache;
 };
 
@@ -45,8 +46,8 @@ static bool is_within(const char *path, const char *dir)
     return strncmp(path, dir, len) == 0 && (path[len] == '\0' || path[len] == '/');
 }
 
-// Each component is resolved as far as there is something; a path too long is cut, as no call takes
-// it.
+// Resolves each component that exists. A path that is too long is cut, because no system call
+// accepts it.
 static void path_resolve(const char *path, char ret_real[PATH_MAX])
 {
     struct span rest = span_from_cstr(path), name;
@@ -73,7 +74,7 @@ static void path_resolve(const char *path, char ret_real[PATH_MAX])
     memcpy(ret_real, real, PATH_MAX);
 }
 
-// "\040" is a blank. False: it is too long.
+// Decodes escapes such as "\040" for a blank. Returns false if the result is too long.
 static bool unescape(struct span text, char ret_path[PATH_MAX])
 {
     size_t len = 0;
@@ -93,7 +94,7 @@ static bool unescape(struct span text, char ret_path[PATH_MAX])
     return len > 0 && ret_path[0] == '/';
 }
 
-// "36 35 98:0 /root /mount/point ...". Lines of another form are passed over.
+// Parses "36 35 98:0 /root /mount/point ...". Lines of another form are skipped.
 static bool next_mount(struct span *rest, struct mount *ret_mount)
 {
     struct span line;
@@ -118,12 +119,12 @@ static void mounts_read(struct buf *text)
     ssize_t len;
     int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return; // paths alone decide
+        return; // without mountinfo only paths decide
     }
     while ((len = read(fd, piece, sizeof(piece))) > 0) {
         buf_append(text, piece, (size_t)len);
     }
-    (void)close(fd); // only read
+    (void)close(fd); // it was only read
 }
 
 static void place_find(const struct overlap *o, const char *path, struct place *ret_place)
@@ -137,7 +138,7 @@ static void place_find(const struct overlap *o, const char *path, struct place *
         size_t len = strlen(m.at);
         if (!is_within(ret_place->path, m.at) || len < best ||
             m.device.len >= sizeof(ret_place->device)) {
-            continue; // of two at one place the later one is on top
+            continue; // of two mounts at one path the later one is on top
         }
         const char *below = ret_place->path + (strcmp(m.at, "/") == 0 ? 0 : len);
         int made = snprintf(ret_place->inside, sizeof(ret_place->inside), "%s%s",
@@ -158,7 +159,7 @@ static bool place_is_within(const struct place *place, const struct place *dir)
             is_within(place->inside, dir->inside));
 }
 
-// By a mount below `dir`, too.
+// The same, and also through a mount below `dir`.
 static bool place_is_seen_from(const struct overlap *o, const struct place *place,
                                const struct place *dir)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of the config room.
 //
-// A load has three phases, each reporting as many errors as it finds: gather (file, environment,
-// flags leave raw texts with their places, the strongest wins), parse (each row's text becomes its
-// field), finish (what involves several rows; auto is resolved). One thread; everything lives in
-// the result's arena.
+// A load has three phases. Each reports as many errors as it finds. Gather: file, environment and
+// flags leave raw texts with their sources; the strongest wins. Parse: each row's text becomes its
+// field. Finish: checks that involve several rows, and resolves auto. One thread. Everything is in
+// the arena of the result.
 #ifndef FOREBAY_CONFIG_PRIVATE_H
 #define FOREBAY_CONFIG_PRIVATE_H
 
@@ -46,11 +46,11 @@ struct setting {
 
 // settings.c
 const struct setting *settings_row(unsigned id);
-// SETTING_COUNT_ when there is no such key.
+// Returns SETTING_COUNT_ if there is no such key.
 unsigned settings_find(struct span key);
 bool settings_is_list(enum setting_kind kind);
 
-// What one source said for one row. where == NULL: nothing.
+// The value that one source has for one row. where == NULL: none.
 struct raw {
     const char *const *items; // one unless the row is a list
     unsigned count;
@@ -74,24 +74,25 @@ struct loader {
     struct arena *arena;
     struct config *config;
     struct buf *errors;
-    struct buf warnings; // go behind them
+    struct buf warnings; // appended after the errors
     unsigned error_count;
     struct raw raws[SETTING_COUNT_];
 };
 
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-// The load goes on.
+// Reports a warning; the load continues.
 void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-// Arena memory; the arena is large enough for any file that is accepted, so running out is a check.
+// Allocates from the arena, which is large enough for any accepted file, so running out is a
+// check().
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);
 
-// config_file.c: reads `path` into raws, buckets and rules.
+// config_file.c: reads `path` into raw texts, buckets and rules.
 void config_file_read(struct loader *l, const char *path);
 
-// config_bucket.c: the two lists that only the file has; called once per field found there.
+// config_bucket.c: the two lists that only the file has. Called once per field found there.
 struct bucket_field {
     const char *name; // "region", "credentials.access_key_file"
     const char *value;
@@ -102,8 +103,8 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                        unsigned count, struct config_rule *rule);
 
-// config_value.c: pure parsers. False: *ret_why (WHY_MAX bytes) says what is wrong, beginning with
-// the quoted text.
+// config_value.c: pure parsers. If one returns false, *ret_why (WHY_MAX bytes) holds the reason,
+// which begins with the quoted text.
 #define WHY_MAX CONFIG_WHY_MAX
 bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
 bool config_value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
@@ -112,33 +113,34 @@ bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
 bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
 bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
                                char *ret_why);
-// Numbers against "LOW..HIGH", read by the parser of the row's kind.
+// Checks a number against "LOW..HIGH", which the parser of the row's kind reads.
 bool config_value_in_range(enum setting_kind kind, const char *accepts, struct span s,
                            uint64_t value, char *ret_why);
 bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
                                char *ret_why);
 bool config_value_is_secret_file(const char *path, char *ret_why);
 bool config_value_is_endpoint(struct span s, char *ret_why);
-bool config_value_is_address(struct span endpoint); // an http or https one, at an IP address
+bool config_value_is_address(struct span endpoint); // is it http or https, at an IP address?
 bool config_value_is_glob(struct span s, char *ret_why);
 void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
-// config_inherit.c: sockets of LISTEN_FDS in the place of `listen`.
+// config_inherit.c: sockets of LISTEN_FDS that replace `listen`.
 void config_inherit(struct loader *l);
 
-// config_rules.c: warns of rules that no object can be under.
+// config_rules.c: warns of rules that no object can match.
 void config_rules_judge(struct loader *l);
 
 // config_loop.c: refuses endpoints that lead back to a listener of this configuration.
 void config_loop_judge(struct loader *l);
 
-// config_overlap.c: refuses a cache.dir that lies among the objects of a `dir:` origin, or around
-// them; warns of logs, sockets and secrets there.
+// config_overlap.c: refuses a cache.dir that is among the objects of a `dir:` origin, or contains
+// them. Warns of logs, sockets and secrets there.
 void config_overlap_judge(struct loader *l);
 
-// config_host.c: what this machine, or the cgroup we are in, lets us use.
+// config_host.c: what this machine, or our cgroup, lets us use.
 unsigned config_host_workers(void);
 uint64_t config_host_memory_bytes(void);
-uint64_t config_host_memory_limit_bytes(void); // of a cgroup; 0: none below the machine's
+uint64_t
+config_host_memory_limit_bytes(void); // of a cgroup; 0: no limit below the machine's memory
 
 #endif

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table as others want to read it: a sample file, a JSON Schema, a Markdown table. Pure; any
-// thread.
+// Renders the table of settings: a sample file, a JSON Schema, a Markdown table. Pure; any thread.
 #include "config/config_private.h"
 
 #include <string.h>
 
-// Section of a key: "cache" of "cache.size", empty without a dot.
+// Returns the section of a key: "cache" for "cache.size", empty without a dot.
 static struct span section_of(const char *key)
 {
     struct span s = span_from_cstr(key);
@@ -78,7 +77,7 @@ static void render_sample_row(struct buf *out, const struct setting *row)
     }
 }
 
-// Keys without a section stand where the table has them, between sections.
+// Keys without a section stay where the table has them, between sections.
 void config_render_sample(struct buf *out)
 {
     struct span section = {"", 0};

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that look right and hold for nothing: what they match is no BUCKET/KEY, or an earlier one
-// takes it all. Warnings, since nothing breaks. One thread, at the end of a load.
+// Finds rules that look right and apply to nothing: no BUCKET/KEY can match them, or an earlier
+// rule matches everything that they could. These are warnings, because nothing breaks. One thread,
+// at the end of a load.
 #include "config/config_private.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// What a pattern begins with before its first wildcard.
+// Returns the length of a pattern before its first wildcard.
 static size_t literal_len(const char *match)
 {
     return strcspn(match, "*?{\\");
 }
 
-// Why it can match no object; NULL: it may.
+// Returns why the pattern can match no object; NULL: it may match one.
 static const char *why_never(const char *match, char *ret_better, size_t size)
 {
     const char *double_star = strstr(match, "**");
@@ -38,7 +39,7 @@ static const char *why_never(const char *match, char *ret_better, size_t size)
     return NULL;
 }
 
-// Does `earlier` take all that `later` could? Only what can be seen from a plain prefix.
+// Does `earlier` match everything that `later` could? Only plain prefixes are compared.
 static bool takes_all(const char *earlier, const char *later)
 {
     size_t len = literal_len(earlier);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One text -> one value, by kind. Pure but for config_value_is_secret_file(); any thread.
+// Parses one text into one value, by kind. Pure except for config_value_is_secret_file(); any
+// thread.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -31,7 +32,7 @@ static const struct unit size_units[] = {{"B", 1},
                                          {"TB", 1000000000000ull},
                                          {"PB", 1000000000000000ull}};
 
-// Values shown in messages are cut, so that a message always fits WHY_MAX.
+// Values in messages are truncated, so that a message always fits WHY_MAX.
 #define SHOWN(s) (int)((s).len < 80 ? (s).len : 80), (s).ptr
 
 static bool refuse(char *ret_why, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -39,12 +40,13 @@ static bool refuse(char *ret_why, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(ret_why, WHY_MAX, format, args); // a longer reason is cut
+    (void)vsnprintf(ret_why, WHY_MAX, format, args); // truncates a longer reason
     va_end(args);
     return false;
 }
 
-// Splits "64MiB" into its number and what follows; false without a number that fits.
+// Splits "64MiB" into its number and the rest. Returns false without a number, or if it is too
+// large.
 static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_unit)
 {
     size_t digits = 0;
@@ -55,8 +57,8 @@ static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_u
     return span_to_u64((struct span){s.ptr, digits}, ret_number);
 }
 
-// The unit that was probably meant: other case, or Kubernetes' and others' short form ("Gi", "G",
-// "sec").
+// Returns the unit that was probably meant: another case, or a short form of Kubernetes and others
+// ("Gi", "G", "sec").
 static const char *nearest_unit(struct span unit, const struct unit *units, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -211,7 +213,7 @@ bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
     return span_to_u64(s, ret_count) || refuse(ret_why, "\"%.*s\" is not a whole number", SHOWN(s));
 }
 
-// Digits with at most one point: no sign, no exponent, no locale.
+// Accepts digits with at most one point: no sign, no exponent, no locale.
 bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why)
 {
     double value = 0, scale = 1;
@@ -263,7 +265,7 @@ bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret
     for (unsigned i = 0; i < count; i++) {
         at += (size_t)snprintf(listed + at, sizeof(listed) - at, "%s%s", i > 0 ? ", " : "",
                                candidates[i]);
-        check(at < sizeof(listed)); // the table's own text
+        check(at < sizeof(listed)); // this text is from the table, so it fits
     }
     if (near != NULL) {
         return refuse(ret_why, "\"%.*s\" is not one of %s (did you mean \"%s\"?)", SHOWN(s), listed,
@@ -294,7 +296,7 @@ static uint64_t range_end(enum setting_kind kind, struct span s)
     default:
         ok = config_value_parse_bytes(s, &value, why);
     }
-    check(ok); // the table's own text
+    check(ok); // this text is from the table, so it parses
     return value;
 }
 
@@ -395,7 +397,8 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
 
 // --- Files, endpoints, globs ---------------------------------------------------------------------
 
-// A group may read it only where we ourselves need the group to: projected volumes belong to root.
+// A group may be allowed to read the file only if we need that group ourselves, because projected
+// volumes belong to root.
 bool config_value_is_secret_file(const char *path, char *ret_why)
 {
     struct stat st;
@@ -413,7 +416,8 @@ bool config_value_is_secret_file(const char *path, char *ret_why)
     return true;
 }
 
-// Of an http or https endpoint, without its port; an IPv6 address with its brackets.
+// Returns the host of an http or https endpoint without its port; an IPv6 address keeps its
+// brackets.
 static struct span endpoint_host(struct span s, struct span *ret_path)
 {
     size_t scheme = span_starts_with(s, SPAN("https://")) ? 8 : 7;
@@ -425,8 +429,8 @@ static struct span endpoint_host(struct span s, struct span *ret_path)
     return host;
 }
 
-// Amazon's own hosts name no bucket and have no path. A private link's may begin with the word
-// "bucket".
+// Endpoints of AWS name no bucket and have no path. The host of a private link may begin with the
+// word "bucket".
 static bool is_place_of_aws(struct span s, char *ret_why)
 {
     struct span path, host = endpoint_host(s, &path), place = host;
@@ -455,7 +459,7 @@ bool config_value_is_address(struct span endpoint)
     return is_v4 || (host.len > 0 && host.ptr[0] == '[');
 }
 
-// What it might have been.
+// Refuses an endpoint and suggests what may have been meant.
 static bool refuse_endpoint(struct span s, char *ret_why)
 {
     static const char kinds[] = "is neither http://..., https://... nor dir:/PATH";
@@ -518,7 +522,7 @@ bool config_value_is_glob(struct span s, char *ret_why)
             if (++i == s.len) {
                 return refuse(ret_why, "\"%.*s\" ends with a backslash", SHOWN(s));
             }
-            continue; // the byte behind it is quoted
+            continue; // the next byte is quoted
         }
         if (c == '{' && in_braces) {
             return refuse(ret_why, "\"%.*s\" has braces inside braces", SHOWN(s));

@@ -62,8 +62,8 @@ void config_environment_name(const char *key, char *ret_name)
     at[len] = '\0';
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`. Both are
-// short.
+// Returns how many insertions, deletions, replacements and swaps of neighbours turn `a` into `b`.
+// Both are short.
 static unsigned edit_distance(struct span a, struct span b)
 {
     unsigned rows[3][WORD_MAX + 1];
@@ -110,7 +110,7 @@ const char *settings_suggest(struct span word, const char *const *candidates, un
     return nearest;
 }
 
-// Is `key` the last part of a full key, as in `ttl` for `cache.ttl`?
+// Returns the full key of which `key` is the last part, as `cache.ttl` for `ttl`.
 static const char *full_key_of(struct span key)
 {
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
@@ -122,7 +122,7 @@ static const char *full_key_of(struct span key)
     return NULL;
 }
 
-// Sections that are misspelt have no key to be near to.
+// A key in a misspelt section is near to no key, so sections are compared by themselves.
 static const char *suggest_section(struct span name)
 {
     static const char *const sections[] = {"access_log",  "admin", "auth",   "buckets",    "cache",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on the client side: listeners, connections, the strict request head, replies with
-// back-pressure. Knows no S3 and no store. A connection lives and dies on one worker; an exchange
-// is one request and its reply on it. Pipelined requests are answered in order: the next exchange
-// starts when the one before has ended.
+// back-pressure. It knows neither S3 nor the store. A connection stays on one worker for life. An
+// exchange is one request and its reply on a connection. Pipelined requests are answered in order:
+// the next exchange starts when the previous one has ended.
 #ifndef FOREBAY_HTTP_HTTP_H
 #define FOREBAY_HTTP_HTTP_H
 
@@ -21,16 +21,16 @@
 #define HTTP_LISTENERS_MAX 32
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 49152
-#define HTTP_HEADER_COUNT_MAX 512 // as many small metadata headers as S3's 2 KiB allow, and more
+#define HTTP_HEADER_COUNT_MAX 512 // more than S3's 2 KiB of metadata allow, even in small headers
 #define HTTP_HEADER_MAX 16384
-#define HTTP_DRAIN_MAX 65536    // request body bytes read and thrown away after an early reply
+#define HTTP_DRAIN_MAX 65536    // request body bytes read and discarded after an early reply
 #define HTTP_COLLECTED_RATE 16u // times min_rate_bytes, see http_sink.is_collected
-#define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes
-#define HTTP_OUT_HIGH 262144    // reply bytes queued in memory before the source is no longer asked
+#define HTTP_PASSED_AT_ONCE 32u // connections per message that http_server_take_over() accepts
+#define HTTP_OUT_HIGH 262144    // above this many reply bytes in memory the source is not asked
 #define HTTP_FILE_SLICE_MAX 524288
 
-// What a request holds while it waits or is answered, its payload apart: arena, state, the run that
-// it waits for, as measured.
+// Memory of a request that waits or is being answered, without its payload: arena, state, the run
+// that it waits for. Measured.
 #define HTTP_EXCHANGE_BYTES 24576
 
 // --- server --------------------------------------------------------------------------------------
@@ -39,113 +39,116 @@ struct http_exchange;
 
 struct http_handler {
     void *ctx;
-    // A request whose head was accepted. Runs on the connection's worker, never nested. The
-    // handler answers with http_reply_start() now or later.
+    // Called with a request whose head was accepted. Runs on the connection's worker, never nested.
+    // The handler calls http_reply_start() now or later.
     void (*on_request)(void *ctx, struct http_exchange *x);
-    // The head was refused, or a limit was met before a request existed: body and content type
-    // of the error reply (S3 XML), appended to `out`. Also used for overload (ERR_OVERLOAD).
-    // Headers: the handler may add some.
+    // Called if the head was refused, or if a limit was reached before a request existed; also for
+    // overload (ERR_OVERLOAD). Appends the body of the error reply (S3 XML) to `out` and returns
+    // its content type. May add headers.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
                        struct buf *out);
-    // Do paused readers hold up files that are to be freed? Then none of them gets
+    // Do paused readers hold up files that have to be freed? If so, no reader gets
     // min_rate_patience_ms. NULL: never.
     bool (*files_are_short)(void *ctx);
 };
 
-// A socket that another process has made and that listens already.
+// A socket that another process created and that listens already.
 struct http_inherited {
-    int fd; // the server's from then on
+    int fd; // the server owns it from then on
     bool is_tls;
-    bool owns_name; // a unix socket whose name goes with this process
+    bool owns_name; // this process removes the name of the unix socket at its end
 };
 
 struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
-                               // port 0: kernel's choice
+                               // port 0: the kernel chooses
     unsigned listen_count;
-    unsigned unix_mode;                     // of the files of unix: listeners
+    unsigned unix_mode;                     // mode of the files of unix: listeners
     const struct http_inherited *inherited; // used before `listen` (may be NULL)
     unsigned inherited_count;
     const char *tls_cert_file,
-        *tls_key_file;        // PEM, reread on change (mtime looked at once a second at most)
-    unsigned max_connections; // all workers together; above: 503 and close
+        *tls_key_file;        // PEM, reread on change (checked at most once a second)
+    unsigned max_connections; // of all workers together; above it: 503 and close
     unsigned
-        max_connections_per_source; // one IPv4 address or IPv6 /64; above likewise; 0: no limit
-    unsigned max_inflight;          // exchanges; above: 503 SlowDown, connection kept
-    uint64_t max_held_bytes;        // of long heads and of TLS; above: 503 or a close; 0: no limit
-    uint64_t header_timeout_ms;     // whole head, from its first byte (or from accept)
+        max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no limit
+    unsigned max_inflight;          // exchanges; above it: 503 SlowDown, the connection stays
+    uint64_t max_held_bytes;        // of long heads and TLS; above it: 503 or a close; 0: no limit
+    uint64_t header_timeout_ms;     // for a whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;       // between requests
-    uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
-    uint64_t min_rate_grace_ms; // 30 s
-    uint64_t
-        min_rate_patience_ms; // the same for a reader while it holds nothing that is short: 10 min
+    uint64_t min_rate_bytes;       // per second, bodies and replies, judged after min_rate_grace_ms
+    uint64_t min_rate_grace_ms;    // 30 s
+    uint64_t min_rate_patience_ms; // instead, for readers that hold no scarce resource: 10 min
     struct http_handler handler;
 };
 
 struct http_server;
 
-// Binds and listens (ERR_IN_USE: port taken; ERR_PERMISSION; ERR_INVALID: address) with one clear
-// line in ret_why. Nothing is accepted before http_server_start().
+// Binds and listens. On ERR_IN_USE (port taken), ERR_PERMISSION or ERR_INVALID (address), ret_why
+// gets one line. The server accepts nothing before http_server_start().
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
-// Those limits of the options that may change while it runs.
+// The limits of the options that may change while the server runs.
 struct http_limits {
     unsigned max_connections, max_connections_per_source, max_inflight;
     uint64_t max_held_bytes; // 0: no limit
     uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
-// Connections go by them from the next thing they wait for. Any thread.
+// A connection applies the new limits from its next wait on. Any thread.
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
-// Real addresses ("127.0.0.1:43121", "unix:/path", "tls:..."), in order; NULL past the end.
+// Returns the real addresses ("127.0.0.1:43121", "unix:/path", "tls:...") in order; NULL past the
+// end.
 const char *http_server_address(const struct http_server *server, unsigned i);
-// Its descriptor, which stays the server's, before http_server_drain(). *ret_owns_name: it is a
-// unix socket whose name goes with this process.
+// Returns the descriptor of listener i, which the server still owns. Call it before
+// http_server_drain(). *ret_owns_name: it is a unix socket whose name this process removes at its
+// end.
 int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
-// Other files for tls: listeners, read and found good; NULL: no listener needs any. ERR_INVALID,
-// with one line in ret_why: nothing has changed. May block: not on a worker.
+// Reads and checks other files for tls: listeners. *ret_certificate is NULL if no listener needs
+// any. On ERR_INVALID ret_why gets one line and nothing has changed. May block, so do not call it
+// on a worker.
 struct http_certificate;
 enum err http_certificate_load(struct http_server *server, const char *cert_file,
                                const char *key_file, struct http_certificate **ret_certificate,
                                struct buf *ret_why) MUST_USE;
-// Connections that are accepted from now on get it, and it is the server's; not after loop_stop().
+// Uses the certificate, which the server then owns, for connections accepted from now on. Not after
+// loop_stop().
 void http_certificate_use(struct http_server *server, struct http_certificate *certificate);
-void http_certificate_free(struct http_certificate *certificate); // one that is not used
-// Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
+void http_certificate_free(struct http_certificate *certificate); // one that was never used
+// Stops accepting. Open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
-// The same for a process that follows, which has copies of the listening sockets: who waits there
-// waits for it, names of unix sockets stay, and connections of whose next request nothing has been
-// read are sent through `fd`, a unix socket of type SOCK_SEQPACKET that is the caller's and open
-// until loop_stop(), up to `at_once` in a message. What cannot be sent, which TLS never can, ends
-// with its next reply, or by http_server_end_waiting().
+// Drains, for a process that follows and has copies of the listening sockets. Clients in the accept
+// queues wait for that process. Names of unix sockets stay. Connections on which no byte of the
+// next request was read are sent through `fd`, a unix socket of type SOCK_SEQPACKET, up to
+// `at_once` per message. The caller owns `fd` and keeps it open until loop_stop(). Connections that
+// cannot be sent, such as TLS, end with their next reply or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
-// Connections that have been in one state that waits for their clients for a second of it, or have
-// heard nothing for a fifth behind their last reply, end, unless bytes are there. After
-// http_server_pass_on(), again and again. Any thread.
+// Ends connections that have waited for their client in one state for a second, or have been silent
+// for a fifth of a second after their last reply, unless bytes have arrived. Call it repeatedly
+// after http_server_pass_on(). Any thread.
 void http_server_end_waiting(struct http_server *server);
-// Nobody follows after all: the listening sockets are drained as by http_server_drain(), and so is
-// what has been passed on, from `fd`, the pair's other end, which is the caller's and open until
-// loop_stop(). Once, after http_server_pass_on(), from the same thread, which also asks
-// http_server_has_ended().
+// Cancels http_server_pass_on(), because no process follows: drains the listening sockets as
+// http_server_drain() does, and also the connections that were passed on. It receives those from
+// `fd`, the other end of the pair, which the caller owns and keeps open until loop_stop(). Call it
+// once, after http_server_pass_on(), on the same thread, which also calls http_server_has_ended().
 void http_server_call_off(struct http_server *server, int fd);
-// Accepts what a former process has sent through the other end, whose copy here is taken over,
-// until that process has closed its own. After http_server_start(). Any thread.
+// Accepts the connections that a former process sends through the other end of `fd`, until that
+// process closes its end. The server then owns `fd`. After http_server_start(). Any thread.
 void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
-// After http_server_drain(), from the same thread: every worker has begun to, and no connection is
-// open, nor will be.
+// Call it after http_server_drain(), on the same thread. True if every worker has begun to drain,
+// no connection is open, and none will be.
 bool http_server_has_ended(const struct http_server *server);
-// Ends every exchange, and every connection: those that come from then on at once. Before
-// loop_stop(), so that handlers give back what they hold. After http_server_drain(). Any thread.
+// Ends every exchange and every connection, also those that come later. Call it after
+// http_server_drain() and before loop_stop(), so that handlers release their resources. Any thread.
 void http_server_close(struct http_server *server);
-// After loop_stop().
+// Call it after loop_stop().
 void http_server_free(struct http_server *server);
 
 // --- request -------------------------------------------------------------------------------------
 
 struct http_request {
     struct span method, target; // raw, as sent (origin form; absolute-form is reduced to its path)
-    struct span host;           // exactly as sent
+    struct span host;           // exactly as the client sent it
     struct headers headers;     // all, in order, spelling kept
     unsigned version_minor;
     bool has_body; // Content-Length > 0 or chunked
@@ -161,20 +164,20 @@ struct http_request {
     uint64_t started_us; // worker_now_us() when the head was complete
 };
 
-// All pointers live until on_done. The arena is the request's memory (1 MiB at most).
+// All pointers are valid until on_done. The arena is the request's memory (at most 1 MiB).
 const struct http_request *http_exchange_request(const struct http_exchange *x);
 struct arena *http_exchange_arena(const struct http_exchange *x);
 struct worker *http_exchange_worker(const struct http_exchange *x);
 
 enum http_outcome {
     HTTP_DONE,        // the whole reply went to the socket
-    HTTP_CLIENT_GONE, // the client closed before that, or had half closed and took nothing more
-    HTTP_CLIENT_SLOW, // it sent or took less than min_rate_bytes before that, and was cut
-    HTTP_CUT          // we cut (source said so, or the server ended)
+    HTTP_CLIENT_GONE, // the client closed earlier, or had half closed and read nothing more
+    HTTP_CLIENT_SLOW, // the client was slower than min_rate_bytes, and was disconnected
+    HTTP_CUT          // we disconnected (the source asked for it, or the server ended)
 };
 
-// What the handler hangs on an exchange. on_done runs exactly once, last of all callbacks; x is
-// gone after.
+// The handler's part of an exchange. on_done runs exactly once and is the last callback; `x` is
+// invalid afterwards.
 struct http_user {
     void (*on_done)(struct http_user *user, enum http_outcome outcome);
 };
@@ -182,19 +185,20 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user);
 
 // --- request body --------------------------------------------------------------------------------
 
-// HTTP framing is taken off (chunked decoded, trailers dropped).
+// HTTP framing is removed: chunks are decoded, trailers dropped.
 struct http_sink {
-    // Data is valid during the call and must be taken whole; may call http_body_pause(). An error
-    // ends the exchange's body: the rest is drained or the connection closed after the reply.
+    // Data is valid during the call. The sink must consume all of it, and may call
+    // http_body_pause(). An error ends the body: the rest is drained, or the connection closes
+    // after the reply.
     enum err (*on_data)(struct http_sink *sink, struct span data);
-    // Exactly once unless on_done came first: ERR_OK = the body was complete.
+    // Called exactly once unless on_done came first. ERR_OK: the body was complete.
     void (*on_end)(struct http_sink *sink, enum err err);
-    // The body is kept in memory until it is complete, counted as BUDGET_BODIES. While that is
-    // short it must come faster.
+    // The sink keeps the body in memory until it is complete, counted as BUDGET_BODIES. While that
+    // memory is short, the client must send faster.
     bool is_collected;
 };
-// Sends "100 Continue" first when the client expects it. Without this call the body is drained
-// (HTTP_DRAIN_MAX) or the connection closed after the reply.
+// Sends "100 Continue" first if the client expects it. Without this call the body is drained
+// (HTTP_DRAIN_MAX), or the connection closes after the reply.
 void http_body_start(struct http_exchange *x, struct http_sink *sink);
 void http_body_pause(struct http_exchange *x);
 void http_body_resume(struct http_exchange *x);
@@ -204,7 +208,7 @@ void http_body_resume(struct http_exchange *x);
 struct http_slice {
     enum { HTTP_SLICE_BYTES, HTTP_SLICE_FILE } kind;
     struct span bytes;          // BYTES: valid until release
-    void (*release)(void *ctx); // BYTES: once sent or dropped; NULL is fine
+    void (*release)(void *ctx); // BYTES: called after they were sent or dropped; may be NULL
     void *release_ctx;
     struct file_range range; // FILE: at most HTTP_FILE_SLICE_MAX; carries its own release
 };
@@ -212,17 +216,17 @@ struct http_slice {
 enum http_pull {
     HTTP_PULL_SLICE, // *ret_slice is filled
     HTTP_PULL_WAIT,  // nothing now; http_reply_ready() will be called
-    HTTP_PULL_END,   // all was given (checked against the length announced)
+    HTTP_PULL_END,   // the source has given everything (compared with the announced length)
     HTTP_PULL_CUT    // cannot go on: close the connection so that the truncation is visible
 };
 
-// Where a reply's body comes from. Asked only while less than HTTP_OUT_HIGH, or its share while
-// memory is short, is queued; at most one FILE slice is queued, and nothing behind it.
+// The source of a reply's body. It is asked only while less than HTTP_OUT_HIGH is queued, or its
+// share of that while memory is short. At most one FILE slice is queued, as the last slice.
 struct http_source {
     enum http_pull (*pull)(struct http_source *source, struct http_slice *ret_slice);
-    // The last FILE slice is no longer resident (asked before each sendfile): `unsent` bytes of its
-    // end did not go out, its range is released already. The source must offer those bytes again,
-    // from memory. The reply waits for the next pull at once.
+    // The last FILE slice is no longer resident (checked before each sendfile): `unsent` bytes at
+    // its end were not sent, and its range is released already. The source must offer those bytes
+    // again, from memory. The reply pulls again at once.
     void (*recall)(struct http_source *source, uint64_t unsent);
 };
 
@@ -230,8 +234,8 @@ struct http_reply {
     unsigned status;
     const char *reason; // "OK"
     const struct headers
-        *headers;         // emitted in order; a value with control bytes is dropped and counted
-    struct span rendered; // ready lines "Name: value\r\n"..., emitted after `headers`; may be empty
+        *headers;         // sent in order; a value with control bytes is dropped and counted
+    struct span rendered; // complete lines "Name: value\r\n"..., sent after `headers`; may be empty
     bool has_length;      // false: chunked towards HTTP/1.1, close-delimited towards HTTP/1.0
     uint64_t length;      // Content-Length (sent for HEAD, too, where no body follows)
     bool no_length;       // 204, 304: neither Content-Length nor a body
@@ -239,24 +243,24 @@ struct http_reply {
     struct span body;     // a whole small body, valid until on_done; then source is NULL
     struct http_source *source; // or NULL
 };
-// Once per exchange. Date, Content-Length/Transfer-Encoding and Connection are added here. The
-// reply's first bytes are written in one call with the first slice where possible. May be called
-// inside on_request. on_done never runs inside.
+// Call it once per exchange. It adds Date, Content-Length/Transfer-Encoding and Connection. If
+// possible, the head and the first slice leave in one write. May be called inside on_request.
+// on_done never runs inside.
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply);
-// An interim "white space" or chunk flush is not needed: slices are sent as they come.
+// Slices are sent as they arrive, so the caller needs no flush.
 void http_reply_ready(struct http_exchange *x);                 // after WAIT; harmless otherwise
 void http_reply_cut(struct http_exchange *x);                   // at any time: close visibly
 bool http_exchange_can_sendfile(const struct http_exchange *x); // false on TLS
 bool http_reply_head_sent(
     const struct http_exchange *x); // did any byte of the reply reach the socket?
 uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes that reached the socket
-uint64_t
-http_reply_first_byte_us(const struct http_exchange *x); // clock_monotonic_us() then; 0 = none yet
+uint64_t http_reply_first_byte_us(
+    const struct http_exchange *x); // clock_monotonic_us() at that time; 0: none yet
 
 // --- http_range.c: pure --------------------------------------------------------------------------
 
 enum http_range_kind {
-    HTTP_RANGE_NONE,       // no, several, reversed or malformed range: the whole object, 200
+    HTTP_RANGE_NONE,       // none, several, reversed or malformed: the whole object, 200
     HTTP_RANGE_FIRST_LAST, // bytes=a-b
     HTTP_RANGE_FIRST,      // bytes=a-
     HTTP_RANGE_SUFFIX      // bytes=-n
@@ -265,14 +269,14 @@ struct http_range {
     enum http_range_kind kind;
     uint64_t first, last; // saturated at UINT64_MAX
     uint64_t suffix;
-    bool several; // more than one range was asked for
+    bool several; // the header has more than one range
 };
-// S3's reading of Range: only a well-formed single range counts, everything else is ignored (200,
+// Parses Range as S3 does: only one well-formed range counts, everything else is ignored (200,
 // whole).
 void http_range_parse(struct span value, struct http_range *ret_range);
 enum http_range_result { HTTP_RANGE_WHOLE, HTTP_RANGE_PARTIAL, HTTP_RANGE_UNSATISFIABLE };
-// Against an object's size: PARTIAL gives first <= last < size. `bytes=-1` of an empty object is
-// WHOLE, other ranges of it are UNSATISFIABLE, so is `bytes=-0`.
+// Applies a range to an object's size: PARTIAL gives first <= last < size. `bytes=-1` of an empty
+// object is WHOLE. Other ranges of an empty object, and `bytes=-0`, are UNSATISFIABLE.
 enum http_range_result http_range_resolve(const struct http_range *range, uint64_t size,
                                           uint64_t *ret_first, uint64_t *ret_last);
 
@@ -286,9 +290,9 @@ struct http_conditions {
 };
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions);
 bool http_conditions_any(const struct http_conditions *c);
-// RFC 9110 section 13.2 as S3 evaluates it (If-Match wins over If-Unmodified-Since, If-None-Match
-// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work. last_modified
-// 0: not known, and no date says anything about it.
+// Evaluates RFC 9110 section 13.2 as S3 does: If-Match wins over If-Unmodified-Since, and
+// If-None-Match over If-Modified-Since. ETags are compared without quotes; `*` and lists work.
+// last_modified 0: unknown, so date conditions are ignored.
 enum http_condition http_conditions_evaluate(struct http_conditions *c, struct span etag,
                                              time_t last_modified);
 // Does If-Range allow the range? Strong ETag match, or no If-Range.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request bodies: framing taken off, bytes handed to the sink, pauses, and what nobody wants thrown
-// away. Runs on the connection's worker, from connection_run() only; the calls of the handler just
-// leave marks. A pause takes effect at the next piece: at most one piece as received
-// (HTTP_RECEIVE_SIZE) is delivered in one call.
+// Request bodies: removes the framing, delivers bytes to the sink, pauses, and discards bodies that
+// nobody wants. Runs on the connection's worker, only from connection_run(); the handler's calls
+// only set marks. A pause takes effect at the next piece, so one call delivers at most one received
+// piece (HTTP_RECEIVE_SIZE).
 #include "http/http_private.h"
 
 void http_body_start(struct http_exchange *x, struct http_sink *sink)
@@ -81,7 +81,7 @@ bool http_body_step(struct http_connection *c)
         }
         struct span before = rest, data = {NULL, 0};
         enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
-        // Delivered before it is consumed: consuming may free the buffer it lies in.
+        // Delivered before it is consumed, because consuming may free its buffer.
         body_deliver(x, data);
         http_connection_consume(c, before.len - rest.len);
         http_connection_note_moved(c, before.len - rest.len);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoder of chunked request bodies, strict: sizes of 1 to 16 hex digits, CRLF and nothing else as
-// line end, bounded extensions, trailers checked like header lines and dropped. Pure: takes spans
-// cut anywhere, allocates nothing; what it says does not depend on where they were cut. One thread
-// at a time.
+// Strict decoder of chunked request bodies: sizes of 1 to 16 hex digits, only CRLF as line end,
+// bounded extensions, trailers checked like header lines and dropped. Pure: it accepts spans that
+// are cut anywhere, and its result does not depend on where. It allocates nothing. One thread at a
+// time.
 #include "http/http_private.h"
 
 #include <string.h>
 
-#define EXTENSION_MAX 256         // bytes a chunk
-#define EXTENSION_TOTAL_MAX 16384 // bytes a body
+#define EXTENSION_MAX 256         // bytes per chunk
+#define EXTENSION_TOTAL_MAX 16384 // bytes per body
 #define TRAILER_MAX 16384         // bytes, all lines together
 #define SIZE_DIGITS_MAX 16
 
@@ -38,7 +38,8 @@ static enum chunked_state size_step(struct http_chunked *c, unsigned char b)
 {
     int digit = hex_digit((char)b);
     if (digit >= 0) {
-        // 2^63 and above are nobody's chunk, and would be negative to some parsers.
+        // No client sends a chunk of 2^63 bytes or more, and some parsers would read the size as
+        // negative.
         if (c->digits == SIZE_DIGITS_MAX || c->left >> 59 != 0) {
             return BAD;
         }

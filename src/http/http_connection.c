@@ -1,44 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client socket: reads heads, moves on from one exchange to the next, keeps the time limits.
-// Lives and dies on one worker.
+// One client socket: reads heads, moves from one exchange to the next, enforces the time limits. A
+// connection stays on one worker for life.
 //
 // States, and what ends them (enum connection_state):
 //   HANDSHAKE  TLS only.
-//   HEAD       between requests, or part of a head has arrived. A whole head that is accepted
-//              begins an exchange (http_exchange.c); one that does not is answered by the handler's
-//              on_refused and is the connection's last.
+//   HEAD       between requests, or a part of a head has arrived. A whole head that is accepted
+//              begins an exchange (http_exchange.c). One that is refused is answered by the
+//              handler's on_refused and is the connection's last.
 //   EXCHANGE   from on_request to on_done. The body goes to its sink or waits in the socket; the
-//              reply goes out. Pipelined bytes are kept until one more head is whole, then reading
+//              reply is sent. Pipelined bytes are kept until one more head is whole, then reading
 //              stops.
-//   DRAIN      the reply is out, the little that is left of the request's body is thrown away; then
+//   DRAIN      the reply was sent, and the short rest of the request's body is discarded. Then
 //              HEAD.
-//   LINGER     our side is shut; what the client still sends is thrown away for a moment, because
-//              closing over unread bytes would reset the connection and could destroy the reply on
-//              its way.
+//   LINGER     our side is shut. Bytes that still arrive are discarded for a moment, because
+//              closing over unread bytes would reset the connection and could destroy the reply
+//              on its way.
 //   DEAD       closed; freed at the end of the turn.
 //
-// A client that shuts its sending side gets what it asked for in full: what has arrived is still
-// worked off, pipelined requests included, and the connection ends where a state wants more bytes.
-// Such a client looks like one that has closed altogether until bytes are sent to it; so a reply
-// that does not move for the idle timeout ends, too.
+// A client that shuts its sending side still gets complete replies. Everything that has arrived is
+// processed, pipelined requests included. The connection ends when a state needs more bytes. Such a
+// client looks like one that has closed, until bytes are sent to it. So a reply that does not move
+// within the idle timeout ends too.
 //
-// connection_run() is the only place that moves a connection on, and is never nested: whatever
-// calls in from handlers, sinks and sources only leaves a mark and asks for a run
-// (http_connection_wake). So the handler is never called inside one of its own calls, and on_done
-// never inside http_reply_start().
+// Only connection_run() moves a connection on, and it is never nested. Calls from handlers, sinks
+// and sources only set a mark and request a run (http_connection_wake). So the handler never runs
+// inside one of its own calls, and on_done never inside http_reply_start().
 //
-// Bytes are received into a buffer of the worker that lives for one event. What is not used up by
-// then is copied to `in`, so an idle connection holds no buffer, and a request that arrives whole
-// costs no copy but the head's into its arena. The read event stays registered; the write event
-// exists only while the socket is full.
+// Bytes are received into a buffer of the worker that is valid for one event. Bytes that are not
+// consumed by then are copied to `in`. So an idle connection holds no buffer, and a request that
+// arrives whole costs one copy, that of the head into its arena. The read event stays registered;
+// the write event exists only while the socket is full.
 //
-// What clients make us keep is counted (http_connection_hold): long heads, OpenSSL's buffers. Above
-// the limit a long head is refused and a handshake not begun, so that clients who begin and do not
-// end cost no more than that; short heads always get in.
+// Memory that clients make us hold is counted (http_connection_hold): long heads, OpenSSL's
+// buffers. Above the limit a long head is refused and no handshake begins. That bounds the cost of
+// clients that begin and do not finish. Short heads are always accepted.
 //
-// Time limits are lazy: the timer is moved only towards now, and looks at deadline_us when it
-// fires, so that a request on a live connection touches no timer. The least rate is judged over
-// time spent waiting for the client alone: too_slow().
+// Time limits are lazy. The timer is only ever moved to an earlier time, and compares with
+// deadline_us when it fires, so that a request on a live connection touches no timer. The minimum
+// rate counts only time spent waiting for the client: too_slow().
 #include <errno.h>
 #include <openssl/err.h>
 #include <poll.h>
@@ -56,7 +55,7 @@
 
 #define LINGER_MS 2000
 #define LINGER_BYTES_MAX 1048576u
-#define STEPS_PER_PASS 64 // pipelined requests of one connection before the others get their turn
+#define STEPS_PER_PASS 64 // pipelined requests of a connection before others run
 #define TLS_HELLO 0x16
 
 // --- Small parts ---------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ void http_connection_wake(struct http_connection *c)
 
 // --- Input ---------------------------------------------------------------------------------------
 
-// Bytes received and not used yet: either all in `fresh` or all in `in`.
+// Bytes received and not consumed yet: either all in `fresh` or all in `in`.
 struct span http_connection_input(const struct http_connection *c)
 {
     if (c->in.len > c->in_used) {
@@ -115,7 +114,7 @@ void http_connection_consume(struct http_connection *c, size_t len)
     }
 }
 
-// Joins what is left over and what has just arrived.
+// Appends the bytes that just arrived to the bytes left over.
 static void input_keep(struct http_connection *c)
 {
     if (c->in_used > 0) {
@@ -135,7 +134,8 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_DROPPED;
 }
 
-// How many bytes may arrive at once: few while memory is short, whatever a client sends ahead.
+// How many bytes may be received at once. While memory is short: few, even if the client sends
+// requests ahead.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -160,7 +160,7 @@ int64_t http_connection_send(struct http_connection *c, const struct iovec *iov,
     return n < 0 ? -errno : n;
 }
 
-// Bytes, 0 at the end of the stream, or a negative errno.
+// Returns the number of bytes, 0 at the end of the stream, or a negative errno.
 static int64_t connection_receive(struct http_connection *c, char *bytes, size_t max)
 {
     if (c->ssl != NULL) {
@@ -192,7 +192,7 @@ static void connection_free(void *ptr)
     free(c);
 }
 
-// The socket goes at once, the memory at the end of the turn.
+// Closes the socket at once; the memory is freed at the end of the turn.
 void http_connection_close(struct http_connection *c, bool reset)
 {
     check(c->state != CONNECTION_DEAD);
@@ -272,7 +272,7 @@ static void set_deadline(struct http_connection *c, uint64_t deadline_us)
     c->timer_due_us = now + delay_ms * 1000;
 }
 
-// Adds up the time in which only the client could have moved something.
+// Adds up the time in which only the client could have made progress.
 static void note_waiting(struct http_connection *c, bool waits)
 {
     uint64_t now = connection_now_us(c);
@@ -299,7 +299,7 @@ static bool may_pause(const struct http_connection *c)
            !http_server_is_crowded(c->hw->server);
 }
 
-// Bytes a second that a client must send or take.
+// Bytes per second that a client must send or read.
 static uint64_t least_rate(const struct http_connection *c)
 {
     const struct http_sink *sink = c->x.sink;
@@ -327,7 +327,7 @@ static bool too_slow(struct http_connection *c)
     return true;
 }
 
-// While the client may be gone without our knowing; 0 = it is not so.
+// The deadline while the client may have left unnoticed; 0: none.
 static uint64_t deadline_of_eof(const struct http_connection *c)
 {
     return c->eof ? c->since_us + connection_limits(c)->idle_timeout_ms * 1000 : 0;
@@ -375,7 +375,7 @@ void http_connection_enter_head(struct http_connection *c)
     c->head_started_us = 0;
 }
 
-// A client that speaks TLS here shows nothing but a reset; the log has the reason.
+// A client that speaks TLS here reports only a reset, so the log states the reason.
 static void refuse_tls_hello(struct http_connection *c)
 {
     stats_add(COUNTER_http_tls_hello_on_plain, 1);
@@ -388,7 +388,7 @@ static void refuse_tls_hello(struct http_connection *c)
     http_connection_close(c, true);
 }
 
-// Part of a head, or of a TLS record in front of one, for which there may be no memory.
+// Is this part of a head, or of a TLS record before one, for which there may be no memory?
 static bool head_waits(struct http_connection *c)
 {
     input_keep(c);
@@ -484,7 +484,7 @@ static void refuse_plain_client(const struct http_connection *c)
     log_warn_condition(
         "plain_http_on_tls_port",
         "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"", c->peer);
-    char rest[4096]; // a request that is not read would take the reply with it
+    char rest[4096]; // an unread request would reset the connection and lose the reply
     (void)!recv(c->fd, rest, sizeof(rest), MSG_DONTWAIT);
     (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // it may have left
 }
@@ -528,7 +528,7 @@ static bool connection_step(struct http_connection *c)
     }
 }
 
-// Is there a reason to take more bytes from the socket?
+// Is there a reason to read more bytes from the socket?
 static bool wants_read(struct http_connection *c)
 {
     if (c->eof) {
@@ -550,13 +550,13 @@ static bool wants_read(struct http_connection *c)
     if (c->in.len - c->in_used > kept_max) {
         return false;
     }
-    // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
-    // a client that leaves.
+    // A held body, or bytes of the next request: one head's worth is enough. Until then, reading
+    // detects a client that leaves.
     return x->body == BODY_HELD ||
            request_head_scan(&c->request_head, http_connection_input(c)) == REQUEST_HEAD_MORE;
 }
 
-// Events, deadline and left-over bytes, as the state now wants them.
+// Sets events, deadline and left-over bytes as the current state needs them.
 static void connection_settle(struct http_connection *c)
 {
     input_keep(c);

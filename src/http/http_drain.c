@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections at the end of a server's life: idle ones are closed, or go on in the process that
+// Connections at the end of a server's life: idle ones are closed, or continue in the process that
 // follows.
 //
-// Between two requests a plain connection is a descriptor and nothing else, so it can be sent
-// through a unix socket, and be accepted on the other side as if it were new: what its client has
-// sent and nobody has read waits in the kernel. The messages, too, wait there until the process
-// that follows serves. Its queue is bounded by the kernel, where nobody has raised
-// net.core.wmem_max to 555 messages, and each has as many connections as are idle at once and the
-// other side takes; one that does not fit stays, and its next reply says close. So does one with
-// TLS, whose keys are here. Workers send; worker 0 of the other process receives.
+// Between two requests a plain connection is only a descriptor. So it can be sent through a unix
+// socket and accepted on the other side as if it were new: bytes that its client has sent and
+// nobody has read wait in the kernel. The messages also wait there until the process that follows
+// serves. The kernel bounds that queue, to 555 messages unless net.core.wmem_max was raised. A
+// message holds the connections that are idle at that time, as many as the other side accepts. A
+// connection that does not fit stays, and its next reply says close. So does one with TLS, because
+// its keys are in this process. Workers send; worker 0 of the other process receives.
 //
-// No request that is passed on gets lost, however long a worker or the other process stands still:
-// whatever nobody has begun to read is, at the latest when the server is closed. A head that is
-// begun has a second to be whole. What a process was left by the one before and has not taken yet
-// when it is to go itself goes on unopened. Where the other process is not to follow after all, its
-// queue is read here. Who reads needs as many free descriptors as a message has: it waits for them,
-// but for the last time.
+// No request that is passed on gets lost, however long a worker or the other process is stalled. A
+// request that nobody has begun to read is passed on when the server is closed at the latest. A
+// head that has begun has a second to be complete. If a process has to end itself before it
+// accepted everything from its predecessor, it forwards those connections unopened. If the other
+// process does not follow after all, its queue is read here. The reader needs as many free
+// descriptors as a message has. It waits for them, except for the last time.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -27,16 +27,16 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define TAKEN_PER_EVENT 2u       // so many messages
-#define TAKE_PAUSE_MS 100u       // without descriptors
-#define LAST_REQUEST_US 1000000u // what cannot be passed on has so long to ask for something
-#define LINGER_SILENT_US 200000u // and so long to read what it was answered
+#define TAKEN_PER_EVENT 2u       // messages
+#define TAKE_PAUSE_MS 100u       // while descriptors are short
+#define LAST_REQUEST_US 1000000u // time for a request on a connection that cannot be passed on
+#define LINGER_SILENT_US 200000u // and time to read the answer
 
 const struct http_passing http_passing_none = {.fd = -1, .at_once = 1};
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Nothing of a request has been taken in, nor of what precedes the first one.
+// Was nothing of a request consumed, nor of the bytes before the first one?
 static bool is_between_requests(const struct http_connection *c)
 {
     bool has_begun = c->state == CONNECTION_HANDSHAKE
@@ -53,7 +53,7 @@ static bool has_unread(const struct http_connection *c)
            recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-// Connections of one message.
+// The connections of one message.
 struct passed {
     int fds[HTTP_PASSED_AT_ONCE];
     unsigned count;
@@ -82,7 +82,7 @@ static bool pass_message(int to_fd, const int *fds, unsigned count)
     return sendmsg(to_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
-// How many of them, from the first on, did go.
+// Returns how many of them, from the first on, were sent.
 static unsigned pass_on(const struct http_passing *to, const struct passed *passed)
 {
     unsigned done = 0;
@@ -102,7 +102,7 @@ static bool can_be_passed_on(const struct http_connection *c)
     return c->hw->passing.fd >= 0 && is_between_requests(c) && c->ssl == NULL && !c->eof;
 }
 
-// True: all of them.
+// Returns true if all of them were sent.
 static bool connections_pass_on(const struct http_passing *to, struct http_connection *const *all,
                                 unsigned count)
 {
@@ -155,7 +155,7 @@ void http_connection_drain_all(struct http_worker *hw, const struct http_passing
     (void)connections_pass_on(passing, going, count);
 }
 
-// In one state for its client's bytes, as long as it may.
+// Has it waited for its client's bytes in one state for as long as it may?
 static bool has_waited(const struct http_connection *c)
 {
     uint64_t since_us = max_u64(max_u64(c->since_us, c->head_started_us), c->hw->drain_since_us);
@@ -180,7 +180,7 @@ void http_connection_end_waiting(struct http_worker *hw)
 struct http_taking {
     struct message message;
     struct http_server *server;
-    int fd; // -1: over
+    int fd; // -1: ended
     struct event event;
     struct timer pause;
 };
@@ -189,12 +189,12 @@ static void taking_end(struct http_taking *t)
 {
     check(event_del(&t->event) == 0);
     timer_stop(&t->pause);
-    (void)close(t->fd); // what is still in it is closed with it
+    (void)close(t->fd); // this also closes the connections that are still in it
     t->fd = -1;
 }
 
-// Looks at the next message, which stays; *ret_passed has copies of what came with it, where
-// descriptors suffice of all. False: there is no message, *ret_over: and never will be.
+// Peeks at the next message. *ret_passed gets copies of its descriptors; *ret_all says whether all
+// of them could be copied. Returns false without a message; *ret_over: and there will be none.
 static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, bool *ret_over)
 {
     union passed_control control;
@@ -229,12 +229,12 @@ static void take_drop(int from_fd)
 static void passed_close(const struct passed *passed, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        (void)close(passed->fds[i]); // whoever is to have it has it
+        (void)close(passed->fds[i]); // its owner has a copy
     }
 }
 
-// Up to `max` messages: their connections go to `passing`, and those that it does not take are
-// accepted. False: descriptors do not suffice for the next one.
+// Takes up to `max` messages. Sends their connections to `passing` and accepts those that it does
+// not take. Returns false if there are not enough descriptors for the next message.
 static bool take(struct http_server *server, int from_fd, unsigned max,
                  const struct http_passing *passing, bool *ret_over)
 {
@@ -280,7 +280,8 @@ void http_taking_drain(struct http_taking *t, const struct http_passing *passing
 {
     bool over;
     if (t != NULL && t->fd >= 0) {
-        // As many as the kernel's queue has. What there are no descriptors for is closed with it.
+        // At most the length of the kernel's queue. Connections without a descriptor are closed
+        // with it.
         (void)take(t->server, t->fd, UINT_MAX, passing, &over);
         taking_end(t);
     }

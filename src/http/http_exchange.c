@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request and its reply on a connection: how an exchange begins, from a head that passed the
-// gate or one that did not, and how it ends. Runs on the connection's worker.
+// One request and its reply on a connection: how an exchange begins, from a head that was accepted
+// or refused, and how it ends. Runs on the connection's worker.
 #include "http/http_private.h"
 #include "stats/stats.h"
 
@@ -42,8 +42,8 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// An exchange that never reaches the handler: one error reply, then the connection's end unless it
-// may go on.
+// An exchange that never reaches the handler: one error reply. Then the connection ends, unless it
+// may continue.
 static void refuse(struct http_connection *c, enum err err, bool close)
 {
     struct http_exchange *x = &c->x;
@@ -152,8 +152,8 @@ void http_exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
-// A request that is answered at once never counts: a hit is charged no atomics. Long heads make
-// large arenas, several times as large as the head where it is signed.
+// A request that is answered at once is never charged, so that a hit costs no atomics. Long heads
+// make large arenas, several times the size of a signed head.
 void http_exchange_charge(struct http_exchange *x)
 {
     uint64_t bytes = HTTP_EXCHANGE_BYTES + arena_page_bytes(x->arena);
@@ -183,7 +183,7 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
         user->on_done(user, outcome);
     }
     spare_give(c->hw, x->arena);
-    // All else pointed into the arena or to the handler.
+    // Everything else pointed into the arena or to the handler.
     *x = (struct http_exchange){.body = x->body,
                                 .bad_body = x->bad_body,
                                 .body_left = x->body_left,
@@ -220,8 +220,8 @@ void http_exchange_done(struct http_connection *c)
     }
 }
 
-// Ends what cannot be completed, and with it the connection. Only where nothing else shows that the
-// reply is cut is it a reset, which takes with it what the client has not read of earlier replies.
+// Ends an exchange that cannot be completed, and the connection. It resets only if nothing else
+// shows that the reply is truncated, because a reset also destroys unread parts of earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.started;

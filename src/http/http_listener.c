@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listening sockets: made at an address, or inherited from another process. At the start, on the
+// Listening sockets: created at an address, or inherited from another process. At the start, on the
 // main thread.
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define BACKLOG 4096
 
-// "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
+// Writes "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
 void http_address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
                          size_t size)
 {
@@ -87,7 +87,7 @@ static enum err listen_unix(struct listener *l, const char *address, unsigned mo
     return err;
 }
 
-// Cuts "host:port" or "[host]:port"; the port stays at the end of `host_size` bytes.
+// Splits "host:port" or "[host]:port"; the port stays at the end of `host_size` bytes.
 static bool split_host_port(const char *address, char *ret_host, size_t host_size,
                             const char **ret_port)
 {
@@ -117,7 +117,7 @@ static bool split_host_port(const char *address, char *ret_host, size_t host_siz
     return true;
 }
 
-// False: a family we know nothing of.
+// Returns false for an unknown address family.
 static bool remember_address(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
@@ -144,7 +144,7 @@ static enum err listen_tcp(struct listener *l, const char *address, struct buf *
                    address);
         return ERR_INVALID;
     }
-    // No resolver: localhost is what RFC 6761 says it is, and no other name is accepted.
+    // There is no resolver: localhost is as RFC 6761 defines it, and no other name is accepted.
     bool is_localhost = span_equal_nocase(span_from_cstr(host), SPAN("localhost"));
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_NUMERICHOST};

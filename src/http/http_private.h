@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of this room only. Everything here belongs to one worker unless it says
+// Shared by the files of this room only. Everything here belongs to one worker unless noted
 // otherwise.
 #ifndef FOREBAY_HTTP_HTTP_PRIVATE_H
 #define FOREBAY_HTTP_HTTP_PRIVATE_H
@@ -25,12 +25,12 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
 
 // --- request_head.c ------------------------------------------------------------------------------
 
-// A head being scanned as it arrives. Offsets are from the first byte given.
+// A head that is scanned as it arrives. Offsets count from the first byte.
 struct request_head {
     enum err err;
     uint8_t state, version_minor, method_len;
-    uint32_t at;    // bytes looked at; the head's length once complete
-    uint32_t start; // of the method, behind the one leading CRLF that is forgiven
+    uint32_t at;    // bytes scanned; the head's length once complete
+    uint32_t start; // of the method, after the one leading CRLF that is allowed
     uint32_t mark;  // start of the piece being read
     uint32_t target, target_len;
     uint32_t header_count;
@@ -43,10 +43,11 @@ enum request_head_verdict {
 };
 
 void request_head_init(struct request_head *h);
-// `buffered` is everything since the first byte; goes on where the last call ended.
+// Scans `buffered`, all bytes since the first one, from where the last call ended.
 enum request_head_verdict request_head_scan(struct request_head *h, struct span buffered);
-// After REQUEST_HEAD_COMPLETE: `head` is the head's bytes in memory that lives as long as the
-// request. Peer and times are left zero. Any error means: answer it and close.
+// Call it after REQUEST_HEAD_COMPLETE. `head` is the head's bytes, in memory that lives as long as
+// the request. It leaves the peer and times zero. After any error the connection is answered once
+// and closed.
 enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
 #ifdef FOREBAY_FAULTS
@@ -80,16 +81,16 @@ enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *re
 #define REPLY_QUEUE_MAX 16
 #define REPLY_PREFIX_MAX 24
 
-// One piece of the body on its way out, with the chunk framing in front of it.
+// One piece of the reply body that is being sent, and the chunk framing before it.
 struct reply_entry {
     struct http_slice slice;
-    uint64_t sent;  // of the slice
-    uint32_t asked; // FILE: the pass in which it was ready to be sent
+    uint64_t sent;  // bytes of the slice
+    uint32_t asked; // FILE: the pass in which its residency was confirmed
     char prefix[REPLY_PREFIX_MAX];
     uint8_t prefix_len, prefix_sent;
 };
 
-// A ring in the exchange's arena. Entries are sent from the front; FILE only ever stands last.
+// A ring in the exchange's arena. Entries are sent from the front. Only the last one may be a FILE.
 struct reply_queue {
     struct reply_entry entries[REPLY_QUEUE_MAX];
     unsigned first, count;
@@ -103,7 +104,7 @@ struct reply_state {
     struct span interim;     // rest of "100 Continue"
     struct span head;        // rest of the head
     struct span body;        // rest of a whole small body
-    uint64_t length, pulled; // announced; asked of the source so far
+    uint64_t length, pulled; // announced length; bytes pulled from the source so far
     bool has_length;
     struct http_source *source;
     struct reply_queue *queue; // NULL without a source
@@ -120,29 +121,29 @@ enum reply_progress {
     REPLY_CUT      // the source cannot go on
 };
 
-// Writes what can be written now. May call the source; never the handler.
+// Writes as much as the socket accepts now. May call the source, but never the handler.
 enum reply_progress http_reply_write(struct http_exchange *x);
-// Gives back every slice still queued.
+// Releases every slice that is still queued.
 void http_reply_release(struct http_exchange *x);
-// Does it wait with body bytes in memory? A file range waits with a pinned segment only.
+// Does it wait with body bytes in memory? A file range only holds a pinned segment.
 bool http_reply_holds_memory(const struct http_exchange *x);
 
 // --- http_body.c ---------------------------------------------------------------------------------
 
 struct http_connection;
-// Uses up one piece of the body; false when there is none.
+// Consumes one piece of the body; returns false if there is none.
 bool http_body_step(struct http_connection *c);
-void http_body_end(struct http_exchange *x, enum err err); // tells the sink, once
+void http_body_end(struct http_exchange *x, enum err err); // notifies the sink, once
 
 // --- http_share.c --------------------------------------------------------------------------------
 
-#define HTTP_SHARE_MOST 2097152u // of a connection in a turn of the loop
+#define HTTP_SHARE_MOST 2097152u // for one connection in a turn of the loop
 #define HTTP_SHARE_LEAST                                                                           \
     131072u // below it turns cost more than they send; a reply of no more is small
-#define HTTP_TURN_BYTES 1048576u    // of all of a worker in a turn, while there are small replies
-#define HTTP_SMALL_LASTS_US 100000u // how long one small reply lets us expect others
+#define HTTP_TURN_BYTES 1048576u // for all connections of a worker, while there are small replies
+#define HTTP_SMALL_LASTS_US 100000u // after a small reply, others are expected for this long
 
-// Who has sent how much in this turn, of a worker.
+// How much a worker has sent in this turn, and to how many connections.
 struct http_turn {
     uint64_t at_us; // the turn
     uint64_t small_until_us;
@@ -155,9 +156,9 @@ struct http_share {
     uint64_t left;
 };
 
-// What a connection may still send in the turn that began at `now_us`.
+// Returns how many bytes a connection may still send in the turn that began at `now_us`.
 uint64_t http_share_left(struct http_turn *turn, struct http_share *share, uint64_t now_us);
-// A reply of BODY_BYTES has gone out.
+// Notes that a reply of `body_bytes` was sent.
 void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t now_us);
 
 // --- http_connection.c ---------------------------------------------------------------------------
@@ -167,9 +168,9 @@ static_assert(HTTP_HEAD_MAX + 2 < HTTP_IN_MAX, "the longest head fits, after an 
 
 enum body_state {
     BODY_NONE,    // there is none, or it is complete
-    BODY_HELD,    // nobody has asked for it yet
+    BODY_HELD,    // the handler has not started it yet
     BODY_FLOWING, // goes to the sink
-    BODY_DROPPED  // is read and thrown away
+    BODY_DROPPED  // is read and discarded
 };
 
 enum connection_state {
@@ -187,15 +188,15 @@ struct http_exchange {
     uint32_t head_bytes; // of its head, and what its headers cost beyond them
     struct arena *arena;
     struct http_user *user;
-    struct http_sink *sink; // NULL: none, or nothing may reach it any more
+    struct http_sink *sink; // NULL: none, or it must not be called any more
     struct reply_state reply;
     enum body_state body;
     bool body_asked;        // http_body_start()
     bool paused;            // http_body_pause()
     bool bad_body;          // its framing is broken: close after the reply
     bool continued;         // "100 Continue" is on its way
-    bool counted;           // in max_inflight, and the handler knows it
-    uint64_t charged_bytes; // of the budget, while it waits
+    bool counted;           // counts in max_inflight, and the handler has seen it
+    uint64_t charged_bytes; // charged to the budget while it waits
     bool cut;               // http_reply_cut()
     uint64_t body_left;     // Content-Length still to come
     struct http_chunked chunked;
@@ -210,37 +211,37 @@ struct http_connection {
     enum connection_state state;
     bool first_bytes_seen; // for the TLS hello on a plain port
     bool running;          // connection_run() is on the stack
-    bool wake_again;       // somebody called in meanwhile: one more step
-    bool blocked;          // the socket takes no more of the reply
+    bool wake_again;       // woken while it ran: one more step
+    bool blocked;          // the socket accepts no more of the reply
     bool read_on, write_on;
     bool read_again; // TLS holds bytes that no event will announce
     bool loopback;
     bool eof; // the client sends no more
     struct event read_event, write_event;
     struct timer timer;
-    uint64_t timer_due_us;    // 0 = not running
-    uint64_t deadline_us;     // when the present wait ends; 0 = never
-    uint64_t since_us;        // start of the present state; after eof, and in LINGER: a byte moved
-    uint64_t head_started_us; // first byte of the head being read; 0 = none yet
-    uint64_t wait_since_us;   // waiting for the client's bytes or window; 0 = not
-    uint64_t waited_us, moved_bytes; // in the present rate window
-    uint64_t slow_us;        // windows before it, without a break, that were below the least rate
+    uint64_t timer_due_us; // 0 = not running
+    uint64_t deadline_us;  // when the current wait ends; 0: never
+    uint64_t since_us;     // start of this state; after eof and in LINGER: when a byte last moved
+    uint64_t head_started_us;        // first byte of the head being read; 0 = none yet
+    uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
+    uint64_t waited_us, moved_bytes; // in the current rate window
+    uint64_t slow_us;        // preceding windows, without a break, that were below the minimum rate
     uint64_t drained_bytes;  // in DRAIN and LINGER
-    struct http_share share; // of what this turn sends
+    struct http_share share; // of the bytes sent in this turn
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
     struct buf in;                    // received earlier and not used yet
     size_t in_used;                   // of `in`
     struct request_head request_head; // of the head being read, or of the next one
     char peer[128];                   // NUL-terminated
-    unsigned source;                  // slot it is counted in, see http_server.c; 0: in none
+    unsigned source;                  // slot that counts it, see http_server.c; 0: none
     uint64_t held_bytes;              // as counted by http_server_hold()
     struct http_exchange x;
 };
 
-// What a connection's memory counts for.
-//   Heads         up to 2 KiB count for nothing, so that usual requests are never refused. Longer
-//                 ones count twice, because a head is copied and taken apart.
+// How a connection's memory is counted:
+//   Heads         up to 2 KiB are free, so that usual requests are never refused. Longer ones
+//                 count twice, because a head is copied and split.
 //   Many headers  above HTTP_HEADERS_FREE each counts HTTP_HEADER_BYTES, also twice: an entry in
 //                 the lists of the exchange, of the pass and of the origin's call, and curl's copy.
 //   OpenSSL       as measured, between records and otherwise.
@@ -255,7 +256,7 @@ struct http_connection {
 #define HTTP_RECEIVE_SIZE 65536
 #define HTTP_TLS_RECORD 16384
 
-// Where connections go when draining, so many in one message at most; fd -1: nowhere.
+// Where connections go while the server drains; fd -1: nowhere.
 struct http_passing {
     int fd;
     unsigned at_once;
@@ -269,26 +270,27 @@ struct http_worker {
     bool draining;
     uint64_t drain_since_us;
     struct http_passing passing;
-    bool is_closed; // whoever comes is turned away
+    bool is_closed; // new connections are closed
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
     struct http_turn turn;
-    int64_t date_s; // second that `date` is of
+    int64_t date_s; // the second that `date` shows
     char date[DATE_HTTP_LEN + 1];
     char *receive; // HTTP_RECEIVE_SIZE, used inside one read only
     char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
 };
 
-// Takes fd and ssl (NULL: plain) over. On the worker of `hw`; the connection was counted already.
+// Takes ownership of fd and ssl (NULL: plain). Runs on the worker of `hw`; the connection was
+// counted already.
 void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
                            bool loopback, unsigned source);
-// After the loop has stopped: ends every exchange and frees every connection.
+// Call it after the loop has stopped: ends every exchange and frees every connection.
 void http_connection_free_all(struct http_worker *hw);
-// Asks for connection_run() in this turn (or after the callback on the stack).
+// Requests connection_run() in this turn, or after the callback on the stack.
 void http_connection_wake(struct http_connection *c);
 void http_connection_note_moved(struct http_connection *c, uint64_t bytes);
-// Bytes received and not used yet, in one piece; valid until they are consumed or the event is
-// over.
+// Bytes received and not consumed yet, in one piece; valid until they are consumed or the event
+// ends.
 struct span http_connection_input(const struct http_connection *c);
 void http_connection_consume(struct http_connection *c, size_t len);
 static inline struct http_connection *connection_of(const struct http_exchange *x)
@@ -299,7 +301,7 @@ static inline struct http_connection *connection_of(const struct http_exchange *
     check(c->magic == HTTP_CONNECTION_MAGIC);
     return c;
 }
-// Bytes written, or -EAGAIN, or another negative errno. `more`: something follows at once
+// Returns the bytes written, -EAGAIN or another negative errno. `more`: more bytes follow at once
 // (MSG_MORE).
 int64_t http_connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
                              bool more);
@@ -308,18 +310,18 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 {
     return worker_now_us(c->hw->worker);
 }
-// Counts what the connection holds now. False: that is more than before and no room for it, unless
-// `force`.
+// Counts the memory that the connection holds now. Returns false if it grew and there is no room,
+// unless `force`.
 bool http_connection_hold(struct http_connection *c, bool force);
 // Between requests: waits for a head.
 void http_connection_enter_head(struct http_connection *c);
-// The wait for the client is counted from here.
+// Restarts counting the wait for the client.
 void http_connection_reset_rate(struct http_connection *c);
-// The socket goes at once, the memory at the end of the turn. No exchange is open.
+// Closes the socket at once; the memory is freed at the end of the turn. No exchange may be open.
 void http_connection_close(struct http_connection *c, bool reset);
-// Shuts our side and reads on for a moment, see CONNECTION_LINGER.
+// Shuts our side and reads for a moment longer, see CONNECTION_LINGER.
 void http_connection_linger(struct http_connection *c);
-const char *http_reason(unsigned status); // "Not Found"; "" when unknown
+const char *http_reason(unsigned status); // "Not Found"; "" if unknown
 
 // --- http_listener.c -----------------------------------------------------------------------------
 
@@ -328,51 +330,52 @@ struct listener {
     int fd;
     bool is_tls, is_unix, is_inherited, event_on;
     char address[128];
-    struct unix_listener name; // path empty: none of ours
+    struct unix_listener name; // empty path: not our name
     struct event event;
 };
 
-// Binds and listens at `address`; a unix socket gets `unix_mode`.
+// Binds and listens at `address`. A unix socket gets `unix_mode`.
 enum err http_listener_open(struct listener *l, const char *address, unsigned unix_mode,
                             struct buf *ret_why) MUST_USE;
 enum err http_listener_inherit(struct listener *l, const struct http_inherited *inherited,
                                struct buf *ret_why) MUST_USE;
-// "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
+// Writes "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
 void http_address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
                          size_t size);
 
 // --- http_drain.c --------------------------------------------------------------------------------
 
 extern const struct http_passing http_passing_none;
-// From now on idle connections go: to the process behind `passing`, or away.
+// From now on idle connections are sent to the process behind `passing`, or closed.
 void http_connection_drain_all(struct http_worker *hw, const struct http_passing *passing);
-// The server drains, and nothing more has been asked on it, or the process that follows will answer
-// what was: it is closed here. False: it stays.
+// Call it when no request is open. While the server drains, it closes the connection here if no
+// further request has begun, or if the process that follows will answer it. Returns false if the
+// connection stays.
 bool http_connection_leave(struct http_connection *c);
-// Those that could not be passed on, and have been waiting for their clients in one state for a
-// second of it, are closed; those that have their last reply, after a shorter silence.
+// Closes connections that could not be passed on and have waited for their client in one state for
+// a second, or for a shorter time after their last reply.
 void http_connection_end_waiting(struct http_worker *hw);
-// Takes over what comes by `fd`, on `w`. Any thread.
+// Accepts connections that arrive through `fd`, on `w`. Any thread.
 struct http_taking;
 struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
-// The end of it: what is left is sent to `passing`, or accepted. On `w`; NULL is fine.
+// Ends it: the rest is sent to `passing`, or accepted. On `w`; accepts NULL.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
-// What was sent to a process that does not follow is accepted from `fd`, the other end. On the
-// worker that accepts.
+// Accepts the connections that were sent to a process that does not follow, from `fd`, the other
+// end. On the worker that accepts.
 void http_taking_recall(struct http_server *server, int fd);
-void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine
+void http_taking_free(struct http_taking *taking); // after loop_stop(); accepts NULL
 
 // --- http_server.c, for http_drain.c -------------------------------------------------------------
 
-// A connection as if it had just been accepted. On the worker that accepts.
+// Handles a connection as if it had just been accepted. On the worker that accepts.
 void http_server_adopt(struct http_server *server, int fd);
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 
-// A whole head is in the connection's input and is well formed so far: begins the exchange and
+// The connection's input holds a whole head that is well formed so far. Begins the exchange and
 // calls the handler, or refuses it.
 void http_exchange_accept_head(struct http_connection *c);
-// The bytes do not make a request. Nothing behind them is looked at any more.
+// The bytes are no request. No byte after them is read any more.
 void http_exchange_refuse_head(struct http_connection *c, enum err err);
 // The whole reply went out: what follows is the next head, the rest of the body, or the end.
 void http_exchange_charge(struct http_exchange *x); // it waits: its memory counts from now on
@@ -381,15 +384,15 @@ void http_exchange_cut(struct http_connection *c); // the reply cannot be comple
 void http_exchange_timed_out(struct http_connection *c,
                              enum http_outcome outcome);        // the client lets it wait too long
 void http_exchange_gone(struct http_connection *c, bool reset); // the client left
-// Gives everything back; on_done is the last call of the handler. Only the framing of a body that
-// was not read to its end stays. What happens to the connection is the caller's.
+// Releases everything; on_done is the last call of the handler. Only the framing of an unread body
+// stays. The caller decides what happens to the connection.
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tickets.c ------------------------------------------------------------------------------
 
 struct http_tickets; // keys of session tickets; any thread
 struct http_tickets *http_tickets_new(void);
-void http_tickets_free(struct http_tickets *t); // after every SSL and SSL_CTX; NULL is fine
+void http_tickets_free(struct http_tickets *t); // after every SSL and SSL_CTX; accepts NULL
 void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
@@ -398,14 +401,15 @@ struct http_tls; // certificate and key, reread when their files change; on work
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why) MUST_USE;
 void http_tls_free(struct http_tls *tls);
-// As http_certificate_load(); and hands it to the worker that accepts.
+// Loads as http_certificate_load() does, and passes the result to the worker that accepts.
 enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                        struct http_certificate **ret_certificate, struct buf *ret_why) MUST_USE;
 void http_tls_use(struct http_certificate *certificate, struct worker *accepting);
-// A new server side of a handshake on fd; NULL when memory is short. Looks at the files at most
-// once a second, on a pool thread; a changed certificate serves the connections after that look.
+// Returns a new server side of a handshake on fd, or NULL if memory is short. Checks the files at
+// most once a second, on a pool thread. A changed certificate serves later connections.
 SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
-// 1 = done, -EAGAIN, -EPROTONOSUPPORT: the client speaks plain HTTP, other negative errno: failed
+// Returns 1 if done, -EAGAIN, -EPROTONOSUPPORT if the client speaks plain HTTP, or another negative
+// errno.
 int http_tls_handshake(SSL *ssl);
 int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);
@@ -413,14 +417,14 @@ int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned 
 // --- http_server.c -------------------------------------------------------------------------------
 
 const struct http_options *http_server_options(const struct http_server *server);
-// Those of struct http_limits, as they are now.
+// The current values of struct http_limits.
 struct http_live_limits {
     atomic_uint max_connections, max_connections_per_source, max_inflight;
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 const struct http_live_limits *http_server_limits(const struct http_server *server);
-// Are three quarters of the connections or of the requests in flight that it may have in use, or do
-// paused readers hold too many evicted segments?
+// Are three quarters of the allowed connections or requests in flight in use, or do paused readers
+// hold too many evicted segments?
 bool http_server_is_crowded(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
@@ -430,11 +434,11 @@ static inline const struct http_live_limits *connection_limits(const struct http
 {
     return http_server_limits(c->hw->server);
 }
-// Counts one more exchange; false when limits.max_inflight are in flight already.
+// Counts one more exchange. Returns false if limits.max_inflight are in flight already.
 bool http_server_inflight_enter(struct http_server *server);
 void http_server_inflight_leave(struct http_server *server);
-// Counts `to` bytes of client memory instead of `from`. False: that is more and above the limit,
-// and `from` stays counted, unless `force`.
+// Counts `to` bytes of client memory instead of `from`. Returns false, and leaves `from` counted,
+// if that is more and above the limit, unless `force`.
 bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force);
 bool http_server_memory_is_full(const struct http_server *server);
 void http_server_connection_closed(struct http_server *server, struct http_worker *hw,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Range, If-Range and conditional requests as S3 reads them: only a single well-formed range
-// counts, and whatever is malformed is ignored instead of refused. Pure; any thread; allocates
-// nothing.
+// Range, If-Range and conditional requests as S3 reads them: only one well-formed range counts, and
+// malformed headers are ignored instead of refused. Pure; any thread; allocates nothing.
 #include "base/date.h"
 #include "http/http.h"
 
@@ -50,7 +49,7 @@ static struct span without_leading_zeros(struct span digits)
     return digits;
 }
 
-// Numbers of any length, so that a reversed range is seen beyond 64 bits too.
+// Compares numbers of any length, so that a reversed range is detected beyond 64 bits too.
 static int compare_digits(struct span a, struct span b)
 {
     a = without_leading_zeros(a);
@@ -154,7 +153,7 @@ struct span http_etag_strip(struct span etag)
         etag.ptr += 2;
         etag.len -= 2;
     }
-    // All quotes: clients send unquoted and doubly quoted forms too.
+    // Strips all quotes, because clients also send unquoted and doubly quoted forms.
     while (etag.len > 0 && etag.ptr[0] == '"') {
         etag.ptr++;
         etag.len--;
@@ -207,7 +206,7 @@ void http_conditions_parse(const struct headers *headers, struct http_conditions
     c.has_if_match = headers_get(headers, SPAN("If-Match"), &c.if_match);
     c.has_if_none_match = headers_get(headers, SPAN("If-None-Match"), &c.if_none_match);
     c.has_if_range = headers_get(headers, SPAN("If-Range"), &c.if_range);
-    // A date that cannot be read is as good as none.
+    // A date that cannot be parsed counts as absent.
     c.has_if_modified_since = headers_get(headers, SPAN("If-Modified-Since"), &value) &&
                               date_parse_http(value, &c.if_modified_since);
     c.has_if_unmodified_since = headers_get(headers, SPAN("If-Unmodified-Since"), &value) &&

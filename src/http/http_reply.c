@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies: head and body on their way to the socket, with back-pressure towards the source. Runs on
-// the connection's worker.
+// Replies: sends head and body to the socket, with back-pressure towards the source. Runs on the
+// connection's worker.
 //
-// What is waiting, in order: the rest of "100 Continue", the rest of the head, the rest of a whole
-// small body, the queue. The queue is a ring of slices in the request's arena: at most
-// HTTP_OUT_HIGH bytes in memory (less while it is short), or one file range behind them and then
-// nothing. Everything in memory goes out in one call with the head; a file range follows by
-// sendfile, after the residency question has been answered yes for just this piece in this pass, by
-// its source or here. When the answer is no, the range goes back to its source (recall), which
-// brings the bytes another way.
+// A reply waits in this order: the rest of "100 Continue", the rest of the head, the rest of a
+// whole small body, the queue. The queue is a ring of slices in the request's arena. It holds at
+// most HTTP_OUT_HIGH bytes in memory (less while memory is short), or one file range after them and
+// then nothing. Everything in memory leaves in one call with the head. A file range follows by
+// sendfile, after its source or this file has confirmed in this pass that exactly this piece is
+// resident. If it is not resident, the range returns to its source (recall), which delivers the
+// bytes another way.
 //
-// Nothing here calls the handler: the connection learns from http_reply_write() how far it got and
-// ends the exchange. The source is only asked from http_reply_write(), so it is never called inside
-// http_reply_start().
+// Nothing here calls the handler: http_reply_write() tells the connection how far it got, and the
+// connection ends the exchange. Only http_reply_write() asks the source, so the source is never
+// called inside http_reply_start().
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +53,7 @@ const char *http_reason(unsigned status)
     return "";
 }
 
-// What this file adds itself must not come from the handler's list as well.
+// Is it a header that this file adds? The handler's list must not add it a second time.
 static bool is_ours(struct span name)
 {
     switch (name.len) {
@@ -98,7 +98,7 @@ static size_t headers_size(const struct headers *headers)
     return size;
 }
 
-// False when the arena is used up.
+// Returns false if the arena is used up.
 static bool render_head(struct http_exchange *x, const struct http_reply *reply, bool bodiless)
 {
     struct http_connection *c = connection_of(x);
@@ -137,8 +137,7 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     return true;
 }
 
-// The rest of the request's body is too long to be thrown away, so this reply is the connection's
-// last.
+// The rest of the request's body is too long to discard, so this reply is the connection's last.
 static bool body_forces_close(const struct http_exchange *x)
 {
     if (x->bad_body) {
@@ -151,7 +150,7 @@ static bool body_forces_close(const struct http_exchange *x)
            (x->request.expects_continue && !x->continued);
 }
 
-// Entries are written when they are used; all of them are nearly 3 KiB.
+// Entries are initialised when they are used, because all of them are nearly 3 KiB.
 static struct reply_queue *queue_new(struct arena *arena)
 {
     struct reply_queue *q = arena_take(arena, sizeof(*q));
@@ -178,7 +177,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     r->reset_on_cut = !r->has_length && !r->chunked;
     r->close = reply->close || !x->request.keep_alive || c->hw->draining || body_forces_close(x) ||
                (!bodiless && !r->has_length && !r->chunked);
-    // A client that expects it waits for it even in front of no body at all.
+    // A client that expects it waits for it even before an empty body.
     if (x->request.expects_continue && !x->request.has_body && !x->continued) {
         x->continued = true;
         r->interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
@@ -266,7 +265,7 @@ static uint64_t slice_len(const struct http_slice *slice)
     return slice->kind == HTTP_SLICE_BYTES ? slice->bytes.len : slice->range.len;
 }
 
-// Takes the front entry out before giving it back: the release may call into us.
+// Removes the front entry before it is released, because the release may call this room.
 static void queue_pop(struct reply_queue *q)
 {
     struct reply_entry *e = queue_at(q, 0);
@@ -289,7 +288,7 @@ void http_reply_release(struct http_exchange *x)
 
 bool http_reply_holds_memory(const struct http_exchange *x)
 {
-    const struct reply_queue *q = x->reply.queue; // FILE only ever stands last
+    const struct reply_queue *q = x->reply.queue; // a FILE is always last
     return q != NULL && q->count > 0 && q->entries[q->first].slice.kind == HTTP_SLICE_BYTES;
 }
 
@@ -328,7 +327,7 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
     if (slice->kind == HTTP_SLICE_FILE) {
         check(len <= HTTP_FILE_SLICE_MAX);
         check(http_exchange_can_sendfile(x));
-        check(!r->chunked); // what comes from files has a known length
+        check(!r->chunked); // bytes from files have a known length
     }
     if (len == 0 || (r->has_length && len > r->length - r->pulled)) {
         if (len > 0) {
@@ -369,7 +368,7 @@ static void queue_push_end(struct http_exchange *x)
     }
 }
 
-// Asks the source until the queue is full or the source has nothing now.
+// Pulls from the source until the queue is full or the source has nothing now.
 static void reply_pull(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
@@ -408,7 +407,7 @@ static unsigned add_iov(struct iovec *iov, unsigned count, const char *ptr, size
     return count;
 }
 
-// Everything in memory, up to the file range.
+// Collects everything in memory, up to the file range.
 static unsigned gather(struct reply_state *r, struct iovec *iov)
 {
     unsigned count = add_iov(iov, 0, r->interim.ptr, r->interim.len);
@@ -487,7 +486,7 @@ static void recall(struct http_exchange *x, struct reply_entry *e)
     stats_add(COUNTER_http_range_recalled, 1);
     check(r->queue->queued_bytes >= unsent);
     r->queue->queued_bytes -= unsent;
-    r->queue->count--; // it stands last
+    r->queue->count--; // it is the last one
     r->pulled -= unsent;
     r->ended = false;
     r->waiting = false;
@@ -506,7 +505,7 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
     stats_observe_us(HISTOGRAM_sendfile_stall, clock_monotonic_us() - begin_us);
     if (n >= 0) {
         note_sent(x, (uint64_t)n);
-        // Less than asked: the socket is full, another try would only say so.
+        // Less than requested: the socket is full, and another try would only confirm it.
         return (uint64_t)n < want ? FILE_BLOCKED : FILE_SENT;
     }
     switch (n) {
@@ -518,7 +517,7 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
     case -ENOTCONN:
         return FILE_GONE;
     default:
-        return FILE_RECALL; // the source finds out why
+        return FILE_RECALL; // the source finds the reason
     }
 }
 
@@ -531,7 +530,7 @@ static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
     return bytes;
 }
 
-// One piece out. REPLY_DONE here means: go on with the next.
+// Sends one piece. REPLY_DONE here means: continue with the next one.
 static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
 {
     struct reply_state *r = &x->reply;
@@ -539,7 +538,8 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     unsigned count = gather(r, iov);
     struct reply_entry *file = r->started ? file_entry(r) : NULL;
     if (file != NULL) {
-        // Asked before the head leaves, so that a head never waits corked for a range that is gone.
+        // Checked before the head leaves, so that a head never waits corked for a range that is
+        // gone.
         uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
         if (file->asked != r->pass && !file_send_ready(&file->slice.range, file->sent, len)) {
             recall(x, file);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listeners: bind, accept, hand over to the worker with the fewest connections, limits, drain.
+// Listeners: bind, accept, pass to the worker with the fewest connections, limits, drain.
 //
-// Accepting runs on worker 0: one accepting thread keeps the counts honest, so that a handful of
-// long-lived connections spreads evenly. A connection is counted for its worker before it is sent
-// there, so a burst spreads too. The counts and what is said of draining are the only things shared
-// between threads.
+// Worker 0 accepts. With one accepting thread the counts are exact, so that a few long-lived
+// connections spread evenly. A connection is counted for its worker before it is sent there, so
+// that a burst spreads too. Threads share only the counts and the state of draining.
 //
-// When descriptors run out, one kept in reserve is given up to accept and close what is waiting (a
-// client that sees its connection close tries again sooner than one that waits), then accepting
-// pauses for a moment instead of spinning.
+// If descriptors run out, a reserved one is closed, so that waiting connections can be accepted and
+// closed. A client whose connection closes retries sooner than one that waits. Then accepting
+// pauses for a moment, so that it does not spin.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +30,7 @@
 #include "stats/stats.h"
 
 #define ACCEPTS_PER_EVENT 64u
-#define QUEUE_MAX 65535u // connections that wait to be accepted when the server is to stop
+#define QUEUE_MAX 65535u // connections that may wait in an accept queue when the server stops
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
 #define SOURCE_SLOTS 65536u
@@ -41,7 +40,7 @@ struct http_server {
     struct http_options options;
     struct http_live_limits limits;
     struct listener listeners[HTTP_LISTENERS_MAX];
-    struct listener former; // where connections of a process before this one came in
+    struct listener former; // for connections that a former process accepted
     unsigned listener_count;
     struct http_worker *workers;
     unsigned worker_count, next_worker;
@@ -53,12 +52,12 @@ struct http_server {
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
     atomic_bool is_draining;
-    atomic_uint undrained_count; // orders to drain, and to recall, that are not carried out yet
-    atomic_int passing_fd;       // -1: whoever is idle goes away
-    unsigned passed_at_once;     // by it in a message; set before the orders, as is:
-    int recalled_fd;             // what was passed on comes back by it
+    atomic_uint undrained_count; // pending orders to drain and to recall
+    atomic_int passing_fd;       // -1: idle connections are closed
+    unsigned passed_at_once;     // per message through it; set before the orders, as is:
+    int recalled_fd;             // passed connections return through it
     bool is_started;             // main thread
-    struct http_taking *taking;  // NULL: there was no process before
+    struct http_taking *taking;  // NULL: there was no former process
 };
 
 // --- Shared with connections ---------------------------------------------------------------------
@@ -84,8 +83,8 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     server->limits.min_rate_bytes = limits->min_rate_bytes;
 }
 
-// What clients hold apart from TLS and heads that come in. As much as these may have, so that a few
-// requests with long heads take no more than max_inflight of the usual length do.
+// Memory that clients hold apart from TLS and incoming heads. It has the same limit as those, so
+// that a few requests with long heads use no more than max_inflight usual ones.
 static bool requests_fill_their_share(const struct http_server *server)
 {
     uint64_t max = server->limits.max_held_bytes;
@@ -149,8 +148,8 @@ bool http_server_memory_is_full(const struct http_server *server)
     return max != 0 && atomic_load_explicit(&server->held_bytes, memory_order_relaxed) >= max;
 }
 
-// Whose connections are counted together: an IPv4 address, or what one IPv6 host has, a /64. Those
-// whose hashes meet share what one may have.
+// Returns the slot in which a connection's source is counted: an IPv4 address, or a /64, which one
+// IPv6 host may have. Sources whose hashes collide share one limit.
 static unsigned source_slot(const struct http_server *server, const struct sockaddr_storage *addr)
 {
     if (addr->ss_family == AF_INET) {
@@ -165,7 +164,7 @@ static unsigned source_slot(const struct http_server *server, const struct socka
                           SOURCE_SLOTS);
 }
 
-// False: this source has as many as one may have. Slot 0 is nobody's.
+// Returns false if this source has reached its limit. Slot 0 belongs to no source.
 static bool source_enter(struct http_server *server, const struct sockaddr_storage *addr,
                          unsigned *ret_slot)
 {
@@ -279,7 +278,7 @@ static void append_refusal(struct http_server *server, struct buf *out)
     arena_free(arena);
 }
 
-// One connection too many: 503 and close, without ever waiting for it.
+// One connection too many: sends 503 and closes, without ever waiting for it.
 static void shed(struct listener *l, int fd, enum counter why)
 {
     stats_add(why, 1);
@@ -287,7 +286,7 @@ static void shed(struct listener *l, int fd, enum counter why)
         struct buf out;
         buf_init(&out, 32768);
         append_refusal(l->server, &out);
-        // All best effort. What has arrived is read so that closing does not turn into a reset.
+        // Best effort. Bytes that have arrived are read, so that the close is no reset.
         (void)send(fd, out.ptr, out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
         (void)shutdown(fd, SHUT_WR);
         (void)recv(fd, l->server->workers[0].receive, HTTP_RECEIVE_SIZE, MSG_DONTWAIT);
@@ -326,14 +325,14 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     if (!l->is_unix) {
         int on = 1;
-        // Without them replies are slower and dead peers found later, no more.
+        // If it fails, replies are slower and dead peers are detected later, no more.
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     }
     int unsent = (int)chunk_budget_socket_bytes();
     if (!l->is_unix && unsent > 0) {
-        // What a slow client has not asked for yet waits with us, not in the kernel, which would
-        // take megabytes of it.
+        // Bytes that a slow client has not requested yet wait in this process. The kernel would
+        // buffer megabytes of them.
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
     }
     struct handover *h = calloc(1, sizeof(*h));
@@ -459,7 +458,7 @@ static enum err need_tls(struct http_server *server, struct buf *ret_why)
                                               server->options.tls_key_file, &server->tls, ret_why);
 }
 
-// One more: at `address`, or `inherited` (NULL: it is not).
+// Adds one listener: at `address`, or `inherited` if it is not NULL.
 static enum err listen_one(struct http_server *server, const char *address,
                            const struct http_inherited *inherited, struct buf *ret_why)
 {
@@ -634,13 +633,14 @@ static void listener_close(struct listener *l)
     l->fd = -1;
 }
 
-// Where a process follows, names and who waits are for that one.
+// If a process follows, names and waiting clients belong to it.
 static void drain_listeners(struct http_server *server, bool is_followed)
 {
     listeners_set(server, false);
     for (unsigned i = 0; i < server->listener_count && !is_followed; i++) {
         if (server->listeners[i].fd >= 0) {
-            // What the kernel has accepted for us already would be reset by closing.
+            // Accepts connections that the kernel has completed, because closing the listener would
+            // reset them.
             accept_some(&server->listeners[i], QUEUE_MAX);
             listener_close(&server->listeners[i]);
         }
@@ -648,7 +648,7 @@ static void drain_listeners(struct http_server *server, bool is_followed)
     timer_stop(&server->pause);
 }
 
-// How many orders to drain there were before this one was carried out.
+// Returns how many orders to drain were pending before this one was carried out.
 static unsigned drain_worker(struct http_server *server, unsigned index,
                              const struct http_passing *passing)
 {
@@ -699,7 +699,7 @@ static void on_call_off_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
     bool is_last = drain_worker(order->server, worker_index(to), &http_passing_none) == 2;
-    if (is_last) { // no worker passes on any more, and the recall is the one that is left
+    if (is_last) { // no worker passes on any more; only the recall is left
         send_order(order->server, 0, on_recall_order);
     }
     free(order);
@@ -709,7 +709,8 @@ void http_server_call_off(struct http_server *server, int fd)
 {
     server->recalled_fd = fd;
     atomic_store(&server->passing_fd, -1);
-    atomic_fetch_add(&server->undrained_count, server->worker_count + 1); // the last one recalls
+    atomic_fetch_add(&server->undrained_count,
+                     server->worker_count + 1); // the last one carries out the recall
     send_orders(server, on_call_off_order);
 }
 
@@ -731,7 +732,7 @@ static void on_close_order(struct worker *to, struct message *message)
     struct http_worker *hw = &order->server->workers[worker_index(to)];
     free(order);
     hw->is_closed = true;
-    http_connection_drain_all(hw, &hw->passing); // before all else ends
+    http_connection_drain_all(hw, &hw->passing); // before anything else ends
     http_connection_free_all(hw);
 }
 
@@ -749,7 +750,8 @@ void http_server_free(struct http_server *server)
     for (unsigned i = 0; i < server->listener_count; i++) {
         struct listener *l = &server->listeners[i];
         if (is_followed || (l->is_inherited && !server->is_started)) {
-            l->name.path[0] = '\0'; // of the process that follows, or still of the one before
+            l->name.path[0] =
+                '\0'; // the name belongs to the process that follows, or still to the former one
         }
         listener_close(l);
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each connection's share of what its worker sends in a turn of the loop. Runs on that worker.
 //
-// A small reply waits for whatever the others send in the same turn. So while there are small
-// replies a turn sends HTTP_TURN_BYTES, shared among as many connections as sent anything in the
-// turn before. Among large replies alone nobody gains by shorter turns, and each of them has
-// HTTP_SHARE_MOST. A connection that comes back in the same turn has what is left of its share.
+// A small reply waits for everything that other connections send in the same turn. So while there
+// are small replies, a turn sends HTTP_TURN_BYTES, shared among as many connections as sent
+// anything in the previous turn. If all replies are large, shorter turns help nobody, and each
+// connection may send HTTP_SHARE_MOST. A connection that runs again in the same turn has the rest
+// of its share.
 #include "http/http_private.h"
 
 static uint64_t share_of(const struct http_turn *turn, uint64_t now_us)

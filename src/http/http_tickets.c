@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of TLS session tickets. One key seals for an hour and opens for one more, then the next
-// handshake wipes it: what was recorded of a resumed connection cannot be opened with a key found
-// here later. All workers and all certificates share them, so that a session goes on wherever it
-// comes back.
+// Keys of TLS session tickets. A key encrypts for an hour and decrypts for one more; then the next
+// handshake wipes it. So a recorded resumed connection cannot be decrypted with a key found here
+// later. All workers and certificates share the keys, so that a session resumes on any of them.
 //
-// A handshake on any worker takes the key it needs under a lock that is held for a copy.
+// A handshake on any worker copies the key it needs under a lock, which is held only for the copy.
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
@@ -53,7 +52,8 @@ static void rotate_locked(struct http_tickets *t)
     key_make(now, now_ms);
 }
 
-// The key to seal with, or the one of this name; 0: none, 1: the one in use, 2: the one before.
+// Finds the key to encrypt with (`name` NULL), or the key of this name. Returns 0: none, 1: the
+// current key, 2: the previous one.
 static int key_get(struct http_tickets *t, const unsigned char *name, struct ticket_key *ret_key)
 {
     int found = name == NULL ? 1 : 0;
@@ -91,7 +91,7 @@ static int on_ticket(SSL *ssl, unsigned char *name, unsigned char *iv, EVP_CIPHE
               EVP_CipherInit_ex(cipher, EVP_aes_256_cbc(), NULL, key.cipher, iv, seal) == 1 &&
               EVP_MAC_CTX_set_params(mac, params) == 1;
     OPENSSL_cleanse(&key, sizeof(key));
-    return ok ? found : -1; // 2 has a new ticket made
+    return ok ? found : -1; // 2 makes OpenSSL issue a new ticket
 }
 
 struct http_tickets *http_tickets_new(void)

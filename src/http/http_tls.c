@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, forward secrecy and
-// authenticated ciphers only, no renegotiation (so a read never has to write and a write never has
-// to read). The certificate is reread when its files
-// change: a look at them at most once a second, on a pool thread, started by an accepted
-// connection; connections keep the certificate they began with.
+// TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, only ciphers with forward
+// secrecy and authentication. There is no renegotiation, so a read never has to write and a write
+// never has to read. The certificate is reread when its files change. An accepted connection starts
+// that check on a pool thread, at most once a second. Connections keep the certificate with which
+// they began.
 //
-// Other files (a reload of the configuration) are read before worker 0 hears of them: what does not
-// load changes nothing.
+// Other files (from a reload of the configuration) are loaded before worker 0 gets them, so a file
+// that does not load changes nothing.
 //
 // struct http_tls belongs to worker 0, which accepts; an SSL belongs to its connection's worker.
 // OpenSSL's error queue is per thread and shared with libcurl, so it is cleared before each call
-// whose result is looked at.
+// whose result matters.
 #include <errno.h>
 #include <openssl/err.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct file_stamp {
 
 struct http_certificate {
     struct message message;
-    struct http_tls *tls; // who it is for
+    struct http_tls *tls; // its user
     char *cert_file, *key_file;
     struct file_stamp cert_stamp, key_stamp;
     SSL_CTX *ctx;
@@ -38,12 +38,12 @@ struct http_certificate {
 
 struct http_tls {
     struct http_certificate *now;
-    struct http_certificate *next; // waits for the job, which reads the files of `now`
+    struct http_certificate *next; // waits until the job, which reads the files of `now`, ends
     struct http_tickets *tickets;
     uint64_t looked_us;
     struct blocking_job job;
     bool job_busy;
-    // The job's, while it runs.
+    // Used only by the job while it runs.
     SSL_CTX *job_ctx;
     struct file_stamp job_cert, job_key;
     char job_why[256];
@@ -94,7 +94,7 @@ static void why_from_openssl(const char *key, const char *what, const char *path
     (void)snprintf(why, size, "%s %s: no %s that can be used: %s", key, path, what, text);
 }
 
-// NULL with one line in `why`. Blocks on the files.
+// Returns NULL and one line in `why` on failure. Blocks on the files.
 static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct http_tickets *tickets,
                          char *why, size_t size)
 {
@@ -124,7 +124,7 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
-// ERR_INVALID with one line in ret_why. Blocks on the files.
+// Returns ERR_INVALID and one line in ret_why on failure. Blocks on the files.
 static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                                  struct http_certificate **ret_certificate, struct buf *ret_why)
 {
@@ -135,7 +135,7 @@ static enum err certificate_load(struct http_tls *tls, const char *cert_file, co
     c->cert_file = strdup(cert_file);
     c->key_file = strdup(key_file);
     check(c->cert_file != NULL && c->key_file != NULL);
-    // Before loading: a change in between is seen by the next look.
+    // Before loading, so that the next check detects a change in between.
     (void)stamp_read(cert_file, &c->cert_stamp);
     (void)stamp_read(key_file, &c->key_stamp);
     c->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));
@@ -254,7 +254,8 @@ static void reload_done(struct blocking_job *job)
         now->key_stamp = tls->job_key;
         log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(now->cert_file)));
     } else if (tls->job_why[0] != '\0') {
-        // A pair half replaced: the old one serves on, and the next look tries again.
+        // The pair may be half replaced: the old one continues to serve, and the next check tries
+        // again.
         log_warn("tls_certificate_refused", "why=%s", log_quote(span_from_cstr(tls->job_why)));
     }
     certificate_take(tls);
@@ -326,7 +327,7 @@ int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max)
     return rc > 0 ? rc : result_of(ssl, rc);
 }
 
-// One record of what is waiting. After "would block" the same bytes stand first again, so the
+// Sends waiting bytes as one record. After "would block" the same bytes come first again, so the
 // record is repeated.
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count)
 {

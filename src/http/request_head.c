@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The strict check of a request head: nothing that two parsers could read differently gets past it.
+// The strict check of a request head: it refuses everything that two parsers could read
+// differently.
 //
 // Three steps, all pure, on the connection's worker:
-//   1. request_head_scan() looks at each byte once as it arrives: the request line's shape, CRLF
-//      line ends only, no control, no fold, legal names, the limits. Its verdict is fixed by the
-//      first offending byte, so that it does not depend on how the bytes were cut.
-//   2. The whole head is cut into its lines, which cannot fail any more.
+//   1. request_head_scan() reads each byte once as it arrives: the request line's shape, CRLF
+//      line ends only, no control, no fold, legal names, the limits. The first offending byte
+//      fixes its verdict, so that it does not depend on how the bytes were cut.
+//   2. The whole head is split into its lines. This cannot fail any more.
 //   3. The result is judged: method, exactly one Host, framing = none, one all-digit
 //      Content-Length, or exactly one `chunked` on HTTP/1.1; Expect, target form. Upgrade is
 //      ignored (RFC 9110 7.8).
-// What gets through all of them is read by llhttp as well, strict and without any lenient flag, in
-// every build but a release (request_head_check.c): tests and fuzzers stop where it reads the head
-// in another way, or not at all. A second parse in front of each hit would cost more than these
-// three steps. A refused request is answered once and its connection closed; nobody tries to find
-// the next request in it.
+// Except in a release, llhttp then reads an accepted head as well, strict and without any lenient
+// flag (request_head_check.c). Tests and fuzzers stop if llhttp reads the head differently, or not
+// at all. In a release a second parse before each hit would cost more than these three steps. A
+// refused request is answered once and its connection closed; nothing searches for the next request
+// in it.
 #include "http/http_private.h"
 
 #include <assert.h>
@@ -27,8 +28,8 @@ static_assert(HTTP_HEADER_COUNT_MAX + 64 <= HEADERS_MAX, "room for what is added
 
 enum {
     BYTE_TOKEN = 1,
-    BYTE_VALUE = 2, // of a header: visible, blank, tab, 0x80..0xff
-    BYTE_TARGET = 4 // visible ASCII but '#'
+    BYTE_VALUE = 2, // header values: visible, blank, tab, 0x80..0xff
+    BYTE_TARGET = 4 // visible ASCII except '#'
 };
 
 #define A (BYTE_TOKEN | BYTE_VALUE | BYTE_TARGET)
@@ -111,7 +112,7 @@ static enum err judge_version(struct request_head *h, const char *bytes)
 #define EACH(byte) (0x0101010101010101u * (byte))
 #define HIGH EACH(0x80u)
 
-// Not 0: one of the eight bytes is below `least`, at most 0x80.
+// Not 0 if one of the eight bytes is below `least`, which is at most 0x80.
 static inline uint64_t any_below(uint64_t word, uint8_t least)
 {
     return (word - EACH(least)) & ~word & HIGH;
@@ -122,7 +123,7 @@ static inline uint64_t any_is(uint64_t word, uint8_t byte)
     return any_below(word ^ EACH(byte), 1);
 }
 
-// Are all eight bytes of that class? No is for the table to say.
+// Are all eight bytes certainly of that class? If not, the table decides.
 static inline bool eight_are(const char *bytes, uint8_t wanted)
 {
     uint64_t word;
@@ -134,7 +135,7 @@ static inline bool eight_are(const char *bytes, uint8_t wanted)
            (any_below(word, 0x21) | any_is(word, 0x7f) | any_is(word, '#') | (word & HIGH)) == 0;
 }
 
-// Inline, so that each class has a loop of its own.
+// Inline, so that each class gets its own loop.
 static inline uint32_t skip_class(const char *bytes, uint32_t at, uint32_t end, uint8_t wanted)
 {
     while (wanted != BYTE_TOKEN && at + sizeof(uint64_t) <= end && eight_are(bytes + at, wanted)) {
@@ -146,7 +147,7 @@ static inline uint32_t skip_class(const char *bytes, uint32_t at, uint32_t end, 
     return at;
 }
 
-// Method, target and version. h->at stands on byte `b`.
+// Scans method, target and version. h->at is the position of byte `b`.
 static enum err scan_request_line(struct request_head *h, const char *bytes, uint32_t end)
 {
     char b = bytes[h->at];
@@ -212,7 +213,7 @@ static enum err scan_request_line(struct request_head *h, const char *bytes, uin
     }
 }
 
-// One line, or what has arrived of it. h->at stands on a byte.
+// Scans one line, or as much of it as has arrived. h->at is the position of a byte.
 static enum err scan_header_line(struct request_head *h, const char *bytes, uint32_t end)
 {
     uint32_t line_end;
@@ -282,7 +283,7 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
         return REQUEST_HEAD_REFUSED;
     }
     while (h->state != SCAN_DONE) {
-        // Nothing past the limit is looked at, so the verdict is the same however much has arrived.
+        // No byte beyond the limit is read, so the verdict does not depend on how much has arrived.
         uint32_t limit = h->start + HTTP_HEAD_MAX;
         uint32_t end = (uint32_t)min_u64(buffered.len, limit);
         if (h->at >= end) {
@@ -303,7 +304,7 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
 
 // --- Step 2: lines -------------------------------------------------------------------------------
 
-// Cuts the lines apart that step 1 has looked at byte by byte. False: no memory.
+// Splits the lines that step 1 has checked byte by byte. Returns false without memory.
 static bool cut_headers(const struct request_head *h, struct span head, struct arena *arena,
                         struct headers *ret_headers)
 {
@@ -328,7 +329,7 @@ static bool cut_headers(const struct request_head *h, struct span head, struct a
 
 // --- Step 3: meaning -----------------------------------------------------------------------------
 
-// What of the framing and connection headers was seen.
+// The framing and connection headers that were seen.
 struct seen {
     unsigned host_count, length_count, coding_count, expect_count;
     struct span length, coding, expect;
@@ -396,7 +397,7 @@ static bool port_is_legal(struct span port)
     return port.len <= 5 && span_to_u64(port, &value) && value <= 65535;
 }
 
-// name, IPv4 or [IPv6], with an optional port; no user part, no list, no blanks.
+// A name, IPv4 or [IPv6], with an optional port; no user part, no list, no blanks.
 static bool host_is_legal(struct span host)
 {
     size_t i = 0;
@@ -430,7 +431,7 @@ static bool host_is_legal(struct span host)
     return host.ptr[i] == ':' && port_is_legal((struct span){host.ptr + i + 1, host.len - i - 1});
 }
 
-// Blanks may stand behind a length. A tab is one to some parsers and an error to others.
+// Blanks may follow a length. A tab is a blank to some parsers and an error to others.
 static bool tab_follows(struct span value)
 {
     const char *at = value.ptr + value.len;
@@ -520,7 +521,8 @@ static bool escapes_are_whole(struct span target)
     return true;
 }
 
-// Origin form, or absolute form whose authority is Host's; the latter is reduced to its path.
+// Accepts origin form, or absolute form whose authority equals Host; the latter is reduced to its
+// path.
 static enum err judge_target(struct http_request *r)
 {
     if (!escapes_are_whole(r->target)) {

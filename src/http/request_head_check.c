@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What request_head_accept() has let through, read once more by llhttp, strict and without any
-// lenient flag: it must read the same head. Where it does not, the process ends, so that a test or
-// a fuzzer shows the head. Not in a release. Pure; any thread.
+// llhttp, strict and without any lenient flag, reads again every head that request_head_accept()
+// has accepted, and must read the same. If not, the process ends, so that a test or a fuzzer shows
+// the head. Not in a release. Pure; any thread.
 #include "http/http_private.h"
 
 #ifdef FOREBAY_FAULTS
@@ -23,7 +23,7 @@ static void extend(struct span *s, const char *at, size_t len)
         return;
     }
     s->len += len;
-    check(s->ptr + s->len == at + len); // pieces of one thing lie side by side
+    check(s->ptr + s->len == at + len); // pieces of one item are adjacent
 }
 
 static int on_url(llhttp_t *parser, const char *at, size_t len)
