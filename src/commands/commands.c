@@ -3,10 +3,9 @@
 // running server.
 #include "commands/commands.h"
 
-#include "admin/admin.h"
 #include "base/check.h"
 #include "commands/command_line.h"
-#include "commands/commands_private.h"
+#include "control/control.h"
 
 #include <stdarg.h>
 #include <stdio.h>

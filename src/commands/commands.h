@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the commands room: one row of commands.def per subcommand, one file per row. Main
-// thread only, until command_serve() starts others.
+// What all commands share: one row of commands.def per subcommand, the command line judged by it,
+// common options, and results. Main thread only, until command_serve() starts others.
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "base/bytes.h"
+#include "commands/command_line.h"
+#include "config/config.h"
+#include "control/control.h"
 
 // Exit codes, the same for every command.
 #define EXIT_CODE_OK 0
@@ -12,9 +20,6 @@
 #define EXIT_CODE_ORIGIN 4
 #define EXIT_CODE_PARTLY 5
 #define EXIT_CODE_UNREACHABLE 6
-
-// argv as main() got it; returns the exit code of the process.
-int commands_run(int argc, char **argv);
 
 // The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of
 // it has been judged by commands.def: operands stand in front, options of several commands
@@ -28,5 +33,73 @@ int commands_run(int argc, char **argv);
 #undef COMMAND
 #undef OPTION
 #undef COMMON
+
+// --- commands.c ----------------------------------------------------------------------------------
+
+// Takes `flag` out of argv where it stands behind the operands; *argc shrinks. False when it is not
+// there.
+bool commands_argument_take(int *argc, char **argv, const char *flag);
+// The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
+// the value is missing.
+const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
+// What several commands are given in the same way; taken out of argv before the command runs.
+struct commands_common {
+    const char *admin; // NULL: not said
+    unsigned timeout_ms;
+    unsigned operand_count;             // words in front of argv
+    bool is_json, is_quiet, is_verbose; // of the last two at most one
+    bool has_no_colour;
+};
+const struct commands_common *commands_common(void);
+struct command;
+void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
+                          char **argv);
+// Information on stderr: with -q nothing; more_, of what only -v asks for. What is wrong goes there
+// without asking.
+void commands_inform(const char *format, ...) PRINTF_LIKE(1, 2);
+void commands_inform_more(const char *format, ...) PRINTF_LIKE(1, 2);
+// Of a request to a running server, with -v; the same again with the same end is not said again.
+void commands_inform_request(const char *method, const char *address, const char *path,
+                             enum err err, unsigned status);
+// Where stdout is a terminal, without --no-color or NO_COLOR.
+bool commands_wants_colour(void);
+// Says so, with the name that was probably meant; EXIT_CODE_USAGE.
+int commands_unknown(const char *name);
+// Says "forebay COMMAND: unexpected argument X" and where to find help.
+int commands_usage_error(const char *command, const char *what);
+// What --json gets of it, on stdout.
+void commands_usage_error_json(const char *what);
+// config_load() with its errors and warnings on stderr; NULL when it failed.
+struct config *commands_load_config(int argc, char **argv);
+// Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
+int commands_print_result(const struct buf *text);
+
+// --- commands_output.c ---------------------------------------------------------------------------
+
+// An output FILE that is a device or a FIFO is written to, never replaced by a regular file. True:
+// `path` is one, and *ret_fd is open for writing, or -1 and errno says why. Waits for the reader of
+// a FIFO.
+bool commands_open_special(const char *path, int *ret_fd);
+// False: errno says why.
+bool commands_write_all(int fd, struct span bytes);
+
+// As it may stand on a terminal, which obeys control characters: these, and bytes that are no
+// UTF-8, as \xNN. Until the second call after.
+const char *commands_visible(const char *text, size_t text_len);
+// A JSON text with its quotes.
+void commands_append_json(struct buf *out, const char *text);
+unsigned commands_setting(const char *key); // its row, which is there
+// The directory itself, or the nearest one above it that is there.
+void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
+
+// The URL by which clients on this machine reach a listener; false for unix sockets.
+// commands_advertise.c
+bool commands_advertise(const char *listen, char *ret_url, size_t size);
+
+// Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then
+// the address that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none
+// answers.
+enum err commands_ask_server(const char *address, const struct config *config, const char *path,
+                             unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
 #endif

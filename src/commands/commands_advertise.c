@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A listener as a client on this machine writes it. Pure.
-#include "commands/commands_private.h"
+#include "commands/commands.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,6 @@
 // Small things that several commands share: the forms of results, settings and paths. Main thread.
 #include "commands/commands.h"
 
-#include "commands/commands_private.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -63,19 +61,6 @@ const char *commands_visible(const char *text, size_t text_len)
     }
     out[len] = '\0';
     return out;
-}
-
-const char *commands_human_bytes(double bytes, char ret_text[COMMANDS_BYTES_MAX])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    unsigned unit = 0;
-    while (bytes >= 1024 && unit + 1 < ARRAY_LEN(units)) {
-        bytes /= 1024;
-        unit++;
-    }
-    (void)snprintf(ret_text, COMMANDS_BYTES_MAX, unit == 0 ? "%.0f %s" : "%.1f %s", bytes,
-                   units[unit]);
-    return ret_text;
 }
 
 unsigned commands_setting(const char *key)

@@ -175,6 +175,13 @@ void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uin
                    uint64_t end_byte, bool asks_policy, bool asks_origin,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
 
+// The first reason why the next read is answered from the cache, or is not; texts are constants.
+struct proxy_verdict {
+    const char *reason, *text, *remedy;
+};
+struct proxy_verdict proxy_verdict(const struct proxy_object *object,
+                                   const struct store_summary *store);
+
 // The last requests, the latest first. Texts are the server's own; bucket, key and client may hold
 // any bytes.
 #define PROXY_RECENT_MAX 50u

@@ -15,6 +15,7 @@
 #include "base/date.h"
 #include "base/error.h"
 #include "base/headers.h"
+#include "s3/s3_uri.h"
 
 // --- s3_request.c: method + host + target -> operation, bucket, key ------------------------------
 

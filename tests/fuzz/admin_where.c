@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any expression against any line: no crash, and its contrary holds where it does not.
-#include "admin/admin_private.h"
+#include "control/admin_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -346,7 +346,7 @@ def test_a_directory_that_hangs(doctor, tmp_path):
 def test_every_remedy_names_what_there_is():
     """A key or command that a remedy names exists."""
     source = "".join(path.read_text() for path in
-                     (Path(__file__).resolve().parents[2] / "src/commands").glob("command_doctor*.c"))
+                     (Path(__file__).resolve().parents[2] / "src/cli/doctor").glob("command_doctor*.c"))
     assert "forebay prepare" in source and run_forebay("help", "prepare").returncode == 0
     keys = run_forebay("config", "docs").stdout
     for key in ("cache.dir", "cache.size", "cache.min_free", "limits.max_buffer", "origin.ca_file", "auth.mode", "origin.region"):

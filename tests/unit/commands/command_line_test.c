@@ -3,9 +3,7 @@
 // stands there twice or is one too many is told, with the word that was probably meant.
 #include "test.h"
 
-#include "commands/command_line.h"
 #include "commands/commands.h"
-#include "commands/commands_private.h"
 #include "config/config.h"
 
 #include <string.h>

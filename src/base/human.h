@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures as people read them. Pure; any thread.
+#ifndef FOREBAY_BASE_HUMAN_H
+#define FOREBAY_BASE_HUMAN_H
+
+#define HUMAN_BYTES_MAX 32
+// "1.5 GiB"; returns its text.
+const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX]);
+
+#endif

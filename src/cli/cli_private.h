@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of src/cli itself.
+#ifndef FOREBAY_CLI_CLI_PRIVATE_H
+#define FOREBAY_CLI_CLI_PRIVATE_H
+
+#include "commands/commands.h"
+
+// --- command_env.c -------------------------------------------------------------------------------
+
+// All that points clients at `url`, one by one; false: it is no http://HOST:PORT or
+// https://HOST:PORT.
+typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
+bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
+                           void *ctx);
+
+// --- command_help.c ------------------------------------------------------------------------------
+
+void command_help_list(struct buf *out); // all commands
+void command_help_render(const struct command *command, struct buf *out);
+
+#endif

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the command line to the command.
+#include "cli/cli.h"
+
+#include "cli/cli_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_MAX_BYTES (256u << 10)
+
+// In the order of the table.
+static int (*const runs[])(int argc, char **argv) = {
+#define COMMAND(name, takes, least, most, operands, summary, details) command_##name,
+#define OPTION(command, flag, kind, value, default_text, help)
+#define COMMON(takes, flag, kind, value, default_text, help)
+#include "commands/commands.def"
+#undef COMMAND
+#undef OPTION
+#undef COMMON
+};
+
+static bool has_flag(int argc, char **argv, const char *flag)
+{
+    int i = 0;
+    while (i < argc && strcmp(argv[i], "--") != 0 && strcmp(argv[i], flag) != 0) {
+        i++;
+    }
+    return i < argc && strcmp(argv[i], flag) == 0;
+}
+
+static int show_help(const struct command *command)
+{
+    struct buf out;
+    buf_init(&out, TEXT_MAX_BYTES);
+    command_help_render(command, &out);
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    return code;
+}
+
+static int run_command(const struct command *command, int argc, char **argv)
+{
+    struct buf why;
+    bool is_json = (command->takes & TAKES_OUTPUT) != 0 && has_flag(argc, argv, "--json");
+    if (has_flag(argc, argv, "--help") || has_flag(argc, argv, "-h")) {
+        return show_help(command);
+    }
+    buf_init(&why, TEXT_MAX_BYTES);
+    unsigned operand_count = 0;
+    bool is_good = command_line_check(command, &argc, argv, &operand_count, &why);
+    if (!is_good) {
+        (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
+                      buf_cstr(&why), command->name);
+    }
+    if (!is_good && is_json) {
+        commands_usage_error_json(buf_cstr(&why));
+    }
+    buf_done(&why);
+    if (!is_good) {
+        return EXIT_CODE_USAGE;
+    }
+    commands_common_take(command, operand_count, &argc, argv);
+    return runs[command_line_number(command)](argc, argv);
+}
+
+static int show_commands(void)
+{
+    struct buf out;
+    buf_init(&out, TEXT_MAX_BYTES);
+    command_help_list(&out);
+    (void)fputs(buf_cstr(&out), stderr); // nowhere else to say it
+    buf_done(&out);
+    return EXIT_CODE_USAGE;
+}
+
+// Options in front of the command go behind it; returns how many words they are, -1: one is wrong,
+// which is said.
+static int move_leading(int argc, char **argv)
+{
+    struct buf why;
+    buf_init(&why, TEXT_MAX_BYTES);
+    int leading = argc > 1 ? command_line_leading(argc - 1, argv + 1, &why) : 0;
+    if (leading < 0) {
+        (void)fprintf(stderr, "forebay: %s; `forebay help` tells more\n", buf_cstr(&why));
+    } else if (leading > 0 && leading + 1 < argc) {
+        char *name = argv[leading + 1];
+        memmove(argv + 2, argv + 1, (size_t)leading * sizeof(*argv));
+        argv[1] = name;
+    }
+    buf_done(&why);
+    return leading;
+}
+
+int cli_run(int argc, char **argv)
+{
+    static const char *const synonyms[][2] = {
+        {"--help", "help"}, {"-h", "help"}, {"--version", "version"}, {"-V", "version"}};
+    int leading = move_leading(argc, argv);
+    const char *name = leading >= 0 && leading + 1 < argc ? argv[1] : NULL;
+    if (leading < 0) {
+        return EXIT_CODE_USAGE;
+    }
+    if (name == NULL) {
+        return show_commands();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(synonyms); i++) {
+        name = strcmp(name, synonyms[i][0]) == 0 ? synonyms[i][1] : name;
+    }
+    const struct command *command = command_line_find(name);
+    if (command == NULL && name[0] == '-') {
+        (void)fprintf(
+            stderr,
+            "forebay: %s: no option that stands in front of a command; `forebay help` lists them\n",
+            name);
+        return EXIT_CODE_USAGE;
+    }
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : commands_unknown(name);
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/command_client.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+
+#define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
+#define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
+#define BUSY_MS 200
+
+int command_client_open(struct command_client *client, const char *name)
+{
+    const char *address = commands_common()->admin;
+    *client = (struct command_client){.name = name, .is_json = commands_common()->is_json};
+    client->token = getenv("FOREBAY_ADMIN_TOKEN");
+    address = address != NULL ? address : getenv("FOREBAY_ADMIN");
+    if (client->token != NULL && client->token[0] == '\0') {
+        client->token = NULL;
+    }
+    if (address != NULL && address[0] != '\0') {
+        if (strlen(address) >= sizeof(client->address)) {
+            command_client_error(client, "the address of the server is too long");
+            return command_client_result(client, EXIT_CODE_USAGE, NULL);
+        }
+        memcpy(client->address, address, strlen(address) + 1);
+        return EXIT_CODE_OK;
+    }
+    client->config = commands_load_config(0, NULL);
+    return client->config != NULL ? EXIT_CODE_OK
+                                  : command_client_result(client, EXIT_CODE_CONFIGURATION, NULL);
+}
+
+void command_client_close(struct command_client *client)
+{
+    config_free(client->config);
+    client->config = NULL;
+}
+
+// --- a question ----------------------------------------------------------------------------------
+
+static enum err send_there(const struct admin_client_request *request, unsigned *ret_status,
+                           struct buf *ret_body)
+{
+    enum err err = admin_client_send(request, ret_status, ret_body);
+    commands_inform_request(request->method, request->address, request->path, err, *ret_status);
+    return err;
+}
+
+// Where it answered last, else the socket, else the address of the configuration.
+static enum err send_anywhere(struct command_client *client, struct admin_client_request *request,
+                              unsigned *ret_status, struct buf *ret_body)
+{
+    const struct config *config = client->config;
+    enum err err = ERR_ORIGIN_CONNECT;
+    request->address = client->address;
+    if (client->address[0] != '\0') {
+        return send_there(request, ret_status, ret_body);
+    }
+    if (config->admin_socket != NULL) {
+        int len =
+            snprintf(client->address, sizeof(client->address), "unix:%s", config->admin_socket);
+        if (len > 0 && (size_t)len < sizeof(client->address)) {
+            err = send_there(request, ret_status, ret_body);
+        }
+    }
+    if (err == ERR_ORIGIN_CONNECT && config->admin_listen.kind == CONFIG_LISTEN_TCP) {
+        (void)snprintf(client->address, sizeof(client->address), "%s", config->admin_listen.text);
+        err = send_there(request, ret_status, ret_body);
+    }
+    if (err != ERR_OK) {
+        client->address[0] = '\0';
+    }
+    return err;
+}
+
+// What the server refuses is the caller's mistake, the origin's, or its own.
+static int code_of(unsigned status)
+{
+    return status == 400 || status == 405   ? EXIT_CODE_USAGE
+           : status == 502 || status == 504 ? EXIT_CODE_ORIGIN
+                                            : EXIT_CODE_FAILED;
+}
+
+// Once, and only who has not begun: others wait for their own.
+static void tell_wait(struct command_client *client, const struct buf *answer)
+{
+    if (client->tells_wait) {
+        json_t *json = json_loadb(answer->ptr, answer->len, 0, NULL);
+        command_client_warn(client, "waits: %s", command_client_text(json, "reason"));
+        (void)fflush(stdout); // the result tells what failed
+        json_decref(json);
+        client->tells_wait = false;
+    }
+}
+
+static int ask(struct command_client *client, const char *method, const char *path, json_t *body,
+               json_t **ret_answer)
+{
+    char *text = body != NULL ? json_dumps(body, JSON_COMPACT) : NULL;
+    check(body == NULL || text != NULL);
+    json_decref(body);
+    struct admin_client_request request = {.method = method,
+                                           .path = path,
+                                           .body = span_from_cstr(text),
+                                           .token = client->token,
+                                           .timeout_ms = commands_common()->timeout_ms};
+    bool is_action = strncmp(path, "/api/v1/summary", 15) != 0;
+    if (is_action && request.timeout_ms < ACTION_TIMEOUT_MS) {
+        request.timeout_ms = ACTION_TIMEOUT_MS; // the server says so before
+    }
+    struct buf answer;
+    unsigned status = 0;
+    buf_init(&answer, ANSWER_MAX_BYTES);
+    enum err err = send_anywhere(client, &request, &status, &answer);
+    while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
+        tell_wait(client, &answer);
+        (void)poll(NULL, 0, BUSY_MS); // a signal may shorten it
+        answer.len = 0;
+        err = send_anywhere(client, &request, &status, &answer);
+    }
+    free(text);
+    int code = EXIT_CODE_OK;
+    json_t *json = err == ERR_OK ? json_loadb(answer.ptr, answer.len, 0, NULL) : NULL;
+    if (err != ERR_OK) {
+        command_client_error(client,
+                             "no server answers%s%s (is it running? else set --admin or "
+                             "FOREBAY_ADMIN)",
+                             client->address[0] != '\0' ? " at " : "", client->address);
+        code = EXIT_CODE_UNREACHABLE;
+    } else if (status != 200) {
+        const char *why = command_client_text(json, "reason");
+        command_client_error(client, "%s", why[0] != '\0' ? why : "the server refused that");
+        code = code_of(status);
+    } else if (json == NULL) {
+        command_client_error(client, "the server's answer is not JSON: is it a Forebay?");
+        code = EXIT_CODE_FAILED;
+    }
+    buf_done(&answer);
+    if (code == EXIT_CODE_OK) {
+        *ret_answer = json;
+    } else {
+        json_decref(json);
+    }
+    return code;
+}
+
+int command_client_get(struct command_client *client, const char *path, json_t **ret_answer)
+{
+    return ask(client, "GET", path, NULL, ret_answer);
+}
+
+int command_client_post(struct command_client *client, const char *path, json_t *body,
+                        json_t **ret_answer)
+{
+    return ask(client, "POST", path, body, ret_answer);
+}
+
+int command_client_delete(struct command_client *client, const char *path, json_t **ret_answer)
+{
+    return ask(client, "DELETE", path, NULL, ret_answer);
+}
+
+// --- following -----------------------------------------------------------------------------------
+
+#define SILENCE_MAX_MS 20000u // a server that has nothing to say says so more often
+
+static volatile sig_atomic_t is_interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    is_interrupted = 1;
+}
+
+// recv(2) ends with EINTR for them. A second one ends the process.
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+}
+
+struct following {
+    admin_client_line_fn on_line;
+    void *ctx;
+};
+
+static bool on_followed(void *ctx, struct span line)
+{
+    const struct following *f = ctx;
+    return is_interrupted == 0 && (line.len == 0 || f->on_line(f->ctx, line));
+}
+
+int command_client_follow(struct command_client *client, const char *path,
+                          admin_client_line_fn on_line, void *ctx)
+{
+    json_t *summary = NULL;
+    int code = command_client_get(client, "/api/v1/summary", &summary); // finds out where
+    json_decref(summary);
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    struct following following = {on_line, ctx};
+    struct admin_client_request request = {.address = client->address,
+                                           .method = "GET",
+                                           .path = path,
+                                           .token = client->token,
+                                           .timeout_ms = commands_common()->timeout_ms};
+    struct buf body;
+    unsigned status = 0;
+    buf_init(&body, ANSWER_MAX_BYTES);
+    commands_inform_request(request.method, request.address, path, ERR_OK, 0);
+    catch_interrupts();
+    enum err err =
+        admin_client_follow(&request, SILENCE_MAX_MS, on_followed, &following, &status, &body);
+    if (err == ERR_OK && status != 200) {
+        json_t *json = json_loadb(body.ptr, body.len, 0, NULL);
+        const char *why = command_client_text(json, "reason");
+        command_client_error(client, "%s", why[0] != '\0' ? why : "the server refused that");
+        json_decref(json);
+        code = code_of(status);
+    } else if (err != ERR_OK && is_interrupted == 0) {
+        command_client_error(client, "the server at %s has ended", client->address);
+        code = EXIT_CODE_UNREACHABLE;
+    }
+    buf_done(&body);
+    return code;
+}
+
+void command_client_parameter(struct buf *path, const char *name, struct span value)
+{
+    struct span sofar = buf_span(path);
+    buf_append_char(path, span_find(sofar, '?') < sofar.len ? '&' : '?');
+    buf_append_cstr(path, name);
+    buf_append_char(path, '=');
+    buf_append_uri_encoded(path, value, false);
+}
+
+// --- what is printed -----------------------------------------------------------------------------
+
+void command_client_line(const struct command_client *client, const char *type, json_t *json)
+{
+    if (client->is_json) {
+        json_t *line = json_pack("{s:s}", "type", type);
+        check(line != NULL);
+        if (json != NULL) {
+            check(json_object_update_missing(line, json) == 0);
+        }
+        char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+        check(text != NULL);
+        (void)puts(text); // the result's flush tells
+        free(text);
+        json_decref(line);
+    }
+    json_decref(json);
+}
+
+// Prints a message of `type` (a JSON line with --json), for people after the word `before`.
+PRINTF_LIKE(4, 0)
+static void tell(const struct command_client *client, const char *type, const char *before,
+                 const char *format, va_list args)
+{
+    char text[1024];
+    (void)vsnprintf(text, sizeof(text), format, args);
+    (void)fprintf(stderr, "forebay %s: %s%s\n", client->name, before, command_client_visible(text));
+    json_t *reason = json_string(text);
+    command_client_line(
+        client, type,
+        json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+}
+
+void command_client_error(const struct command_client *client, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(client, "error", "", format, args);
+    va_end(args);
+}
+
+void command_client_warn(const struct command_client *client, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(client, "warning", "warning: ", format, args);
+    va_end(args);
+}
+
+void command_client_warn_of_star(const struct command_client *client, const char *text,
+                                 const struct s3_uri *uri)
+{
+    struct span prefix;
+    if (s3_uri_has_star(span_from_cstr(text), uri, &prefix)) {
+        command_client_warn(
+            client,
+            "%s: the * inside is taken by the letter, only one at the end stands for "
+            "more (\"%.*s\"?)",
+            text, (int)prefix.len, prefix.ptr);
+    }
+}
+
+int command_client_result(const struct command_client *client, int code, json_t *json)
+{
+    json_t *line = json_pack("{s:b, s:i}", "ok", code == EXIT_CODE_OK, "exit", code);
+    check(line != NULL);
+    if (json != NULL) {
+        check(json_object_update_missing(line, json) == 0);
+        json_decref(json);
+    }
+    command_client_line(client, "result", line);
+    return fflush(stdout) == 0 && !ferror(stdout) ? code : EXIT_CODE_FAILED;
+}
+
+// --- reading an answer ---------------------------------------------------------------------------
+
+uint64_t command_client_u64(const json_t *json, const char *name)
+{
+    json_int_t value = json_integer_value(json_object_get(json, name));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+double command_client_double(const json_t *json, const char *name)
+{
+    return json_number_value(json_object_get(json, name));
+}
+
+const char *command_client_text(const json_t *json, const char *name)
+{
+    const char *text = json_string_value(json_object_get(json, name));
+    return text != NULL ? text : "";
+}
+
+bool command_client_bool(const json_t *json, const char *name)
+{
+    return json_is_true(json_object_get(json, name));
+}
+
+const char *command_client_visible(const char *text)
+{
+    return commands_visible(text, strlen(text));
+}
+
+const char *command_client_shown(const json_t *json, const char *name)
+{
+    const json_t *member = json_object_get(json, name);
+    const char *text = json_string_value(member);
+    return text != NULL ? commands_visible(text, json_string_length(member)) : "";
+}
+
+const char *command_client_time(double seconds, char ret_text[HUMAN_BYTES_MAX])
+{
+    uint64_t s = seconds > 0 ? (uint64_t)seconds : 0;
+    unsigned long d = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
+    if (d > 0) {
+        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu d %lu h", d, h);
+    } else if (h > 0) {
+        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu h %lu min", h, m);
+    } else if (m > 0) {
+        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu min %lu s", m, (unsigned long)s % 60);
+    } else {
+        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu s", (unsigned long)s);
+    }
+    return ret_text;
+}

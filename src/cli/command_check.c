@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay check [-T] [--live] [--explain BUCKET/KEY]` and `forebay config default|schema|docs`.
+#include "commands/commands.h"
+
+#include "cli/client/command_client.h"
+#include "control/control.h"
+#include "loop/loop.h"
+#include "s3/s3.h"
+#include "server/server.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define OUTPUT_MAX_BYTES (1u << 20)
+
+static int check_live(const struct command_client *out, const char *address,
+                      const struct config *config)
+{
+    struct buf body;
+    unsigned status = 0;
+    buf_init(&body, OUTPUT_MAX_BYTES);
+    enum err err = commands_ask_server(address, config, "/livez", &status, &body);
+    int code = err != ERR_OK   ? EXIT_CODE_UNREACHABLE
+               : status == 200 ? EXIT_CODE_OK
+                               : EXIT_CODE_FAILED;
+    if (err != ERR_OK) {
+        (void)fprintf(stderr, "forebay: no server answers (set --admin or FOREBAY_ADMIN)\n");
+    } else if (commands_common()->is_json) {
+        json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
+        command_client_line(out, "item", answer);
+    } else {
+        (void)commands_print_result(&body); // the exit code says what matters
+    }
+    buf_done(&body);
+    return code;
+}
+
+// --- What stands for something that is only known here and now -----------------------------------
+
+// Bytes in the files of a folder; one that is not there has none.
+static uint64_t folder_bytes(const char *dir, const char *name)
+{
+    char path[4096];
+    uint64_t bytes = 0;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        struct stat st;
+        if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode)) {
+            bytes += (uint64_t)st.st_blocks * 512;
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder); // only read
+    }
+    return bytes;
+}
+
+static void show_cache_size(const struct config *c, struct buf *out)
+{
+    static const char *const folders[] = {".", "segments", "index", "forebay/segments",
+                                          "forebay/index"};
+    char path[4096];
+    struct statvfs st;
+    uint64_t ours = 0;
+    (void)snprintf(path, sizeof(path), "%s", c->cache_dir);
+    while (statvfs(path, &st) != 0) { // as far as it is there
+        char *slash = strrchr(path, '/');
+        if (slash == NULL || slash[1] == '\0') {
+            return;
+        }
+        slash[slash == path ? 1 : 0] = '\0';
+    }
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        ours += folder_bytes(c->cache_dir, folders[i]);
+    }
+    uint64_t bytes = ((uint64_t)st.f_bavail * st.f_frsize + ours) / 100 * c->cache_size.percent;
+    buf_printf(out, "; now %.1f GiB", (double)bytes / (1u << 30));
+}
+
+static void show_region(struct buf *out)
+{
+    static const char *const names[] = {"AWS_REGION", "AWS_DEFAULT_REGION"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            buf_printf(out, "; now %s, by env %s", value, names[i]);
+            return;
+        }
+    }
+    buf_append_cstr(out, "; us-east-1 until the credentials or the origin name another");
+}
+
+static void show_engine(const struct config *c, struct buf *out)
+{
+    struct loop_options options = {.worker_count = 1, .engine = (enum disk_engine)c->io_engine};
+    struct loop *loop = NULL;
+    struct buf why;
+    buf_init(&why, 4096);
+    if (loop_new(&options, &loop, &why) == ERR_OK) {
+        buf_printf(out, "; now %s", loop_engine_why(loop));
+        loop_free(loop);
+    }
+    buf_done(&why);
+}
+
+static void show_now(const struct config *c, const char *key, struct buf *out)
+{
+    char url[COMMAND_ORIGINS_URL_MAX];
+    if (strcmp(key, "origin.endpoint") == 0 && strstr(c->origin_endpoint, "{region}") != NULL &&
+        command_origins_url(c, c->origin_endpoint, url)) {
+        buf_printf(out, "; now %s", url);
+    } else if (strcmp(key, "cache.size") == 0 && c->cache_size.percent > 0) {
+        show_cache_size(c, out);
+    } else if (strcmp(key, "origin.region") == 0 && strcmp(c->origin_region, "auto") == 0) {
+        show_region(out);
+    } else if (strcmp(key, "origin.addressing") == 0 &&
+               c->origin_addressing == CONFIG_ADDRESSING_AUTO) {
+        bool is_aws = strstr(c->origin_endpoint, ".amazonaws.com") != NULL;
+        buf_printf(out, "; now %s", is_aws ? "virtual" : "path");
+    } else if (strcmp(key, "credentials.source") == 0 &&
+               c->credentials_source == CONFIG_CREDENTIALS_AUTO) {
+        buf_append_cstr(out, "; the first of config, env, irsa, profile, container, imds that is "
+                             "there: the start says which");
+    } else if (strcmp(key, "io.engine") == 0 && c->io_engine == CONFIG_IO_AUTO) {
+        show_engine(c, out);
+    } else if (strcmp(key, "io.threads") == 0 && c->io_threads == 0) {
+        buf_append_cstr(out, "; now 2 for each worker");
+    }
+}
+
+static void print_values_json(const struct command_client *to, const struct config *config)
+{
+    struct buf now;
+    buf_init(&now, 4096);
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        json_t *row = command_settings_row(config, i);
+        now.len = 0;
+        show_now(config, config_setting(i)->key, &now);
+        json_t *text = now.len > 2 ? json_stringn(now.ptr + 2, now.len - 2) : json_null();
+        check(json_object_set_new(row, "now", text) == 0);
+        command_client_line(to, "item", row);
+    }
+    for (unsigned i = 0; i < config->bucket_count; i++) {
+        command_client_line(to, "bucket", command_settings_bucket(config, i));
+    }
+    for (unsigned i = 0; i < config->rule_count; i++) {
+        command_client_line(to, "rule", command_settings_rule(config, i));
+    }
+    buf_done(&now);
+}
+
+static int print_values(const struct command_client *to, const struct config *config)
+{
+    struct buf out;
+    if (to->is_json) {
+        print_values_json(to, config);
+        return EXIT_CODE_OK;
+    }
+    buf_init(&out, OUTPUT_MAX_BYTES);
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        const char *text = config_value_text(config, i);
+        buf_printf(&out, "%s: %s  # %s", config_setting(i)->key, text[0] != '\0' ? text : "\"\"",
+                   config_source_text(config, i));
+        show_now(config, config_setting(i)->key, &out);
+        buf_append_cstr(&out, "\n");
+    }
+    for (unsigned i = 0; i < config->bucket_count; i++) {
+        buf_printf(&out, "# bucket %s at %s\n", config->buckets[i].name, config->buckets[i].source);
+    }
+    for (unsigned i = 0; i < config->rule_count; i++) {
+        buf_printf(&out, "# rule %s at %s\n", config->rules[i].match, config->rules[i].source);
+    }
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    return code;
+}
+
+// --- Which rule holds ----------------------------------------------------------------------------
+
+static const char *const freshness[] = {"ttl", "immutable", "strict"};
+
+static void explain_json(const struct command_client *to, const struct proxy_rule *rule,
+                         bool is_default)
+{
+    json_t *json = json_pack(
+        "{s:o, s:o, s:b, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:i, s:b, s:i}", "match",
+        is_default ? json_null() : control_text(span_from_cstr(rule->match)), "source",
+        is_default ? json_null() : control_text(span_from_cstr(rule->where)), "cache", rule->cache,
+        "freshness", freshness[rule->freshness], "ttl_s", (double)rule->ttl_ms / 1e3,
+        "stale_if_error_s", (double)rule->stale_if_error_ms / 1e3, "list_ttl_s",
+        (double)rule->list_ttl_ms / 1e3, "block_size", (json_int_t)rule->block_size_bytes,
+        "max_object_size", (json_int_t)rule->max_object_size_bytes, "readahead",
+        (json_int_t)rule->readahead_bytes, "priority", (int)rule->priority, "pin", rule->pin,
+        "share_percent", (int)rule->share_percent);
+    check(json != NULL);
+    command_client_line(to, "item", json);
+}
+
+static int explain(const struct command_client *to, const struct config *config, const char *object)
+{
+    struct span rest = span_from_cstr(object);
+    if (span_starts_with(rest, SPAN("s3://"))) {
+        rest = (struct span){rest.ptr + 5, rest.len - 5};
+    }
+    struct span bucket = {rest.ptr, span_find(rest, '/')};
+    struct span key = {NULL, 0};
+    if (bucket.len < rest.len) {
+        key = (struct span){rest.ptr + bucket.len + 1, rest.len - bucket.len - 1};
+    }
+    if (bucket.len == 0) {
+        return commands_usage_error("check", "--explain wants BUCKET/KEY");
+    }
+    struct command_rules rules;
+    command_rules(config, NULL, &rules);
+    const struct proxy_rule *rule = proxy_rules_find(rules.rules, rules.count, bucket, key);
+    bool is_default = rule == &rules.rules[rules.count - 1];
+    if (to->is_json) {
+        explain_json(to, rule, is_default);
+        free(rules.rules);
+        return EXIT_CODE_OK;
+    }
+    struct buf out;
+    buf_init(&out, OUTPUT_MAX_BYTES);
+    if (is_default) {
+        buf_printf(&out, "rule: none of %u matches, the defaults hold\n", rules.count - 1);
+    } else {
+        buf_printf(&out, "rule: \"%s\" at %s\n", rule->match, rule->where);
+    }
+    buf_printf(&out, "cache: %s\nfreshness: %s\n", rule->cache ? "true" : "false",
+               freshness[rule->freshness]);
+    if (rule->freshness == PROXY_FRESHNESS_TTL) {
+        buf_printf(&out, "ttl: %.10gs\nstale_if_error: %.10gs\n", (double)rule->ttl_ms / 1000,
+                   (double)rule->stale_if_error_ms / 1000);
+    }
+    buf_printf(&out,
+               "list_ttl: %.10gs\nblock_size: %u\nmax_object_size: %llu\nreadahead: %llu\n"
+               "priority: %u\n",
+               (double)rule->list_ttl_ms / 1000, rule->block_size_bytes,
+               (unsigned long long)rule->max_object_size_bytes,
+               (unsigned long long)rule->readahead_bytes, rule->priority);
+    if (rule->pin) {
+        buf_printf(&out, "pin: true\n");
+    }
+    if (rule->share_percent > 0) {
+        buf_printf(&out, "share: %u%%\n", rule->share_percent);
+    }
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    free(rules.rules);
+    return code;
+}
+
+// The keys file is read as the start would read it.
+static int check_keys(const struct config *config)
+{
+    struct access_keys *keys = NULL;
+    struct buf errors;
+    if (config->auth_mode != CONFIG_AUTH_VERIFY) {
+        return EXIT_CODE_OK;
+    }
+    buf_init(&errors, OUTPUT_MAX_BYTES);
+    enum err err = access_keys_load(config->auth_keys_file, &keys, &errors);
+    (void)fputs(buf_cstr(&errors), stderr); // nowhere else to say it
+    buf_done(&errors);
+    access_keys_unref(keys);
+    return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
+// And so is the token file.
+static int check_token(const struct config *config)
+{
+    const struct admin_access_options options = {.token_file = config->admin_token_file};
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    struct admin_access *access = admin_access_new(&options, &why);
+    bool is_good = access != NULL;
+    if (!is_good) {
+        (void)fprintf(stderr, "forebay check: %s\n", buf_cstr(&why));
+    }
+    admin_access_free(access);
+    buf_done(&why);
+    return is_good ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
+int command_check(int argc, char **argv)
+{
+    bool bad = false;
+    bool values = commands_argument_take(&argc, argv, "-T");
+    bool live = commands_argument_take(&argc, argv, "--live");
+    const char *address = commands_argument_take_value(&argc, argv, "--admin", &bad);
+    const char *object = commands_argument_take_value(&argc, argv, "--explain", &bad);
+    if (bad) {
+        return commands_usage_error("check", "--admin and --explain need a value");
+    }
+    struct command_client to = {.name = "check", .is_json = commands_common()->is_json};
+    struct config *config = commands_load_config(argc, argv);
+    if (config == NULL) {
+        return command_client_result(&to, EXIT_CODE_CONFIGURATION, NULL);
+    }
+    int code = EXIT_CODE_OK;
+    if (live) {
+        code = check_live(&to, address, config);
+    } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
+               (code = check_token(config)) != EXIT_CODE_OK) {
+        // said
+    } else if (object != NULL) {
+        code = explain(&to, config, object);
+    } else if (values) {
+        code = print_values(&to, config);
+    } else if (!to.is_json) {
+        printf("configuration is valid (%s)\n", config->file != NULL ? config->file : "no file");
+    }
+    json_t *file = config->file != NULL ? control_text(span_from_cstr(config->file)) : json_null();
+    config_free(config);
+    if (code == EXIT_CODE_USAGE) { // said, with its result
+        json_decref(file);
+        return code;
+    }
+    return command_client_result(&to, code, json_pack("{s:o}", "file", file));
+}
+
+int command_config(int argc, char **argv)
+{
+    struct buf out;
+    if (argc != 1) {
+        return commands_usage_error("config", "one of default, schema, docs is wanted");
+    }
+    buf_init(&out, OUTPUT_MAX_BYTES);
+    int code = EXIT_CODE_OK;
+    if (strcmp(argv[0], "default") == 0) {
+        config_render_sample(&out);
+    } else if (strcmp(argv[0], "schema") == 0) {
+        config_render_schema(&out);
+    } else if (strcmp(argv[0], "docs") == 0) {
+        config_render_docs(&out);
+    } else {
+        code = commands_usage_error("config", "one of default, schema, docs is wanted");
+    }
+    if (code == EXIT_CODE_OK) {
+        code = commands_print_result(&out);
+    }
+    buf_done(&out);
+    return code;
+}

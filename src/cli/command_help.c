@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay help [COMMAND]`, and --man: the same table as a page of the manual.
+#include "cli/cli_private.h"
+#include "commands/commands.h"
+
+#include "base/version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define OUTPUT_MAX_BYTES (1u << 20)
+#define FLAG_COLUMN 26
+
+static void option_usage(struct buf *out, const struct command_option *option)
+{
+    buf_append_cstr(out, option->flag);
+    if (option->kind != OPTION_FLAG) {
+        buf_printf(out, " %s", option->value);
+    }
+}
+
+// What stands in front of a command as well.
+static void list_common(struct buf *out)
+{
+    static const struct command all = {.name = "", .takes = TAKES_ALL};
+    static const struct command some = {.name = "",
+                                        .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT};
+    const struct command *const who[] = {&all, &some};
+    static const char *const says[] = {"\nBefore or behind any command:", "\nWhere it takes them:"};
+    for (size_t i = 0; i < ARRAY_LEN(who); i++) {
+        const struct command_option *option = NULL;
+        buf_append_cstr(out, says[i]);
+        while ((option = command_line_next_option(who[i], option)) != NULL) {
+            buf_append_cstr(out, "  ");
+            option_usage(out, option);
+        }
+    }
+    buf_append_char(out, '\n');
+}
+
+void command_help_list(struct buf *out)
+{
+    buf_append_cstr(out, "usage: forebay COMMAND [OPTION]... [OPERAND]...\n\n");
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command *command = command_line_row(i);
+        buf_printf(out, "  %-10s  %s\n", command->name, command->summary);
+    }
+    list_common(out);
+    buf_append_cstr(out,
+                    "\n`forebay help COMMAND` tells more; `forebay help --man | man -l -` all.\n");
+}
+
+static void command_usage(struct buf *out, const struct command *command)
+{
+    buf_printf(out, "forebay %s", command->name);
+    if (command_line_next_option(command, NULL) != NULL) {
+        buf_append_cstr(out, " [OPTION]...");
+    }
+    if ((command->takes & TAKES_SETTINGS) != 0) {
+        buf_append_cstr(out, " [--KEY VALUE]...");
+    }
+    if (command->operands[0] != '\0') {
+        buf_printf(out, " %s", command->operands);
+    }
+}
+
+void command_help_render(const struct command *command, struct buf *out)
+{
+    buf_append_cstr(out, "usage: ");
+    command_usage(out, command);
+    buf_printf(out, "\n\n%s\n%s", command->summary, command->details);
+    const struct command_option *option = NULL;
+    while ((option = command_line_next_option(command, option)) != NULL) {
+        size_t begin = out->len;
+        buf_append_cstr(out, begin > 0 && option == command_line_next_option(command, NULL) ? "\n  "
+                                                                                            : "  ");
+        begin = out->len;
+        option_usage(out, option);
+        size_t width = out->len - begin;
+        buf_printf(out, "%*s  %s", width < FLAG_COLUMN ? (int)(FLAG_COLUMN - width) : 0, "",
+                   option->help);
+        if (option->default_text[0] != '\0') {
+            buf_printf(out, " (%s)", option->default_text);
+        }
+        buf_append_char(out, '\n');
+    }
+    if ((command->takes & TAKES_SETTINGS) != 0) {
+        buf_append_cstr(out, "  --KEY VALUE                 any key of `forebay config docs`\n");
+    }
+}
+
+// --- mdoc ----------------------------------------------------------------------------------------
+
+// A piece of text inside a line: what mdoc would read otherwise is quoted.
+static void man_text(struct buf *out, const char *text)
+{
+    bool is_line_start = out->len == 0 || out->ptr[out->len - 1] == '\n';
+    for (; *text != '\0'; text++) {
+        if (is_line_start && (*text == '.' || *text == '\'')) {
+            buf_append_cstr(out, "\\&");
+        }
+        is_line_start = *text == '\n';
+        if (text[0] == '.' && text[1] == ' ' && text[2] >= 'A' && text[2] <= 'Z') {
+            buf_append_cstr(out, ".\n"); // each sentence is a line
+            text++;
+            continue;
+        }
+        if (*text == '\\') {
+            buf_append_cstr(out, "\\e");
+        } else if (*text == '"') {
+            buf_append_cstr(out, "\\(dq");
+        } else if (*text == '`') {
+            buf_append_cstr(out, "\\(ga");
+        } else if (*text == '\'') {
+            buf_append_cstr(out, "\\(aq");
+        } else if (*text == '~') {
+            buf_append_cstr(out, "\\(ti");
+        } else if (*text == '-') {
+            buf_append_cstr(out, "\\-");
+        } else {
+            buf_append_char(out, *text);
+        }
+    }
+}
+
+// Ends a text's last line.
+static void man_line(struct buf *out, const char *text)
+{
+    man_text(out, text);
+    if (out->len > 0 && out->ptr[out->len - 1] != '\n') {
+        buf_append_char(out, '\n');
+    }
+}
+
+static void man_option(struct buf *out, const struct command_option *option)
+{
+    buf_append_cstr(out, ".It Fl ");
+    man_text(out, option->flag + 1);
+    if (option->kind != OPTION_FLAG) {
+        buf_append_cstr(out, " Ar \"");
+        man_text(out, option->value);
+        buf_append_char(out, '"');
+    }
+    buf_append_char(out, '\n');
+    man_text(out, option->help);
+    if (option->default_text[0] != '\0') {
+        buf_append_cstr(out, "; default: ");
+        man_text(out, option->default_text);
+    }
+    buf_append_cstr(out, ".\n");
+}
+
+static void man_options(struct buf *out, const struct command *command)
+{
+    const struct command_option *option = NULL;
+    bool is_open = false;
+    while ((option = command_line_next_option(command, option)) != NULL) {
+        if (option->command == NULL) {
+            continue; // told once, for all
+        }
+        if (!is_open) {
+            buf_append_cstr(out, ".Bl -tag -width Ds\n");
+            is_open = true;
+        }
+        man_option(out, option);
+    }
+    if (is_open) {
+        buf_append_cstr(out, ".El\n");
+    }
+}
+
+// Once each, under the commands that take it.
+static void man_common(struct buf *out)
+{
+    static const struct {
+        unsigned takes;
+        const char *who;
+    } groups[] = {{TAKES_ALL, "All commands take, as those below also in front of\n.Ar COMMAND ,"},
+                  {TAKES_SETTINGS, "Commands that use the configuration take"},
+                  {TAKES_SERVER, "Commands that ask a running server take"},
+                  {TAKES_OUTPUT, "Commands with a result that other programs may read take"}};
+    for (size_t i = 0; i < ARRAY_LEN(groups); i++) {
+        struct command all = {.name = "", .takes = groups[i].takes};
+        buf_printf(out, ".Pp\n%s\n.Bl -tag -width Ds\n", groups[i].who);
+        const struct command_option *option = NULL;
+        while ((option = command_line_next_option(&all, option)) != NULL) {
+            man_option(out, option);
+        }
+        if (groups[i].takes == TAKES_SETTINGS) {
+            buf_append_cstr(out, ".It Fl \\-KEY Ar VALUE\nAny key of\n.Xr forebay.yaml 5 .\n");
+        }
+        buf_append_cstr(out, ".El\n");
+    }
+}
+
+static const char man_tail[] =
+    ".Sh ENVIRONMENT\n"
+    ".Bl -tag -width Ds\n"
+    ".It Ev FOREBAY_CONFIG\nThe configuration file, where\n.Fl c\ndoes not name one.\n"
+    ".It Ev FOREBAY_ADMIN\nWhere a running server is asked, where\n.Fl \\-admin\ndoes not say so.\n"
+    ".It Ev FOREBAY_\\&*\nAny key of\n.Xr forebay.yaml 5\nin upper case, its dots as underscores.\n"
+    ".It Ev NO_COLOR\nNo colour, where it is not empty.\n"
+    ".El\n"
+    ".Sh FILES\n"
+    ".Bl -tag -width Ds\n"
+    ".It Pa /etc/forebay/forebay.yaml\nThe configuration, where no other file is named.\n"
+    ".El\n"
+    ".Sh EXIT STATUS\n"
+    ".Bl -tag -width Ds -compact\n"
+    ".It 0\nDone.\n"
+    ".It 1\nFailed.\n"
+    ".It 2\nThe command line is not right.\n"
+    ".It 3\nThe configuration is not valid.\n"
+    ".It 4\nThe origin, or the credentials for it.\n"
+    ".It 5\nDone in part.\n"
+    ".It 6\nNo server answers.\n"
+    ".El\n"
+    ".Sh SEE ALSO\n"
+    ".Xr forebay.yaml 5\n";
+
+static void man_head(struct buf *out, const char *title, const char *section, const char *name,
+                     const char *summary)
+{
+    buf_printf(out, ".Dd %s\n.Dt %s %s\n.Os forebay %s\n.Sh NAME\n.Nm %s\n.Nd %s\n", version_date(),
+               title, section, version_text(), name, summary);
+}
+
+static void man_commands(struct buf *out)
+{
+    man_head(out, "FOREBAY", "1", "forebay", "S3 cache on local NVMe for training jobs");
+    buf_append_cstr(
+        out,
+        ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar OPTION ...\n.Op Ar OPERAND ...\n"
+        ".Sh DESCRIPTION\n"
+        ".Nm\nspeaks S3 on this host, answers ranged reads from a cache on its disk, and "
+        "asks the real object\nstore once for each byte.\nThe commands are:\n"
+        ".Bl -tag -width Ds\n");
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command *command = command_line_row(i);
+        buf_printf(out, ".It Cm %s", command->name);
+        if (command->operands[0] != '\0') {
+            buf_append_cstr(out, " Ar \"");
+            man_text(out, command->operands);
+            buf_append_char(out, '"');
+        }
+        buf_append_char(out, '\n');
+        man_text(out, command->summary);
+        buf_append_cstr(out, ".\n");
+        man_line(out, command->details);
+        man_options(out, command);
+    }
+    buf_append_cstr(out, ".El\n");
+    man_common(out);
+    buf_append_cstr(out, man_tail);
+}
+
+static void man_settings(struct buf *out)
+{
+    man_head(out, "FOREBAY.YAML", "5", "forebay.yaml", "configuration of forebay");
+    buf_append_cstr(out,
+                    ".Sh DESCRIPTION\n"
+                    "Each key may stand in the file, as a flag\n.Fl \\-KEY Ar VALUE ,\n"
+                    "which is stronger, or between both in the environment, in upper case behind\n"
+                    ".Ev FOREBAY_\nwith its dots as underscores.\n"
+                    "A sample file with all of them comes from\n.Ql forebay config default .\n"
+                    ".Bl -tag -width Ds\n");
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        const struct config_setting *row = config_setting(i);
+        buf_append_cstr(out, ".It Cm ");
+        man_text(out, row->key);
+        buf_append_char(out, '\n');
+        man_text(out, row->help);
+        buf_append_cstr(out, ".\nValues: ");
+        man_text(out, row->accepts);
+        buf_append_cstr(out, "; default: ");
+        man_text(out, row->default_text[0] != '\0' ? row->default_text : "none");
+        buf_printf(out, "; %s.\n", row->live ? "counts on reload" : "a change needs a restart");
+    }
+    buf_append_cstr(out, ".El\n.Pp\nThe lists\n.Cm buckets\nand\n.Cm rules\n"
+                         "stand in the file alone: see\n.Ql forebay config default .\n"
+                         ".Sh SEE ALSO\n.Xr forebay 1\n");
+}
+
+int command_help(int argc, char **argv)
+{
+    bool is_man = commands_argument_take(&argc, argv, "--man");
+    const char *name = argc > 0 ? argv[0] : NULL;
+    const struct command *command = name != NULL ? command_line_find(name) : NULL;
+    struct buf out;
+    buf_init(&out, OUTPUT_MAX_BYTES);
+    int code = EXIT_CODE_OK;
+    if (is_man && name != NULL && strcmp(name, "forebay.yaml") == 0) {
+        man_settings(&out);
+    } else if (is_man && name == NULL) {
+        man_commands(&out);
+    } else if (is_man) {
+        code = commands_usage_error("help", "--man stands alone, or with forebay.yaml");
+    } else if (name == NULL) {
+        command_help_list(&out);
+    } else if (command != NULL) {
+        command_help_render(command, &out);
+    } else {
+        code = commands_unknown(name);
+    }
+    if (code == EXIT_CODE_OK) {
+        code = commands_print_result(&out);
+    }
+    buf_done(&out);
+    return code;
+}

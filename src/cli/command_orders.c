@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay reload`, `forebay drain` and `forebay loglevel`: what signals say, with an answer.
+#include "cli/client/command_client.h"
+
+#include <stdio.h>
+
+// The members of a list in one line behind `what`; nothing where there are none.
+static void print_keys(const char *what, const json_t *keys)
+{
+    for (size_t i = 0; i < json_array_size(keys); i++) {
+        printf("%s%s", i == 0 ? what : ", ", json_string_value(json_array_get(keys, i)));
+    }
+    if (json_array_size(keys) > 0) {
+        printf("\n");
+    }
+}
+
+static void print_reload(const struct command_client *client, const json_t *answer)
+{
+    const json_t *errors = json_object_get(answer, "errors");
+    for (size_t i = 0; i < json_array_size(errors); i++) {
+        (void)fprintf(stderr, "%s\n", json_string_value(json_array_get(errors, i)));
+    }
+    if (client->is_json) {
+        return;
+    }
+    print_keys("changed: ", json_object_get(answer, "applied"));
+    print_keys("needs a restart: ", json_object_get(answer, "needs_restart"));
+    printf("%s\n",
+           command_client_bool(answer, "ok") ? "reloaded" : "refused: everything stays as it was");
+}
+
+int command_reload(int argc, char **argv)
+{
+    struct command_client client;
+    json_t *answer = NULL;
+    (void)argc, (void)argv; // it has no options of its own
+    int code = command_client_open(&client, "reload");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_post(&client, "/api/v1/reload", json_object(), &answer);
+    if (code == EXIT_CODE_OK) {
+        code = command_client_bool(answer, "ok") ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+        print_reload(&client, answer);
+    }
+    if (answer != NULL) {
+        (void)json_object_del(answer, "ok"); // the result has its own
+    }
+    code = command_client_result(&client, code, answer);
+    command_client_close(&client);
+    return code;
+}
+
+int command_drain(int argc, char **argv)
+{
+    struct command_client client;
+    json_t *answer = NULL;
+    (void)argc, (void)argv; // it has no options of its own
+    int code = command_client_open(&client, "drain");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_post(&client, "/api/v1/drain", json_object(), &answer);
+    if (code == EXIT_CODE_OK && !client.is_json) {
+        printf("draining: it ends when nothing is in flight, after shutdown.grace at the latest\n");
+    }
+    code = command_client_result(&client, code, answer);
+    command_client_close(&client);
+    return code;
+}
+
+int command_loglevel(int argc, char **argv)
+{
+    struct command_client client;
+    json_t *answer = NULL;
+    check(argc == 1); // commands.def
+    int code = command_client_open(&client, "loglevel");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_post(&client, "/api/v1/loglevel", json_pack("{s:s}", "level", argv[0]),
+                               &answer);
+    if (code == EXIT_CODE_OK && !client.is_json) {
+        printf("the server logs %s and above, until it is restarted, or a reload brings another "
+               "log.level\n",
+               argv[0]);
+    }
+    code = command_client_result(&client, code, answer);
+    command_client_close(&client);
+    return code;
+}

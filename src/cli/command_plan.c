@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay plan --dataset SIZE --cache SIZE ...`: what a cache of that size is good for, and what
+// the rest costs. The store's own policy is driven by a training job in small: BLOCKS blocks, each
+// epoch in a new order, and a cache of the same share of them.
+#include "commands/commands.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "config/config.h"
+#include "store/store.h"
+
+#define BLOCKS 6000u
+#define BLOCK_BYTES 65536u
+#define HEADROOM 0.9 // of cache.size is for data, as cache.headroom says by default
+#define EPOCHS_MAX 1000u
+#define NODES_MAX 100000u
+#define ACCESSES_MAX 3000000u // of a simulation: later epochs tell nothing new
+#define OUTPUT_MAX_BYTES 65536u
+#define SPARES 2u
+#define BATCH 16u
+
+// The prices that hold where none are given: commands.def says whose, and of when.
+#define PRICE_GB 0.09
+#define PRICE_REQUESTS 0.0004
+#define PRICE_MAX 1e6
+#define REQUEST_BYTES_MAX (4u << 20) // a fill asks for no more at once
+
+struct plan {
+    uint64_t dataset_bytes, cache_bytes, nodes, epochs;
+    uint64_t request_bytes; // of a mean request
+    double price_gb, price_requests;
+    bool has_prices; // given
+    uint32_t lens[BLOCKS], order[BLOCKS];
+    uint64_t random;
+    struct buf out;
+};
+
+static uint64_t next_random(struct plan *p)
+{
+    uint64_t z = (p->random += 0x9e3779b97f4a7c15u); // the same plan prints the same
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static void shuffle(struct plan *p)
+{
+    for (uint32_t i = BLOCKS - 1; i > 0; i--) {
+        uint32_t k = (uint32_t)(next_random(p) % (i + 1)), kept = p->order[i];
+        p->order[i] = p->order[k];
+        p->order[k] = kept;
+    }
+}
+
+// Share of the reads after the first epoch that are hits, when a cache of `share` of the data sees
+// `part` of it each epoch, in a new order and another part each time.
+static double hit_ratio(struct plan *p, double share, double part)
+{
+    uint32_t count = (uint32_t)fmax(1, part * BLOCKS);
+    uint64_t epochs = max_u64(2, min_u64(p->epochs, ACCESSES_MAX / count)), hits = 0, reads = 0;
+    struct store_replay_options options = {
+        .policy = STORE_POLICY_EPOCH,
+        .capacity_bytes = (uint64_t)fmax(BLOCK_BYTES, share * BLOCKS * BLOCK_BYTES),
+        .lens = p->lens,
+        .block_count = BLOCKS,
+        .mean_bytes = BLOCK_BYTES,
+        .spares = SPARES,
+        .batch = BATCH};
+    if (share >= 1 && part >= 1) {
+        return 1; // all of it is there after the first
+    }
+    struct store_replay *replay = store_replay_new(&options);
+    p->random = 7;
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        p->order[i] = i;
+    }
+    for (uint64_t epoch = 0; epoch < epochs; epoch++) {
+        shuffle(p);
+        for (uint32_t i = 0; i < count; i++) {
+            bool is_hit = store_replay_access(replay, p->order[i], false);
+            hits += epoch > 0 && is_hit;
+            reads += epoch > 0;
+        }
+    }
+    store_replay_free(replay);
+    return (double)hits / (double)reads;
+}
+
+static double cost_of(const struct plan *p, double bytes)
+{
+    return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
+}
+
+static void render_json(struct plan *p, const char *name, double hit_ratio, double bytes)
+{
+    buf_printf(&p->out,
+               ", \"%s\": {\"hit_ratio\": %.4f, \"origin_bytes\": %.0f, \"origin_requests\": "
+               "%.0f, \"cost\": %.4f}",
+               name, hit_ratio, bytes, bytes / (double)p->request_bytes, cost_of(p, bytes));
+}
+
+static void render_text(struct plan *p, double hit_ratio, double bytes)
+{
+    char text[HUMAN_BYTES_MAX];
+    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio, human_bytes(bytes, text),
+               cost_of(p, bytes));
+}
+
+static void render_row(struct plan *p, double factor)
+{
+    double cache = factor * (double)p->cache_bytes,
+           share = HEADROOM * cache / (double)p->dataset_bytes;
+    double nodes = (double)p->nodes, dataset = (double)p->dataset_bytes;
+    double all = hit_ratio(p, share, 1),
+           parts = p->nodes > 1 ? hit_ratio(p, share, 1 / nodes) : all;
+    double gateway = p->nodes > 1 ? hit_ratio(p, share * nodes, 1) : all;
+    char size[HUMAN_BYTES_MAX];
+    if (commands_common()->is_json) {
+        buf_printf(&p->out, "{\"type\": \"item\", \"cache\": %.0f", cache);
+        render_json(p, "each_reads_all", all, nodes * dataset * (1 - all));
+        render_json(p, "nodes_share", parts, dataset * (1 - parts));
+        render_json(p, "gateway", gateway, dataset * (1 - gateway));
+        buf_append_cstr(&p->out, "}\n");
+        return;
+    }
+    buf_printf(&p->out, "%12s", human_bytes(cache, size));
+    render_text(p, all, nodes * dataset * (1 - all));
+    if (p->nodes > 1) {
+        render_text(p, parts, dataset * (1 - parts));
+        render_text(p, gateway, dataset * (1 - gateway));
+    }
+    buf_append_cstr(&p->out, factor > 0.99 && factor < 1.01 ? "   <- as asked\n" : "\n");
+}
+
+static void render_end(struct plan *p)
+{
+    char needed[HUMAN_BYTES_MAX];
+    double dataset = (double)p->dataset_bytes, holds_all = dataset / HEADROOM;
+    double uncached = cost_of(p, (double)p->nodes * dataset);
+    if (commands_common()->is_json) {
+        buf_printf(&p->out,
+                   "{\"type\": \"result\", \"ok\": true, \"exit\": 0, \"holds_all\": %.0f, "
+                   "\"price_gb\": %.6g, \"price_requests\": %.6g, \"request_bytes\": %llu, "
+                   "\"uncached_cost\": %.4f}\n",
+                   holds_all, p->price_gb, p->price_requests, (unsigned long long)p->request_bytes,
+                   uncached);
+        return;
+    }
+    buf_printf(
+        &p->out,
+        "\n%s hold all of it (a tenth is cache.headroom). Without a cache an epoch costs "
+        "%.2f%s, by %g a GB and %g for 1000 requests%s.\n`forebay profile` tells the same of "
+        "an access log.\n",
+        human_bytes(holds_all, needed), uncached, p->nodes > 1 ? " where each node reads all" : "",
+        p->price_gb, p->price_requests,
+        p->has_prices ? ""
+                      : "\n(US dollars, AWS us-east-1 to the internet, list prices of 2025; "
+                        "within a region give --price-gb 0)");
+}
+
+static void render(struct plan *p)
+{
+    static const double factors[] = {0.25, 0.5, 0.75, 1, 1.5, 2};
+    char dataset[HUMAN_BYTES_MAX];
+    human_bytes((double)p->dataset_bytes, dataset);
+    if (!commands_common()->is_json) {
+        buf_printf(
+            &p->out,
+            "%s of data, %llu node%s, %llu epochs; hits, origin bytes and what they cost, of an "
+            "epoch after the first\n\n",
+            dataset, (unsigned long long)p->nodes, p->nodes > 1 ? "s" : "",
+            (unsigned long long)p->epochs);
+        buf_printf(&p->out, "%12s   each node reads all%s\n", "cache.size",
+                   p->nodes > 1
+                       ? "              nodes share the data             one cache of all nodes"
+                       : "");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(factors); i++) {
+        render_row(p, factors[i]);
+    }
+    render_end(p);
+}
+
+static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes)
+{
+    char why[CONFIG_WHY_MAX];
+    return text != NULL && config_value_parse_bytes(span_from_cstr(text), ret_bytes, why) &&
+           *ret_bytes >= least && *ret_bytes <= 1ull << 60;
+}
+
+static bool number_of(const char *text, uint64_t most, uint64_t *number)
+{
+    return text == NULL ||
+           (span_to_u64(span_from_cstr(text), number) && *number >= 1 && *number <= most);
+}
+
+// A plain number; what strtod() takes besides is none.
+static bool price_of(struct plan *p, const char *text, double *price)
+{
+    if (text == NULL) {
+        return true;
+    }
+    char *end = NULL;
+    p->has_prices = true;
+    *price = strspn(text, "0123456789.") == strlen(text) ? strtod(text, &end) : -1;
+    return end != NULL && end != text && *end == '\0' && *price >= 0 && *price <= PRICE_MAX;
+}
+
+int command_plan(int argc, char **argv)
+{
+    bool bad = false;
+    struct plan *p = calloc(1, sizeof(*p));
+    check(p != NULL);
+    p->nodes = 1;
+    p->epochs = 10;
+    p->request_bytes = REQUEST_BYTES_MAX;
+    p->price_gb = PRICE_GB;
+    p->price_requests = PRICE_REQUESTS;
+    const char *dataset = commands_argument_take_value(&argc, argv, "--dataset", &bad);
+    const char *cache = commands_argument_take_value(&argc, argv, "--cache", &bad);
+    const char *nodes = commands_argument_take_value(&argc, argv, "--nodes", &bad);
+    const char *epochs = commands_argument_take_value(&argc, argv, "--epochs", &bad);
+    const char *object = commands_argument_take_value(&argc, argv, "--object", &bad);
+    const char *price_gb = commands_argument_take_value(&argc, argv, "--price-gb", &bad);
+    const char *price_requests =
+        commands_argument_take_value(&argc, argv, "--price-requests", &bad);
+    int code = EXIT_CODE_USAGE;
+    buf_init(&p->out, OUTPUT_MAX_BYTES);
+    if (!bytes_of(dataset, BLOCK_BYTES, &p->dataset_bytes) ||
+        !bytes_of(cache, BLOCK_BYTES, &p->cache_bytes)) {
+        (void)commands_usage_error(
+            "plan", "--dataset and --cache are sizes such as 2TB and 500GiB, at least 64KiB");
+    } else if (!number_of(nodes, NODES_MAX, &p->nodes) ||
+               !number_of(epochs, EPOCHS_MAX, &p->epochs) || p->epochs < 2) {
+        (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
+    } else if (object != NULL && !bytes_of(object, 1, &p->request_bytes)) {
+        (void)commands_usage_error("plan", "--object is a size such as 100KiB");
+    } else if (!price_of(p, price_gb, &p->price_gb) ||
+               !price_of(p, price_requests, &p->price_requests)) {
+        (void)commands_usage_error("plan", "a price is a number such as 0.09, up to a million");
+    } else {
+        p->request_bytes = min_u64(p->request_bytes, REQUEST_BYTES_MAX);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            p->lens[i] = BLOCK_BYTES;
+        }
+        render(p);
+        code = commands_print_result(&p->out);
+    }
+    buf_done(&p->out);
+    free(p);
+    return code;
+}

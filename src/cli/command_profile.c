@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay profile FILE`: an access log (log.keys: full) replayed to the store's own policy for
+// caches of several sizes. Memory is bounded: what is beyond BLOCKS_MAX different blocks or
+// READS_MAX reads of them is left out, and said.
+#include "commands/commands.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/human.h"
+#include "cli/client/command_client.h"
+#include "store/store.h"
+
+#define BLOCK_BYTES (1u << 20) // cache.block_size by default
+#define BLOCK_BYTES_MIN 1024u  // what the least object takes on disk
+#define BLOCKS_MAX (1u << 20)
+#define READS_MAX (16u << 20)
+#define READS_OF_LINE_MAX 65536u // blocks: 64 GiB
+#define SLOTS (4u * BLOCKS_MAX)  // of the table of blocks; a power of two
+#define PREFIXES_MAX 1024u
+#define PREFIXES_SHOWN 8u
+#define LINE_MAX_BYTES 65536u
+#define OUTPUT_MAX_BYTES (1u << 20)
+#define SPARES 2u
+#define BATCH 16u
+#define HEADROOM 0.9
+
+struct prefix {
+    uint64_t hash, bytes, reads;
+    char name[256];
+};
+
+struct profile {
+    uint64_t *hashes;       // SLOTS, 0: free
+    uint32_t *slots, *lens; // number of the block; its bytes
+    uint32_t *reads;        // READS_MAX
+    uint32_t block_count, read_count, again_count;
+    uint64_t held_bytes, read_bytes,
+        again_bytes; // of different blocks; of reads; of those not the first
+    uint64_t lines, bad_lines, other_lines, left_out;
+    struct prefix prefixes[PREFIXES_MAX];
+    unsigned prefix_count;
+    struct buf out;
+};
+
+// --- Reading the log -----------------------------------------------------------------------------
+
+// The block's number; BLOCKS_MAX: there is no more room.
+static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len)
+{
+    hash = hash != 0 ? hash : 1;
+    uint64_t at = hash & (SLOTS - 1);
+    while (p->hashes[at] != 0 && p->hashes[at] != hash) { // never full: a quarter may be used
+        at = (at + 1) & (SLOTS - 1);
+    }
+    if (p->hashes[at] == 0) {
+        if (p->block_count == BLOCKS_MAX) {
+            return BLOCKS_MAX;
+        }
+        p->hashes[at] = hash;
+        p->slots[at] = p->block_count;
+        p->lens[p->block_count++] = len;
+        p->held_bytes += len;
+    } else {
+        p->again_count++;
+        p->again_bytes += len;
+    }
+    return p->slots[at];
+}
+
+static void count_prefix(struct profile *p, struct span bucket, struct span key, uint64_t bytes)
+{
+    size_t slash = span_find(key, '/');
+    struct span folder = {key.ptr, slash < key.len ? slash + 1 : 0};
+    uint64_t hash = hash64(bucket.ptr, bucket.len, hash64(folder.ptr, folder.len, 1));
+    unsigned i = 0;
+    while (i < p->prefix_count && p->prefixes[i].hash != hash) {
+        i++;
+    }
+    if (i == PREFIXES_MAX) {
+        return; // the first thousand are enough to find the hot ones
+    }
+    struct prefix *prefix = &p->prefixes[i];
+    if (i == p->prefix_count) {
+        p->prefix_count++;
+        prefix->hash = hash;
+        (void)snprintf(prefix->name, sizeof(prefix->name), "%.*s/%.*s",
+                       (int)min_u64(bucket.len, 100), bucket.ptr, (int)min_u64(folder.len, 150),
+                       folder.ptr);
+    }
+    prefix->bytes += bytes;
+    prefix->reads++;
+}
+
+static struct span text_of(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return (struct span){json_string_value(value), json_string_length(value)};
+}
+
+static uint64_t number_of(const json_t *object, const char *name)
+{
+    json_int_t value = json_integer_value(json_object_get(object, name));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+// What was read of the object, [*first, *end); false: nothing.
+static bool extent_of(const json_t *line, uint64_t *ret_first, uint64_t *ret_end,
+                      uint64_t *ret_size)
+{
+    uint64_t size = number_of(line, "object_size"), bytes = number_of(line, "bytes"), first = 0;
+    struct span range = text_of(line, "range"), digits;
+    if (span_starts_with(range, SPAN("bytes="))) {
+        range = (struct span){range.ptr + 6, range.len - 6};
+        if (!span_split(&range, '-', &digits) || (digits.len > 0 && !span_to_u64(digits, &first))) {
+            return false;
+        }
+        if (digits.len == 0) { // the last ones
+            first = size > bytes ? size - bytes : 0;
+        }
+    }
+    uint64_t end;
+    if (bytes == 0 || !add_u64(first, bytes, &end)) {
+        return false;
+    }
+    *ret_first = first;
+    *ret_end = end;
+    *ret_size = max_u64(size, end);
+    return true;
+}
+
+static void take_read(struct profile *p, const json_t *line)
+{
+    struct span bucket = text_of(line, "bucket"), key = text_of(line, "key");
+    uint64_t first, end, size;
+    if (!span_equal(text_of(line, "op"), SPAN("GetObject")) || bucket.len == 0 || key.len == 0 ||
+        !extent_of(line, &first, &end, &size)) {
+        p->other_lines++;
+        return;
+    }
+    count_prefix(p, bucket, key, end - first);
+    uint64_t object = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
+    uint64_t last = min_u64((end - 1) / BLOCK_BYTES, first / BLOCK_BYTES + READS_OF_LINE_MAX);
+    for (uint64_t block = first / BLOCK_BYTES; block <= last; block++) {
+        if (p->read_count == READS_MAX) { // nothing of what is left out may count as seen again
+            p->left_out += last - block + 1;
+            return;
+        }
+        uint64_t len = min_u64(BLOCK_BYTES, size - block * BLOCK_BYTES);
+        uint32_t number = find_block(p, hash64(&block, sizeof(block), object),
+                                     (uint32_t)max_u64(len, BLOCK_BYTES_MIN));
+        if (number == BLOCKS_MAX) {
+            p->left_out++;
+        } else {
+            p->reads[p->read_count++] = number;
+            p->read_bytes += p->lens[number];
+        }
+    }
+}
+
+static void read_lines(struct profile *p, FILE *file)
+{
+    static char text[LINE_MAX_BYTES];
+    while (fgets(text, sizeof(text), file) != NULL) {
+        json_t *line = json_loads(text, JSON_ALLOW_NUL, NULL);
+        p->lines++;
+        if (json_is_object(line)) {
+            take_read(p, line);
+        } else {
+            p->bad_lines++;
+        }
+        json_decref(line);
+    }
+}
+
+// --- What it tells -------------------------------------------------------------------------------
+
+static void render_size(struct profile *p, double share)
+{
+    uint64_t capacity = (uint64_t)(share * (double)p->held_bytes), hits = 0, hit_bytes = 0;
+    char size[HUMAN_BYTES_MAX], origin[HUMAN_BYTES_MAX];
+    struct store_replay_options options = {.policy = STORE_POLICY_EPOCH,
+                                           .capacity_bytes = max_u64(capacity, BLOCK_BYTES),
+                                           .lens = p->lens,
+                                           .block_count = p->block_count,
+                                           .mean_bytes = p->held_bytes / p->block_count,
+                                           .segment_bytes_min = 2 * BLOCK_BYTES,
+                                           .spares = SPARES,
+                                           .batch = BATCH};
+    if (share < 1) {
+        struct store_replay *replay = store_replay_new(&options);
+        for (uint32_t i = 0; i < p->read_count; i++) {
+            bool is_hit = store_replay_access(replay, p->reads[i], false);
+            hits += is_hit;
+            hit_bytes += is_hit ? p->lens[p->reads[i]] : 0;
+        }
+        store_replay_free(replay);
+    } else { // everything that was read before is there
+        hits = p->again_count;
+        hit_bytes = p->again_bytes;
+    }
+    double cache = (double)capacity / HEADROOM, ratio = (double)hits / p->read_count;
+    double byte_ratio = (double)hit_bytes / (double)p->read_bytes;
+    if (commands_common()->is_json) {
+        buf_printf(&p->out,
+                   "{\"type\": \"item\", \"cache\": %.0f, \"hit_ratio\": %.4f, \"byte_hit_ratio\": "
+                   "%.4f, \"origin_bytes\": %llu}\n",
+                   cache, ratio, byte_ratio, (unsigned long long)(p->read_bytes - hit_bytes));
+        return;
+    }
+    human_bytes((uint64_t)cache, size);
+    human_bytes(p->read_bytes - hit_bytes, origin);
+    buf_printf(&p->out, "%12s   %5.1f %%   %5.1f %%   %12s%s\n", size, 100 * ratio,
+               100 * byte_ratio, origin, share >= 1 ? "   <- holds all that was read" : "");
+}
+
+static int compare_prefixes(const void *a, const void *b)
+{
+    const struct prefix *left = a, *right = b;
+    return (left->bytes < right->bytes) - (left->bytes > right->bytes);
+}
+
+static void render_prefixes(struct profile *p)
+{
+    qsort(p->prefixes, p->prefix_count, sizeof(*p->prefixes), compare_prefixes);
+    if (!commands_common()->is_json) {
+        buf_append_cstr(&p->out, "\nread most\n");
+    }
+    for (unsigned i = 0; i < p->prefix_count && i < PREFIXES_SHOWN; i++) {
+        const struct prefix *prefix = &p->prefixes[i];
+        char bytes[HUMAN_BYTES_MAX];
+        human_bytes(prefix->bytes, bytes);
+        if (commands_common()->is_json) {
+            buf_append_cstr(&p->out, "{\"type\": \"item\", \"prefix\": ");
+            commands_append_json(&p->out, prefix->name);
+            buf_printf(&p->out, ", \"bytes\": %llu, \"reads\": %llu}\n",
+                       (unsigned long long)prefix->bytes, (unsigned long long)prefix->reads);
+        } else {
+            buf_printf(&p->out, "%12s in %llu reads of %s\n", bytes,
+                       (unsigned long long)prefix->reads, command_client_visible(prefix->name));
+        }
+    }
+}
+
+static int render(struct profile *p)
+{
+    static const double shares[] = {0.1, 0.25, 0.5, 0.75, 1};
+    int code = p->bad_lines > 0 || p->left_out > 0 ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
+    char held[HUMAN_BYTES_MAX], read[HUMAN_BYTES_MAX];
+    human_bytes(p->held_bytes, held);
+    human_bytes(p->read_bytes, read);
+    if (!commands_common()->is_json) {
+        buf_printf(&p->out,
+                   "%llu lines: %u reads of blocks, %s in all, of %s that differ; %.1f %% of them "
+                   "not the first\n\n%12s   %7s   %7s   %12s\n",
+                   (unsigned long long)p->lines, p->read_count, read, held,
+                   100.0 * p->again_count / p->read_count, "cache.size", "hits", "bytes",
+                   "from origin");
+    }
+    for (size_t i = 0; i < ARRAY_LEN(shares); i++) {
+        render_size(p, shares[i]);
+    }
+    render_prefixes(p);
+    if (commands_common()->is_json) {
+        buf_printf(&p->out,
+                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"lines\": %llu, "
+                   "\"unreadable\": %llu, "
+                   "\"left_out\": %llu, \"bytes\": %llu, \"different\": %llu}\n",
+                   code == EXIT_CODE_OK ? "true" : "false", code, (unsigned long long)p->lines,
+                   (unsigned long long)p->bad_lines, (unsigned long long)p->left_out,
+                   (unsigned long long)p->read_bytes, (unsigned long long)p->held_bytes);
+    }
+    if (p->bad_lines > 0) {
+        (void)fprintf(stderr,
+                      "forebay: profile: %llu lines are no JSON objects (access_log.format: json "
+                      "is wanted)\n",
+                      (unsigned long long)p->bad_lines);
+    }
+    if (p->left_out > 0) {
+        (void)fprintf(stderr,
+                      "forebay: profile: %llu reads are left out: the log has more than fits\n",
+                      (unsigned long long)p->left_out);
+    }
+    return code;
+}
+
+static struct profile *profile_new(void)
+{
+    struct profile *p = calloc(1, sizeof(*p));
+    check(p != NULL);
+    p->hashes = calloc(SLOTS, sizeof(*p->hashes));
+    p->slots = calloc(SLOTS, sizeof(*p->slots));
+    p->lens = calloc(BLOCKS_MAX, sizeof(*p->lens));
+    p->reads = calloc(READS_MAX, sizeof(*p->reads)); // pages of it that are not used cost nothing
+    check(p->hashes != NULL && p->slots != NULL && p->lens != NULL && p->reads != NULL);
+    buf_init(&p->out, OUTPUT_MAX_BYTES);
+    return p;
+}
+
+static void profile_free(struct profile *p)
+{
+    free(p->hashes);
+    free(p->slots);
+    free(p->lens);
+    free(p->reads);
+    buf_done(&p->out);
+    free(p);
+}
+
+int command_profile(int argc, char **argv)
+{
+    check(argc == 1);
+    struct command_client to = {.name = "profile", .is_json = commands_common()->is_json};
+    FILE *file = strcmp(argv[0], "-") == 0 ? stdin : fopen(argv[0], "re");
+    if (file == NULL) {
+        command_client_error(&to, "%s: %s", argv[0], strerror(errno));
+        return command_client_result(&to, EXIT_CODE_FAILED, NULL);
+    }
+    struct profile *p = profile_new();
+    read_lines(p, file);
+    int failed = ferror(file) ? errno : 0; // of the last read
+    if (file != stdin) {
+        (void)fclose(file); // only read
+    }
+    int code = EXIT_CODE_FAILED;
+    if (failed != 0) {
+        command_client_error(&to, "%s: %s", argv[0], strerror(failed));
+        code = command_client_result(&to, code, NULL);
+    } else if (p->read_count == 0) {
+        command_client_error(&to, "no read of an object is in it");
+        code = command_client_result(&to, code, NULL);
+    } else {
+        code = render(p);
+        int printed = commands_print_result(&p->out);
+        code = printed != EXIT_CODE_OK ? printed : code;
+    }
+    profile_free(p);
+    return code;
+}

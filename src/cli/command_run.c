@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay run [--KEY VALUE]... -- CMD [ARG]...`: a private cache for one command. The server and
+// CMD are children; whichever of the three processes ends, the others do not stay: the kernel tells
+// children of their parent's end.
+//
+// The exit code is CMD's own, 128 + N when signal N ended it, 127 and 126 when it was not found or
+// cannot be run, 125 when Forebay did not start.
+//
+// The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run beside this
+// one takes the next free directory (forebay-2 ...): what a cache holds may be read by whoever
+// could read it at the origin, and one server serves by one set of credentials.
+#include "cli/cli_private.h"
+#include "commands/commands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/human.h"
+#include "cli/client/command_client.h"
+#include "cli/client/command_server.h"
+#include "config/config.h"
+#include "store/store.h"
+
+#define EXIT_NOT_STARTED 125
+#define EXIT_NOT_EXECUTABLE 126
+#define EXIT_NOT_FOUND 127
+#define EXIT_SIGNAL 128
+#define START_TIMEOUT_MS 60000u
+#define STOP_TIMEOUT_MS 20000u
+#define DIRECTORIES_MAX 16u
+#define RESTARTS_MAX 3u
+#define TEXT_MAX_BYTES (1u << 20)
+#define SETTLE_MS 20
+#define SETTLE_TRIES 50u
+#define FLAG_MAX (PATH_MAX + 64)
+
+struct run {
+    struct command_server server;
+    struct config *config;
+    char dir[PATH_MAX];
+    char dir_flag[FLAG_MAX], socket_flag[FLAG_MAX], endpoint_flag[FLAG_MAX];
+    char url[64];
+    bool is_quiet, is_global;
+    unsigned restarts;
+    pid_t child;
+};
+
+struct run_signals {
+    sigset_t waited, before; // blocked here; what was blocked when it began
+    void (*before_pipe)(int number), (*before_child)(int number); // what SIGPIPE, SIGCHLD did then
+};
+
+static int not_started(const char *why)
+{
+    static const char prefix[] = "forebay: ";
+    why += strncmp(why, prefix, sizeof(prefix) - 1) == 0 ? sizeof(prefix) - 1 : 0; // the server's
+    size_t len = strlen(why);
+    while (len > 0 && why[len - 1] == '\n') {
+        len--;
+    }
+    (void)fprintf(stderr, "forebay: run: the cache did not start: %.*s\n", (int)len, why);
+    return EXIT_NOT_STARTED;
+}
+
+// --- What the server is told ---------------------------------------------------------------------
+
+static bool is_default(const struct config *config, const char *key)
+{
+    return strncmp(config_source_text(config, commands_setting(key)), "default", 7) == 0;
+}
+
+static bool base_directory(const struct config *config, char ret_path[PATH_MAX])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int len;
+    if (!is_default(config, "cache.dir")) {
+        len = snprintf(ret_path, PATH_MAX, "%s", config->cache_dir);
+    } else if (cache != NULL && cache[0] == '/') {
+        len = snprintf(ret_path, PATH_MAX, "%s/forebay", cache);
+    } else if (home != NULL && home[0] == '/') {
+        len = snprintf(ret_path, PATH_MAX, "%s/.cache/forebay", home);
+    } else {
+        len = snprintf(ret_path, PATH_MAX, "%s", config->cache_dir);
+    }
+    return len > 0 && len < PATH_MAX - 8; // room for a number
+}
+
+// The first one from number `*from` on that nobody uses; *from is the one after it then.
+static bool choose_directory(struct run *run, unsigned *from)
+{
+    char base[PATH_MAX];
+    struct store_look look;
+    if (!base_directory(run->config, base)) {
+        return false;
+    }
+    while (*from <= DIRECTORIES_MAX) {
+        unsigned i = (*from)++;
+        int len = i == 1 ? snprintf(run->dir, sizeof(run->dir), "%s", base)
+                         : snprintf(run->dir, sizeof(run->dir), "%.4080s-%u", base, i);
+        if (len > 0 && (store_look(run->dir, &look) != ERR_OK || !look.is_in_use)) {
+            (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
+            return true; // one that cannot be looked at makes the server say why
+        }
+    }
+    return false;
+}
+
+// Two runs may have chosen the same one; the later tries the next.
+static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
+{
+    struct store_look look;
+    while (!command_server_start(&run->server, START_TIMEOUT_MS, ret_why)) {
+        bool was_taken = store_look(run->dir, &look) == ERR_OK && look.is_in_use;
+        if (!was_taken || !choose_directory(run, from)) {
+            return false;
+        }
+        ret_why->len = 0; // what that one has said
+    }
+    return true;
+}
+
+static void tell_server(struct run *run, int argc, char **argv)
+{
+    static const char *const ours[] = {"--cache.dir", "--admin.socket", NULL};
+    const char *endpoint = getenv("AWS_ENDPOINT_URL_S3");
+    endpoint = endpoint != NULL && endpoint[0] != '\0' ? endpoint : getenv("AWS_ENDPOINT_URL");
+    command_server_settings(&run->server, argc, argv, ours);
+    (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
+                   run->server.admin + strlen("unix:"));
+    command_server_word(&run->server, run->dir_flag);
+    command_server_word(&run->server, run->socket_flag);
+    if (is_default(run->config, "admin.listen")) {
+        command_server_word(&run->server, "--admin.listen=off");
+    }
+    if (is_default(run->config, "access_log.path")) {
+        command_server_word(&run->server, "--access_log.path=off");
+    }
+    if (is_default(run->config, "log.level")) {
+        command_server_word(&run->server, "--log.level=warn");
+    }
+    if (is_default(run->config, "log.format")) {
+        command_server_word(&run->server, "--log.format=text");
+    }
+    if (is_default(run->config, "shutdown.grace")) {
+        command_server_word(&run->server, "--shutdown.grace=5s");
+    }
+    // Clients of this environment are led elsewhere: that is where the bytes come from.
+    if (is_default(run->config, "origin.endpoint") && endpoint != NULL && endpoint[0] != '\0') {
+        (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
+                       endpoint);
+        command_server_word(&run->server, run->endpoint_flag);
+    }
+}
+
+// --- CMD -----------------------------------------------------------------------------------------
+
+static void set_variable(void *ctx, const char *name, const char *value)
+{
+    (void)ctx;
+    check(setenv(name, value, 1) == 0);
+}
+
+// A client with no keys at all asks nobody; where any keys do, so do these.
+static void set_environment(const struct run *run)
+{
+    check(command_env_variables(run->url, run->is_global, set_variable, NULL));
+    if (strncmp(run->config->origin_endpoint, "dir:", 4) == 0 &&
+        getenv("AWS_ACCESS_KEY_ID") == NULL && getenv("AWS_PROFILE") == NULL) {
+        set_variable(NULL, "AWS_ACCESS_KEY_ID", "forebay");
+        set_variable(NULL, "AWS_SECRET_ACCESS_KEY", "forebay");
+    }
+}
+
+// Starts CMD; what exec says comes through a pipe that it closes when it succeeds. 0: it runs.
+static int start_child(struct run *run, char **words, const struct run_signals *signals)
+{
+    int pipes[2], failed = 0;
+    pid_t parent = getpid();
+    if (pipe2(pipes, O_CLOEXEC) != 0) {
+        return not_started(strerror(errno));
+    }
+    run->child = fork();
+    if (run->child == 0) {
+        (void)close(pipes[0]); // the parent's end
+        set_environment(run);
+        (void)signal(SIGPIPE, signals->before_pipe); // what is ignored would stay so behind exec
+        (void)signal(SIGCHLD, signals->before_child);
+        (void)sigprocmask(SIG_SETMASK, &signals->before, NULL); // cannot fail
+        if (prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent) {
+            (void)execvp(words[0], words);
+        }
+        failed = errno;
+        (void)!write(pipes[1], &failed, sizeof(failed)); // the parent reads it, or is gone
+        _exit(EXIT_NOT_FOUND);
+    }
+    (void)close(pipes[1]); // the child's end
+    if (run->child < 0) {
+        (void)close(pipes[0]); // nobody writes to it
+        return not_started(strerror(errno));
+    }
+    ssize_t len;
+    do {
+        len = read(pipes[0], &failed, sizeof(failed));
+    } while (len < 0 && errno == EINTR);
+    (void)close(pipes[0]); // nothing was written to it
+    if (len != (ssize_t)sizeof(failed)) {
+        return 0;
+    }
+    while (waitpid(run->child, NULL, 0) < 0 && errno == EINTR) {
+    }
+    run->child = 0;
+    (void)fprintf(stderr, "forebay: run: %s: %s\n", words[0], strerror(failed));
+    return failed == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+}
+
+static int code_of_status(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
+}
+
+// A server that has ended is started again on the same port; CMD's connections wait for it.
+static void restart_server(struct run *run)
+{
+    struct buf why;
+    command_server_ended(&run->server);
+    buf_init(&why, TEXT_MAX_BYTES);
+    bool again = run->restarts++ < RESTARTS_MAX &&
+                 command_server_start(&run->server, START_TIMEOUT_MS, &why);
+    (void)fprintf(stderr, "forebay: run: the cache has ended%s\n",
+                  again ? ", and was started again"
+                        : "; what the command reads from here on fails");
+    if (!again) {
+        (void)fputs(buf_cstr(&why), stderr); // nowhere else to say it
+    }
+    buf_done(&why);
+}
+
+// Every child that has ended by now. True: CMD is among them.
+static bool reap(struct run *run, int *ret_code)
+{
+    bool is_over = false;
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid == run->child) {
+            *ret_code = code_of_status(status);
+            is_over = true;
+        } else if (pid == run->server.pid) {
+            restart_server(run);
+        }
+    }
+    return is_over;
+}
+
+// Signals go on to CMD, but for those that the terminal has sent to all of the group.
+static int wait_for_child(struct run *run, const sigset_t *signals)
+{
+    int code = 0;
+    for (;;) {
+        siginfo_t info;
+        int number = sigwaitinfo(signals, &info);
+        if (reap(run, &code)) { // at each signal: several ends may come as one
+            return code;
+        }
+        if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
+            (void)kill(run->child, number); // it is not waited for yet
+        }
+    }
+}
+
+// --- The summary ---------------------------------------------------------------------------------
+
+static unsigned count_warnings(struct span log, struct span *ret_last)
+{
+    struct span line;
+    unsigned count = 0;
+    while (span_split(&log, '\n', &line)) {
+        char text[64];
+        (void)snprintf(text, sizeof(text), "%.*s", (int)min_u64(line.len, sizeof(text) - 1),
+                       line.ptr);
+        if (strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL) {
+            count++;
+            *ret_last = line;
+        }
+    }
+    return count;
+}
+
+static double share(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+// The server counts what CMD has read a moment after CMD has it; a child of CMD may go on reading.
+static bool read_settled_metrics(struct run *run, struct buf *metrics)
+{
+    bool is_read, is_busy;
+    unsigned tries = 0;
+    do {
+        metrics->len = 0;
+        is_read = command_server_metrics(&run->server, metrics);
+        is_busy = is_read && command_server_metric(buf_span(metrics), "forebay_http_connections",
+                                                   "state=\"active\"") > 0;
+        if (is_busy) {
+            (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten it
+        }
+    } while (is_busy && ++tries < SETTLE_TRIES);
+    return is_read;
+}
+
+static void summarize(struct run *run)
+{
+    struct buf metrics, log;
+    struct span text, last = {NULL, 0};
+    char served[HUMAN_BYTES_MAX], saved[HUMAN_BYTES_MAX], fetched[HUMAN_BYTES_MAX];
+    buf_init(&metrics, TEXT_MAX_BYTES);
+    buf_init(&log, TEXT_MAX_BYTES);
+    command_server_log(&run->server, &log);
+    if (!run->is_quiet && read_settled_metrics(run, &metrics)) {
+        text = buf_span(&metrics);
+        static const char bytes_name[] = "forebay_http_response_bytes_total";
+        double all = command_server_metric(text, bytes_name, NULL);
+        double hits = all - command_server_metric(text, bytes_name, "source=\"origin\"");
+        double from_origin =
+            command_server_metric(text, "forebay_origin_received_bytes_total", NULL);
+        double requests = command_server_metric(text, "forebay_cache_requests_total", NULL);
+        double asked = command_server_metric(text, "forebay_origin_requests_total", NULL);
+        double hit_s = command_server_metric(text, "forebay_http_request_duration_seconds_sum",
+                                             "result=\"hit\"");
+        double hit_count = command_server_metric(
+            text, "forebay_http_request_duration_seconds_count", "result=\"hit\"");
+        double miss_s = command_server_metric(text, "forebay_http_request_duration_seconds_sum",
+                                              "result=\"miss\"");
+        double miss_count = command_server_metric(
+            text, "forebay_http_request_duration_seconds_count", "result=\"miss\"");
+        double wait_s = miss_count > 0 ? hit_count * miss_s / miss_count - hit_s : 0;
+        human_bytes((uint64_t)all, served);
+        human_bytes((uint64_t)(all > from_origin ? all - from_origin : 0), saved);
+        human_bytes((uint64_t)from_origin, fetched);
+        unsigned warnings = count_warnings(buf_span(&log), &last);
+        (void)fprintf(stderr,
+                      "forebay: served    %s in %.0f requests\n"
+                      "         from here %.1f %% of the bytes (%s)\n"
+                      "         saved     %s and %.0f requests of the origin, which gave %s\n"
+                      "         waited    %.1f s less than at the speed of misses\n"
+                      "         warnings  %u%s%.*s\n",
+                      served, requests, share(hits, all), run->dir, saved,
+                      requests > asked ? requests - asked : 0, fetched, wait_s > 0 ? wait_s : 0,
+                      warnings, warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
+                      last.len > 0 ? last.ptr : "");
+    }
+    buf_done(&metrics);
+    buf_done(&log);
+}
+
+// --- The command ---------------------------------------------------------------------------------
+
+static void block_signals(struct run_signals *ret_signals)
+{
+    static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    (void)sigemptyset(&ret_signals->waited);
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        (void)sigaddset(&ret_signals->waited, numbers[i]);
+    }
+    check(sigprocmask(SIG_BLOCK, &ret_signals->waited, &ret_signals->before) == 0);
+    ret_signals->before_pipe = signal(SIGPIPE, SIG_IGN);
+    ret_signals->before_child = signal(SIGCHLD, SIG_DFL); // ignored it would never come
+    check(ret_signals->before_pipe != SIG_ERR && ret_signals->before_child != SIG_ERR);
+}
+
+// `words` is CMD, NULL behind its last.
+static int run_all(struct run *run, int argc, char **argv, char **words)
+{
+    struct run_signals signals;
+    struct buf why;
+    if (argc > (int)COMMAND_SERVER_WORDS_MAX / 2) {
+        return not_started("there are too many settings on the command line: name a file by -c");
+    }
+    block_signals(&signals);
+    buf_init(&why, TEXT_MAX_BYTES);
+    int code = EXIT_NOT_STARTED;
+    unsigned from = 1;
+    if (!choose_directory(run, &from)) {
+        buf_append_cstr(&why, "every cache directory is in use: name another one with --cache.dir");
+    } else if (command_server_init(&run->server, &why)) {
+        tell_server(run, argc, argv);
+        (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
+        if (start_server(run, &from, &why)) {
+            commands_inform_more("forebay: run: %s answers from %s\n", run->url,
+                                 command_client_visible(run->dir));
+            code = start_child(run, words, &signals);
+            if (code == 0) {
+                code = wait_for_child(run, &signals.waited);
+                summarize(run);
+            }
+            command_server_stop(&run->server, STOP_TIMEOUT_MS);
+        }
+    }
+    if (why.len > 0) {
+        code = not_started(buf_cstr(&why));
+    }
+    buf_done(&why);
+    command_server_done(&run->server);
+    return code;
+}
+
+int command_run(int argc, char **argv)
+{
+    struct run *run = calloc(1, sizeof(*run));
+    check(run != NULL);
+    run->server = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1};
+    run->is_global = commands_argument_take(&argc, argv, "--global");
+    run->is_quiet = commands_common()->is_quiet;
+    unsigned operand_count = commands_common()->operand_count;
+    char **words = calloc(operand_count + 1, sizeof(*words));
+    check(words != NULL);
+    memcpy(words, argv, operand_count * sizeof(*words));
+    argc -= (int)operand_count;
+    argv += operand_count;
+    run->config = commands_load_config(argc, argv);
+    int code = EXIT_NOT_STARTED;
+    if (run->config != NULL) { // else said already
+        code = run_all(run, argc, argv, words);
+    }
+    free(words);
+    config_free(run->config);
+    free(run);
+    return code;
+}

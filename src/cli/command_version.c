@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay version [--json]`: this binary, and the libraries it really runs with (not those it was
+// built against) where a library can say so.
+#include "commands/commands.h"
+
+#include "base/version.h"
+
+#include <curl/curl.h>
+#include <event2/event.h>
+#include <expat.h>
+#include <isa-l.h>
+#include <jansson.h>
+#include <lmdb.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <sys/utsname.h>
+#include <xxhash.h>
+#include <yaml.h>
+#ifdef FOREBAY_FAULTS // it reads along in tests
+#include <llhttp.h>
+#endif
+
+#define TEXT_MAX 64
+
+struct library {
+    const char *name;
+    char version[TEXT_MAX];
+};
+
+#ifdef FOREBAY_FAULTS
+#define LIBRARY_COUNT 10
+#else
+#define LIBRARY_COUNT 9
+#endif
+
+static void list_libraries(struct library *ret_rows)
+{
+    int major, minor, patch;
+    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    XML_Expat_Version expat = XML_ExpatVersionInfo();
+    unsigned xxhash = XXH_versionNumber();
+    (void)mdb_version(&major, &minor, &patch); // fills all three
+    for (int i = 0; i < LIBRARY_COUNT; i++) {
+        ret_rows[i] = (struct library){.name = NULL};
+    }
+#define SET(i, library_name, ...)                                                                  \
+    (ret_rows[i].name = library_name, (void)snprintf(ret_rows[i].version, TEXT_MAX, __VA_ARGS__))
+    SET(0, "libevent", "%s", event_get_version());
+    SET(1, "libcurl", "%s", curl->version);
+    SET(2, "openssl", "%s", OpenSSL_version(OPENSSL_VERSION_STRING));
+    SET(3, "lmdb", "%d.%d.%d", major, minor, patch);
+    SET(4, "libyaml", "%s", yaml_get_version_string());
+    SET(5, "isa-l", "%d.%d.%d", ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
+    SET(6, "expat", "%d.%d.%d", expat.major, expat.minor, expat.micro);
+    SET(7, "jansson", "%s", jansson_version_str());
+    SET(8, "xxhash", "%u.%u.%u", xxhash / 10000, xxhash / 100 % 100, xxhash % 100);
+#ifdef FOREBAY_FAULTS
+    SET(9, "llhttp", "%d.%d.%d", LLHTTP_VERSION_MAJOR, LLHTTP_VERSION_MINOR, LLHTTP_VERSION_PATCH);
+#endif
+#undef SET
+}
+
+int command_version(int argc, char **argv)
+{
+    (void)argc, (void)argv; // it has no options of its own
+    bool json = commands_common()->is_json;
+    struct library rows[LIBRARY_COUNT];
+    struct utsname host;
+    struct buf out;
+    list_libraries(rows);
+    if (uname(&host) != 0) {
+        host.release[0] = '\0';
+    }
+    buf_init(&out, 1u << 16);
+    buf_printf(&out,
+               json ? "{\"type\":\"result\",\"ok\":true,\"exit\":0,\"version\":\"%s\",\"revision\":"
+                      "\"%s\",\"build\":\"%s\","
+                      "\"kernel\":\"%s\",\"libraries\":{"
+                    : "forebay %s (%s, %s) on Linux %s\n",
+               version_text(), version_revision(), version_build(), host.release);
+    for (int i = 0; i < LIBRARY_COUNT; i++) {
+        if (json) {
+            buf_printf(&out, "%s\"%s\":\"%s\"", i > 0 ? "," : "", rows[i].name, rows[i].version);
+        } else {
+            buf_printf(&out, "  %-9s %s\n", rows[i].name, rows[i].version);
+        }
+    }
+    buf_append_cstr(&out, json ? "}}\n" : "");
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    return code;
+}

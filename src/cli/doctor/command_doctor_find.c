@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `forebay doctor` has found, as lines for people or JSON for programs, and its verdict.
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "cli/doctor/command_doctor.h"
+#include "commands/commands.h"
+
+#define FOUND_MAX 2048u
+
+static const char *const state_names[] = {"green", "yellow", "red"};
+
+static void append_state(struct buf *out, enum doctor_state state)
+{
+    static const char *const colours[] = {"\033[32m", "\033[33m", "\033[31m"};
+    bool is_coloured = commands_wants_colour();
+    buf_printf(out, "%s%-6s%s", is_coloured ? colours[state] : "", state_names[state],
+               is_coloured ? "\033[0m" : "");
+}
+
+void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
+                         const char *remedy, const char *format, ...)
+{
+    char found[FOUND_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(found, sizeof(found), format, args); // a longer one is cut
+    va_end(args);
+    doctor->count[state]++;
+    if (!commands_common()->is_json) {
+        append_state(&doctor->out, state);
+        buf_printf(&doctor->out, " %-13s %s\n", check_name, found);
+        if (remedy != NULL) {
+            buf_printf(&doctor->out, "                     -> %s\n", remedy);
+        }
+        return;
+    }
+    buf_printf(&doctor->out,
+               "{\"type\": \"item\", \"check\": \"%s\", \"state\": \"%s\", \"found\": ", check_name,
+               state_names[state]);
+    commands_append_json(&doctor->out, found);
+    buf_append_cstr(&doctor->out, ", \"remedy\": ");
+    commands_append_json(&doctor->out, remedy != NULL ? remedy : "");
+    buf_append_cstr(&doctor->out, "}\n");
+}
+
+void command_doctor_red_of_origin(struct doctor *d, const char *name, const char *remedy,
+                                  const char *what, const char *where)
+{
+    if (d->exit_code == EXIT_CODE_OK) {
+        d->exit_code = EXIT_CODE_ORIGIN;
+    }
+    command_doctor_find(d, DOCTOR_RED, name, remedy, "%s: %s", where, what);
+}
+
+int command_doctor_verdict(struct doctor *doctor)
+{
+    int code = doctor->count[DOCTOR_RED] == 0      ? EXIT_CODE_OK
+               : doctor->exit_code != EXIT_CODE_OK ? doctor->exit_code
+                                                   : EXIT_CODE_FAILED;
+    if (commands_common()->is_json) {
+        buf_printf(&doctor->out,
+                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"green\": %u, \"yellow\": "
+                   "%u, \"red\": %u}\n",
+                   code == EXIT_CODE_OK ? "true" : "false", code, doctor->count[DOCTOR_GREEN],
+                   doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);
+    } else {
+        buf_printf(&doctor->out, "\n%u green, %u yellow, %u red\n", doctor->count[DOCTOR_GREEN],
+                   doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);
+    }
+    return code;
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay doctor`: what this host gives: the cache directory and its disk, the I/O engine, limits,
+// ports.
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netdb.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/human.h"
+#include "cli/doctor/command_doctor.h"
+#include "commands/commands.h"
+#include "loop/loop.h"
+#include "server/server.h"
+
+#define PROBE_BYTES (1u << 20)
+#define PROBE_READS 16u
+#define PROBE_MAX_US 2000000u // no more reads than fit this
+#define SLOW_4K_US 10000u
+#define SLOW_1M_US 100000u
+#define ALIGNMENT 4096u
+#define FREE_INODES_MIN 1000u
+
+// --- The directory -------------------------------------------------------------------------------
+
+static void check_directory(struct doctor *d, const char *above)
+{
+    const char *dir = d->config->cache_dir;
+    if (store_look(dir, &d->look) != ERR_OK) {
+        command_doctor_find(
+            d, DOCTOR_RED, "directory",
+            "make it this user's: forebay prepare DIR --owner UID:GID, or choose another cache.dir",
+            "%s cannot be opened: %s", dir, strerror(errno));
+        return;
+    }
+    bool is_writable = access(above, W_OK | X_OK) == 0;
+    if (!is_writable && !d->look.is_in_use) {
+        command_doctor_find(d, DOCTOR_RED, "directory",
+                            errno == EROFS ? "mount it for writing, or choose another cache.dir"
+                                           : "make it this user's: forebay prepare DIR --owner "
+                                             "UID:GID, or choose another cache.dir",
+                            "%s: %s cannot be written to: %s", dir, above, strerror(errno));
+    } else if (d->look.found == STORE_FOUND_OLDER) {
+        command_doctor_find(d, DOCTOR_RED, "directory",
+                            "forebay prepare DIR --wipe-older, or choose another cache.dir",
+                            "%s holds a cache of the older format version %u", dir,
+                            d->look.version);
+    } else if (d->look.found == STORE_FOUND_NEWER) {
+        command_doctor_find(
+            d, DOCTOR_RED, "directory", "run the newer program, or choose another cache.dir",
+            "%s holds a cache of the newer format version %u", dir, d->look.version);
+    } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
+               (d->look.mode & (S_IWGRP | S_IWOTH)) == 0) { // else it stands in a folder of its own
+        command_doctor_find(d, DOCTOR_RED, "directory",
+                            "set cache.dir to an empty directory, or to one that is not there yet",
+                            "%s holds something that is no cache: a start refuses it", dir);
+    } else {
+        command_doctor_find(d, DOCTOR_GREEN, "directory", NULL, "%s: %s", dir,
+                            d->look.is_in_use                    ? "in use by a running server"
+                            : d->look.found == STORE_FOUND_CACHE ? "a cache, not in use"
+                            : d->look.found == STORE_FOUND_EMPTY ? "empty"
+                            : d->look.found == STORE_FOUND_OTHER ? "shared: a folder of its own"
+                                                                 : "will be made");
+    }
+}
+
+// --- The file system -----------------------------------------------------------------------------
+
+static const struct {
+    unsigned long magic;
+    const char *name, *why; // why not
+} kinds[] = {
+    {0xef53, "ext4", NULL},
+    {0x58465342, "xfs", NULL},
+    {0x9123683e, "btrfs", NULL},
+    {0x2fc12fc1, "zfs", NULL},
+    {0xf2f52010, "f2fs", NULL},
+    {0x01021994, "tmpfs", "it is memory, not disk"},
+    {0x858458f6, "ramfs", "it is memory, not disk"},
+    {0x794c7630, "overlayfs", "it is a container's layer: slow, and full when the node's disk is"},
+    {0x6969, "NFS", "it is a network: the index must not lie there"},
+    {0xff534d42, "CIFS", "it is a network: the index must not lie there"},
+    {0xfe534d42, "SMB2", "it is a network: the index must not lie there"},
+    {0x65735546, "FUSE", "it is a program's, or a network: the index must not lie there"},
+    {0x0bd00bd0, "Lustre", "it is a network: the index must not lie there"},
+    {0x00c36400, "Ceph", "it is a network: the index must not lie there"},
+};
+
+static void check_file_system(struct doctor *d, const char *above)
+{
+    struct statfs fs;
+    if (statfs(above, &fs) != 0) {
+        command_doctor_find(d, DOCTOR_RED, "file system", "choose another cache.dir", "%s: %s",
+                            above, strerror(errno));
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        if (kinds[i].magic == (unsigned long)fs.f_type) {
+            command_doctor_find(
+                d, kinds[i].why == NULL ? DOCTOR_GREEN : DOCTOR_YELLOW, "file system",
+                kinds[i].why == NULL ? NULL : "put cache.dir on a local disk (xfs or ext4 on NVMe)",
+                "%s%s%s", kinds[i].name, kinds[i].why == NULL ? "" : ": ",
+                kinds[i].why == NULL ? "" : kinds[i].why);
+            return;
+        }
+    }
+    command_doctor_find(d, DOCTOR_GREEN, "file system", NULL, "of a kind not known here (0x%lx)",
+                        (unsigned long)fs.f_type);
+}
+
+static void check_size(struct doctor *d, const char *above)
+{
+    struct statvfs fs;
+    if (statvfs(above, &fs) != 0) {
+        return; // told above
+    }
+    uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
+    uint64_t wanted = d->config->cache_size.bytes;
+    char total_text[32], free_text[32];
+    human_bytes(total, total_text);
+    human_bytes(free_bytes, free_text);
+    bool has_cache = d->look.found == STORE_FOUND_CACHE;
+    if (wanted > total) {
+        command_doctor_find(
+            d, DOCTOR_RED, "size", "make cache.size smaller, or a share such as 80%",
+            "cache.size is %s, the file system has %s",
+            config_value_text(d->config, commands_setting("cache.size")), total_text);
+    } else if (wanted > free_bytes && !has_cache) {
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "size",
+            "make cache.size smaller, or free space: it holds what there is room for",
+            "cache.size is %s, %s are free",
+            config_value_text(d->config, commands_setting("cache.size")), free_text);
+    } else if (fs.f_files > 0 && fs.f_favail < FREE_INODES_MIN) {
+        command_doctor_find(d, DOCTOR_YELLOW, "size",
+                            "remove small files: a cache has one file for 4 to 256 MiB",
+                            "%llu inodes are free", (unsigned long long)fs.f_favail);
+    } else if (100 * (free_bytes / (unit > 0 ? unit : 1)) <
+                   d->config->cache_min_free_percent * (total / (unit > 0 ? unit : 1)) &&
+               !has_cache) {
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "size",
+            "free space, or make cache.min_free smaller: nothing is stored until then",
+            "%s of %s are free, less than cache.min_free wants", free_text, total_text);
+    } else {
+        command_doctor_find(d, DOCTOR_GREEN, "size", NULL, "cache.size %s; %s of %s are free",
+                            config_value_text(d->config, commands_setting("cache.size")), free_text,
+                            total_text);
+    }
+}
+
+static uint64_t median_read_us(int fd, char *bytes, size_t len)
+{
+    uint64_t took_us[PROBE_READS], began_us = clock_monotonic_us();
+    unsigned count = 0;
+    while (count < PROBE_READS && clock_monotonic_us() - began_us < PROBE_MAX_US) {
+        uint64_t from_us = clock_monotonic_us();
+        if (pread(fd, bytes, len, 0) != (ssize_t)len) {
+            return UINT64_MAX;
+        }
+        uint64_t value = clock_monotonic_us() - from_us;
+        unsigned at = count++;
+        for (; at > 0 && took_us[at - 1] > value; at--) {
+            took_us[at] = took_us[at - 1];
+        }
+        took_us[at] = value;
+    }
+    return took_us[count / 2];
+}
+
+// Reads past the page cache from a file without a name, so nothing is left behind.
+static void check_disk(struct doctor *d, const char *above)
+{
+    char *bytes = aligned_alloc(ALIGNMENT, PROBE_BYTES);
+    check(bytes != NULL);
+    memset(bytes, 'x', PROBE_BYTES);
+    int fd = open(above, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 || pwrite(fd, bytes, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) != 0) {
+        int failed = errno == EISDIR ? EOPNOTSUPP : errno; // as file systems say that they cannot
+        if (access(above, W_OK) == 0) {                    // else told as the directory's
+            command_doctor_find(
+                d, failed == EOPNOTSUPP ? DOCTOR_GREEN : DOCTOR_RED, "disk",
+                failed == EOPNOTSUPP ? NULL
+                : failed == ENOSPC || failed == EDQUOT
+                    ? "free space there, or choose another cache.dir"
+                    : "look at the kernel's log (dmesg), or choose another cache.dir",
+                failed == EOPNOTSUPP ? "%s: not measured (%s)" : "%s: a file cannot be written: %s",
+                above, strerror(failed));
+        }
+    } else if (fcntl(fd, F_SETFL, O_DIRECT) != 0) {
+        command_doctor_find(d, DOCTOR_YELLOW, "disk",
+                            "use xfs or ext4: cache.scrub_rate needs direct I/O",
+                            "direct I/O is refused");
+    } else {
+        uint64_t small_us = median_read_us(fd, bytes, ALIGNMENT);
+        uint64_t large_us = median_read_us(fd, bytes, PROBE_BYTES);
+        bool is_slow = small_us > SLOW_4K_US || large_us > SLOW_1M_US;
+        command_doctor_find(d, is_slow ? DOCTOR_YELLOW : DOCTOR_GREEN, "disk",
+                            is_slow ? "use an NVMe disk: an object store may be as fast as this one"
+                                    : NULL,
+                            "median reads: 4 KiB in %.2f ms, 1 MiB in %.2f ms",
+                            (double)small_us / 1000, (double)large_us / 1000);
+    }
+    if (fd >= 0) {
+        (void)close(fd); // it has no name
+    }
+    free(bytes);
+}
+
+// --- The engine, limits --------------------------------------------------------------------------
+
+static void check_engine(struct doctor *d)
+{
+    struct loop_options options = {.worker_count = 1,
+                                   .engine = (enum disk_engine)d->config->io_engine,
+                                   .disk_threads = 1,
+                                   .disk_queue_depth = 16};
+    struct loop *loop = NULL;
+    struct buf why;
+    buf_init(&why, 4096);
+    if (loop_new(&options, &loop, &why) != ERR_OK) {
+        command_doctor_find(d, DOCTOR_RED, "engine",
+                            "set io.engine to auto, or permit io_uring (a seccomp profile, sysctl "
+                            "kernel.io_uring_disabled)",
+                            "%s", buf_cstr(&why));
+    } else {
+        bool is_fallback =
+            d->config->io_engine == CONFIG_IO_AUTO && loop_engine(loop) == DISK_ENGINE_THREADS;
+        command_doctor_find(d, is_fallback ? DOCTOR_YELLOW : DOCTOR_GREEN, "engine",
+                            is_fallback
+                                ? "permit io_uring (a seccomp profile, sysctl "
+                                  "kernel.io_uring_disabled), or leave it: threads serve as well"
+                                : NULL,
+                            "%s", loop_engine_why(loop));
+    }
+    loop_free(loop);
+    buf_done(&why);
+}
+
+static void check_limits(struct doctor *d)
+{
+    const struct config *c = d->config;
+    struct rlimit files;
+    cpu_set_t cpus;
+    char buffer[32], limit[32];
+    bool is_good = true;
+    struct command_limits_plan plan = command_limits_plan(c);
+    if (plan.descriptors < plan.least) {
+        is_good = false;
+        command_doctor_find(d, DOCTOR_RED, "limits",
+                            "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or set "
+                            "workers lower",
+                            "%llu open files: %u workers need at least %llu",
+                            (unsigned long long)plan.descriptors, c->workers,
+                            (unsigned long long)plan.least);
+    } else if (plan.is_short) {
+        is_good = false;
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "limits",
+            "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=)",
+            "%llu open files: %u clients of %u, %u connections to each origin of %u",
+            (unsigned long long)plan.descriptors, plan.clients, c->limits_max_connections,
+            plan.origin_connections, c->origin_connections);
+    }
+    human_bytes(c->limits_max_buffer_bytes, buffer);
+    human_bytes(c->memory_limit_bytes, limit);
+    if (c->memory_limit_bytes > 0 && c->limits_max_buffer_bytes > c->memory_limit_bytes / 2) {
+        is_good = false;
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "limits",
+            "make limits.max_buffer a quarter of it (auto), or raise the memory limit",
+            "limits.max_buffer is %s of a memory limit of %s", buffer, limit);
+    }
+    if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
+        c->workers > 2u * (unsigned)CPU_COUNT(&cpus)) {
+        is_good = false;
+        command_doctor_find(d, DOCTOR_YELLOW, "limits", "set workers to auto",
+                            "%u workers on %d CPUs", c->workers, CPU_COUNT(&cpus));
+    }
+    if (is_good && getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        command_doctor_find(d, DOCTOR_GREEN, "limits", NULL,
+                            "%llu open files, %u workers, buffers of %s%s%s",
+                            (unsigned long long)files.rlim_max, c->workers, buffer,
+                            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
+                            c->memory_limit_bytes > 0 ? limit : "");
+    }
+}
+
+// --- Ports ---------------------------------------------------------------------------------------
+
+// Binds and lets go; 0 or errno.
+static int try_bind(const struct config_listen *at)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    char port[8];
+    (void)snprintf(port, sizeof(port), "%u", at->port);
+    if (getaddrinfo(at->host, port, &hints, &found) != 0) {
+        return EADDRNOTAVAIL;
+    }
+    int failed = 0, one = 1;
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
+        failed = errno;
+    }
+    if (fd >= 0) {
+        (void)close(fd); // never accepted anything
+    }
+    freeaddrinfo(found);
+    return failed;
+}
+
+static void check_port(struct doctor *d, const char *key, const struct config_listen *at)
+{
+    char remedy[256];
+    if ((at->kind != CONFIG_LISTEN_TCP && at->kind != CONFIG_LISTEN_TLS) || at->inherited ||
+        at->port == 0) {
+        return;
+    }
+    int failed = try_bind(at);
+    bool is_ours = failed == EADDRINUSE && d->look.is_in_use;
+    if (failed == 0 || is_ours) {
+        command_doctor_find(d, DOCTOR_GREEN, "port", NULL, "%s %s: %s", key, at->text,
+                            is_ours ? "in use, as is the cache: by a running server" : "free");
+        return;
+    }
+    (void)snprintf(remedy, sizeof(remedy),
+                   failed == EADDRINUSE
+                       ? "stop what listens there (ss -ltnp 'sport = :%u'), or change %s"
+                   : failed == EACCES ? "ports below 1024 want CAP_NET_BIND_SERVICE (%u): change %s"
+                                      : "no interface has that address (port %u): change %s",
+                   at->port, key);
+    command_doctor_find(d, DOCTOR_RED, "port", remedy, "%s %s: %s", key, at->text,
+                        strerror(failed));
+}
+
+void command_doctor_host(struct doctor *d)
+{
+    char above[PATH_MAX];
+    commands_nearest_directory(d->config->cache_dir, above);
+    check_directory(d, above);
+    check_file_system(d, above);
+    check_size(d, above);
+    check_disk(d, above);
+    check_engine(d);
+    check_limits(d);
+    for (unsigned i = 0; i < d->config->listen.count; i++) {
+        check_port(d, "listen", &d->config->listen.items[i]);
+    }
+    check_port(d, "admin.listen", &d->config->admin_listen);
+}

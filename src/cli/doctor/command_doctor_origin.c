@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay doctor`: each origin's network, its clock, the credentials for it, and what they may do
+// in each bucket. Each question has a bounded time.
+#include <curl/curl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/date.h"
+#include "cli/client/command_probe.h"
+#include "cli/doctor/command_doctor.h"
+#include "commands/commands.h"
+
+#define CANCEL_MS 500u  // later than the driver gives up
+#define BUCKETS_MAX 20u // looked at
+#define SKEW_YELLOW_S 300
+#define SKEW_RED_S 900 // S3 refuses signatures from here on
+
+// --- Network -------------------------------------------------------------------------------------
+
+struct reach {
+    CURLcode code;
+    char why[CURL_ERROR_SIZE];
+    double dns_s, connect_s, tls_s, first_s;
+    long port;      // 0: there was no connection
+    int64_t date_s; // 0: it did not say
+    int64_t now_s;  // when it did
+};
+
+static size_t on_header(char *line, size_t size, size_t count, void *ctx)
+{
+    struct reach *reach = ctx;
+    struct span rest = {line, size * count}, name;
+    time_t date;
+    if (span_split(&rest, ':', &name) && span_equal_nocase(name, SPAN("date")) &&
+        rest.ptr != NULL) {
+        while (rest.len > 0 && (rest.ptr[rest.len - 1] == '\n' || rest.ptr[rest.len - 1] == '\r')) {
+            rest.len--;
+        }
+        if (date_parse_http(span_trim(rest), &date)) {
+            reach->date_s = (int64_t)date;
+            reach->now_s = clock_wall_s();
+        }
+    }
+    return size * count;
+}
+
+// A request without a signature: whatever it is answered, somebody is there.
+static void reach(const struct doctor *d, const char *url, struct reach *ret)
+{
+    CURL *easy = curl_easy_init();
+    check(easy != NULL);
+    *ret = (struct reach){.code = CURLE_OK};
+    (void)curl_easy_setopt(easy, CURLOPT_URL, url); // options that this libcurl has cannot fail
+    (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+    (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    (void)curl_easy_setopt(easy, CURLOPT_PROXY, ""); // serve goes by none
+    (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)d->timeout_ms);
+    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                           (long)min_u64(d->config->origin_connect_timeout_ms, d->timeout_ms));
+    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, ret->why);
+    (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+    (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, ret);
+    if (d->config->origin_ca_file != NULL) {
+        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, d->config->origin_ca_file);
+    }
+    ret->code = curl_easy_perform(easy);
+    (void)curl_easy_getinfo(easy, CURLINFO_NAMELOOKUP_TIME,
+                            &ret->dns_s); // times that are not there stay 0
+    (void)curl_easy_getinfo(easy, CURLINFO_CONNECT_TIME, &ret->connect_s);
+    (void)curl_easy_getinfo(easy, CURLINFO_APPCONNECT_TIME, &ret->tls_s);
+    (void)curl_easy_getinfo(easy, CURLINFO_STARTTRANSFER_TIME, &ret->first_s);
+    (void)curl_easy_getinfo(easy, CURLINFO_PRIMARY_PORT, &ret->port);
+    curl_easy_cleanup(easy);
+}
+
+static void find_unreachable(struct doctor *d, const char *url, const struct reach *r)
+{
+    switch (r->code) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+        command_doctor_red_of_origin(
+            d, "origin",
+            "correct origin.endpoint, or the resolver (/etc/resolv.conf, the cluster's DNS)",
+            "its name cannot be resolved", url);
+        break;
+    case CURLE_COULDNT_CONNECT:
+        command_doctor_red_of_origin(d, "origin",
+                                     "is it running, and is that its port? try: curl -v URL",
+                                     "nothing listens there", url);
+        break;
+    case CURLE_OPERATION_TIMEDOUT:
+        if (r->port != 0 && r->tls_s <= 0 && strncmp(url, "https://", 8) == 0) {
+            command_doctor_red_of_origin(d, "origin",
+                                         "say http:// in origin.endpoint if it speaks plain HTTP",
+                                         "it takes connections, but does not answer TLS", url);
+            break;
+        }
+        command_doctor_red_of_origin(
+            d, "origin",
+            "a firewall or security group in between, or an origin that hangs: try curl -v URL",
+            "no answer in time", url);
+        break;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+        command_doctor_red_of_origin(
+            d, "origin",
+            "name the authority that signed it in origin.ca_file (a PEM file), and the host "
+            "as in the certificate",
+            r->why, url);
+        break;
+    case CURLE_SSL_CONNECT_ERROR:
+        command_doctor_red_of_origin(
+            d, "origin", "say http:// in origin.endpoint if it speaks plain HTTP", r->why, url);
+        break;
+    default:
+        command_doctor_red_of_origin(
+            d, "origin", "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL",
+            r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
+        break;
+    }
+}
+
+static void check_clock(struct doctor *d, const char *url, const struct reach *r)
+{
+    if (r->date_s == 0) {
+        return;
+    }
+    int64_t skew_s = r->date_s - r->now_s, size_s = skew_s < 0 ? -skew_s : skew_s;
+    if (size_s < SKEW_YELLOW_S) {
+        command_doctor_find(d, DOCTOR_GREEN, "clock", NULL, "within %lld s of %s",
+                            (long long)size_s + 1, url);
+        return;
+    }
+    bool is_red = size_s >= SKEW_RED_S;
+    if (is_red && d->exit_code == EXIT_CODE_OK) {
+        d->exit_code = EXIT_CODE_ORIGIN;
+    }
+    command_doctor_find(d, is_red ? DOCTOR_RED : DOCTOR_YELLOW, "clock",
+                        "set this host's clock (chrony, NTP); a pod has its node's",
+                        "%lld s %s %s%s", (long long)size_s, skew_s > 0 ? "behind" : "ahead of",
+                        url, is_red ? ", which refuses signatures from 15 min on" : "");
+}
+
+// True: somebody answers there.
+static bool check_endpoint(struct doctor *d, const char *endpoint)
+{
+    char url[COMMAND_ORIGINS_URL_MAX];
+    struct reach r;
+    if (!command_origins_url(d->config, endpoint, url)) {
+        return true;
+    }
+    reach(d, url, &r);
+    if (r.code != CURLE_OK) {
+        find_unreachable(d, url, &r);
+        return false;
+    }
+    command_doctor_find(d, DOCTOR_GREEN, "origin", NULL,
+                        "%s: name %.1f ms, connection %.1f ms, TLS %.1f ms, answer %.1f ms", url,
+                        1000 * r.dns_s, 1000 * (r.connect_s - r.dns_s),
+                        r.tls_s > 0 ? 1000 * (r.tls_s - r.connect_s) : 0,
+                        1000 * (r.first_s - (r.tls_s > 0 ? r.tls_s : r.connect_s)));
+    check_clock(d, url, &r);
+    return true;
+}
+
+// --- Credentials and rights ----------------------------------------------------------------------
+
+static const struct {
+    const char *code, *what, *remedy;
+} refusals[] = {
+    {"PermanentRedirect", "the bucket is at another endpoint",
+     "set origin.region and origin.endpoint to the bucket's"},
+    {"NoSuchBucket", "there is no such bucket",
+     "correct its name, or `origin` of its row in buckets"},
+};
+
+static const char *asked_name(enum command_probe_kind kind)
+{
+    static const char *const names[] = {"ListBuckets", "LIST", "HEAD", "ranged GET"};
+    return names[kind];
+}
+
+// What was refused, and why. Without any right to list others may well read, so that alone is
+// yellow.
+static void find_refused(struct doctor *d, const struct origin *origin, const char *bucket,
+                         enum command_probe_kind kind, const struct command_probe_answer *a)
+{
+    char what[512];
+    struct origin_trouble_text trouble;
+    if (a->err == ERR_ORIGIN_REFUSED && origin_in_trouble(origin, &trouble)) {
+        (void)snprintf(what, sizeof(what), "%s: %s", asked_name(kind), trouble.text);
+        command_doctor_red_of_origin(d, "rights", trouble.remedy, what, bucket);
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+        if (strstr(a->text, refusals[i].code) != NULL) {
+            (void)snprintf(what, sizeof(what), "%s: %s (%s)", asked_name(kind), refusals[i].what,
+                           refusals[i].code);
+            command_doctor_red_of_origin(d, "rights", refusals[i].remedy, what, bucket);
+            return;
+        }
+    }
+    if (a->err == ERR_NO_SUCH_BUCKET) {
+        command_doctor_red_of_origin(d, "rights", refusals[ARRAY_LEN(refusals) - 1].remedy,
+                                     "there is no such bucket", bucket);
+    } else if (a->err == ERR_CANCELLED) {
+        command_doctor_red_of_origin(d, "rights",
+                                     "an origin that hangs, or a bucket of very many keys",
+                                     "no answer in time", bucket);
+    } else if (a->status == 403 || a->err == ERR_ACCESS_DENIED) {
+        bool is_list = kind == PROBE_LIST;
+        if (!is_list && d->exit_code == EXIT_CODE_OK) {
+            d->exit_code = EXIT_CODE_ORIGIN;
+        }
+        command_doctor_find(d, is_list ? DOCTOR_YELLOW : DOCTOR_RED, "rights",
+                            is_list ? "grant s3:ListBucket if clients list"
+                                    : "grant s3:GetObject on what is to be read",
+                            "%s: %s is refused (AccessDenied)%s", bucket, asked_name(kind),
+                            is_list ? "; whether reads are, too, shows with the first" : "");
+    } else {
+        (void)snprintf(what, sizeof(what), "%s: %s (status %u)", asked_name(kind),
+                       a->err != ERR_OK ? error_row(a->err)->text : "refused", a->status);
+        command_doctor_red_of_origin(
+            d, "rights", "look at the origin's own log; try: aws s3 ls with the same keys", what,
+            bucket);
+    }
+}
+
+static bool is_good(const struct command_probe_answer *a)
+{
+    return a->err == ERR_OK && (a->status == 200 || a->status == 206);
+}
+
+static void check_bucket(struct doctor *d, struct command_probe *probe, struct origin *origin,
+                         const char *bucket)
+{
+    struct command_probe_answer listed, got;
+    struct command_probe_ask ask = {.kind = PROBE_LIST, .origin = origin, .bucket = bucket};
+    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &listed);
+    if (!is_good(&listed)) {
+        find_refused(d, origin, bucket, PROBE_LIST, &listed);
+        return;
+    }
+    if (listed.key[0] == '\0') {
+        command_doctor_find(d, DOCTOR_GREEN, "rights", NULL, "%s: LIST works; it is empty", bucket);
+        return;
+    }
+    ask.key = listed.key;
+    ask.kind = PROBE_HEAD;
+    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
+    if (!is_good(&got)) {
+        find_refused(d, origin, bucket, PROBE_HEAD, &got);
+        return;
+    }
+    uint64_t size_bytes = got.size_bytes;
+    if (size_bytes > 0) {
+        ask.kind = PROBE_GET;
+        command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
+        if (!is_good(&got)) {
+            find_refused(d, origin, bucket, PROBE_GET, &got);
+            return;
+        }
+    }
+    command_doctor_find(d, DOCTOR_GREEN, "rights", NULL,
+                        "%s: LIST, HEAD and ranged GET work, the last in %.1f ms", bucket,
+                        (double)got.total_us / 1000);
+    command_doctor_speed(d, probe, &ask, size_bytes);
+}
+
+static void check_named_bucket(struct doctor *d, struct command_probe *probe, const char *name)
+{
+    const struct command_origins *o = &probe->origins;
+    for (unsigned i = 0; i < d->config->bucket_count; i++) {
+        if (strcmp(o->buckets[i].name, name) == 0) {
+            check_bucket(d, probe, o->buckets[i].origin, o->buckets[i].origin_bucket);
+            return;
+        }
+    }
+    check_bucket(d, probe, o->origins[0], name);
+}
+
+static void check_rights(struct doctor *d, struct command_probe *probe)
+{
+    const struct command_origins *o = &probe->origins;
+    for (unsigned i = 0; i < d->bucket_count && i < BUCKETS_MAX; i++) {
+        check_named_bucket(d, probe, d->buckets[i]);
+    }
+    for (unsigned i = 0; d->bucket_count == 0 && i < d->config->bucket_count && i < BUCKETS_MAX;
+         i++) {
+        check_bucket(d, probe, o->buckets[i].origin, o->buckets[i].origin_bucket);
+    }
+    if (d->bucket_count > 0 || d->config->bucket_count > 0) {
+        return;
+    }
+    struct command_probe_answer answer;
+    struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = o->origins[0]};
+    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &answer);
+    if (is_good(&answer) && answer.key[0] != '\0') {
+        check_bucket(d, probe, o->origins[0], answer.key);
+    } else if (is_good(&answer)) {
+        command_doctor_find(d, DOCTOR_YELLOW, "rights", "name the bucket: forebay doctor BUCKET",
+                            "the origin lists no bucket");
+    } else if (answer.status == 403 && strstr(answer.text, "AccessDenied") != NULL) {
+        command_doctor_find(d, DOCTOR_YELLOW, "rights", "name the bucket: forebay doctor BUCKET",
+                            "buckets may not be listed, and none is named");
+    } else {
+        find_refused(d, o->origins[0], "all buckets", PROBE_BUCKETS, &answer);
+    }
+}
+
+static void check_with_credentials(struct doctor *d)
+{
+    struct command_probe probe;
+    struct buf why;
+    buf_init(&why, 65536);
+    enum err err = command_probe_open(&probe, d->config, d->timeout_ms, &why);
+    if (err == ERR_OK) {
+        for (unsigned i = 0; i < probe.origins.origin_count; i++) {
+            command_doctor_find(d, DOCTOR_GREEN, "credentials", NULL, "%s",
+                                origin_describe(probe.origins.origins[i]));
+            command_doctor_expiry(d, probe.origins.origins[i]);
+        }
+        command_doctor_metadata(d, false);
+        check_rights(d, &probe);
+    } else if (err == ERR_NOT_FOUND) {
+        command_doctor_red_of_origin(
+            d, "origin", "correct origin.endpoint: dir:/PATH of a directory that is there",
+            buf_cstr(&why), "origin.endpoint");
+    } else {
+        command_doctor_red_of_origin(d, "credentials",
+                                     "see credentials.* in `forebay help --man forebay.yaml`",
+                                     buf_cstr(&why), "origin");
+        command_doctor_metadata(d, true);
+    }
+    command_probe_close(&probe);
+    buf_done(&why);
+}
+
+void command_doctor_origin(struct doctor *d)
+{
+    const struct config *c = d->config;
+    bool all = check_endpoint(d, c->origin_endpoint);
+    for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
+        if (c->buckets[i].endpoint != NULL) {
+            all = check_endpoint(d, c->buckets[i].endpoint) && all;
+        }
+    }
+    if (all) { // else nothing can be asked
+        check_with_credentials(d);
+    }
+}

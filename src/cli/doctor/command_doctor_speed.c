@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay doctor`: how fast an origin gives the first object that is found, by one connection and
+// by several. It reads 48 MiB at most, for twice the time that an answer has; `forebay bench`
+// measures more.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "cli/client/command_probe.h"
+#include "cli/doctor/command_doctor.h"
+#include "commands/commands.h"
+
+#define SIZE_MIN (1u << 20) // less tells of round trips only
+#define ONE_MAX (16u << 20)
+#define PIECE_MAX (4u << 20) // a fill asks for no more at once
+#define MANY 8u
+#define SLOW_BYTES_PER_S 20e6 // a disk of any kind gives more
+#define CANCEL_MS 500u
+
+// Of what came, whether it was cut short by the time or not; 0: nothing did.
+static double rate_of(const struct command_probe_answer *answers, unsigned count)
+{
+    uint64_t bytes = 0, us = 1;
+    for (unsigned i = 0; i < count; i++) {
+        bytes += answers[i].bytes;
+        us = max_u64(us, answers[i].total_us);
+    }
+    return (double)bytes * 1e6 / (double)us;
+}
+
+void command_doctor_speed(struct doctor *d, struct command_probe *probe,
+                          const struct command_probe_ask *ask, uint64_t size_bytes)
+{
+    struct command_probe_ask asks[MANY];
+    struct command_probe_answer answers[MANY];
+    char one_text[HUMAN_BYTES_MAX], many_text[HUMAN_BYTES_MAX];
+    bool is_directory = strncmp(origin_describe(ask->origin), "dir:", 4) == 0;
+    if (d->has_speed || is_directory || size_bytes < SIZE_MIN) {
+        return;
+    }
+    d->has_speed = true;
+    unsigned many = (unsigned)min_u64(MANY, d->config->origin_connections);
+    uint64_t piece = min_u64(PIECE_MAX, size_bytes), timeout_ms = d->timeout_ms + CANCEL_MS;
+    asks[0] = *ask;
+    asks[0].kind = PROBE_GET;
+    asks[0].first = 0;
+    asks[0].last = min_u64(ONE_MAX, size_bytes) - 1;
+    command_probe_ask(probe, &asks[0], timeout_ms, &answers[0]);
+    double one = rate_of(answers, 1);
+    for (unsigned i = 0; i < many; i++) {
+        asks[i] = asks[0];
+        asks[i].first = (uint64_t)i * piece % (size_bytes - piece + 1);
+        asks[i].last = asks[i].first + piece - 1;
+    }
+    command_probe_ask_all(probe, asks, many, timeout_ms, answers);
+    double all = rate_of(answers, many);
+    bool is_slow = one < SLOW_BYTES_PER_S && all < SLOW_BYTES_PER_S;
+    command_doctor_find(d, is_slow ? DOCTOR_YELLOW : DOCTOR_GREEN, "throughput",
+                        is_slow ? "look at what is in between (region, NAT gateway, VPC endpoint, "
+                                  "proxy); `forebay bench` measures more"
+                                : NULL,
+                        "%s: %s/s by one connection, %s/s by %u", ask->bucket,
+                        human_bytes(one, one_text), human_bytes(all, many_text), many);
+}

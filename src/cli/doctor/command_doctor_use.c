@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay doctor`: clients started from this environment, and who else could reach the server.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utmpx.h>
+
+#include "cli/doctor/command_doctor.h"
+
+#define USERS_MAX 16u
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static bool has_tls_listener(const struct config *c)
+{
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        if (c->listen.items[i].kind == CONFIG_LISTEN_TLS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Would a proxy be asked for an address on this host? As libraries read NO_PROXY: names between
+// commas.
+static bool proxy_takes_loopback(void)
+{
+    const char *exceptions =
+        variable("no_proxy") != NULL ? variable("no_proxy") : variable("NO_PROXY");
+    struct span rest = span_from_cstr(exceptions), piece;
+    if (variable("http_proxy") == NULL && variable("HTTP_PROXY") == NULL &&
+        variable("ALL_PROXY") == NULL && variable("all_proxy") == NULL) {
+        return false;
+    }
+    while (rest.ptr != NULL && span_split(&rest, ',', &piece)) {
+        piece = span_trim(piece);
+        if (span_equal_cstr(piece, "*") || span_equal_cstr(piece, "127.0.0.1") ||
+            span_equal_cstr(piece, "127.0.0.0/8")) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check_clients(struct doctor *d)
+{
+    const char *s3 = variable("AWS_ENDPOINT_URL_S3"), *all = variable("AWS_ENDPOINT_URL");
+    const char *endpoint = s3 != NULL ? s3 : all;
+    unsigned before = d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED];
+    if (all != NULL && variable("AWS_WEB_IDENTITY_TOKEN_FILE") != NULL) {
+        command_doctor_find(d, DOCTOR_YELLOW, "clients",
+                            "set AWS_ENDPOINT_URL_S3 instead: it moves nothing but S3",
+                            "AWS_ENDPOINT_URL moves STS as well, and a web identity "
+                            "(AWS_WEB_IDENTITY_TOKEN_FILE) needs that");
+    }
+    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls_listener(d->config)) {
+        command_doctor_find(d, DOCTOR_RED, "clients", "say http:// there, or add a tls: listener",
+                            "clients here speak https (%s), and no listener does", endpoint);
+    }
+    if (endpoint != NULL && strstr(endpoint, "://localhost") != NULL) {
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "clients",
+            "say http://127.0.0.1:PORT: with a number they put the bucket into the path",
+            "clients here ask %s, and most put the bucket in front of a name (bucket.localhost)",
+            endpoint);
+    }
+    if (proxy_takes_loopback()) {
+        command_doctor_find(d, DOCTOR_YELLOW, "clients", "export NO_PROXY=127.0.0.1,$NO_PROXY",
+                            "clients here go through an HTTP proxy, to this host as well");
+    }
+    if (before == d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
+        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s",
+                            endpoint != NULL ? endpoint
+                                             : "nothing in this environment leads them elsewhere");
+    }
+}
+
+static unsigned logged_in_users(void)
+{
+    char names[USERS_MAX][sizeof(((struct utmpx *)0)->ut_user)];
+    unsigned count = 0;
+    setutxent();
+    for (struct utmpx *entry = getutxent(); entry != NULL && count < USERS_MAX;
+         entry = getutxent()) {
+        bool is_known = entry->ut_type != USER_PROCESS;
+        for (unsigned i = 0; i < count && !is_known; i++) {
+            is_known = strncmp(names[i], entry->ut_user, sizeof(names[i])) == 0;
+        }
+        if (!is_known) {
+            memcpy(names[count++], entry->ut_user, sizeof(names[0]));
+        }
+    }
+    endutxent();
+    return count;
+}
+
+static void check_exposure(struct doctor *d)
+{
+    const struct config *c = d->config;
+    unsigned users = logged_in_users(), before = d->count[DOCTOR_YELLOW];
+    bool has_tcp = false;
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        const struct config_listen *listen = &c->listen.items[i];
+        has_tcp = has_tcp || listen->kind != CONFIG_LISTEN_UNIX;
+        if (listen->kind == CONFIG_LISTEN_TCP && !listen->loopback) {
+            command_doctor_find(d, DOCTOR_YELLOW, "exposure",
+                                "use tls:HOST:PORT with listen_tls.cert and listen_tls.key",
+                                "%s carries data and signatures in plain HTTP over a network",
+                                listen->text);
+        }
+        if (c->auth_mode == CONFIG_AUTH_OPEN && !listen->loopback) {
+            command_doctor_find(d, DOCTOR_YELLOW, "exposure",
+                                "set auth.mode to verify, with `forebay keys new` for each client",
+                                "whoever reaches %s reads all that Forebay may read", listen->text);
+        }
+    }
+    if (c->auth_mode == CONFIG_AUTH_OPEN && has_tcp && users > 1) {
+        command_doctor_find(
+            d, DOCTOR_YELLOW, "exposure", "set auth.mode to verify, or listen on unix:/PATH",
+            "%u users are logged in here, and loopback is open to all of them", users);
+    }
+    if (before == d->count[DOCTOR_YELLOW]) {
+        command_doctor_find(d, DOCTOR_GREEN, "exposure", NULL, "%s",
+                            c->auth_mode == CONFIG_AUTH_OPEN ? "open to this host alone"
+                                                             : "signatures are verified");
+    }
+}
+
+void command_doctor_use(struct doctor *d)
+{
+    check_clients(d);
+    check_exposure(d);
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay cat URI`: an object to stdout, by way of the cache.
+#include "cli/client/command_fetch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool on_bytes(void *ctx, struct span bytes)
+{
+    struct command_client *client = ctx;
+    while (bytes.len > 0) {
+        ssize_t n = write(STDOUT_FILENO, bytes.ptr, bytes.len);
+        if (n < 0 && errno != EINTR) {
+            command_client_error(client, "stdout: %s", strerror(errno));
+            return false;
+        }
+        bytes.ptr += n > 0 ? n : 0;
+        bytes.len -= n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+int command_cat(int argc, char **argv)
+{
+    struct command_client client;
+    bool bad = false, is_told = commands_common()->is_verbose;
+    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
+    if (bad) {
+        return commands_usage_error("cat", "--range is FIRST-LAST or FIRST-, in bytes");
+    }
+    int code = command_client_open(&client, "cat");
+    if (code == EXIT_CODE_OK) {
+        struct command_fetch fetch = {
+            .uri = argv[0], .range = range, .on_bytes = on_bytes, .ctx = &client};
+        code = command_fetch(&client, &fetch);
+        if (code == EXIT_CODE_OK && is_told) {
+            command_fetch_tell(&client, &fetch);
+        }
+        command_client_close(&client);
+    }
+    return code;
+}

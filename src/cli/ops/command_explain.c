@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay explain URI`: what is cached of an object, which rule it has, and why a read of it is or
+// is not answered from the cache.
+#include "cli/client/command_client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/human.h"
+
+#define PATH_MAX_BYTES 16384u
+
+static void print_rule(const json_t *rule)
+{
+    char ttl[HUMAN_BYTES_MAX], block[HUMAN_BYTES_MAX];
+    const char *freshness = command_client_text(rule, "freshness");
+    bool is_ttl = strcmp(freshness, "ttl") == 0;
+    printf("rule     %s (%s): ", command_client_visible(command_client_text(rule, "match")),
+           command_client_visible(command_client_text(rule, "where")));
+    if (!command_client_bool(rule, "cache")) { // the rest of it says nothing then
+        printf("cache: false\n");
+        return;
+    }
+    printf("%s%s%s, blocks of %s\n", freshness, is_ttl ? " " : "",
+           is_ttl ? command_client_time(command_client_double(rule, "ttl_s"), ttl) : "",
+           human_bytes(command_client_double(rule, "block_size"), block));
+}
+
+// A cell of the map: all of it, a part, nothing.
+static void print_map(const json_t *range)
+{
+    const json_t *cells = json_object_get(range, "cells");
+    printf("map      ");
+    for (size_t i = 0; i < json_array_size(cells); i++) {
+        const json_t *cell = json_array_get(cells, i);
+        json_int_t cached = json_integer_value(json_array_get(cell, 0));
+        json_int_t blocks = json_integer_value(json_array_get(cell, 1));
+        (void)fputs(cached == blocks ? "■" : cached > 0 ? "▪" : "□", stdout);
+    }
+    printf("\n");
+}
+
+// The piece that is worth least against its bar, where there is a bar.
+static void print_policy(const json_t *policy)
+{
+    const json_t *pieces = json_object_get(policy, "pieces"), *worst = NULL;
+    double least = 0;
+    for (size_t i = 0; i < json_array_size(pieces); i++) {
+        const json_t *piece = json_array_get(pieces, i);
+        double above = command_client_double(piece, "worth") - command_client_double(piece, "bar");
+        bool is_known = !json_is_null(json_object_get(piece, "age_bytes"));
+        if (is_known && (worst == NULL || above < least)) {
+            worst = piece;
+            least = above;
+        }
+    }
+    if (worst != NULL && command_client_bool(policy, "learns")) {
+        const char *how = command_client_bool(worst, "pinned")         ? ", pinned"
+                          : command_client_bool(worst, "on_probation") ? ", on probation"
+                                                                       : "";
+        printf("policy   %s%s: worth %.3g, what is stored is worth more than %.3g%s\n",
+               command_client_text(worst, "state"), how, command_client_double(worst, "worth"),
+               command_client_double(worst, "bar"),
+               command_client_bool(policy, "full") ? ""
+                                                   : " (the cache is not full: all is stored)");
+    }
+}
+
+// What the objects of its rule hold together, where the rule bounds that.
+static void print_group(const json_t *rule, const json_t *policy)
+{
+    char held[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
+    bool pin = command_client_bool(rule, "pin");
+    if (command_client_bool(policy, "learns") &&
+        (pin || command_client_u64(rule, "share_percent") > 0)) {
+        printf("%s %s, %s at most\n", pin ? "pins    " : "share   ",
+               human_bytes(command_client_double(policy, "group_bytes"), held),
+               human_bytes(command_client_double(policy, "group_max_bytes"), most));
+    }
+}
+
+static void print_checksums(const char *known)
+{
+    const char *text =
+        "not known; the next reader who wants them has the origin asked, once, and is "
+        "not held up by it";
+    if (strcmp(known, "known") == 0) {
+        text = "known; they go with replies of the whole object to who wants them";
+    } else if (strcmp(known, "none") == 0) {
+        text = "the origin names none";
+    }
+    printf("checksum %s\n", text);
+}
+
+static void print_oddities(const json_t *oddities)
+{
+    for (size_t i = 0; i < json_array_size(oddities); i++) {
+        printf("odd      %s\n", command_client_text(json_array_get(oddities, i), "text"));
+    }
+}
+
+static void print_explanation(const json_t *e)
+{
+    char size[HUMAN_BYTES_MAX], cached[HUMAN_BYTES_MAX], age[HUMAN_BYTES_MAX];
+    const json_t *range = json_object_get(e, "range"), *verdict = json_object_get(e, "verdict");
+    bool is_known = command_client_bool(e, "known");
+    const char *etag = command_client_text(e, "etag");
+    if (is_known) {
+        printf("object   %s%s%s, from %s\n", human_bytes(command_client_double(e, "size"), size),
+               etag[0] != '\0' ? ", etag " : "", command_client_visible(etag),
+               command_client_text(e, "origin"));
+    } else {
+        printf("object   not known here, from %s\n", command_client_text(e, "origin"));
+    }
+    print_oddities(json_object_get(e, "oddities"));
+    print_rule(json_object_get(e, "rule"));
+    if (is_known) {
+        printf("cached   %llu of %llu blocks of this range, %llu of %llu of the object (%s)\n",
+               (unsigned long long)command_client_u64(range, "cached_blocks"),
+               (unsigned long long)command_client_u64(range, "blocks"),
+               (unsigned long long)command_client_u64(e, "cached_blocks"),
+               (unsigned long long)command_client_u64(e, "blocks"),
+               human_bytes(command_client_double(e, "cached_bytes"), cached));
+        print_map(range);
+        bool has_age = !json_is_null(json_object_get(e, "age_s"));
+        printf("fresh    %s, %s%s%s\n", command_client_bool(e, "fresh") ? "yes" : "no",
+               has_age ? "confirmed " : "not confirmed yet",
+               has_age ? command_client_time(command_client_double(e, "age_s"), age) : "",
+               has_age ? " ago" : "");
+        print_checksums(command_client_text(e, "checksums"));
+    }
+    print_policy(json_object_get(e, "policy"));
+    print_group(json_object_get(e, "rule"), json_object_get(e, "policy"));
+    printf("verdict  %s: %s\n", command_client_text(verdict, "reason"),
+           command_client_text(verdict, "text"));
+    if (command_client_text(verdict, "remedy")[0] != '\0') {
+        printf("remedy   %s\n", command_client_text(verdict, "remedy"));
+    }
+}
+
+int command_explain(int argc, char **argv)
+{
+    struct command_client client;
+    struct buf path;
+    bool bad = false;
+    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
+    if (bad || argc != 1) {
+        return commands_usage_error("explain", "one URI is wanted: s3://BUCKET/KEY");
+    }
+    int code = command_client_open(&client, "explain");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/explain");
+    command_client_parameter(&path, "uri", span_from_cstr(argv[0]));
+    command_client_parameter(&path, "ask", SPAN("origin"));
+    if (range != NULL) {
+        command_client_parameter(&path, "range", span_from_cstr(range));
+    }
+    json_t *explanation = NULL;
+    code = command_client_get(&client, buf_cstr(&path), &explanation);
+    if (code == EXIT_CODE_OK && !client.is_json) {
+        print_explanation(explanation);
+    }
+    buf_done(&path);
+    code = command_client_result(&client, code, explanation);
+    command_client_close(&client);
+    return code;
+}

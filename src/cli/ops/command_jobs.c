@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay jobs [cancel ID]`: what a running server does on its own.
+#include "cli/ops/command_warm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int list_jobs(struct command_client *client)
+{
+    json_t *answer = NULL;
+    int code = command_client_get(client, "/api/v1/jobs", &answer);
+    const json_t *jobs = json_object_get(answer, "jobs");
+    for (size_t i = 0; i < json_array_size(jobs); i++) {
+        json_t *job = json_array_get(jobs, i);
+        char line[512];
+        command_warm_line(job, line, sizeof(line));
+        if (!client->is_json) {
+            printf("%llu  %-9s %s  %s %s\n", (unsigned long long)command_client_u64(job, "id"),
+                   command_client_text(job, "state"), line, command_client_text(job, "kind"),
+                   command_client_visible(command_client_text(job, "what")));
+        }
+        command_client_line(client, "item", json_incref(job));
+    }
+    if (code == EXIT_CODE_OK && !client->is_json && json_array_size(jobs) == 0) {
+        printf("there are no jobs\n");
+    }
+    code =
+        command_client_result(client, code, json_pack("{s:i}", "jobs", (int)json_array_size(jobs)));
+    json_decref(answer);
+    return code;
+}
+
+static int cancel_job(struct command_client *client, const char *id)
+{
+    char path[64];
+    json_t *answer = NULL;
+    (void)snprintf(path, sizeof(path), "/api/v1/jobs/%.20s", id);
+    int code = command_client_delete(client, path, &answer);
+    if (code == EXIT_CODE_OK && !client->is_json) {
+        printf("job %s ends; what it has fetched stays\n", id);
+    }
+    return command_client_result(client, code, answer);
+}
+
+int command_jobs(int argc, char **argv)
+{
+    struct command_client client;
+    uint64_t id;
+    bool cancels = argc == 2 && strcmp(argv[0], "cancel") == 0;
+    if (argc != 0 && (!cancels || !span_to_u64(span_from_cstr(argv[1]), &id))) {
+        return commands_usage_error("jobs",
+                                    "nothing, or cancel and the number of a job, is wanted");
+    }
+    int code = command_client_open(&client, "jobs");
+    if (code == EXIT_CODE_OK) {
+        code = cancels ? cancel_job(&client, argv[1]) : list_jobs(&client);
+        command_client_close(&client);
+    }
+    return code;
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay ls URI` and `forebay du URI`: what of a prefix is cached, object by object or in sum.
+// The names are the origin's, asked for by the server; what the origin does not have any more is
+// not listed.
+#include "cli/client/command_pages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "s3/s3.h"
+
+#define URI_MAX_BYTES 4096u
+#define FOLDERS_MAX 100000u
+
+struct sums {
+    uint64_t objects, cached_objects, bytes, cached_bytes;
+};
+
+static void sums_add(struct sums *sums, const json_t *object)
+{
+    uint64_t cached = command_client_u64(object, "cached_bytes");
+    sums->objects++;
+    bool is_empty = command_client_bool(object, "known") && command_client_u64(object, "size") == 0;
+    sums->cached_objects += cached > 0 || is_empty;
+    sums->bytes += command_client_u64(object, "size");
+    sums->cached_bytes += cached;
+}
+
+static json_t *sums_json(const struct sums *sums)
+{
+    json_t *json =
+        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)sums->objects, "cached_objects",
+                  (json_int_t)sums->cached_objects, "bytes", (json_int_t)sums->bytes,
+                  "cached_bytes", (json_int_t)sums->cached_bytes);
+    check(json != NULL);
+    return json;
+}
+
+static void print_sums(const struct sums *sums, const char *uri)
+{
+    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
+    printf("%10s of %10s  %5.1f %%  %llu of %llu objects  %s\n",
+           human_bytes((double)sums->cached_bytes, cached), human_bytes((double)sums->bytes, size),
+           sums->bytes > 0 ? 100 * (double)sums->cached_bytes / (double)sums->bytes : 0,
+           (unsigned long long)sums->cached_objects, (unsigned long long)sums->objects,
+           command_client_visible(uri));
+}
+
+// --- ls ------------------------------------------------------------------------------------------
+
+struct ls {
+    struct command_client client;
+    const char *uri;
+    bool all;
+    struct sums sums;
+    struct buf path;
+};
+
+static int on_listed(void *ctx, const json_t *object)
+{
+    struct ls *ls = ctx;
+    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
+    sums_add(&ls->sums, object);
+    if (!ls->all && command_client_u64(object, "cached_bytes") == 0 &&
+        !command_client_bool(object, "known")) {
+        return EXIT_CODE_OK;
+    }
+    command_pages_uri(ls->uri, command_client_text(object, "key"), &ls->path);
+    if (!ls->client.is_json) {
+        bool is_known = command_client_bool(object, "known");
+        printf("%10s of %10s  %-7s %s\n",
+               human_bytes(command_client_double(object, "cached_bytes"), cached),
+               human_bytes(command_client_double(object, "size"), size),
+               !is_known                                ? "-"
+               : command_client_bool(object, "changed") ? "changed"
+               : command_client_bool(object, "fresh")   ? "fresh"
+                                                        : "stale",
+               command_client_visible(buf_cstr(&ls->path)));
+    }
+    json_t *item = json_pack("{s:s}", "uri", buf_cstr(&ls->path));
+    check(item != NULL && json_object_update_missing(item, (json_t *)(uintptr_t)object) == 0);
+    command_client_line(&ls->client, "item", item);
+    return EXIT_CODE_OK;
+}
+
+int command_ls(int argc, char **argv)
+{
+    struct ls ls = {.all = commands_argument_take(&argc, argv, "--all")};
+    if (argc != 1) {
+        return commands_usage_error("ls", "one URI is wanted: s3://BUCKET/PREFIX");
+    }
+    int code = command_client_open(&ls.client, "ls");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    ls.uri = argv[0];
+    buf_init(&ls.path, URI_MAX_BYTES);
+    code = command_pages_walk(&ls.client, ls.uri, on_listed, &ls);
+    if (code == EXIT_CODE_OK && !ls.client.is_json) {
+        print_sums(&ls.sums, ls.uri);
+    }
+    code = command_client_result(&ls.client, code, sums_json(&ls.sums));
+    buf_done(&ls.path);
+    command_client_close(&ls.client);
+    return code;
+}
+
+// --- du ------------------------------------------------------------------------------------------
+
+struct folder {
+    char *name; // up to the first '/' behind the prefix, that included
+    struct sums sums;
+};
+
+struct du {
+    struct command_client client;
+    const char *uri;
+    size_t prefix_len; // of the key
+    struct sums sums;
+    struct folder *folders;
+    size_t count, capacity;
+    size_t left_out; // objects in folders beyond FOLDERS_MAX
+};
+
+// Keys come in order, so a folder's are together.
+static struct folder *folder_of(struct du *du, const char *key)
+{
+    size_t skip = du->prefix_len < strlen(key) ? du->prefix_len : 0;
+    const char *slash = strchr(key + skip, '/');
+    size_t len = slash != NULL ? (size_t)(slash - key) + 1 : 0; // no slash: of the prefix itself
+    if (du->count > 0) {
+        struct folder *last = &du->folders[du->count - 1];
+        if (strlen(last->name) == len && strncmp(last->name, key, len) == 0) {
+            return last;
+        }
+    }
+    for (size_t i = 0; len == 0 && i < du->count; i++) {
+        if (du->folders[i].name[0] == '\0') {
+            return &du->folders[i];
+        }
+    }
+    if (du->count == FOLDERS_MAX) {
+        return NULL;
+    }
+    if (du->count == du->capacity) {
+        du->capacity = du->capacity > 0 ? 2 * du->capacity : 64;
+        du->folders = realloc(du->folders, du->capacity * sizeof(*du->folders));
+        check(du->folders != NULL);
+    }
+    struct folder *folder = &du->folders[du->count++];
+    *folder = (struct folder){.name = strndup(key, len)};
+    check(folder->name != NULL);
+    return folder;
+}
+
+static int on_summed(void *ctx, const json_t *object)
+{
+    struct du *du = ctx;
+    struct folder *folder = folder_of(du, command_client_text(object, "key"));
+    sums_add(&du->sums, object);
+    if (folder != NULL) {
+        sums_add(&folder->sums, object);
+    } else {
+        du->left_out++;
+    }
+    return EXIT_CODE_OK;
+}
+
+static void print_folders(struct du *du)
+{
+    struct buf uri;
+    buf_init(&uri, URI_MAX_BYTES);
+    for (size_t i = 0; i < du->count; i++) {
+        if (du->folders[i].name[0] != '\0') {
+            command_pages_uri(du->uri, du->folders[i].name, &uri);
+            json_t *item = json_pack("{s:s}", "uri", buf_cstr(&uri));
+            json_t *sums = sums_json(&du->folders[i].sums);
+            check(item != NULL && json_object_update_missing(item, sums) == 0);
+            json_decref(sums);
+            if (!du->client.is_json) {
+                print_sums(&du->folders[i].sums, buf_cstr(&uri));
+            }
+            command_client_line(&du->client, "item", item);
+        }
+        free(du->folders[i].name);
+    }
+    if (du->left_out > 0) {
+        (void)fprintf(
+            stderr,
+            "forebay du: %zu objects are in folders beyond the first %u, which are not shown\n",
+            du->left_out, FOLDERS_MAX);
+    }
+    free(du->folders);
+    buf_done(&uri);
+}
+
+int command_du(int argc, char **argv)
+{
+    struct du du = {0};
+    struct s3_uri uri = {0};
+    const char *why = "one URI is wanted: s3://BUCKET/PREFIX";
+    if (argc != 1 || !s3_uri_parse(span_from_cstr(argv[0]), &uri, &why)) {
+        return commands_usage_error("du", why);
+    }
+    int code = command_client_open(&du.client, "du");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    du.uri = argv[0];
+    du.prefix_len = uri.key.len;
+    code = command_pages_walk(&du.client, du.uri, on_summed, &du);
+    print_folders(&du);
+    if (code == EXIT_CODE_OK && !du.client.is_json) {
+        print_sums(&du.sums, du.uri);
+    }
+    code = command_client_result(&du.client, code, sums_json(&du.sums));
+    command_client_close(&du.client);
+    return code;
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay scrub`: has a running server verify what is on its disk, follows it, and reports. The
+// round is the server's and goes on without this command.
+#include "cli/client/command_client.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/human.h"
+#include "config/config.h"
+
+#define LOOK_MS 200
+#define LINE_EVERY_MS 5000u
+
+static bool is_state(const json_t *scrub, const char *state)
+{
+    return strcmp(command_client_text(scrub, "state"), state) == 0;
+}
+
+static bool is_under_way(const json_t *scrub)
+{
+    return is_state(scrub, "running") || is_state(scrub, "waiting");
+}
+
+// By segments: what a full one holds is not known before.
+static double seconds_left(const json_t *scrub)
+{
+    double done = command_client_double(scrub, "segments_done");
+    double left = command_client_double(scrub, "segments") - done;
+    return done > 0 ? command_client_double(scrub, "elapsed_s") / done * left : -1;
+}
+
+static void describe(const json_t *scrub, char *ret_text, size_t size)
+{
+    char bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
+    double elapsed_s = command_client_double(scrub, "elapsed_s");
+    double read = command_client_double(scrub, "bytes");
+    (void)snprintf(ret_text, size, "%llu of %llu segments, %s read at %s/s, %llu runs, %llu bad",
+                   (unsigned long long)command_client_u64(scrub, "segments_done"),
+                   (unsigned long long)command_client_u64(scrub, "segments"),
+                   human_bytes(read, bytes),
+                   human_bytes(elapsed_s > 0 ? read / elapsed_s : 0, rate),
+                   (unsigned long long)command_client_u64(scrub, "runs"),
+                   (unsigned long long)command_client_u64(scrub, "bad_runs"));
+}
+
+static void show_progress(const struct command_client *client, const json_t *scrub,
+                          bool is_terminal)
+{
+    char text[256], left[HUMAN_BYTES_MAX] = "";
+    double left_s = seconds_left(scrub), elapsed_s = command_client_double(scrub, "elapsed_s");
+    describe(scrub, text, sizeof(text));
+    (void)fprintf(stderr, "%s%s%s%s%s", is_terminal ? "\r\033[K" : "", text,
+                  left_s >= 0 ? ", left " : "",
+                  left_s >= 0 ? command_client_time(left_s, left) : "", is_terminal ? "" : "\n");
+    command_client_line(
+        client, "progress",
+        json_pack("{s:I, s:I, s:I, s:f, s:o}", "done",
+                  (json_int_t)command_client_u64(scrub, "segments_done"), "total",
+                  (json_int_t)command_client_u64(scrub, "segments"), "bytes",
+                  (json_int_t)command_client_u64(scrub, "bytes"), "rate",
+                  elapsed_s > 0 ? command_client_double(scrub, "bytes") / elapsed_s : 0.0, "eta",
+                  left_s >= 0 ? json_real(left_s) : json_null()));
+    (void)fflush(stdout); // the result tells what failed
+}
+
+// Looks until the round is over; *scrub becomes what was seen last.
+static int follow(struct command_client *client, bool is_quiet, json_t **scrub)
+{
+    bool is_terminal = isatty(STDERR_FILENO) == 1, has_shown = false;
+    uint64_t shown_ms = clock_monotonic_ms();
+    int code = EXIT_CODE_OK;
+    while (code == EXIT_CODE_OK && is_under_way(*scrub)) {
+        if (!is_quiet && (is_terminal || clock_monotonic_ms() - shown_ms >= LINE_EVERY_MS)) {
+            show_progress(client, *scrub, is_terminal);
+            shown_ms = clock_monotonic_ms();
+            has_shown = true;
+        }
+        (void)poll(NULL, 0, LOOK_MS); // a signal ends the process
+        json_t *now = NULL;
+        code = command_client_get(client, "/api/v1/scrub", &now);
+        if (code == EXIT_CODE_OK) {
+            json_decref(*scrub);
+            *scrub = now;
+        }
+    }
+    if (has_shown && is_terminal) {
+        (void)fprintf(stderr, "\r\033[K");
+    }
+    return code;
+}
+
+static void report(const struct command_client *client, const json_t *scrub)
+{
+    char text[256];
+    if (client->is_json) {
+        return;
+    }
+    if (is_state(scrub, "none")) {
+        printf("nothing was verified since the server started\n");
+        return;
+    }
+    describe(scrub, text, sizeof(text));
+    printf("%s: %s\n", command_client_text(scrub, "state"), text);
+    if (command_client_u64(scrub, "segments_left_out") > 0) {
+        printf("%llu segments were left out: they are still written to, or went meanwhile\n",
+               (unsigned long long)command_client_u64(scrub, "segments_left_out"));
+    }
+    if (command_client_u64(scrub, "bad_runs") > 0) {
+        printf("what was bad is dropped and will be fetched again: look at the disk (dmesg, "
+               "smartctl)\n");
+    }
+}
+
+static int judge(const struct command_client *client, const json_t *scrub)
+{
+    if (command_client_u64(scrub, "bad_runs") > 0) {
+        return EXIT_CODE_PARTLY;
+    }
+    if (is_state(scrub, "given_up")) {
+        command_client_error(client, "%s",
+                             command_client_bool(scrub, "possible")
+                                 ? "given up: the device reads nothing any more"
+                                 : "given up: the file system of cache.dir cannot be read past the "
+                                   "page cache (use xfs or ext4)");
+    }
+    return is_state(scrub, "given_up") || is_state(scrub, "cancelled") ? EXIT_CODE_FAILED
+                                                                       : EXIT_CODE_OK;
+}
+
+struct order {
+    bool is_status, is_cancel, is_quiet;
+    uint64_t rate; // 0: the server's own
+};
+
+static int run(struct command_client *client, const struct order *order)
+{
+    json_t *scrub = NULL, *body = json_object();
+    int code;
+    if (order->rate > 0) {
+        check(json_object_set_new(body, "rate", json_integer((json_int_t)order->rate)) == 0);
+    }
+    if (order->is_cancel) {
+        code = command_client_delete(client, "/api/v1/scrub", &scrub);
+    } else if (order->is_status) {
+        code = command_client_get(client, "/api/v1/scrub", &scrub);
+    } else {
+        code = command_client_post(client, "/api/v1/scrub", json_incref(body), &scrub);
+        code = code == EXIT_CODE_OK ? follow(client, order->is_quiet, &scrub) : code;
+    }
+    json_decref(body);
+    if (code == EXIT_CODE_OK) {
+        report(client, scrub);
+        code = order->is_cancel ? EXIT_CODE_OK : judge(client, scrub);
+    }
+    return command_client_result(client, code, scrub);
+}
+
+int command_scrub(int argc, char **argv)
+{
+    struct command_client client;
+    bool bad = false;
+    char why[CONFIG_WHY_MAX];
+    struct order order = {.is_status = commands_argument_take(&argc, argv, "--status"),
+                          .is_cancel = commands_argument_take(&argc, argv, "--cancel"),
+                          .is_quiet = commands_common()->is_quiet};
+    const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
+    if (bad || (rate != NULL && (!config_value_parse_rate(span_from_cstr(rate), &order.rate, why) ||
+                                 order.rate == 0))) {
+        return commands_usage_error("scrub", "--rate is bytes a second, as 200MiB/s");
+    }
+    if (order.is_status && order.is_cancel) {
+        return commands_usage_error("scrub", "--status or --cancel, not both");
+    }
+    int code = command_client_open(&client, "scrub");
+    if (code == EXIT_CODE_OK) {
+        code = run(&client, &order);
+        command_client_close(&client);
+    }
+    return code;
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the
+// server's: it goes on when this command ends, and who asks for the same again has only the rest
+// fetched. With --wait the command follows it, with --check it fetches nothing and counts, with
+// --dry-run it names besides what would be fetched; with --pin what is named is pinned before. With
+// --node-features what is counted becomes labels.
+#include "cli/client/command_pages.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "cli/ops/command_warm.h"
+#include "config/config.h"
+#include "s3/s3.h"
+
+#define LINE_MAX_BYTES 8192u
+#define PATH_MAX_BYTES 16384u
+#define BATCH_MAX 2000u
+#define BATCH_BYTES (128u << 10) // of their names, which JSON may make longer
+#define EVERY_MIN_MS 1000u
+#define EVERY_MAX_MS 86400000u
+#define STANDS_MAX_MS (30ull * EVERY_MAX_MS)
+
+struct warm {
+    struct command_client client;
+    bool is_check, is_dry_run, is_quiet; // is_dry_run: is_check, too
+    bool pins, is_fluid;
+    uint64_t pin_ttl_ms; // 0: for good
+    double least;        // share that must be cached
+    uint64_t concurrency, rate;
+    json_t *batch;
+    size_t batch_bytes;
+    const char *uri; // at hand
+    struct buf path; // of an object below it
+    uint64_t job;    // 0: not begun
+    struct command_warm_count count;
+};
+
+// --- what is asked for ---------------------------------------------------------------------------
+
+// The whole of it, or a batch more to come.
+static int send_batch(struct warm *w, bool more)
+{
+    json_t *answer = NULL;
+    json_t *body = json_pack("{s:o, s:b}", "uris", w->batch, "more", more);
+    check(body != NULL);
+    if (w->job != 0) {
+        check(json_object_set_new(body, "job", json_integer((json_int_t)w->job)) == 0);
+    } else {
+        json_int_t concurrency = (json_int_t)w->concurrency, rate = (json_int_t)w->rate;
+        check(json_object_set_new(body, "concurrency", json_integer(concurrency)) == 0);
+        check(json_object_set_new(body, "rate", json_integer(rate)) == 0);
+    }
+    w->batch = json_array();
+    w->batch_bytes = 0;
+    w->client.tells_wait = w->job == 0;
+    int code = command_client_post(&w->client, "/api/v1/warm", body, &answer);
+    w->job = code == EXIT_CODE_OK ? command_client_u64(answer, "id") : w->job;
+    json_decref(answer);
+    return code;
+}
+
+// UINT64_MAX: nobody has asked how large it is.
+static void tell_missing(struct warm *w, const char *uri, const char *range, uint64_t bytes)
+{
+    char size[HUMAN_BYTES_MAX];
+    if (!w->is_dry_run) {
+        return;
+    }
+    if (!w->client.is_json) {
+        printf("would fetch %10s  %s%s%s\n",
+               bytes == UINT64_MAX ? "?" : human_bytes((double)bytes, size),
+               command_client_visible(uri), range != NULL ? " " : "", range != NULL ? range : "");
+    }
+    json_t *item = json_pack("{s:s, s:s*, s:o}", "uri", uri, "range", range, "missing_bytes",
+                             bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
+    check(item != NULL);
+    command_client_line(&w->client, "item", item);
+}
+
+static int count_object(void *ctx, const json_t *object)
+{
+    struct warm *w = ctx;
+    uint64_t size = command_client_u64(object, "size");
+    uint64_t cached = command_client_u64(object, "cached_bytes");
+    bool is_whole = command_client_bool(object, "known") &&
+                    !command_client_bool(object, "changed") && cached >= size;
+    w->count.objects++;
+    w->count.bytes += size;
+    cached = command_client_bool(object, "changed") ? 0 : cached;
+    w->count.objects_done += is_whole;
+    w->count.bytes_done += cached;
+    if (!is_whole) {
+        command_pages_uri(w->uri, command_client_text(object, "key"), &w->path);
+        tell_missing(w, buf_cstr(&w->path), NULL, size - min_u64(size, cached));
+    }
+    return EXIT_CODE_OK;
+}
+
+// An object's range, by its blocks.
+static int count_range(struct warm *w, const char *uri, const char *range)
+{
+    struct buf path;
+    json_t *e = NULL;
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/explain");
+    command_client_parameter(&path, "uri", span_from_cstr(uri));
+    if (range != NULL) {
+        command_client_parameter(&path, "range", span_from_cstr(range));
+    }
+    int code = command_client_get(&w->client, buf_cstr(&path), &e);
+    const json_t *r = json_object_get(e, "range");
+    uint64_t blocks = command_client_u64(r, "blocks"),
+             cached = command_client_u64(r, "cached_blocks");
+    uint64_t bytes = command_client_u64(r, "end") - command_client_u64(r, "first");
+    bool is_whole = command_client_bool(e, "known") && cached == blocks;
+    w->count.objects++;
+    w->count.objects_done += is_whole;
+    w->count.unsized += !command_client_bool(e, "known");
+    uint64_t done = is_whole ? bytes : blocks > 0 ? bytes * cached / blocks : 0;
+    w->count.bytes += bytes;
+    w->count.bytes_done += done;
+    if (code == EXIT_CODE_OK && !is_whole) {
+        tell_missing(w, uri, range, command_client_bool(e, "known") ? bytes - done : UINT64_MAX);
+    }
+    json_decref(e);
+    buf_done(&path);
+    return code;
+}
+
+static int add(struct warm *w, const char *uri, const char *range)
+{
+    struct s3_uri parsed = {0};
+    const char *why = "";
+    if (!s3_uri_parse(span_from_cstr(uri), &parsed, &why)) {
+        command_client_error(&w->client, "%s: %s", uri, why);
+        return EXIT_CODE_USAGE;
+    }
+    command_client_warn_of_star(&w->client, uri, &parsed);
+    w->uri = uri;
+    if (w->is_check) {
+        return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
+                                : count_range(w, uri, range);
+    }
+    json_t *text = json_string(uri);
+    if (text == NULL) {
+        command_client_error(&w->client, "%s: not UTF-8", uri);
+        return EXIT_CODE_USAGE;
+    }
+    json_t *item = range != NULL ? json_pack("{s:o, s:s}", "uri", text, "range", range) : text;
+    check(item != NULL && json_array_append_new(w->batch, item) == 0);
+    w->batch_bytes += strlen(uri);
+    bool is_full = json_array_size(w->batch) >= BATCH_MAX || w->batch_bytes >= BATCH_BYTES;
+    return is_full ? send_batch(w, true) : EXIT_CODE_OK;
+}
+
+// "URI" or "URI FIRST-LAST"; what begins with '#' is none.
+static int add_line(struct warm *w, char *line)
+{
+    struct span text = {line, strcspn(line, "\r\n")};
+    text = span_trim(text);
+    if (text.len == 0 || text.ptr[0] == '#') {
+        return EXIT_CODE_OK;
+    }
+    line = line + (text.ptr - line);
+    line[text.len] = '\0';
+    char *blank = strrchr(line, ' ');
+    uint64_t first, end;
+    bool has_range = blank != NULL && s3_uri_parse_range(span_from_cstr(blank + 1), &first, &end);
+    if (has_range) {
+        *blank = '\0';
+    }
+    return add(w, line, has_range ? blank + 1 : NULL);
+}
+
+// The next line, ended by NUL. False: there is none, or it cannot be read, and *ret_why says why
+// then.
+static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **ret_why)
+{
+    size_t len = 0;
+    int byte;
+    while ((byte = getc(file)) != EOF && byte != '\n') {
+        if (byte == '\0') {
+            *ret_why = "it has a NUL: a name in each line is wanted (find -print, not -print0)";
+            return false;
+        }
+        if (len + 1 < LINE_MAX_BYTES) {
+            ret_line[len++] = (char)byte;
+        } else if (ret_line[0] != '#') { // of a comment the rest is nobody's
+            *ret_why = "it is too long for a name";
+            return false;
+        }
+    }
+    ret_line[len] = '\0';
+    *ret_why = ferror(file) ? strerror(errno) : NULL;
+    return *ret_why == NULL && (len > 0 || byte != EOF);
+}
+
+static int add_file(struct warm *w, const char *path)
+{
+    static const char mark[] = "\xef\xbb\xbf"; // which some editors put in front of UTF-8
+    char line[LINE_MAX_BYTES];
+    const char *why = NULL;
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "re");
+    if (file == NULL) {
+        command_client_error(&w->client, "%s: %s", path, strerror(errno));
+        return EXIT_CODE_FAILED;
+    }
+    int code = EXIT_CODE_OK;
+    uint64_t number = 0;
+    while (code == EXIT_CODE_OK && read_line(file, line, &why)) {
+        bool is_marked = number++ == 0 && strncmp(line, mark, sizeof(mark) - 1) == 0;
+        code = add_line(w, is_marked ? line + sizeof(mark) - 1 : line);
+    }
+    if (why != NULL) {
+        command_client_error(&w->client, "%s: line %llu: %s", is_stdin ? "standard input" : path,
+                             (unsigned long long)number + 1, why);
+        code = EXIT_CODE_FAILED;
+    }
+    if (!is_stdin) {
+        (void)fclose(file); // only read
+    }
+    return code;
+}
+
+static int add_of_fluid(void *ctx, const char *uri)
+{
+    return add(ctx, uri, NULL);
+}
+
+// Before anything is fetched, so that it is stored as what it is.
+static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
+{
+    json_t *uris = json_array(), *answer = NULL;
+    json_t *body = json_pack("{s:o}", "uris", uris);
+    check(body != NULL);
+    for (int i = 0; i < argc; i++) {
+        json_t *text = json_string(argv[i]);
+        if (text == NULL) {
+            command_client_error(&w->client, "%s: not UTF-8", argv[i]);
+            json_decref(body);
+            return EXIT_CODE_USAGE;
+        }
+        check(json_array_append_new(uris, text) == 0);
+    }
+    if (ttl_ms > 0) {
+        json_int_t ttl_s = (json_int_t)((ttl_ms + 999) / 1000);
+        check(json_object_set_new(body, "ttl_s", json_integer(ttl_s)) == 0);
+    }
+    int code = command_client_post(&w->client, "/api/v1/pin", body, &answer);
+    if (code == EXIT_CODE_OK && !command_client_bool(answer, "kept")) {
+        const char *why = "this cache keeps no pins: see forebay pins";
+        command_client_warn(&w->client, "%s", why);
+    }
+    json_decref(answer);
+    return code;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+static int end_check(struct warm *w)
+{
+    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
+    const struct command_warm_count *count = &w->count;
+    double part = command_warm_share(count);
+    if (!w->client.is_json && w->is_dry_run) {
+        uint64_t missing = count->bytes - min_u64(count->bytes, count->bytes_done);
+        printf("would fetch %s of %s, of %llu of %llu objects\n",
+               human_bytes((double)missing, cached), human_bytes((double)count->bytes, size),
+               (unsigned long long)(count->objects - count->objects_done),
+               (unsigned long long)count->objects);
+    } else if (!w->client.is_json) {
+        printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
+               human_bytes((double)count->bytes_done, cached),
+               human_bytes((double)count->bytes, size), 100 * part,
+               (unsigned long long)count->objects_done, (unsigned long long)count->objects);
+    }
+    int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
+    return command_client_result(
+        &w->client, code,
+        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects, "objects_done",
+                  (json_int_t)count->objects_done, "bytes", (json_int_t)count->bytes, "bytes_done",
+                  (json_int_t)count->bytes_done));
+}
+
+static int end_begun(struct warm *w)
+{
+    if (!w->client.is_json) {
+        printf("job %llu has begun; forebay jobs shows it\n", (unsigned long long)w->job);
+    }
+    return command_client_result(&w->client, EXIT_CODE_OK,
+                                 json_pack("{s:I}", "job", (json_int_t)w->job));
+}
+
+static bool read_share(const char *text, double *ret_share)
+{
+    struct span s = span_from_cstr(text);
+    uint64_t percent;
+    if (s.len > 0 && s.ptr[s.len - 1] == '%') {
+        s.len--;
+    }
+    if (!span_to_u64(s, &percent) || percent > 100) {
+        return false;
+    }
+    *ret_share = (double)percent / 100;
+    return true;
+}
+
+static int run(struct warm *w, int argc, char **argv, const char *list, bool waits)
+{
+    int code = EXIT_CODE_OK;
+    if (w->pins && !w->is_check) {
+        code = pin_all(w, argc, argv, w->pin_ttl_ms);
+    }
+    w->batch = json_array();
+    buf_init(&w->path, PATH_MAX_BYTES);
+    for (int i = 0; i < argc && code == EXIT_CODE_OK; i++) {
+        code = add(w, argv[i], NULL);
+    }
+    if (code == EXIT_CODE_OK && list != NULL) {
+        code = add_file(w, list);
+    }
+    if (code == EXIT_CODE_OK && w->is_fluid) {
+        code = command_warm_fluid(&w->client, add_of_fluid, w);
+    }
+    if (code == EXIT_CODE_OK && !w->is_check) {
+        code = send_batch(w, false);
+    }
+    if (code != EXIT_CODE_OK) {
+        code = command_client_result(&w->client, code, NULL);
+    } else if (w->is_check) {
+        code = end_check(w);
+    } else if (!waits) {
+        code = end_begun(w);
+    } else {
+        code = command_warm_follow(&w->client, w->job, w->least, w->is_quiet);
+    }
+    json_decref(w->batch);
+    buf_done(&w->path);
+    return code;
+}
+
+// --- labels --------------------------------------------------------------------------------------
+
+static int count_for_label(void *ctx, const char *uri, struct command_warm_count *count)
+{
+    struct warm *w = ctx;
+    w->count = *count;
+    int code = add(w, uri, NULL);
+    *count = w->count;
+    return code;
+}
+
+static int run_features(struct warm *w, struct command_warm_features *features, int argc,
+                        char **argv)
+{
+    features->client = &w->client;
+    features->least = w->least;
+    features->count = count_for_label;
+    features->ctx = w;
+    buf_init(&w->path, PATH_MAX_BYTES);
+    int code = command_warm_features(features, argc, argv);
+    buf_done(&w->path);
+    return code;
+}
+
+// NULL, or what is wrong.
+static const char *take_features(const struct warm *w, const char *every, const char *ttl,
+                                 struct command_warm_features *features)
+{
+    char why[CONFIG_WHY_MAX];
+    if (features->file == NULL) {
+        return every == NULL ? NULL : "--every is for --node-features";
+    }
+    if (!w->is_check || w->is_dry_run || w->pins || w->is_fluid) {
+        return "--node-features goes with --check, and not with --dry-run, --pin or --fluid";
+    }
+    if (every != NULL && (!config_value_parse_ms(span_from_cstr(every), &features->every_ms, why) ||
+                          features->every_ms < EVERY_MIN_MS || features->every_ms > EVERY_MAX_MS)) {
+        return "--every is a time from 1s to 1d";
+    }
+    features->stands_ms = command_warm_features_stands_ms(features->every_ms);
+    if (ttl != NULL && (!config_value_parse_ms(span_from_cstr(ttl), &features->stands_ms, why) ||
+                        features->stands_ms <= max_u64(features->every_ms, EVERY_MIN_MS) ||
+                        features->stands_ms > STANDS_MAX_MS)) {
+        return "--ttl of a label is a time, longer than --every and at most 30d";
+    }
+    return NULL;
+}
+
+int command_warm(int argc, char **argv)
+{
+    struct warm w = {.least = 1, .concurrency = 64};
+    bool bad = false;
+    char why[CONFIG_WHY_MAX];
+    bool waits = commands_argument_take(&argc, argv, "--wait");
+    w.is_dry_run = commands_argument_take(&argc, argv, "--dry-run");
+    w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
+    w.pins = commands_argument_take(&argc, argv, "--pin");
+    w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
+    w.is_quiet = commands_common()->is_quiet;
+    const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
+    const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
+    const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);
+    const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
+    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl", &bad);
+    const char *every = commands_argument_take_value(&argc, argv, "--every", &bad);
+    struct command_warm_features features = {
+        .file = commands_argument_take_value(&argc, argv, "--node-features", &bad)};
+    if (bad || (least != NULL && !read_share(least, &w.least))) {
+        return commands_usage_error("warm", "--min is a share, as 90%");
+    }
+    if (concurrency != NULL && (!span_to_u64(span_from_cstr(concurrency), &w.concurrency) ||
+                                w.concurrency == 0 || w.concurrency > 1024)) {
+        return commands_usage_error("warm", "--jobs is a number from 1 to 1024");
+    }
+    if (rate != NULL && !config_value_parse_rate(span_from_cstr(rate), &w.rate, why)) {
+        return commands_usage_error("warm", "--rate is bytes a second, as 200MiB/s");
+    }
+    const char *wrong = list != NULL && features.file != NULL
+                            ? "--node-features is for NAME=URI, not for a list"
+                            : take_features(&w, every, ttl, &features);
+    if (wrong != NULL) {
+        return commands_usage_error("warm", wrong);
+    }
+    if (ttl != NULL && features.file == NULL &&
+        (!w.pins || !config_value_parse_ms(span_from_cstr(ttl), &w.pin_ttl_ms, why) ||
+         w.pin_ttl_ms == 0)) {
+        return commands_usage_error("warm", "--ttl is a time, as 12h or 7d, that --pin lasts");
+    }
+    if (w.pins && (list != NULL || w.is_fluid)) {
+        return commands_usage_error("warm",
+                                    "--pin is for URIs, not for what a list or Fluid names");
+    }
+    if (argc == 0 && list == NULL && !w.is_fluid) {
+        return commands_usage_error("warm",
+                                    "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
+    }
+    int code = command_client_open(&w.client, "warm");
+    w.client.waits = true; // a list may be longer than what a job takes at once
+    if (code == EXIT_CODE_OK) {
+        code = features.file != NULL ? run_features(&w, &features, argc, argv)
+                                     : run(&w, argc, argv, list, waits);
+        command_client_close(&w.client);
+    }
+    return code;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warm job of a running server, as commands show it. Main thread.
+#ifndef FOREBAY_CLI_COMMAND_WARM_H
+#define FOREBAY_CLI_COMMAND_WARM_H
+
+#include "cli/client/command_client.h"
+
+// Until it has ended, or `least` of its bytes are cached and it has ended counting: progress on
+// stderr, a bar on a terminal, else a line every five seconds. Prints the end and the result;
+// returns the exit code.
+int command_warm_follow(struct command_client *client, uint64_t job, double least, bool is_quiet);
+// What the variables of a Fluid DataLoad name: add() with each URI, until one is not EXIT_CODE_OK.
+// Returns the last exit code; what is wrong with them is printed. command_warm_fluid.c
+typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
+int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);
+// What is counted of the objects that one or several URIs name.
+struct command_warm_count {
+    uint64_t objects, objects_done; // done: as a whole
+    uint64_t bytes, bytes_done;
+    uint64_t unsized; // objects of which nobody knows how large they are: they are in no bytes
+};
+double command_warm_share(const struct command_warm_count *count);
+
+// --node-features. command_warm_features.c
+struct command_warm_features {
+    struct command_client *client;
+    const char *file;
+    double least;       // share that makes a label
+    uint64_t every_ms;  // 0: once
+    uint64_t stands_ms; // how long a label stands that is not renewed
+    // Adds what lies at `uri` to *count; an exit code, and the reason is printed.
+    int (*count)(void *ctx, const char *uri, struct command_warm_count *count);
+    void *ctx;
+};
+uint64_t command_warm_features_stands_ms(uint64_t every_ms); // unless one says so
+// Once: the exit code, and the result is printed. Else it ends by a signal, with EXIT_CODE_OK.
+int command_warm_features(const struct command_warm_features *options, int argc, char **argv);
+
+// One line for people.
+void command_warm_line(const json_t *job, char *ret_text, size_t size);
+
+#endif

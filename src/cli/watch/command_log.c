@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay log`: the requests of a running server as they end. The server chooses (--where) and
+// this prints, so that what is not wanted costs nobody anything.
+#include "cli/client/command_client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+
+#define PATH_MAX_BYTES 16384u
+#define FIELDS_MAX 64u
+#define FIELD_NAME_MAX 64u
+
+struct log {
+    struct command_client client;
+    struct span fields[FIELDS_MAX];
+    unsigned field_count;
+    uint64_t count, max, dropped; // max 0: no end
+};
+
+static void print_field(const json_t *entry, struct span name)
+{
+    char word[FIELD_NAME_MAX];
+    (void)snprintf(word, sizeof(word), "%.*s", (int)min_u64(name.len, sizeof(word) - 1), name.ptr);
+    const json_t *value = json_object_get(entry, word);
+    if (value == NULL || json_is_string(value)) {
+        printf("%s", value != NULL ? command_client_shown(entry, word) : "-");
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    printf("%s", text != NULL ? command_client_visible(text) : "-");
+    free(text);
+}
+
+static void print_fields(const struct log *log, const json_t *entry)
+{
+    for (unsigned i = 0; i < log->field_count; i++) {
+        printf("%s", i > 0 ? "\t" : "");
+        print_field(entry, log->fields[i]);
+    }
+    printf("\n");
+}
+
+static void print_word(const char *before, const char *shown)
+{
+    if (shown[0] != '\0') {
+        printf("%s%s", before, shown);
+    }
+}
+
+// As access_log.format: text has it.
+static void print_entry(const json_t *entry)
+{
+    char size[HUMAN_BYTES_MAX];
+    const char *ts = command_client_text(entry, "ts"),
+               *result = command_client_text(entry, "result");
+    printf("%.8s %3llu %-11s %10s %8.1f ms %8.1f ms", strlen(ts) > 19 ? ts + 11 : "-",
+           (unsigned long long)command_client_u64(entry, "status"),
+           result[0] != '\0' ? command_client_visible(result) : "-",
+           human_bytes(command_client_double(entry, "bytes"), size),
+           command_client_double(entry, "ttfb_ms"), command_client_double(entry, "total_ms"));
+    print_word(" ", command_client_shown(entry, "op"));
+    print_word(" ", command_client_shown(entry, "bucket"));
+    print_word("/", command_client_shown(entry, "key"));
+    print_word(" ", command_client_shown(entry, "range"));
+    print_word(" ", command_client_shown(entry, "error"));
+    print_word(" why=", command_client_shown(entry, "why"));
+    print_word(" reason=", command_client_shown(entry, "reason"));
+    printf("\n");
+}
+
+static bool on_line(void *ctx, struct span line)
+{
+    struct log *log = ctx;
+    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
+    uint64_t dropped = command_client_u64(entry, "dropped");
+    if (dropped > 0) {
+        log->dropped += dropped;
+        (void)fprintf(
+            stderr, "forebay log: %llu lines were dropped: they came faster than they were read\n",
+            (unsigned long long)dropped);
+        command_client_line(&log->client, "warning",
+                            json_pack("{s:I}", "dropped", (json_int_t)dropped));
+    } else if (entry != NULL) {
+        log->count++;
+        if (!log->client.is_json && log->field_count > 0) {
+            print_fields(log, entry);
+        } else if (!log->client.is_json) {
+            print_entry(entry);
+        }
+        command_client_line(&log->client, "item", json_incref(entry));
+    }
+    json_decref(entry);
+    bool is_taken = fflush(stdout) == 0; // who follows wants it now
+    return is_taken && (log->max == 0 || log->count < log->max);
+}
+
+static bool read_fields(const char *text, struct log *log)
+{
+    struct span rest = span_from_cstr(text), name;
+    while (span_split(&rest, ',', &name)) {
+        if (name.len == 0 || name.len >= FIELD_NAME_MAX || log->field_count == FIELDS_MAX) {
+            return false;
+        }
+        log->fields[log->field_count++] = name;
+    }
+    return log->field_count > 0;
+}
+
+int command_log(int argc, char **argv)
+{
+    struct log log = {.count = 0};
+    bool bad = false;
+    const char *where = commands_argument_take_value(&argc, argv, "--where", &bad);
+    const char *fields = commands_argument_take_value(&argc, argv, "--fields", &bad);
+    const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
+    if (bad || (count != NULL && (!span_to_u64(span_from_cstr(count), &log.max) || log.max == 0))) {
+        return commands_usage_error("log", "-n is a number above 0");
+    }
+    if (fields != NULL && !read_fields(fields, &log)) {
+        return commands_usage_error("log", "--fields is a list of names, as key,ttfb_ms");
+    }
+    int code = command_client_open(&log.client, "log");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    struct buf path;
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/log");
+    if (where != NULL) {
+        command_client_parameter(&path, "where", span_from_cstr(where));
+    }
+    code = command_client_follow(&log.client, buf_cstr(&path), on_line, &log);
+    code = command_client_result(&log.client, code,
+                                 json_pack("{s:I, s:I}", "lines", (json_int_t)log.count, "dropped",
+                                           (json_int_t)log.dropped));
+    buf_done(&path);
+    command_client_close(&log.client);
+    return code;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a running server does, by the difference of two samples: for stats and top.
+#ifndef FOREBAY_CLI_COMMAND_STATS_H
+#define FOREBAY_CLI_COMMAND_STATS_H
+
+#include "cli/client/command_client.h"
+#include "stats/stats.h"
+
+// Of a summary, as sums since the server's start.
+struct command_sample {
+    double time;
+    double requests, reads, hits;
+    double value[COUNTER_COUNT_];
+    double first_byte[HISTOGRAM_BUCKETS + 1]; // of all results, not cumulated
+};
+
+// *ret_summary (NULL: not wanted) is the caller's. An exit code.
+int command_stats_take(struct command_client *client, struct command_sample *ret_sample,
+                       json_t **ret_summary);
+
+struct command_figure {
+    const char *title, *field;
+    double value, scale; // scale: for people
+};
+// False: there are no more than i.
+bool command_stats_column(unsigned i, const struct command_sample *from,
+                          const struct command_sample *to, struct command_figure *ret_figure);
+
+#endif

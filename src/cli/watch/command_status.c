@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay status`: how a running server is, on one screen.
+#include "cli/client/command_client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "stats/stats.h"
+
+// A row of counters.def in a summary.
+#define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
+
+static uint64_t sum_of(const json_t *object)
+{
+    const char *name;
+    json_t *value;
+    uint64_t sum = 0;
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        sum += (uint64_t)json_integer_value(value);
+    }
+    return sum;
+}
+
+// {word: count} of the rows of refusals.def that were met since the start.
+static json_t *unstored_of(const json_t *summary)
+{
+    json_t *json = json_object();
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(summary, "refusals"), i, row)
+    {
+        uint64_t count = command_client_u64(row, "count");
+        if (count > 0) {
+            check(json_object_set_new(json, command_client_text(row, "word"),
+                                      json_integer((json_int_t)count)) == 0);
+        }
+    }
+    return json;
+}
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static json_t *figures_of(const json_t *summary)
+{
+    const json_t *c = json_object_get(summary, "counters");
+    const json_t *results = json_object_get(summary, "results");
+    uint64_t memory = VALUE(c, response_bytes_memory), disk = VALUE(c, response_bytes_disk);
+    uint64_t origin = VALUE(c, response_bytes_origin), served = memory + disk + origin;
+    uint64_t used = VALUE(c, cache_bytes), held = min_u64(VALUE(c, cache_held_bytes), used);
+    uint64_t hits = command_client_u64(results, "hit") +
+                    command_client_u64(results, "revalidated") +
+                    command_client_u64(results, "stale");
+    json_t *json = json_pack(
+        "{s:s, s:f, s:b, s:s, s:O?, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, "
+        "s:I, s:I, s:I, s:I}",
+        "version", command_client_text(summary, "version"), "uptime_s",
+        command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
+        "reason", command_client_text(summary, "reason"), "degraded",
+        json_object_get(summary, "degraded"), "refusal", json_object_get(summary, "refusal"),
+        "unstored", unstored_of(summary), "byte_hit_ratio", share(memory + disk, served),
+        "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes", (json_int_t)used,
+        "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes", (json_int_t)(used - held),
+        "cache_capacity_bytes", (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
+        (json_int_t)VALUE(c, cache_objects), "cache_blocks", (json_int_t)VALUE(c, cache_blocks),
+        "requests", (json_int_t)sum_of(json_object_get(summary, "requests")), "requests_inflight",
+        (json_int_t)VALUE(c, http_inflight), "fills_inflight", (json_int_t)VALUE(c, fills_inflight),
+        "served_memory_bytes", (json_int_t)memory, "served_disk_bytes", (json_int_t)disk,
+        "served_origin_bytes", (json_int_t)origin, "origin_requests",
+        (json_int_t)sum_of(json_object_get(summary, "origin")), "origin_received_bytes",
+        (json_int_t)VALUE(c, origin_received_bytes));
+    check(json != NULL);
+    return json;
+}
+
+// What follows from it, and where more is said; why an origin is in trouble its state says, with
+// the remedy.
+static const char *meaning_of(const char *component)
+{
+    static const struct {
+        const char *component, *meaning;
+    } meanings[] = {
+        {"disk",
+         "nothing is stored, all comes from the origin; `forebay doctor` looks at cache.dir"},
+        {"index",
+         "nothing is found, all comes from the origin; index_rebuild in the log tells more"},
+        {"origin", "what is cached is served; it is asked again at least every 30 s"},
+        {"credentials",
+         "what is cached is served; `forebay doctor` looks at credentials and rights"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(meanings); i++) {
+        if (strcmp(component, meanings[i].component) == 0) {
+            return meanings[i].meaning;
+        }
+    }
+    return "see the server log";
+}
+
+// What is not stored now, and what was not since the start.
+static void print_refusals(const json_t *f)
+{
+    const char *now = command_client_text(f, "refusal");
+    enum refusal why = refusal_of_word(now);
+    const char *word;
+    json_t *count, *counts = json_object_get(f, "unstored");
+    unsigned shown = 0;
+    if (now[0] != '\0') { // a newer server may have other words
+        const struct refusal_text *row = why != REFUSAL_none ? refusal_text(why) : NULL;
+        printf("  stores   nothing now: %s%s%s%s%s\n", now, row != NULL ? ": " : "",
+               row != NULL ? row->text : "", row != NULL ? "; " : "",
+               row != NULL ? row->remedy : "");
+    }
+    json_object_foreach(counts, word, count)
+    {
+        printf("%s%s %lld", shown++ == 0 ? "  unstored " : ", ", word,
+               (long long)json_integer_value(count));
+    }
+    printf("%s", shown > 0 ? " since the start\n" : "");
+}
+
+static void print_screen(const struct command_client *client, const json_t *f)
+{
+    char a[HUMAN_BYTES_MAX], b[HUMAN_BYTES_MAX], c[HUMAN_BYTES_MAX];
+    const json_t *degraded = json_object_get(f, "degraded");
+    printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
+    printf("  state    %s, up %s\n", command_client_text(f, "reason"),
+           command_client_time(command_client_double(f, "uptime_s"), a));
+    printf("  hits     %.1f %% of bytes, %.1f %% of reads\n",
+           100 * command_client_double(f, "byte_hit_ratio"),
+           100 * command_client_double(f, "request_hit_ratio"));
+    printf("  cache    %s held of %s (%s reserved), %llu objects, %llu blocks\n",
+           human_bytes(command_client_double(f, "cache_held_bytes"), a),
+           human_bytes(command_client_double(f, "cache_capacity_bytes"), b),
+           human_bytes(command_client_double(f, "cache_reserved_bytes"), c),
+           (unsigned long long)command_client_u64(f, "cache_objects"),
+           (unsigned long long)command_client_u64(f, "cache_blocks"));
+    printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
+           human_bytes(command_client_double(f, "served_memory_bytes"), a),
+           human_bytes(command_client_double(f, "served_disk_bytes"), b),
+           human_bytes(command_client_double(f, "served_origin_bytes"), c),
+           (unsigned long long)command_client_u64(f, "requests"));
+    printf("  origin   %llu requests, %s\n",
+           (unsigned long long)command_client_u64(f, "origin_requests"),
+           human_bytes(command_client_double(f, "origin_received_bytes"), a));
+    printf("  now      %llu requests, %llu fills\n",
+           (unsigned long long)command_client_u64(f, "requests_inflight"),
+           (unsigned long long)command_client_u64(f, "fills_inflight"));
+    print_refusals(f);
+    for (size_t i = 0; i < json_array_size(degraded); i++) {
+        const char *name = json_string_value(json_array_get(degraded, i));
+        printf("  DEGRADED %s: %s\n", name, meaning_of(name));
+    }
+}
+
+int command_status(int argc, char **argv)
+{
+    struct command_client client;
+    json_t *summary = NULL;
+    (void)argc, (void)argv; // it has no options of its own
+    int code = command_client_open(&client, "status");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_get(&client, "/api/v1/summary", &summary);
+    json_t *figures = NULL;
+    if (code == EXIT_CODE_OK) {
+        figures = figures_of(summary);
+        bool is_well = json_array_size(json_object_get(figures, "degraded")) == 0 &&
+                       command_client_bool(figures, "ready");
+        code = is_well ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+        if (!client.is_json) {
+            print_screen(&client, figures);
+        }
+    }
+    json_decref(summary);
+    code = command_client_result(&client, code, figures);
+    command_client_close(&client);
+    return code;
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay top keys|prefixes|buckets|clients|reasons`: what a running server is asked for most,
+// since this began to look. The server counts while somebody watches (admin_top.c) and this prints:
+// on a terminal a screen that follows it, else one after one interval.
+#include "cli/watch/command_top_rank.h"
+#include "base/human.h"
+#include "cli/watch/command_stats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define PATH_MAX_BYTES 16384u
+#define ROWS_DEFAULT 24u
+#define LINES_AROUND 4u // head, two of titles, the one that stays empty
+
+struct rank {
+    struct command_client client;
+    const char *by;
+    bool is_screen;
+    json_t *last;
+};
+
+// What would change it; as the page says it.
+static const struct {
+    const char *reason, *remedy;
+} remedies[] = {
+    {"list", "cache.list_ttl, or list_ttl of a rule, keeps listings for a moment"},
+    {"rule", "a rule says cache: false: change it, or put another one in front"},
+    {"method", "writes always go to the origin"},
+    {"sub-resource", "tags, ACLs, uploads and the like always go to the origin"},
+    {"version", "read the current version, without a versionId"},
+    {"part-number", "read by ranges, not by part numbers"},
+    {"cors", "a web page asked: the bucket's own rules decide what it may read"},
+    {"no-store", "the client says so, and cache.client_directives obeys it"},
+    {"sse-c", "encrypted with a key of the client's own: never cached"},
+    {"expected-owner", "leave out x-amz-expected-bucket-owner"},
+    {"payer", "leave out x-amz-request-payer"},
+    {"header", "an x-amz- header that may change the answer: forebay log tells whose"},
+    {"unknown-parameter", "leave out the query parameter"},
+    {"literal-plus", "send a + in a path as %2B"},
+    {"no-etag", "the origin gives no strong ETag"},
+    {"answer", "forebay doctor looks at the origin's answers"},
+    {"changing", "it changed again and again while it was read"},
+    {"checksum", "a HEAD asked for checksums that are not kept"},
+    {"hops", "it came by another Forebay, while the origin does not answer"},
+};
+
+static const char *remedy_of(const char *reason)
+{
+    for (size_t i = 0; i < ARRAY_LEN(remedies); i++) {
+        if (strcmp(remedies[i].reason, reason) == 0) {
+            return remedies[i].remedy;
+        }
+    }
+    return "forebay explain tells it of an object";
+}
+
+static unsigned rows_shown(const struct rank *rank, unsigned *ret_width)
+{
+    struct winsize size;
+    bool is_known = rank->is_screen && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
+                    size.ws_row > LINES_AROUND && size.ws_col > 0;
+    *ret_width = is_known ? size.ws_col : UINT16_MAX;
+    return is_known ? size.ws_row - LINES_AROUND : ROWS_DEFAULT;
+}
+
+static void print_row(const struct rank *rank, const json_t *row, unsigned width)
+{
+    char line[1024], bytes[HUMAN_BYTES_MAX];
+    const char *name = command_client_text(row, "name");
+    bool is_reasons = strcmp(rank->by, "reasons") == 0;
+    double requests = command_client_double(row, "requests");
+    int len = snprintf(line, sizeof(line), "%10.0f %9.1f %6.1f %11s  %s%s%s", requests,
+                       command_client_double(row, "requests_per_s"),
+                       requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
+                       human_bytes(command_client_double(row, "bytes"), bytes),
+                       command_client_visible(name), is_reasons ? ": " : "",
+                       is_reasons ? remedy_of(name) : "");
+    if (command_client_u64(row, "over") > 0 && len > 0 && (size_t)len < sizeof(line)) {
+        (void)snprintf(line + len, sizeof(line) - (size_t)len, "  (%llu at most too high)",
+                       (unsigned long long)command_client_u64(row, "over"));
+    }
+    printf("%.*s\n", (int)width, line);
+}
+
+static void print_frame(const struct rank *rank, const json_t *answer)
+{
+    const json_t *rows = json_object_get(answer, "rows");
+    unsigned width, most = rows_shown(rank, &width);
+    if (rank->is_screen) {
+        printf("\033[H\033[J");
+    }
+    printf("%s by requests, of %llu in %.0f s%s\n", rank->by,
+           (unsigned long long)command_client_u64(answer, "requests"),
+           command_client_double(answer, "seconds"),
+           command_client_u64(answer, "dropped") > 0 ? " (some came too fast to be counted)" : "");
+    printf("%10s %9s %6s %11s  %s\n", "requests", "now/s", "hit%", "bytes", "name");
+    for (size_t i = 0; i < json_array_size(rows) && i < most; i++) {
+        print_row(rank, json_array_get(rows, i), width);
+    }
+    (void)fflush(stdout); // the result tells what failed
+}
+
+static bool on_line(void *ctx, struct span line)
+{
+    struct rank *rank = ctx;
+    json_t *answer = json_loadb(line.ptr, line.len, 0, NULL);
+    if (answer == NULL) {
+        return true;
+    }
+    if (!rank->client.is_json) {
+        print_frame(rank, answer);
+    }
+    json_decref(rank->last);
+    rank->last = answer;
+    return rank->is_screen && ferror(stdout) == 0;
+}
+
+int command_top_rank(const char *by, uint64_t interval_s, const char *where, bool is_once)
+{
+    struct rank rank = {.by = by};
+    struct buf path;
+    char seconds[24];
+    int code = command_client_open(&rank.client, "top");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    rank.is_screen = !is_once && !rank.client.is_json && isatty(STDOUT_FILENO) == 1;
+    (void)snprintf(seconds, sizeof(seconds), "%llu", (unsigned long long)interval_s);
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/top");
+    command_client_parameter(&path, "by", span_from_cstr(by));
+    command_client_parameter(&path, "seconds", span_from_cstr(seconds));
+    if (where != NULL) {
+        command_client_parameter(&path, "where", span_from_cstr(where));
+    }
+    code = command_client_follow(&rank.client, buf_cstr(&path), on_line, &rank);
+    buf_done(&path);
+    code = command_client_result(&rank.client, code, rank.last);
+    command_client_close(&rank.client);
+    return code;
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Part of `forebay top`: rankings.
+#ifndef FOREBAY_CLI_COMMAND_TOP_RANK_H
+#define FOREBAY_CLI_COMMAND_TOP_RANK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// `by` is one of the words that the command takes, `where` as of log or NULL. An exit code.
+int command_top_rank(const char *by, uint64_t interval_s, const char *where, bool is_once);
+
+#endif

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay trace`: where the requests of one object, or of one id, spend their time.
+#include "cli/client/command_client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "s3/s3.h"
+
+#define PATH_MAX_BYTES 16384u
+#define WHERE_MAX_BYTES 8192u
+
+struct trace {
+    struct command_client client;
+    uint64_t count, max; // max 0: no end
+};
+
+static void print_phase(const char *name, double ms, const char *note)
+{
+    if (ms > 0) {
+        printf("  %-22s %10.3f ms  %s\n", name, ms, note);
+    }
+}
+
+static void print_checksums(const char *checksums)
+{
+    if (strcmp(checksums, "unknown") == 0) {
+        printf("  %-22s sent without: the origin is asked for the next reader\n", "checksums");
+    } else if (strcmp(checksums, "none") == 0) {
+        printf("  %-22s the origin names none\n", "checksums");
+    } else if (checksums[0] != '\0') {
+        printf("  %-22s sent\n", "checksums");
+    }
+}
+
+static void print_trace(const json_t *entry)
+{
+    char note[256], bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
+    double first_ms = command_client_double(entry, "ttfb_ms");
+    double total_ms = command_client_double(entry, "total_ms");
+    double body_ms = total_ms > first_ms && first_ms > 0 ? total_ms - first_ms : 0;
+    double size = command_client_double(entry, "bytes");
+    const char *range = command_client_text(entry, "range");
+    const char *result = command_client_text(entry, "result");
+    const char *reason = command_client_text(entry, "reason");
+    printf("%s %s %llu", command_client_visible(command_client_text(entry, "id")),
+           command_client_text(entry, "op"),
+           (unsigned long long)command_client_u64(entry, "status"));
+    printf(" s3://%s/", command_client_visible(command_client_text(entry, "bucket")));
+    printf("%s", command_client_shown(entry, "key"));
+    printf("%s%s %s%s%s\n", range[0] != '\0' ? " " : "", command_client_visible(range), result,
+           reason[0] != '\0' ? " reason=" : "", reason);
+    print_checksums(command_client_text(entry, "checksums"));
+    (void)snprintf(note, sizeof(note), "%llu attempts, id %.100s",
+                   (unsigned long long)command_client_u64(entry, "attempts"),
+                   command_client_visible(command_client_text(entry, "origin_id")));
+    print_phase("waited for the origin", command_client_double(entry, "origin_ms"), note);
+    print_phase("first byte", first_ms, "");
+    (void)snprintf(note, sizeof(note), "%s from %s at %s/s", human_bytes(size, bytes),
+                   command_client_text(entry, "source"),
+                   human_bytes(body_ms > 0 ? size / body_ms * 1e3 : 0, rate));
+    print_phase("body", body_ms, size > 0 ? note : "");
+    (void)snprintf(note, sizeof(note), "%llu of %llu blocks were cached",
+                   (unsigned long long)command_client_u64(entry, "blocks_hit"),
+                   (unsigned long long)command_client_u64(entry, "blocks_total"));
+    print_phase("all of it", total_ms, json_object_get(entry, "blocks_total") != NULL ? note : "");
+}
+
+static bool on_line(void *ctx, struct span line)
+{
+    struct trace *trace = ctx;
+    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
+    uint64_t dropped = command_client_u64(entry, "dropped");
+    if (dropped > 0) {
+        (void)fprintf(stderr, "forebay trace: %llu requests were missed\n",
+                      (unsigned long long)dropped);
+        command_client_line(&trace->client, "warning",
+                            json_pack("{s:I}", "dropped", (json_int_t)dropped));
+    } else if (entry != NULL) {
+        trace->count++;
+        if (!trace->client.is_json) {
+            print_trace(entry);
+        }
+        command_client_line(&trace->client, "item", json_incref(entry));
+    }
+    json_decref(entry);
+    bool is_taken = fflush(stdout) == 0; // who follows wants it now
+    return is_taken && (trace->max == 0 || trace->count < trace->max);
+}
+
+// As a value of a term; false: it has both quotes, or none would hold it.
+static bool append_value(struct buf *where, struct span value)
+{
+    char quote = span_find(value, '"') == value.len ? '"' : '\'';
+    buf_append_char(where, quote);
+    buf_append_span(where, value);
+    buf_append_char(where, quote);
+    return span_find(value, quote) == value.len && span_find(value, '\n') == value.len;
+}
+
+static bool describe(const char *operand, struct buf *where, const char **ret_why)
+{
+    struct span text = span_from_cstr(operand);
+    *ret_why = "this cannot be asked for";
+    if (!span_starts_with(text, SPAN("s3://"))) {
+        static const char *const ids[] = {"id", "request_id", "trace_id"};
+        bool is_good = true;
+        for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+            buf_printf(where, "%s%s=", i > 0 ? " or " : "", ids[i]);
+            is_good = append_value(where, text) && is_good;
+        }
+        return is_good;
+    }
+    struct s3_uri uri;
+    if (!s3_uri_parse(text, &uri, ret_why)) {
+        return false;
+    }
+    buf_append_cstr(where, "bucket=");
+    bool is_good = append_value(where, uri.bucket);
+    if (uri.key.len > 0) {
+        buf_append_cstr(where, uri.is_prefix ? " and key^=" : " and key=");
+        is_good = append_value(where, uri.key) && is_good;
+    }
+    return is_good;
+}
+
+static int run(struct trace *trace, const char *operand)
+{
+    struct buf path, where;
+    const char *why = "";
+    int code = EXIT_CODE_USAGE;
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_init(&where, WHERE_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/log");
+    if (describe(operand, &where, &why) && buf_ok(&where)) {
+        command_client_parameter(&path, "where", buf_span(&where));
+        code = command_client_follow(&trace->client, buf_cstr(&path), on_line, trace);
+    } else {
+        command_client_error(&trace->client, "%s: %s", operand, why);
+    }
+    buf_done(&path);
+    buf_done(&where);
+    return command_client_result(&trace->client, code,
+                                 json_pack("{s:I}", "requests", (json_int_t)trace->count));
+}
+
+int command_trace(int argc, char **argv)
+{
+    struct trace trace = {.count = 0};
+    bool bad = false;
+    const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
+    if (bad ||
+        (count != NULL && (!span_to_u64(span_from_cstr(count), &trace.max) || trace.max == 0))) {
+        return commands_usage_error("trace", "-n is a number above 0");
+    }
+    int code = command_client_open(&trace.client, "trace");
+    if (code == EXIT_CODE_OK) {
+        code = run(&trace, argv[0]);
+        command_client_close(&trace.client);
+    }
+    return code;
+}

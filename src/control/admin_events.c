@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /api/v1/events: the totals of admin_summary.c as server-sent events, once a second, to each
+// who watches. On the admin thread.
+//
+// Who does not take what is sent is cut: more than OUTPUT_MAX waits for it. At most
+// ADMIN_STREAMS_MAX watch at once. What is sent is made once for all.
+#include "control/admin_private.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "stats/stats.h"
+
+#define OUTPUT_MAX (64u << 10)
+
+static void event_text(const struct admin *admin, struct buf *out)
+{
+    json_t *json = admin_summary(admin);
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+    check(text != NULL);
+    json_decref(json);
+    buf_init(out, OUTPUT_MAX);
+    buf_append_cstr(out, "event: summary\ndata: ");
+    buf_append_cstr(out, text);
+    buf_append_cstr(out, "\n\n");
+    check(buf_ok(out)); // counters.def is short
+    free(text);
+}
+
+static void stream_send(struct admin_stream *stream, struct span text)
+{
+    if (admin_stream_waiting(stream) + text.len > OUTPUT_MAX) {
+        stats_add(COUNTER_admin_connections_cut, 1);
+        (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR); // evhttp finds out
+        return;
+    }
+    admin_stream_add(stream, text);
+    admin_stream_send(stream);
+}
+
+void admin_page_events(struct admin *admin, struct evhttp_request *req)
+{
+    struct admin_stream *stream =
+        admin_stream_begin(admin, req, ADMIN_STREAM_EVENTS, "text/event-stream");
+    if (stream != NULL) {
+        struct buf text;
+        event_text(admin, &text);
+        stream_send(stream, buf_span(&text));
+        buf_done(&text);
+    }
+}
+
+void admin_events_tick(struct admin *admin)
+{
+    if (admin->stream_counts[ADMIN_STREAM_EVENTS] == 0) {
+        return;
+    }
+    struct buf text;
+    event_text(admin, &text);
+    list_for_each(node, &admin->streams)
+    {
+        struct admin_stream *stream = container_of(node, struct admin_stream, node);
+        if (stream->kind == ADMIN_STREAM_EVENTS) {
+            stream_send(stream, buf_span(&text));
+        }
+    }
+    buf_done(&text);
+}

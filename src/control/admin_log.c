@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /api/v1/log: requests as they end, a line of JSON each, to at most ADMIN_FOLLOWERS_MAX who
+// follow; with `where`, those alone for which it holds (admin_where.c). On the admin thread.
+//
+// Nobody waits for a follower: of what it does not take OUTPUT_MAX waits for it, the lines above
+// that are counted, and when there is room again it is told with a line {"dropped": COUNT}. An
+// empty line after some seconds of silence finds out who has gone.
+#include "control/admin_private.h"
+
+#include <event2/keyvalq_struct.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "stats/stats.h"
+
+#define OUTPUT_MAX (256u << 10)
+#define LINGER_MS 10 // so that many lines come at once
+#define SILENCE_S 5u
+
+static void follower_line(struct admin_stream *stream, struct span line)
+{
+    char told[64];
+    if (stream->where != NULL && !admin_where_holds(stream->where, line)) {
+        return;
+    }
+    if (admin_stream_waiting(stream) + line.len + sizeof(told) > OUTPUT_MAX) {
+        stream->lost++;
+        stats_add(COUNTER_live_log_dropped, 1);
+        return;
+    }
+    if (stream->lost > 0) {
+        int len =
+            snprintf(told, sizeof(told), "{\"dropped\":%llu}\n", (unsigned long long)stream->lost);
+        admin_stream_add(stream, (struct span){told, (size_t)len});
+        stream->lost = 0;
+    }
+    admin_stream_add(stream, line);
+}
+
+static void on_lines(void *ctx, struct span lines)
+{
+    struct admin *admin = as_admin(ctx);
+    while (lines.len > 0) {
+        size_t len = span_find(lines, '\n') + 1; // they are whole
+        list_for_each(node, &admin->streams)
+        {
+            struct admin_stream *stream = container_of(node, struct admin_stream, node);
+            if (stream->line != NULL) {
+                stream->line(stream, (struct span){lines.ptr, len});
+            }
+        }
+        lines = (struct span){lines.ptr + len, lines.len - len};
+    }
+}
+
+void admin_log_take(struct admin *admin)
+{
+    const struct admin_lines *lines = &admin->options.lines;
+    uint64_t lost = lines->take(lines->ctx, on_lines, admin);
+    list_for_each(node, &admin->streams)
+    {
+        struct admin_stream *stream = container_of(node, struct admin_stream, node);
+        if (stream->kind == ADMIN_STREAM_LOG) {
+            stream->lost += lost;
+            stream->silence_s = 0;
+            admin_stream_send(stream);
+        } else if (stream->kind == ADMIN_STREAM_TOP) {
+            stream->lost += lost;
+        }
+    }
+    check(event_add(admin->lines_event, NULL) == 0);
+}
+
+void admin_log_wake(struct admin *admin)
+{
+    struct timeval linger = {.tv_usec = LINGER_MS * 1000};
+    check(event_add(admin->take_event, &linger) == 0);
+}
+
+void admin_log_tick(struct admin *admin)
+{
+    list_for_each(node, &admin->streams)
+    {
+        struct admin_stream *stream = container_of(node, struct admin_stream, node);
+        if (stream->kind == ADMIN_STREAM_LOG && ++stream->silence_s >= SILENCE_S &&
+            admin_stream_waiting(stream) == 0) {
+            stream->silence_s = 0;
+            admin_stream_add(stream, SPAN("\n"));
+            admin_stream_send(stream);
+        }
+    }
+}
+
+static unsigned lines_wanted(const struct admin *admin)
+{
+    return admin->stream_counts[ADMIN_STREAM_LOG] + admin->stream_counts[ADMIN_STREAM_TOP];
+}
+
+static void on_left(struct admin *admin)
+{
+    if (lines_wanted(admin) == 0) {
+        admin->options.lines.turn(admin->options.lines.ctx, false);
+        check(event_del(admin->lines_event) == 0 && event_del(admin->take_event) == 0);
+    }
+}
+
+void admin_log_follow(struct admin_stream *stream)
+{
+    struct admin *admin = stream->admin;
+    stream->left = on_left;
+    if (lines_wanted(admin) == 1) {
+        admin->options.lines.turn(admin->options.lines.ctx, true);
+        check(event_add(admin->lines_event, NULL) == 0);
+    }
+    admin_stream_add(stream, SPAN("\n")); // who follows knows now that nothing is missed
+    admin_stream_send(stream);
+}
+
+void admin_page_log(struct admin *admin, struct evhttp_request *req)
+{
+    char why[ADMIN_WHERE_WHY_MAX];
+    struct evkeyvalq parameters;
+    struct admin_where *where = NULL;
+    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req)), *text = NULL;
+    parameters.tqh_first = NULL;
+    parameters.tqh_last = &parameters.tqh_first;
+    if (query != NULL && query[0] != '\0' && evhttp_parse_query_str(query, &parameters) == 0) {
+        text = evhttp_find_header(&parameters, "where");
+    }
+    bool is_bad = text != NULL && (where = admin_where_new(text, why)) == NULL;
+    evhttp_clear_headers(&parameters);
+    if (is_bad) {
+        admin_reply_refusal(req, HTTP_BADREQUEST, why);
+        return;
+    }
+    struct admin_stream *stream =
+        admin_stream_begin(admin, req, ADMIN_STREAM_LOG, "application/x-ndjson");
+    if (stream == NULL) {
+        admin_where_free(where);
+        return;
+    }
+    stream->where = where;
+    stream->line = follower_line;
+    admin_log_follow(stream);
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of this room share. All of it is the admin thread's but where it says otherwise.
+//   admin_http.c     the thread, its listeners, how many connections
+//   admin_routes.c   from a request to its answer; parameters
+//   admin_access.c   who may
+//   admin_call.c     actions: requests that are answered later
+//   admin_pages.c    what is answered here
+//   admin_openmetrics.c  another form of /metrics
+//   admin_protobuf.c  and another one
+//   admin_summary.c  the numbers of counters.def as JSON
+//   admin_stream.c   answers without an end
+//   admin_events.c   the same numbers once a second, to whoever watches
+//   admin_log.c      requests as they end, to whoever follows
+//   admin_top.c      what is asked for most in them
+//   admin_where.c    which of them
+//   admin_reply.c    heads and bodies
+#ifndef FOREBAY_ADMIN_PRIVATE_H
+#define FOREBAY_ADMIN_PRIVATE_H
+
+#include <pthread.h>
+
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+
+#include "base/list.h"
+#include "control/admin.h"
+#include "loop/loop.h"
+
+#define ADMIN_MAGIC 0x61646d696e000001u
+#define ADMIN_LISTENERS_MAX 2u
+#define ADMIN_TOKEN_MAX 512u
+#define ADMIN_WHY_MAX_BYTES 512u
+
+struct admin_hub;   // admin_call.c
+struct admin_where; // admin_where.c
+struct admin_top;   // admin_top.c
+
+enum admin_stream_kind {
+    ADMIN_STREAM_EVENTS,
+    ADMIN_STREAM_LOG,
+    ADMIN_STREAM_TOP,
+    ADMIN_STREAM_KINDS_
+};
+
+struct admin {
+    uint64_t magic;
+    struct admin_options options;
+    struct event_base *base;
+    struct evhttp *http;
+    struct event *stop_event;
+    int stop_fd;
+    struct evconnlistener *listeners[ADMIN_LISTENERS_MAX];
+    unsigned listener_count;
+    struct bufferevent *open[ADMIN_CONNECTIONS_MAX]; // oldest first; a reference each
+    unsigned open_count;
+    struct event *sweep_event, *resume_event;
+    struct admin_hub *hub;
+    struct event *answer_event;
+    unsigned call_count; // not yet freed
+    struct list calls;   // struct admin_call.node: whose caller still waits
+    struct list streams; // struct admin_stream.node
+    unsigned stream_counts[ADMIN_STREAM_KINDS_];
+    struct event *tick_event;               // once a second while there are streams
+    struct event *lines_event, *take_event; // there are lines; they are taken now
+    uint64_t started_us;
+    struct {
+        pthread_mutex_t lock; // held for a moment; none is taken under it
+        struct admin_access *access;
+    } guarded;
+    pthread_t thread;
+    bool thread_runs;
+    int tcp_fd; // of a listener; -1: none
+    char address[64];
+    struct unix_listener name; // path empty: none
+};
+
+static inline struct admin *as_admin(void *ptr)
+{
+    struct admin *admin = ptr;
+    check(admin->magic == ADMIN_MAGIC);
+    return admin;
+}
+
+// --- admin_reply.c -------------------------------------------------------------------------------
+
+void admin_reply_headers(struct evhttp_request *req, const char *type);
+void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
+                      struct span body);
+void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json); // takes it over
+void admin_reply_refusal(struct evhttp_request *req, unsigned status, const char *why);
+json_t *admin_refusal(const char *why);
+// json_string() refuses what is not UTF-8: such bytes are replaced.
+json_t *admin_json_text(struct span text);
+
+// --- admin_access.c ------------------------------------------------------------------------------
+
+enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
+// 0: it may. Else the status of the refusal, and why.
+unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
+                            const char **ret_why);
+
+// --- admin_routes.c ------------------------------------------------------------------------------
+
+void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req);
+
+// --- admin_call.c --------------------------------------------------------------------------------
+
+struct admin_hub *admin_hub_new(void);
+int admin_hub_fd(const struct admin_hub *hub); // readable: answers have come
+void admin_hub_unref(struct admin_hub *hub);
+// Takes parameters and body over. False: too many wait already, and both are gone.
+bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
+                      bool is_order, struct evkeyvalq *parameters, json_t *body);
+void admin_call_deliver(struct admin *admin); // what has been answered
+void admin_calls_forget(struct admin *admin); // the thread has stopped: nobody waits any more
+bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_stream.c ------------------------------------------------------------------------------
+
+struct admin_stream {
+    struct list_node node;
+    enum admin_stream_kind kind;
+    struct admin *admin;
+    struct evhttp_request *req;
+    struct bufferevent *bev; // of its connection
+    void (*left)(
+        struct admin *admin); // called when it has gone and is not counted any more; NULL: nobody
+    // Of those that take lines: one of them, with its end; NULL: not one of those.
+    void (*line)(struct admin_stream *stream, struct span line);
+    struct evbuffer *pending;  // the next piece
+    struct admin_where *where; // of the log; NULL: all. The stream's
+    struct admin_top *top;     // of ADMIN_STREAM_TOP; the stream's
+    uint64_t lost;             // lines that it was not told of yet
+    unsigned silence_s;
+};
+
+// NULL: the request is answered otherwise.
+struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_request *req,
+                                        enum admin_stream_kind kind, const char *type);
+size_t admin_stream_waiting(const struct admin_stream *stream); // bytes that are not taken yet
+void admin_stream_add(struct admin_stream *stream, struct span text); // to the next piece
+void admin_stream_send(struct admin_stream *stream);                  // that piece
+void admin_stream_arm(struct admin *admin);     // the next tick, if there are streams
+void admin_streams_forget(struct admin *admin); // the thread has stopped: nobody watches any more
+bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_events.c, admin_log.c, admin_top.c ----------------------------------------------------
+
+void admin_events_tick(struct admin *admin);
+void admin_log_tick(struct admin *admin);
+void admin_log_follow(struct admin_stream *stream); // lines are taken from now on, until it leaves
+void admin_log_wake(struct admin *admin);           // lines wait
+void admin_top_tick(struct admin *admin);
+void admin_log_take(struct admin *admin);
+
+// --- admin_where.c: pure -------------------------------------------------------------------------
+
+#define ADMIN_WHERE_WHY_MAX 160u
+// NULL: it is none, and ret_why says why.
+struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
+void admin_where_free(struct admin_where *where); // NULL is fine
+// Does it hold for a line of the access log in JSON?
+bool admin_where_holds(const struct admin_where *where, struct span line);
+
+// --- admin_openmetrics.c: pure, but for exemplars -----------------------------------------------
+
+#define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
+enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_PROTOBUF };
+// What the value of an Accept header asks for.
+enum admin_metrics_form admin_openmetrics_judge(struct span accept);
+// Prometheus text 0.0.4, as all rows are written, as OpenMetrics 1.0; appended.
+void admin_openmetrics_render(struct span text, struct buf *out);
+#define ADMIN_TRACE_ID_SIZE 33 // of the text, with its end
+struct stats_exemplar;
+void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_TRACE_ID_SIZE]);
+
+// --- admin_protobuf.c ----------------------------------------------------------------------------
+
+#define ADMIN_PROTOBUF_TYPE                                                                        \
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+// The same text as protobuf, with native histograms; appended.
+void admin_protobuf_render(struct span text, struct buf *out);
+
+// --- admin_summary.c -----------------------------------------------------------------------------
+
+json_t *admin_summary(const struct admin *admin);
+
+#define PAGE(method, path, class, parameters, name)                                                \
+    void admin_page_##name(struct admin *admin, struct evhttp_request *req);
+#define ACTION(method, path, class, parameters, name)
+#include "control/routes.def"
+#undef PAGE
+#undef ACTION
+
+#endif

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads and bodies of the admin port's answers. Every connection carries one request. On the admin
+// thread; making JSON, any.
+#include "control/admin_private.h"
+
+#include <event2/buffer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void admin_reply_headers(struct evhttp_request *req, const char *type)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+    check(evhttp_add_header(headers, "Content-Type", type) == 0);
+    check(evhttp_add_header(headers, "Connection", "close") == 0);
+    check(evhttp_add_header(headers, "Cache-Control", "no-store") == 0);
+    check(evhttp_add_header(headers, "X-Content-Type-Options", "nosniff") == 0);
+}
+
+void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
+                      struct span body)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+    struct evbuffer *out = evhttp_request_get_output_buffer(req);
+    admin_reply_headers(req, type);
+    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) { // evhttp would send the body
+        char length[24];
+        (void)snprintf(length, sizeof(length), "%zu", body.len); // always fits
+        check(evhttp_add_header(headers, "Content-Length", length) == 0);
+    } else {
+        check(evbuffer_add(out, body.ptr, body.len) == 0);
+    }
+    evhttp_send_reply(req, (int)status, NULL, NULL);
+}
+
+void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json)
+{
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+    check(text != NULL);
+    json_decref(json);
+    struct buf line;
+    buf_init(&line, ADMIN_ANSWER_MAX);
+    buf_append_cstr(&line, text);
+    buf_append_char(&line, '\n');
+    free(text);
+    if (buf_ok(&line)) {
+        admin_reply_text(req, status, "application/json", buf_span(&line));
+    } else {
+        admin_reply_text(req, HTTP_INTERNAL, "application/json",
+                         SPAN("{\"status\":\"refused\",\"reason\":\"the answer is too long\"}\n"));
+    }
+    buf_done(&line);
+}
+
+json_t *admin_json_text(struct span text)
+{
+    json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+    if (json != NULL) {
+        return json;
+    }
+    struct buf ascii;
+    buf_init(&ascii, 4 * text.len + 1);
+    for (size_t i = 0; i < text.len; i++) {
+        bool is_plain = text.ptr[i] >= 0x20 && text.ptr[i] < 0x7f;
+        buf_append_cstr(&ascii, is_plain ? "" : "\xef\xbf\xbd");
+        buf_append(&ascii, &text.ptr[i], is_plain ? 1 : 0);
+    }
+    json = json_stringn(buf_cstr(&ascii), ascii.len);
+    check(json != NULL);
+    buf_done(&ascii);
+    return json;
+}
+
+json_t *admin_refusal(const char *why)
+{
+    json_t *json = json_pack("{s:s, s:o}", "status", "refused", "reason",
+                             admin_json_text(span_from_cstr(why)));
+    check(json != NULL);
+    return json;
+}
+
+void admin_reply_refusal(struct evhttp_request *req, unsigned status, const char *why)
+{
+    admin_reply_json(req, status, admin_refusal(why));
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of counters.def as one JSON object: totals since the start, under the names of its
+// rows, and no object key. Rates are for who asks twice. On the admin thread.
+//
+//   time, uptime_s, version, ready, reason   of now
+//   degraded     components of forebay_degraded that are 1, but for io_engine
+//   refusal      the word of refusals.def for why nothing is stored now; null: nothing is known
+//                that prevents it
+//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since the
+//                start
+//   counters     {row: total}; gauges are of now
+//   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
+//                above all bounds
+//   requests     {code: count}; results {result: count}; bypass {reason: count}; origin {code:
+//                count}
+#include "control/admin_private.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "stats/stats.h"
+
+static json_t *counters_json(void)
+{
+    json_t *json = json_object();
+    for (int c = 0; c < COUNTER_COUNT_; c++) {
+        json_int_t value = (json_int_t)stats_value((enum counter)c);
+        check(json_object_set_new(json, stats_name((enum counter)c), json_integer(value)) == 0);
+    }
+    return json;
+}
+
+static json_t *histograms_json(void)
+{
+    json_t *json = json_object();
+    for (int h = 0; h < HISTOGRAM_COUNT_; h++) {
+        struct stats_histogram_sum sum;
+        json_t *bounds = json_array(), *counts = json_array();
+        stats_histogram_sum((enum histogram)h, &sum);
+        for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+            check(json_array_append_new(counts, json_integer((json_int_t)sum.bucket[i])) == 0);
+        }
+        for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+            json_int_t bound = (json_int_t)stats_histogram_bound_us((enum histogram)h, i);
+            check(json_array_append_new(bounds, json_integer(bound)) == 0);
+        }
+        json_t *row = json_pack("{s:o, s:o, s:I}", "bounds_us", bounds, "counts", counts, "sum_us",
+                                (json_int_t)sum.sum_us);
+        check(row != NULL);
+        check(json_object_set_new(json, stats_histogram_name((enum histogram)h), row) == 0);
+    }
+    return json;
+}
+
+static void add_to(json_t *json, const char *name, uint64_t count)
+{
+    json_int_t before = json_integer_value(json_object_get(json, name));
+    check(json_object_set_new(json, name, json_integer(before + (json_int_t)count)) == 0);
+}
+
+static void on_second(void *ctx, const char *first, const char *second, uint64_t count)
+{
+    (void)first; // the operation
+    add_to(ctx, second, count);
+}
+
+static void on_first(void *ctx, const char *first, const char *second, uint64_t count)
+{
+    (void)second;
+    add_to(ctx, first, count);
+}
+
+static json_t *table_json(enum stats_table table, stats_row_fn *on_row)
+{
+    json_t *json = json_object();
+    stats_each(table, on_row, json);
+    return json;
+}
+
+static json_t *degraded_json(void)
+{
+    static const char prefix[] = "component=\"";
+    json_t *json = json_array();
+    for (int c = 0; c < COUNTER_COUNT_; c++) {
+        const char *labels = stats_labels((enum counter)c);
+        if (c == COUNTER_degraded_io_engine || stats_value((enum counter)c) == 0 ||
+            strcmp(stats_metric((enum counter)c), "forebay_degraded") != 0 ||
+            strncmp(labels, prefix, sizeof(prefix) - 1) != 0) {
+            continue;
+        }
+        const char *name = labels + sizeof(prefix) - 1;
+        check(json_array_append_new(json, json_stringn(name, strcspn(name, "\""))) == 0);
+    }
+    return json;
+}
+
+static json_t *refusals_json(void)
+{
+    json_t *json = json_array();
+    for (int why = REFUSAL_none + 1; why < REFUSAL_COUNT_; why++) {
+        const struct refusal_text *row = refusal_text((enum refusal)why);
+        json_t *one =
+            json_pack("{s:s, s:s, s:s, s:I}", "word", row->word, "text", row->text, "remedy",
+                      row->remedy, "count", (json_int_t)refusal_sum((enum refusal)why));
+        check(one != NULL && json_array_append_new(json, one) == 0);
+    }
+    return json;
+}
+
+json_t *admin_summary(const struct admin *admin)
+{
+    struct buf why;
+    buf_init(&why, ADMIN_WHY_MAX_BYTES);
+    bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
+    enum refusal refusal =
+        admin->options.refusal == NULL ? REFUSAL_none : admin->options.refusal(admin->options.ctx);
+    json_t *json = json_pack(
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        (double)clock_wall_us() / 1e6, "uptime_s",
+        (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
+        "io_engine", admin->options.io_engine, "ready", ready, "reason",
+        admin_json_text(buf_span(&why)), "degraded", degraded_json(), "refusal",
+        refusal != REFUSAL_none ? refusal_text(refusal)->word : NULL, "refusals", refusals_json(),
+        "counters", counters_json(), "histograms", histograms_json(), "requests",
+        table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
+        "bypass", table_json(STATS_BYPASS, on_first), "origin",
+        table_json(STATS_ORIGIN, on_second));
+    check(json != NULL);
+    buf_done(&why);
+    return json;
+}

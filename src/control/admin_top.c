@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /api/v1/top: what is asked for most, by keys, prefixes, buckets, clients or reasons, a line
+// of JSON every `seconds`, to at most ADMIN_RANKERS_MAX who watch. It counts since its watcher
+// came, from the lines that /api/v1/log has: while nobody watches, nothing is counted. With
+// `where`, those alone for which it holds. On the admin thread.
+//
+// Names are the clients' and without end, so there is a bound (space-saving): TOP_ROWS are counted.
+// One more takes the place, and the count, of the one that was counted least, and `over` says by
+// how much its count may be too high: what is asked for more often than one in TOP_ROWS requests is
+// always there. Lines that came faster than they were taken are told as `dropped`.
+#include "control/admin_private.h"
+
+#include <event2/keyvalq_struct.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#define TOP_ROWS 1024u
+#define TOP_SHOWN 50u
+#define NAME_SHOWN_MAX 255u
+#define NAME_MAX_BYTES 2048u // bucket and key
+#define INTERVAL_MAX_S 3600u
+#define SILENCE_S 5u
+
+enum top_by { BY_KEYS, BY_PREFIXES, BY_BUCKETS, BY_CLIENTS, BY_REASONS, BY_COUNT };
+static const char *const by_names[BY_COUNT] = {"keys", "prefixes", "buckets", "clients", "reasons"};
+
+struct top_row {
+    uint64_t hits, bytes, over, before; // before: requests when the last line was told
+    char name[NAME_SHOWN_MAX + 1];
+};
+
+struct admin_top {
+    enum top_by by;
+    uint64_t since_us, told_us, interval_s, tick;
+    uint64_t requests, dropped;
+    unsigned count;
+    uint64_t hashes[TOP_ROWS], asked[TOP_ROWS]; // of each row; asked: requests
+    struct top_row rows[TOP_ROWS];
+};
+
+// --- counting ------------------------------------------------------------------------------------
+
+static struct span member(const json_t *line, const char *name)
+{
+    const json_t *value = json_object_get(line, name);
+    return (struct span){json_string_value(value), json_string_length(value)};
+}
+
+// What the line counts for, into `name`. False: for nothing.
+static bool name_of(enum top_by by, const json_t *line, struct buf *name)
+{
+    struct span bucket = member(line, "bucket"), key = member(line, "key");
+    struct span client = member(line, "client"), who = member(line, "requester");
+    name->len = 0;
+    switch (by) {
+    case BY_KEYS:
+    case BY_PREFIXES:
+        while (by == BY_PREFIXES && key.len > 0 && key.ptr[key.len - 1] != '/') {
+            key.len--;
+        }
+        buf_append_span(name, bucket);
+        buf_append_char(name, '/');
+        buf_append_span(name, key);
+        return bucket.len > 0 && (by == BY_PREFIXES || key.len > 0);
+    case BY_BUCKETS:
+        buf_append_span(name, bucket);
+        return bucket.len > 0;
+    case BY_CLIENTS: // without the port, which each connection has another of
+        while (client.len > 0 && client.ptr[client.len - 1] != ':') {
+            client.len--;
+        }
+        client.len -= client.len > 0;
+        buf_append_span(name, who.len > 0 ? who : client);
+        return name->len > 0;
+    case BY_REASONS:
+        buf_append_span(name, member(line, "reason"));
+        return name->len > 0;
+    case BY_COUNT:
+    default:
+        return false;
+    }
+}
+
+static unsigned row_of(struct admin_top *top, struct span name)
+{
+    uint64_t hash = hash64(name.ptr, name.len, 0);
+    unsigned least = 0;
+    for (unsigned i = 0; i < top->count; i++) {
+        if (top->hashes[i] == hash) {
+            return i;
+        }
+    }
+    bool has_room = top->count < TOP_ROWS;
+    for (unsigned i = 1; i < top->count && !has_room; i++) {
+        least = top->asked[i] < top->asked[least] ? i : least;
+    }
+    unsigned at = has_room ? top->count++ : least;
+    struct top_row *row = &top->rows[at];
+    *row = (struct top_row){.over = top->asked[at], .before = top->asked[at]};
+    size_t len = min_u64(name.len, NAME_SHOWN_MAX);
+    memcpy(row->name, name.ptr, len);
+    top->hashes[at] = hash;
+    return at;
+}
+
+static void count_line(struct admin_stream *stream, struct span text)
+{
+    struct admin_top *top = stream->top;
+    struct buf name;
+    if (stream->where != NULL && !admin_where_holds(stream->where, text)) {
+        return;
+    }
+    json_t *line = json_loadb(text.ptr, text.len, 0, NULL);
+    buf_init(&name, NAME_MAX_BYTES);
+    if (line != NULL && name_of(top->by, line, &name)) {
+        struct span result = member(line, "result");
+        unsigned at = row_of(top, buf_span(&name));
+        top->requests++;
+        top->asked[at]++;
+        top->rows[at].hits += span_equal_cstr(result, "hit") ||
+                              span_equal_cstr(result, "revalidated") ||
+                              span_equal_cstr(result, "stale");
+        top->rows[at].bytes += (uint64_t)json_integer_value(json_object_get(line, "bytes"));
+    }
+    buf_done(&name);
+    json_decref(line);
+}
+
+// --- telling -------------------------------------------------------------------------------------
+
+// The next one behind `after` in the order that is told; count: there is none.
+static unsigned next_row(const struct admin_top *top, const bool *is_told)
+{
+    unsigned best = top->count;
+    for (unsigned i = 0; i < top->count; i++) {
+        if (!is_told[i] && (best == top->count || top->asked[i] > top->asked[best])) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void tell(struct admin_stream *stream)
+{
+    struct admin_top *top = stream->top;
+    uint64_t now_us = clock_monotonic_us();
+    double interval_s = (double)max_u64(now_us - top->told_us, 1) / 1e6;
+    bool is_told[TOP_ROWS] = {false};
+    json_t *rows = json_array();
+    for (unsigned n = 0; n < TOP_SHOWN; n++) {
+        unsigned i = next_row(top, is_told);
+        if (i == top->count) {
+            break;
+        }
+        struct top_row *row = &top->rows[i];
+        is_told[i] = true;
+        json_t *json = json_pack(
+            "{s:o, s:I, s:f, s:I, s:I, s:I}", "name", admin_json_text(span_from_cstr(row->name)),
+            "requests", (json_int_t)top->asked[i], "requests_per_s",
+            (double)(top->asked[i] - row->before) / interval_s, "hits", (json_int_t)row->hits,
+            "bytes", (json_int_t)row->bytes, "over", (json_int_t)row->over);
+        check(json != NULL && json_array_append_new(rows, json) == 0);
+    }
+    for (unsigned i = 0; i < top->count; i++) {
+        top->rows[i].before = top->asked[i];
+    }
+    json_t *json =
+        json_pack("{s:s, s:f, s:f, s:I, s:I, s:b, s:o}", "by", by_names[top->by], "time",
+                  (double)clock_wall_us() / 1e6, "seconds", (double)(now_us - top->since_us) / 1e6,
+                  "requests", (json_int_t)top->requests, "dropped", (json_int_t)top->dropped,
+                  "is_full", top->count == TOP_ROWS, "rows", rows);
+    check(json != NULL);
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+    check(text != NULL);
+    admin_stream_add(stream, span_from_cstr(text));
+    admin_stream_add(stream, SPAN("\n"));
+    admin_stream_send(stream);
+    free(text);
+    json_decref(json);
+    top->told_us = now_us;
+}
+
+void admin_top_tick(struct admin *admin)
+{
+    list_for_each(node, &admin->streams)
+    {
+        struct admin_stream *stream = container_of(node, struct admin_stream, node);
+        if (stream->kind != ADMIN_STREAM_TOP || admin_stream_waiting(stream) > 0) {
+            continue; // who does not take a line misses the next ones, and counts go on
+        }
+        struct admin_top *top = stream->top;
+        if (++top->tick % top->interval_s == 0) {
+            top->dropped += stream->lost;
+            stream->lost = 0;
+            tell(stream);
+        } else if (top->tick % SILENCE_S == 0) {
+            admin_stream_add(stream, SPAN("\n")); // finds out who has gone
+            admin_stream_send(stream);
+        }
+    }
+}
+
+// NULL: the parameters are none, and *ret_why says why.
+static struct admin_top *top_new(const struct evkeyvalq *parameters, const char **ret_why)
+{
+    const char *by = evhttp_find_header(parameters, "by");
+    const char *seconds = evhttp_find_header(parameters, "seconds");
+    uint64_t interval_s = 1;
+    enum top_by kind = BY_COUNT;
+    for (int i = 0; i < BY_COUNT && by != NULL; i++) {
+        kind = strcmp(by, by_names[i]) == 0 ? (enum top_by)i : kind;
+    }
+    if (kind == BY_COUNT) {
+        *ret_why = "by is keys, prefixes, buckets, clients or reasons";
+        return NULL;
+    }
+    if (seconds != NULL && (!span_to_u64(span_from_cstr(seconds), &interval_s) || interval_s == 0 ||
+                            interval_s > INTERVAL_MAX_S)) {
+        *ret_why = "seconds is 1 to 3600";
+        return NULL;
+    }
+    struct admin_top *top = calloc(1, sizeof(*top));
+    check(top != NULL);
+    top->by = kind;
+    top->interval_s = interval_s;
+    top->since_us = top->told_us = clock_monotonic_us();
+    return top;
+}
+
+void admin_page_top(struct admin *admin, struct evhttp_request *req)
+{
+    char why[ADMIN_WHERE_WHY_MAX];
+    const char *refusal = why;
+    struct evkeyvalq parameters;
+    struct admin_where *where = NULL;
+    struct admin_top *top = NULL;
+    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req));
+    parameters.tqh_first = NULL;
+    parameters.tqh_last = &parameters.tqh_first;
+    if (query != NULL && query[0] != '\0') {
+        (void)evhttp_parse_query_str(query, &parameters); // a bad one has no parameters
+    }
+    const char *text = evhttp_find_header(&parameters, "where");
+    if (text == NULL || (where = admin_where_new(text, why)) != NULL) {
+        top = top_new(&parameters, &refusal);
+    }
+    evhttp_clear_headers(&parameters);
+    if (top == NULL) {
+        admin_where_free(where);
+        admin_reply_refusal(req, HTTP_BADREQUEST, refusal);
+        return;
+    }
+    struct admin_stream *stream =
+        admin_stream_begin(admin, req, ADMIN_STREAM_TOP, "application/x-ndjson");
+    if (stream == NULL) {
+        admin_where_free(where);
+        free(top);
+        return;
+    }
+    stream->where = where;
+    stream->top = top;
+    stream->line = count_line;
+    admin_log_follow(stream);
+}

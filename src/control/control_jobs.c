@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of a running server: warm jobs by number. Begun and read by the admin thread, ended by the
+// main thread too, so their table has a lock, which nobody holds for more than a look. What a job
+// is doing is its worker's (proxy/warm.c), which publishes it.
+//
+// At most JOBS_MAX are known; one more takes the place of the oldest that has ended.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "base/log.h"
+#include "control/control_private.h"
+#include "stats/stats.h"
+
+#define JOBS_MAX 32u
+#define CONCURRENCY_DEFAULT 64
+#define CONCURRENCY_MAX 1024
+#define URIS_MAX 8192u // in one call; ADMIN_BODY_MAX bounds their length
+
+struct job {
+    unsigned id; // 0: free
+    struct proxy_warm *warm;
+    bool is_closed; // nothing may be added
+    char what[128]; // the first of its URIs
+};
+
+struct command_jobs {
+    struct proxy *proxy;
+    struct {
+        pthread_mutex_t lock;
+        struct job items[JOBS_MAX];
+        unsigned last_id;
+        bool is_ended;
+    } guarded;
+};
+
+struct command_jobs *control_jobs_new(struct proxy *proxy)
+{
+    struct command_jobs *jobs = calloc(1, sizeof(*jobs));
+    check(jobs != NULL);
+    jobs->proxy = proxy;
+    check(pthread_mutex_init(&jobs->guarded.lock, NULL) == 0);
+    return jobs;
+}
+
+void control_jobs_cancel(struct command_jobs *jobs)
+{
+    if (jobs == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&jobs->guarded.lock);
+    for (unsigned i = 0; i < JOBS_MAX && !jobs->guarded.is_ended; i++) {
+        if (jobs->guarded.items[i].id != 0) {
+            proxy_warm_cancel(jobs->guarded.items[i].warm);
+        }
+    }
+    jobs->guarded.is_ended = true;
+    pthread_mutex_unlock(&jobs->guarded.lock);
+}
+
+void control_jobs_free(struct command_jobs *jobs)
+{
+    if (jobs == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < JOBS_MAX; i++) {
+        proxy_warm_unref(jobs->guarded.items[i].warm);
+    }
+    check(pthread_mutex_destroy(&jobs->guarded.lock) == 0);
+    free(jobs);
+}
+
+// --- the table -----------------------------------------------------------------------------------
+
+// It has ended, or who began it has left without closing it, and all of it is done.
+static bool job_is_over(const struct job *job)
+{
+    struct proxy_warm_progress p;
+    proxy_warm_read(job->warm, &p);
+    return p.state != PROXY_WARM_RUNS || p.is_idle;
+}
+
+static struct job *job_find_locked(struct command_jobs *jobs, uint64_t id)
+{
+    for (unsigned i = 0; i < JOBS_MAX; i++) {
+        if (id != 0 && jobs->guarded.items[i].id == id) {
+            return &jobs->guarded.items[i];
+        }
+    }
+    return NULL;
+}
+
+// Its number is gone; harmless where it has ended.
+static void job_drop_locked(struct job *job)
+{
+    proxy_warm_cancel(job->warm);
+    proxy_warm_unref(job->warm);
+    *job = (struct job){0};
+}
+
+// NULL: all of them are running.
+static struct job *job_slot_locked(struct command_jobs *jobs)
+{
+    struct job *oldest = NULL;
+    for (unsigned i = 0; i < JOBS_MAX; i++) {
+        struct job *job = &jobs->guarded.items[i];
+        if (job->id == 0) {
+            return job;
+        }
+        if (job_is_over(job) && (oldest == NULL || job->id < oldest->id)) {
+            oldest = job;
+        }
+    }
+    if (oldest != NULL) {
+        job_drop_locked(oldest);
+    }
+    return oldest;
+}
+
+static json_t *failures_json(const struct proxy_warm_progress *p)
+{
+    json_t *failures = json_array();
+    for (unsigned i = 0; i < p->failure_count; i++) {
+        check(json_array_append_new(failures, control_text(span_from_cstr(p->failures[i]))) == 0);
+    }
+    return failures;
+}
+
+static json_t *job_json(const struct job *job)
+{
+    static const char *const states[] = {"running", "done", "cancelled"};
+    struct proxy_warm_progress p;
+    proxy_warm_read(job->warm, &p);
+    double elapsed_s = (double)p.elapsed_us / 1e6;
+    double rate = elapsed_s > 0 ? (double)p.bytes_fetched / elapsed_s : 0;
+    uint64_t left = p.bytes - min_u64(p.bytes, p.bytes_done);
+    const struct refusal_text *waits = p.waits != REFUSAL_none ? refusal_text(p.waits) : NULL;
+    json_t *json = json_pack(
+        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s?, s:f, "
+        "s:f, "
+        "s:o, s:o}",
+        "id", (int)job->id, "kind", "warm", "what", control_text(span_from_cstr(job->what)),
+        "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
+        "objects_done", (json_int_t)p.objects_done, "objects_cached", (json_int_t)p.objects_cached,
+        "objects_failed", (json_int_t)p.objects_failed, "objects_refused",
+        (json_int_t)p.objects_refused, "bytes", (json_int_t)p.bytes, "bytes_done",
+        (json_int_t)p.bytes_done, "bytes_fetched", (json_int_t)p.bytes_fetched, "inflight",
+        (int)p.inflight, "waits", waits != NULL ? waits->word : NULL, "waits_text",
+        waits != NULL ? waits->text : NULL, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
+        p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
+        "failures", failures_json(&p));
+    check(json != NULL);
+    return json;
+}
+
+static uint64_t call_id(const struct admin_call *call)
+{
+    uint64_t id = 0;
+    return span_to_u64(admin_call_parameter(call, "id"), &id) ? id : 0;
+}
+
+void control_jobs(void *ctx, struct admin_call *call)
+{
+    struct command_jobs *jobs = ((struct control *)ctx)->jobs;
+    json_t *all = json_array();
+    pthread_mutex_lock(&jobs->guarded.lock);
+    for (unsigned i = 0; i < JOBS_MAX; i++) {
+        if (jobs->guarded.items[i].id != 0) {
+            check(json_array_append_new(all, job_json(&jobs->guarded.items[i])) == 0);
+        }
+    }
+    pthread_mutex_unlock(&jobs->guarded.lock);
+    admin_call_answer(&call, 200, json_pack("{s:o}", "jobs", all));
+}
+
+void control_job(void *ctx, struct admin_call *call)
+{
+    struct command_jobs *jobs = ((struct control *)ctx)->jobs;
+    pthread_mutex_lock(&jobs->guarded.lock);
+    const struct job *job = job_find_locked(jobs, call_id(call));
+    json_t *json = job != NULL ? job_json(job) : NULL;
+    pthread_mutex_unlock(&jobs->guarded.lock);
+    if (json != NULL) {
+        admin_call_answer(&call, 200, json);
+    } else {
+        admin_call_refuse(&call, 404, "there is no such job");
+    }
+}
+
+void control_job_cancel(void *ctx, struct admin_call *call)
+{
+    struct command_jobs *jobs = ((struct control *)ctx)->jobs;
+    pthread_mutex_lock(&jobs->guarded.lock);
+    struct job *job = job_find_locked(jobs, call_id(call));
+    json_t *json = NULL;
+    if (job != NULL) {
+        job->is_closed = true;
+        proxy_warm_cancel(job->warm);
+        json = job_json(job);
+    }
+    pthread_mutex_unlock(&jobs->guarded.lock);
+    if (json != NULL) {
+        admin_call_answer(&call, 200, json);
+    } else {
+        admin_call_refuse(&call, 404, "there is no such job");
+    }
+}
+
+// --- warm ----------------------------------------------------------------------------------------
+
+// "URI", or {"uri": URI, "range": "FIRST-LAST"} and no more. False: the call is answered.
+static bool item_take(struct admin_call **call, const json_t *from,
+                      struct proxy_warm_item *ret_item)
+{
+    const json_t *uri_json = json_is_object(from) ? json_object_get(from, "uri") : from;
+    const json_t *range = json_is_object(from) ? json_object_get(from, "range") : NULL;
+    struct span text = {json_string_value(uri_json), json_string_length(uri_json)};
+    struct span range_text = {json_string_value(range), json_string_length(range)};
+    struct s3_uri uri;
+    if (json_is_object(from) && json_object_size(from) != 1u + (range != NULL)) {
+        admin_call_refuse(call, 400, "of uris each is a URI, or an object of uri and range");
+        return false;
+    }
+    if (!control_take_uri(call, text, &uri)) {
+        return false;
+    }
+    *ret_item = (struct proxy_warm_item){
+        .bucket = uri.bucket, .key = uri.key, .is_prefix = uri.is_prefix, .end_byte = UINT64_MAX};
+    if (range == NULL) {
+        return true;
+    }
+    if (uri.is_prefix ||
+        !s3_uri_parse_range(range_text, &ret_item->first_byte, &ret_item->end_byte)) {
+        admin_call_refuse(call, 400, "range is FIRST-LAST or FIRST-, of an object, in bytes");
+        return false;
+    }
+    return true;
+}
+
+static struct proxy_warm_item *items_take(struct admin_call **call, const json_t *uris)
+{
+    size_t count = json_array_size(uris);
+    if (!json_is_array(uris) || count > URIS_MAX) {
+        admin_call_refuse(call, 400, "uris is a list of at most 8192");
+        return NULL;
+    }
+    struct proxy_warm_item *items = calloc(count + 1, sizeof(*items));
+    check(items != NULL);
+    for (size_t i = 0; i < count; i++) {
+        if (!item_take(call, json_array_get(uris, i), &items[i])) {
+            free(items);
+            return NULL;
+        }
+    }
+    return items;
+}
+
+static bool number_take(struct admin_call **call, const char *name, json_int_t least,
+                        json_int_t most, json_int_t *ret_value)
+{
+    const json_t *member = admin_call_member(*call, name);
+    if (member == NULL) {
+        return true;
+    }
+    json_int_t value = json_integer_value(member);
+    if (!json_is_integer(member) || value < least || value > most) {
+        char why[128];
+        (void)snprintf(why, sizeof(why), "%s is a number from %lld to %lld", name, (long long)least,
+                       (long long)most);
+        admin_call_refuse(call, 400, why);
+        return false;
+    }
+    *ret_value = value;
+    return true;
+}
+
+// The job that is added to; a new one where none is named. NULL: *ret_why says why.
+static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_call *call,
+                                  uint64_t id, const struct proxy_warm_options *options,
+                                  const char **ret_why)
+{
+    if (id != 0) {
+        struct job *known = job_find_locked(jobs, id);
+        *ret_why = known != NULL ? "the job takes no more" : "there is no such job";
+        return known != NULL && !known->is_closed && !jobs->guarded.is_ended ? known : NULL;
+    }
+    *ret_why = "the server is draining";
+    struct job *job = jobs->guarded.is_ended ? NULL : job_slot_locked(jobs);
+    if (job == NULL) {
+        *ret_why = jobs->guarded.is_ended ? *ret_why : "too many jobs are running";
+        return NULL;
+    }
+    job->id = ++jobs->guarded.last_id;
+    job->warm = proxy_warm_new(jobs->proxy, options);
+    const json_t *first = json_array_get(admin_call_member(call, "uris"), 0);
+    const json_t *uri = json_is_object(first) ? json_object_get(first, "uri") : first;
+    const char *text = json_string_value(uri);
+    (void)snprintf(job->what, sizeof(job->what), "%s", text != NULL ? text : "");
+    return job;
+}
+
+static const char *names_refused(char *ret_text, size_t size)
+{
+    char names[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
+    (void)snprintf(ret_text, size,
+                   "the names that warm jobs have yet to do take %s of %s (limits.max_buffer) or "
+                   "are %u of one "
+                   "job: add more when some are done, or name a prefix",
+                   human_bytes((double)stats_sum(COUNTER_warm_names), names),
+                   human_bytes((double)proxy_warm_room_bytes(), most), PROXY_WARM_PENDING_MAX);
+    return ret_text;
+}
+
+void control_warm(void *ctx, struct admin_call *call)
+{
+    struct control *control = ctx;
+    struct command_jobs *jobs = control->jobs;
+    struct store_summary summary;
+    const json_t *uris = admin_call_member(call, "uris");
+    json_int_t id = 0, concurrency = CONCURRENCY_DEFAULT, rate = 0;
+    if (!number_take(&call, "job", 1, UINT32_MAX, &id) ||
+        !number_take(&call, "concurrency", 1, CONCURRENCY_MAX, &concurrency) ||
+        !number_take(&call, "rate", 0, INT64_MAX / 1000000, &rate)) {
+        return;
+    }
+    const json_t *more = admin_call_member(call, "more");
+    if (more != NULL && !json_is_boolean(more)) {
+        admin_call_refuse(&call, 400, "more is true or false");
+        return;
+    }
+    store_summarize(control->store, &summary);
+    if (summary.degraded && summary.refusal != REFUSAL_none &&
+        id == 0) { // one that has begun waits
+        char why[256];
+        (void)snprintf(why, sizeof(why), "%s: nothing would be stored",
+                       refusal_text(summary.refusal)->text);
+        admin_call_refuse(&call, 503, why);
+        return;
+    }
+    struct proxy_warm_item *items = items_take(&call, uris);
+    if (items == NULL) {
+        return;
+    }
+    struct proxy_warm_options options = {.concurrency = (unsigned)concurrency,
+                                         .bytes_per_s = (uint64_t)rate};
+    const char *why = NULL;
+    char room[256];
+    unsigned count = (unsigned)json_array_size(uris);
+    unsigned status = 503;
+    json_t *json = NULL;
+    pthread_mutex_lock(&jobs->guarded.lock);
+    struct job *job = NULL;
+    if (id == 0 && !proxy_warm_has_room(jobs->proxy, NULL, items, count)) {
+        status = ADMIN_STATUS_BUSY;
+        why = names_refused(room, sizeof(room));
+    } else {
+        job = job_get_locked(jobs, call, (uint64_t)id, &options, &why);
+    }
+    if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
+        status = ADMIN_STATUS_BUSY;
+        why = names_refused(room, sizeof(room));
+        // Others have filled the room meanwhile: nobody learns the number of a new one, to close
+        // it.
+        if (id == 0) {
+            job_drop_locked(job);
+        }
+    } else if (job != NULL) {
+        if (!json_is_true(more)) {
+            job->is_closed = true;
+            proxy_warm_close(job->warm);
+        }
+        json = job_json(job);
+    }
+    pthread_mutex_unlock(&jobs->guarded.lock);
+    free(items);
+    if (json != NULL) {
+        admin_call_answer(&call, 200, json);
+    } else {
+        admin_call_refuse(&call, status, why);
+    }
+}

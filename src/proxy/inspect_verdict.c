@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why is a read of an object answered from the cache, or why not? The first reason that holds, in
+// words, with a remedy. Pure; any thread.
+#include "proxy/proxy.h"
+
+// The first piece of the range that would not be stored; NULL: there is none, or it is not known.
+static const struct store_explain_run *refused_piece(const struct store_explain *policy)
+{
+    for (unsigned i = 0; policy != NULL && i < policy->run_count; i++) {
+        if (policy->runs[i].state == STORE_EXPLAIN_REFUSED) {
+            return &policy->runs[i];
+        }
+    }
+    return NULL;
+}
+
+// There is nothing to keep, or no way to get it.
+static struct proxy_verdict verdict_of_origin(enum err err)
+{
+    switch ((int)err) {
+    case ERR_NO_SUCH_KEY:
+        return (struct proxy_verdict){
+            "no-such-key", "the origin has no object of this name, or not this bucket",
+            "check the spelling: forebay ls shows the names that there are"};
+    case ERR_NO_SUCH_BUCKET:
+        return (struct proxy_verdict){"no-such-bucket", "the origin has no bucket of this name",
+                                      "check the spelling, and buckets[] in the configuration"};
+    case ERR_ACCESS_DENIED:
+    case ERR_ORIGIN_REFUSED:
+        return (struct proxy_verdict){
+            "refused", "the origin does not let Forebay read it",
+            "forebay doctor BUCKET looks at the rights of its credentials"};
+    default:
+        return (struct proxy_verdict){"origin",
+                                      "nothing of it is cached, and the origin does not answer",
+                                      "forebay doctor looks at the way to the origin"};
+    }
+}
+
+static struct proxy_verdict verdict_of_refusal(enum refusal why)
+{
+    const struct refusal_text *row = refusal_text(why);
+    return (struct proxy_verdict){row->word, row->text, row->remedy};
+}
+
+struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct store_summary *store)
+{
+    const struct proxy_rule *rule = o->rule;
+    bool has_some = o->range_cached_blocks > 0;
+    bool has_all = o->is_known && o->range_cached_blocks == o->range_blocks;
+    if (store->is_blind) {
+        return verdict_of_refusal(store->refusal);
+    }
+    if (!rule->cache) {
+        return verdict_of_refusal(REFUSAL_rule);
+    }
+    if (rule->max_object_size_bytes > 0 && o->size_bytes > rule->max_object_size_bytes) {
+        return verdict_of_refusal(REFUSAL_too_large);
+    }
+    if (o->is_known && o->is_doubted) {
+        return (struct proxy_verdict){
+            "in-doubt",
+            "a write whose outcome is not known may have changed its bucket: the "
+            "origin is asked before it is used",
+            "nothing to do; that ends by itself"};
+    }
+    if (o->is_known && o->is_rebuilt) {
+        return (struct proxy_verdict){
+            "rebuilt", "it was found again after a crash: the origin confirms it once",
+            "nothing to do; that ends with the next read"};
+    }
+    if (has_all && !o->is_fresh) {
+        return rule->freshness == PROXY_FRESHNESS_STRICT
+                   ? (struct proxy_verdict){"strict",
+                                            "its rule is strict: the origin confirms it on each "
+                                            "read",
+                                            "a rule with freshness: ttl or immutable"}
+                   : (struct proxy_verdict){
+                         "stale",
+                         "its ttl is over: the next read asks the origin whether it has "
+                         "changed, and has its bytes from the cache",
+                         "a longer ttl; freshness: immutable if it never changes"};
+    }
+    if (has_all) {
+        return (struct proxy_verdict){"hit", "the next read is answered from the cache", ""};
+    }
+    if (o->trouble.text != NULL && o->trouble.text[0] != '\0') {
+        return (struct proxy_verdict){"origin", o->trouble.text, o->trouble.remedy};
+    }
+    if (o->was_origin_asked && o->origin_err != ERR_OK) {
+        return verdict_of_origin(o->origin_err);
+    }
+    if (o->forbids != ORIGIN_FORBIDS_NOTHING) {
+        const struct origin_forbids_text *forbids = origin_forbids_text(o->forbids);
+        return (struct proxy_verdict){
+            forbids->word, forbids->text,
+            "what the origin, or a balancer in front of it, adds to its answers"};
+    }
+    if (store->refusal != REFUSAL_none) {
+        return verdict_of_refusal(store->refusal);
+    }
+    const struct store_explain_run *refused = refused_piece(o->policy);
+    if (refused != NULL && rule->share_percent > 0 &&
+        o->policy->group_bytes >= o->policy->group_max_bytes) {
+        return (struct proxy_verdict){
+            refusal_text(REFUSAL_not_admitted)->word,
+            "the cache is full, and the objects of its rule take their share",
+            "a larger share in its rule, or a larger cache.size"};
+    }
+    if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
+        struct proxy_verdict verdict = verdict_of_refusal(REFUSAL_not_admitted);
+        if (refused != NULL && refused->refusals_left > 0) {
+            verdict.remedy = "after refusals_left more reads soon it is stored; else raise "
+                             "cache.size, or its priority in a rule";
+        }
+        return verdict;
+    }
+    return has_some
+               ? (struct proxy_verdict){"partial",
+                                        "a part of it has not been read, or was evicted: the "
+                                        "origin "
+                                        "is asked for that part",
+                                        "forebay warm fetches what is missing"}
+               : (struct proxy_verdict){"absent",
+                                        "nothing of it is cached: it has not been read, or was "
+                                        "evicted or replaced",
+                                        "forebay warm fetches it; the next read keeps it"};
+}

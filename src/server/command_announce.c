@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a person sees at the start: where it listens, what it caches where, what the origins say,
+// how to point a client at it; and the one line of it for the log. Main thread, once requests are
+// served.
+#include "server/command_announce.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "server/server_private.h"
+#include "stats/stats.h"
+
+#define PROBE_SHOWN_MS 250 // the text waits so long for what the origins say
+
+static const char *residency_text(void)
+{
+    switch (disk_io_residency_mode()) {
+    case DISK_RESIDENCY_CACHESTAT:
+        return "sendfile (residency by cachestat)";
+    case DISK_RESIDENCY_MINCORE:
+        return "sendfile (residency by mincore)";
+    case DISK_RESIDENCY_NONE:
+        break;
+    }
+    return "checked reads (this file system does not tell what is resident)";
+}
+
+static void human_size(uint64_t bytes, char *ret_text, size_t size)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+    while (value >= 1024 && unit + 1 < ARRAY_LEN(units)) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(ret_text, size, "%.1f %s", value, units[unit]);
+}
+
+static bool has_immutable_rule(const struct config *c)
+{
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        if (c->rules[i].has_freshness && c->rules[i].freshness == CONFIG_FRESHNESS_IMMUTABLE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *url_of(const char *address, char *ret_url, size_t size)
+{
+    bool tls = strncmp(address, "tls:", 4) == 0, local = strncmp(address, "unix:", 5) == 0;
+    (void)snprintf(ret_url, size, "%s%s",
+                   tls     ? "https://"
+                   : local ? ""
+                           : "http://",
+                   tls ? address + 4 : address);
+    return ret_url;
+}
+
+// What the probes have found, as far as they have in a moment: requests are being served meanwhile.
+static void announce_origins(const struct command_announcement *s)
+{
+    struct timespec until;
+    unsigned told = 0;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_nsec += PROBE_SHOWN_MS * 1000 * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (told < s->origin_count && sem_clockwait(s->told, CLOCK_MONOTONIC, &until) == 0) {
+        told++;
+    }
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        struct origin_trouble_text trouble;
+        bool is_wrong = origin_in_trouble(s->origins[i], &trouble);
+        (void)fprintf(stderr, "  origin     %s%s\n", origin_describe(s->origins[i]),
+                      is_wrong || told == s->origin_count ? "" : " (has not answered yet)");
+        if (is_wrong) {
+            (void)fprintf(stderr, "             NOT USABLE: %s. Remedy: %s\n", trouble.text,
+                          trouble.remedy);
+        }
+    }
+}
+
+static void announce_to_people(const struct command_announcement *s,
+                               const struct store_summary *summary)
+{
+    char capacity[32], held[32], reserved[32], url[512];
+    human_size(summary->capacity_bytes, capacity, sizeof(capacity));
+    uint64_t held_bytes = store_held_bytes(s->store);
+    human_size(held_bytes, held, sizeof(held));
+    human_size(summary->used_bytes - min_u64(summary->used_bytes, held_bytes), reserved,
+               sizeof(reserved));
+    (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
+    for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
+        (void)fprintf(stderr, "  listening  %s%s\n",
+                      url_of(http_server_address(s->http, i), url, sizeof(url)),
+                      s->config->auth_mode == CONFIG_AUTH_OPEN
+                          ? "  (open: whoever reaches it may read)"
+                          : "  (signatures are verified)");
+    }
+    const struct refusal_text *why =
+        summary->refusal != REFUSAL_none ? refusal_text(summary->refusal) : NULL;
+    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s%s\n", summary->dir, held,
+                  capacity, reserved, why != NULL ? "; NOTHING IS STORED: " : "",
+                  why != NULL ? why->text : "");
+    (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
+                  residency_text());
+    (void)fprintf(stderr,
+                  "  files      %llu: %u for clients, %u for each origin, %u for segments%s\n",
+                  (unsigned long long)s->descriptors->descriptors, s->descriptors->clients,
+                  s->descriptors->origin_connections, s->descriptors->segments,
+                  s->descriptors->is_short ? "; FEWER than configured: raise ulimit -n" : "");
+    if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
+        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
+    }
+    bool is_reached = false;
+    for (unsigned i = 0; http_server_address(s->http, i) != NULL && !is_reached; i++) {
+        is_reached = commands_advertise(http_server_address(s->http, i), url, sizeof(url));
+    }
+    (void)fprintf(stderr, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
+                  is_reached ? url : "none of S3's: they want HOST:PORT in listen");
+    announce_origins(s);
+    if (!has_immutable_rule(s->config)) {
+        (void)fprintf(
+            stderr,
+            "  hint       data that never changes wants a rule `{match: \"BUCKET/**\", freshness: "
+            "immutable}`: without it every object\n"
+            "             is asked about again after %llu s, one round trip each\n",
+            (unsigned long long)s->config->cache_ttl_ms / 1000);
+    }
+}
+
+void command_announce(const struct command_announcement *s)
+{
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    if (!commands_common()->is_quiet) {
+        announce_to_people(s, &summary);
+    }
+    const char *listen = http_server_address(s->http, 0);
+    const char *admin =
+        s->config->admin_listen.kind == CONFIG_LISTEN_OFF ? "off" : admin_listen_address(s->admin);
+    if (s->config->io_engine == CONFIG_IO_AUTO && loop_engine(s->loop) == DISK_ENGINE_THREADS) {
+        stats_add(COUNTER_degraded_io_engine, 1);
+    }
+    log_info("started",
+             "version=%s listen=%s admin=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
+             version_text(), log_quote(span_from_cstr(listen != NULL ? listen : "off")),
+             log_quote(span_from_cstr(admin)),
+             loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
+             log_quote(span_from_cstr(origin_describe(s->origins[0]))),
+             log_quote(span_from_cstr(summary.dir)), (unsigned long long)summary.capacity_bytes,
+             (int)getpid());
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// limits.max_buffer as a whole: who gets which share of it, what it shows in the metrics, and what
+// the allocator gives back to the kernel.
+
+#include <malloc.h>
+
+#include "http/http.h"
+#include "server/server_private.h"
+
+#define MMAP_THRESHOLD_BYTES (128 * 1024) // malloc's own to begin with
+#define TRIM_BYTES (1u << 20)             // a burst: so much of requests and transfers at once
+
+void command_memory_begin(uint64_t max_buffer_bytes)
+{
+    chunk_budget_init(max_buffer_bytes);
+    // Fixed, so that what is larger always goes back when it is freed: otherwise the first that is
+    // freed raises it, up to 32 MiB. An allocator that is not glibc's has its own ways.
+    (void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
+}
+
+uint64_t command_memory_clients_max(uint64_t max_buffer_bytes)
+{
+    return max_buffer_bytes / 8 * 3;
+}
+
+unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
+{
+    uint64_t fit = command_memory_clients_max(max_buffer_bytes) / HTTP_EXCHANGE_BYTES;
+    return (unsigned)min_u64(wanted, fit);
+}
+
+// What requests held is small pieces, one long-lived beside a hundred freed: malloc keeps the
+// pages, and after a burst that is most of what the process has. Once a burst is over they go back;
+// never while one goes on, since each heap is locked for some ms.
+void command_memory_trim(uint64_t *high_bytes)
+{
+    uint64_t used = chunk_budget_used_bytes() - chunk_budget_kind_bytes(BUDGET_PAYLOAD);
+    *high_bytes = max_u64(*high_bytes, used);
+    if (*high_bytes >= TRIM_BYTES && used <= *high_bytes / 2) {
+        *high_bytes = used;
+        (void)malloc_trim(0); // whether there was anything to give back
+    }
+}
+
+static void render_gauge(struct buf *out, const char *name, const char *help, uint64_t value)
+{
+    buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n%s %llu\n", name, help, name, name,
+               (unsigned long long)value);
+}
+
+void command_memory_metrics(struct buf *out)
+{
+    static const struct {
+        const char *name;
+        enum chunk_budget_kind kind;
+    } kinds[] = {{"payload", BUDGET_PAYLOAD},   {"clients", BUDGET_CLIENTS},
+                 {"origins", BUDGET_ORIGINS},   {"runs", BUDGET_RUNS},
+                 {"bodies", BUDGET_BODIES},     {"folders", BUDGET_FOLDERS},
+                 {"warm", BUDGET_WARM},         {"writes", BUDGET_WRITES},
+                 {"listings", BUDGET_LISTINGS}, {"answers", BUDGET_ANSWERS}};
+    buf_append_cstr(out, "# HELP forebay_buffer_bytes memory held between origins and clients\n"
+                         "# TYPE forebay_buffer_bytes gauge\n");
+    for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {
+        buf_printf(out, "forebay_buffer_bytes{kind=\"%s\"} %llu\n", kinds[i].name,
+                   (unsigned long long)chunk_budget_kind_bytes(kinds[i].kind));
+    }
+    render_gauge(out, "forebay_buffer_used_bytes", "all kinds together", chunk_budget_used_bytes());
+    render_gauge(out, "forebay_buffer_peak_bytes", "most of all kinds together so far",
+                 chunk_budget_peak_bytes());
+    render_gauge(out, "forebay_buffer_limit_bytes", "limits.max_buffer", chunk_budget_max_bytes());
+    render_gauge(out, "forebay_buffer_resting_bytes", "free payload memory kept for the next",
+                 chunk_budget_resting_bytes());
+}

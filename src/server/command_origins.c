@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origins that a configuration names: the default one, and one for each bucket that has its
+// own. Main thread; at the start before loop_start(), by a reload while workers run.
+//
+// A reload opens those that are new. One that no bucket has any more rests: requests that began
+// with it, writes of unknown outcome and keys in memory point to it, so it goes with the process. A
+// bucket that gets it back finds what is cached of it, which writes to the same place have not
+// missed (proxy/places.c). What an origin is, and not how long it is waited for or how often it is
+// asked, makes it another one: its identity. So a file that goes back and forth opens no more than
+// two, and at most COMMAND_ORIGINS_MAX there ever are.
+#include "server/command_origins.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "server/server_private.h"
+
+struct origin_options command_origins_options(const struct config *c, unsigned connections)
+{
+    return (struct origin_options){
+        .name = c->origin_endpoint,
+        .endpoint = c->origin_endpoint,
+        .region = strcmp(c->origin_region, "auto") == 0 ? NULL : c->origin_region,
+        .addressing = (enum origin_addressing)c->origin_addressing,
+        .credentials = (enum origin_credentials_source)c->credentials_source,
+        .access_key_file = c->credentials_access_key_file,
+        .secret_key_file = c->credentials_secret_key_file,
+        .session_token_file = c->credentials_session_token_file,
+        .ca_file = c->origin_ca_file,
+        .connections = connections,
+        .keepalive_ms = c->origin_keepalive_ms,
+        .connect_timeout_ms = c->origin_connect_timeout_ms,
+        .first_byte_timeout_ms = c->origin_first_byte_timeout_ms,
+        .idle_timeout_ms = c->origin_idle_timeout_ms,
+        .retries = c->origin_retries,
+        .retry_budget_percent = c->origin_retry_budget_percent,
+        .probe = c->origin_probe,
+    };
+}
+
+static bool bucket_has_own_origin(const struct config_bucket *b)
+{
+    return b->kind == CONFIG_BUCKET_DIRECTORY || b->endpoint != NULL || b->region != NULL ||
+           b->has_addressing || b->anonymous || b->access_key_file != NULL;
+}
+
+bool command_origins_url(const struct config *c, const char *endpoint,
+                         char ret_url[COMMAND_ORIGINS_URL_MAX])
+{
+    static const char mark[] = "{region}";
+    const char *at = strstr(endpoint, mark), *region = c->origin_region;
+    if (strncmp(endpoint, "dir:", 4) == 0) {
+        return false;
+    }
+    if (strcmp(region, "auto") == 0) {
+        region = getenv("AWS_REGION") != NULL ? getenv("AWS_REGION") : getenv("AWS_DEFAULT_REGION");
+        region = region != NULL && region[0] != '\0' ? region : "us-east-1";
+    }
+    if (at == NULL) {
+        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%s", endpoint);
+    } else {
+        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%.*s%s%s", (int)(at - endpoint), endpoint,
+                       region, at + sizeof(mark) - 1);
+    }
+    return true;
+}
+
+// dir:/data/set becomes the origin dir:/data with the bucket "set".
+static const char *bucket_directory_split(const struct config_bucket *b, char *ret_endpoint,
+                                          size_t size)
+{
+    const char *slash = strrchr(b->directory, '/');
+    int parent_len = slash == b->directory ? 1 : (int)(slash - b->directory);
+    (void)snprintf(ret_endpoint, size, "dir:%.*s", parent_len, b->directory);
+    return slash + 1;
+}
+
+static void bucket_credentials(const struct config_bucket *b, struct origin_options *options)
+{
+    if (b->anonymous) {
+        options->credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    } else if (b->access_key_file != NULL) {
+        options->credentials = ORIGIN_CREDENTIALS_CONFIG;
+        options->access_key_file = b->access_key_file;
+        options->secret_key_file = b->secret_key_file;
+        options->session_token_file = b->session_token_file;
+    }
+}
+
+// What a bucket's own origin is made of, and its name there. All texts are in the arena, or the
+// configuration's.
+struct wanted {
+    const struct config_bucket *bucket;
+    struct origin_options options;
+    const char *origin_bucket;
+    const char *identity;
+};
+
+static const char *or_none(const char *text)
+{
+    return text != NULL ? text : "";
+}
+
+static const char *text_in(struct arena *arena, const char *text)
+{
+    const char *copy = arena_cstr(arena, span_from_cstr(text));
+    check(copy != NULL);
+    return copy;
+}
+
+// Texts with their lengths, so that no two origins read the same. By what a reload changes of all
+// origins at once no one becomes another.
+static const char *identity_of(struct arena *arena, const struct config_bucket *b,
+                               const struct origin_options *o, const char *origin_bucket)
+{
+    const char *texts[] = {o->name,
+                           o->endpoint,
+                           or_none(b->region),
+                           origin_bucket,
+                           or_none(b->access_key_file),
+                           or_none(b->secret_key_file),
+                           or_none(b->session_token_file)};
+    struct buf text;
+    buf_init(&text, 65536);
+    buf_printf(&text, "%u %d", (unsigned)o->addressing, b->anonymous);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        buf_printf(&text, " %zu:%s", strlen(texts[i]), texts[i]);
+    }
+    const char *identity = text_in(arena, buf_cstr(&text));
+    buf_done(&text);
+    return identity;
+}
+
+static struct wanted wanted_of(struct arena *arena, const struct config_bucket *b,
+                               const struct origin_options *by_default)
+{
+    char endpoint[4096], name[8192];
+    struct wanted w = {.bucket = b, .options = *by_default};
+    w.origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
+    if (b->kind == CONFIG_BUCKET_DIRECTORY) {
+        w.origin_bucket = bucket_directory_split(b, endpoint, sizeof(endpoint));
+        w.options.endpoint = text_in(arena, endpoint);
+    } else if (b->endpoint != NULL) {
+        w.options.endpoint = b->endpoint;
+    }
+    if (b->region != NULL) {
+        w.options.region = b->region;
+    }
+    if (b->has_addressing) {
+        w.options.addressing = (enum origin_addressing)b->addressing;
+    }
+    bucket_credentials(b, &w.options);
+    (void)snprintf(name, sizeof(name), "%s#%s", w.options.endpoint, b->name);
+    w.options.name = text_in(arena, name);
+    w.identity = identity_of(arena, b, &w.options, w.origin_bucket);
+    return w;
+}
+
+static unsigned find(const struct command_origins *o, const char *identity)
+{
+    for (unsigned i = 1; i < o->origin_count; i++) {
+        if (strcmp(o->items[i].identity, identity) == 0) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+static enum err open_one(struct command_origins *o, const struct wanted *w, uint64_t descriptors,
+                         struct loop *loop, struct buf *ret_why)
+{
+    unsigned i = o->origin_count;
+    check(i <= COMMAND_ORIGINS_MAX);
+    enum err err = origin_new(&w->options, loop, &o->origins[i], ret_why);
+    if (err == ERR_OK) {
+        o->items[i] =
+            (struct command_origin){.identity = strdup(w->identity), .descriptors = descriptors};
+        check(o->items[i].identity != NULL);
+        o->origin_count = i + 1; // other threads may look at it from here on
+    }
+    return err;
+}
+
+static void bucket_set(const struct command_origins *o, struct proxy_bucket *bucket,
+                       const struct config_bucket *b, unsigned origin, const char *origin_bucket)
+{
+    *bucket = (struct proxy_bucket){
+        .name = b->name, .origin = o->origins[origin], .origin_bucket = origin_bucket};
+}
+
+static const char *bucket_at_default(const struct config_bucket *b)
+{
+    return b->origin_bucket != NULL ? b->origin_bucket : b->name;
+}
+
+#define WANTED_ARENA_MAX ((size_t)64 << 20) // a file of 1 MiB makes no more
+
+enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
+                              struct command_origins *o, struct buf *ret_why)
+{
+    *o = (struct command_origins){
+        .origins = calloc(COMMAND_ORIGINS_MAX + 1, sizeof(struct origin *)),
+        .items = calloc(COMMAND_ORIGINS_MAX + 1, sizeof(struct command_origin)),
+        .buckets = calloc(c->bucket_count + 1, sizeof(*o->buckets))};
+    check(o->origins != NULL && o->items != NULL && o->buckets != NULL);
+    struct origin_options options = command_origins_options(c, connections);
+    uint64_t descriptors = (uint64_t)connections + c->workers; // a share of each worker, rounded up
+    enum err err = origin_new(&options, loop, &o->origins[0], ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct arena *arena = arena_new(WANTED_ARENA_MAX);
+    o->items[0].descriptors = descriptors;
+    o->origin_count = 1;
+    for (unsigned i = 0; i < c->bucket_count && err == ERR_OK; i++) {
+        const struct config_bucket *b = &c->buckets[i];
+        if (bucket_has_own_origin(b)) {
+            struct wanted w = wanted_of(arena, b, &options);
+            err = open_one(o, &w, descriptors, loop, ret_why);
+            if (err == ERR_OK) {
+                // `origin_bucket` may be a part of the directory's name: both are the
+                // configuration's.
+                bucket_set(o, &o->buckets[i], b, o->origin_count - 1, w.origin_bucket);
+            }
+        } else {
+            bucket_set(o, &o->buckets[i], b, 0, bucket_at_default(b));
+        }
+        o->bucket_count += err == ERR_OK;
+    }
+    arena_free(arena);
+    return err;
+}
+
+void command_origins_close(struct command_origins *o)
+{
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        origin_close(o->origins[i]);
+    }
+}
+
+void command_origins_free(struct command_origins *o)
+{
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        origin_free(o->origins[i]);
+        free(o->items[i].identity);
+    }
+    free(o->origins);
+    free(o->items);
+    free(o->buckets);
+    o->origin_count = 0;
+    o->origins = NULL;
+    o->items = NULL;
+    o->buckets = NULL;
+}
+
+// --- a reload ------------------------------------------------------------------------------------
+
+// What of the later configuration waits for a restart is as at the start.
+static struct origin_options options_now(const struct config *first, const struct config *latest)
+{
+    struct origin_options options = command_origins_options(latest, 0);
+    struct origin_options at_start = command_origins_options(first, 0);
+    options.name = at_start.name;
+    options.endpoint = at_start.endpoint;
+    options.region = at_start.region;
+    options.addressing = at_start.addressing;
+    options.credentials = at_start.credentials;
+    options.probe = at_start.probe;
+    return options;
+}
+
+// Connections for each of so many more, within the descriptors that are set aside for origins.
+// Those of before that are used again keep theirs. 0: there is no room for all of them.
+static unsigned connections_left(const struct command_origins *o,
+                                 const struct command_origins_now *now,
+                                 const struct command_origins_reload *r, unsigned added)
+{
+    uint64_t of_none = command_limits_origin(0, r->first->workers), taken = 0;
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        taken += now->is_used[i] ? o->items[i].descriptors : 0;
+    }
+    if (taken > r->plan->origin_descriptors) {
+        return 0;
+    }
+    uint64_t each = (r->plan->origin_descriptors - taken) / max_u64(added, 1);
+    uint64_t left = each > of_none ? each - of_none : 0;
+    return added > 0 ? (unsigned)min_u64(r->plan->origin_connections, left) : 1;
+}
+
+// Their names get numbers before anybody can use them.
+static enum err open_new(struct command_origins *o, const struct command_origins_reload *r,
+                         struct wanted *wanted, unsigned count, struct buf *ret_why)
+{
+    struct store_holder *holders = calloc(count + 1, sizeof(*holders));
+    check(holders != NULL);
+    for (unsigned i = 0; i < count; i++) {
+        holders[i] = (struct store_holder){.kind = SPAN("origin"),
+                                           .name = span_from_cstr(wanted[i].options.name),
+                                           .is_origin = true};
+    }
+    enum err err = store_holders_add(r->store, holders, count);
+    if (err != ERR_OK) {
+        buf_printf(ret_why, "buckets: their origins cannot be noted in the cache directory: %s",
+                   error_row(err)->text);
+    }
+    for (unsigned i = 0; i < count && err == ERR_OK; i++) {
+        struct buf why;
+        buf_init(&why, 8192);
+        err = open_one(o, &wanted[i],
+                       command_limits_origin(wanted[i].options.connections, r->first->workers),
+                       r->loop, &why);
+        if (err == ERR_OK) {
+            origin_set_number(o->origins[o->origin_count - 1], holders[i].number);
+            origin_rest(o->origins[o->origin_count - 1], true); // until it is used
+        } else {
+            buf_printf(ret_why, "%s: bucket \"%.64s\": %s", wanted[i].bucket->source,
+                       wanted[i].bucket->name, buf_cstr(&why));
+        }
+        buf_done(&why);
+    }
+    free(holders);
+    return err;
+}
+
+static enum err updates_make(struct command_origins *o, struct command_origins_now *now,
+                             const struct wanted *wanted, unsigned count,
+                             const struct origin_options *by_default, struct buf *ret_why)
+{
+    enum err err = origin_update_new(o->origins[0], by_default, &now->updates[0], ret_why);
+    for (unsigned i = 0; i < count && err == ERR_OK; i++) {
+        unsigned at = find(o, wanted[i].identity);
+        if (at < now->known_count && now->updates[at] == NULL) {
+            err = origin_update_new(o->origins[at], &wanted[i].options, &now->updates[at], ret_why);
+        }
+    }
+    return err;
+}
+
+// Those of `wanted` that are not open yet come first in it then.
+static enum err judge_new(struct command_origins *o, const struct command_origins_reload *r,
+                          struct command_origins_now *now, struct wanted *wanted, unsigned count,
+                          unsigned *ret_added, struct buf *ret_why)
+{
+    unsigned added = 0;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned at = find(o, wanted[i].identity);
+        now->is_used[at] = true;
+        if (at == 0) {
+            struct wanted first = wanted[added];
+            wanted[added++] = wanted[i];
+            wanted[i] = first;
+        }
+    }
+    *ret_added = added;
+    if (o->origin_count + added > COMMAND_ORIGINS_MAX + 1) {
+        buf_printf(ret_why,
+                   "buckets: with these, more than %u origins of buckets have been open since the "
+                   "start: a restart or an upgrade forgets those that are not in use",
+                   COMMAND_ORIGINS_MAX);
+        return ERR_LIMIT;
+    }
+    unsigned connections = connections_left(o, now, r, added);
+    for (unsigned i = 0; i < added; i++) {
+        wanted[i].options.connections = connections;
+    }
+    if (connections == 0) {
+        buf_append_cstr(ret_why,
+                        "buckets: there are no descriptors left for connections to so many "
+                        "origins: raise the limit (ulimit -n), and restart");
+        return ERR_LIMIT;
+    }
+    return ERR_OK;
+}
+
+enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
+                                 struct command_origins_now *now, struct buf *ret_why)
+{
+    const struct config *c = r->latest;
+    struct origin_options by_default = options_now(r->first, c);
+    struct wanted *wanted = calloc(c->bucket_count + 1, sizeof(*wanted));
+    struct arena *arena = arena_new(WANTED_ARENA_MAX);
+    unsigned count = 0, added = 0;
+    *now = (struct command_origins_now){
+        .known_count = o->origin_count,
+        .is_used = calloc(COMMAND_ORIGINS_MAX + 1, sizeof(bool)),
+        .updates = calloc(COMMAND_ORIGINS_MAX + 1, sizeof(struct origin_update *)),
+        .buckets = calloc(c->bucket_count + 1, sizeof(*now->buckets))};
+    check(wanted != NULL && now->is_used != NULL && now->updates != NULL && now->buckets != NULL);
+    for (unsigned i = 0; i < c->bucket_count; i++) {
+        if (bucket_has_own_origin(&c->buckets[i])) {
+            wanted[count++] = wanted_of(arena, &c->buckets[i], &by_default);
+        }
+    }
+    now->is_used[0] = true;
+    enum err err = judge_new(o, r, now, wanted, count, &added, ret_why);
+    if (err == ERR_OK) {
+        err = open_new(o, r, wanted, added, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = updates_make(o, now, wanted, count, &by_default, ret_why);
+    }
+    for (unsigned i = 0; i < c->bucket_count && err == ERR_OK; i++) {
+        const struct config_bucket *b = &c->buckets[i];
+        bucket_set(o, &now->buckets[i], b, 0, bucket_at_default(b));
+        for (unsigned n = 0; n < count; n++) {
+            if (wanted[n].bucket == b) {
+                unsigned at = find(o, wanted[n].identity);
+                now->is_used[at] = true;
+                bucket_set(o, &now->buckets[i], b, at, wanted[n].origin_bucket);
+            }
+        }
+    }
+    now->bucket_count = c->bucket_count;
+    arena_free(arena);
+    free(wanted);
+    return err;
+}
+
+void command_origins_now_free(struct command_origins_now *now)
+{
+    for (unsigned i = 0; now->updates != NULL && i <= COMMAND_ORIGINS_MAX; i++) {
+        origin_update_free(now->updates[i]);
+    }
+    free(now->updates);
+    free(now->is_used);
+    free(now->buckets);
+    *now = (struct command_origins_now){0};
+}
+
+void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed)
+{
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        if (now->updates[i] != NULL) {
+            origin_update_use(now->updates[i]);
+            now->updates[i] = NULL;
+        }
+        if (now->is_used[i] && origin_rests(o->origins[i])) {
+            origin_rest(o->origins[i], false);
+            origin_probe_start(o->origins[i], probed);
+        }
+    }
+    free(o->buckets);
+    o->buckets = now->buckets;
+    o->bucket_count = now->bucket_count;
+    now->buckets = NULL;
+}
+
+// A bucket that is reached by another name from now on: what is cached by that name may miss what
+// is still to come of writes that nobody knows the outcome of.
+static bool is_another_name(const struct command_origins *o, const struct command_origins_now *now,
+                            const struct proxy_bucket *bucket)
+{
+    const char *place = origin_place(bucket->origin);
+    for (unsigned i = 0; i < now->known_count; i++) {
+        if (o->origins[i] == bucket->origin) {
+            return false;
+        }
+    }
+    for (unsigned i = 0; i < now->known_count; i++) {
+        if (strcmp(origin_place(o->origins[i]), place) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
+                          struct store *store)
+{
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        if (!now->is_used[i]) {
+            origin_rest(o->origins[i], true);
+        }
+    }
+    for (unsigned i = 0; i < o->bucket_count; i++) {
+        if (is_another_name(o, now, &o->buckets[i])) {
+            store_doubt(store, span_from_cstr(origin_place(o->buckets[i].origin)),
+                        span_from_cstr(o->buckets[i].origin_bucket));
+        }
+    }
+}
+
+// Without labels: an endpoint is a setting, and the metrics are for everybody. Rows of what nobody
+// knows are left out, so that no alarm goes by them.
+void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
+{
+    int64_t skew_s = 0, expire_s = 0;
+    bool has_skew = false;
+    for (unsigned i = 0; i < count; i++) {
+        struct origin_times times;
+        if (origin_rests(origins[i])) {
+            continue;
+        }
+        origin_times(origins[i], &times);
+        has_skew = has_skew || times.has_skew;
+        skew_s = llabs(times.skew_s) > llabs(skew_s) ? times.skew_s : skew_s;
+        if (times.credentials_expire_s != 0 &&
+            (expire_s == 0 || times.credentials_expire_s < expire_s)) {
+            expire_s = times.credentials_expire_s;
+        }
+    }
+    buf_append_cstr(out,
+                    "# HELP forebay_clock_skew_seconds an origin's clock less ours, by the Date "
+                    "of its last answer; of several origins, the one farthest off\n"
+                    "# TYPE forebay_clock_skew_seconds gauge\n");
+    if (has_skew) {
+        buf_printf(out, "forebay_clock_skew_seconds %lld\n", (long long)skew_s);
+    }
+    buf_append_cstr(out,
+                    "# HELP forebay_credentials_expiry_timestamp_seconds when the credentials for "
+                    "an origin expire that do so first\n"
+                    "# TYPE forebay_credentials_expiry_timestamp_seconds gauge\n");
+    if (expire_s != 0) {
+        buf_printf(out, "forebay_credentials_expiry_timestamp_seconds %lld\n", (long long)expire_s);
+    }
+}

@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration, and the files that it names, are read again. Runs on the main thread.
+//
+// All or nothing: everything is read and judged before anything is changed. A file that does not
+// load, a certificate that is none, a log that cannot be opened or a size that cannot be gone by
+// leaves everything as it is, and the log says where. Then settings of the LIVE rows of
+// settings.def, and rules, are gone by from the next request on, and so are buckets; of others that
+// have changed the log names each, and they wait for a restart. What has been opened for buckets
+// before something else was refused rests, and the next reload finds it.
+//
+// Parts that do not change keep pointing into the configuration of the start, so that stays; of a
+// later one parts have copies, but for the texts of the rules of now, which go with it. What
+// /config shows of LIVE rows is the later one's, under a lock that the admin thread takes.
+#include "server/command_reload.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/net.h"
+#include "server/command_holders.h"
+#include "server/command_origins.h"
+#include "server/command_settings.h"
+#include "server/server_private.h"
+#include "stats/stats.h"
+
+#define WORKERS_WAIT_S 2
+
+static void good_since_now(struct command_reload *reload)
+{
+    uint64_t now_s = (uint64_t)clock_wall_s();
+    stats_add(COUNTER_config_reload_time, now_s - reload->good_since_s);
+    reload->good_since_s = now_s;
+}
+
+static void values_take(struct command_reload *reload, const struct config *c)
+{
+    reload->grace_ms = c->shutdown_grace_ms;
+    reload->is_disk_needed = c->cache_disk_failure == CONFIG_DISK_FAILURE_FAIL;
+}
+
+void command_reload_init(struct command_reload *reload, int argc, char **argv,
+                         const struct config *config)
+{
+    *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
+    check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
+    check(sem_init(&reload->told, 0, 0) == 0);
+    reload->worker_count = config->workers;
+    stats_add(COUNTER_config_reload_good, 1);
+    good_since_now(reload);
+    values_take(reload, config);
+    command_watch_note(&reload->watch, 0, config->file);
+    command_watch_note(&reload->watch, 1,
+                       config->auth_mode == CONFIG_AUTH_VERIFY ? config->auth_keys_file : NULL);
+}
+
+void command_reload_done(struct command_reload *reload)
+{
+    if (reload->first != NULL) {
+        config_free(reload->guarded.latest);
+        check(sem_destroy(&reload->told) == 0);
+        check(pthread_mutex_destroy(&reload->guarded.lock) == 0);
+    }
+}
+
+void command_reload_show(void *ctx, struct buf *out)
+{
+    struct command_reload *reload = ctx;
+    pthread_mutex_lock(&reload->guarded.lock);
+    const struct config *latest = reload->guarded.latest;
+    command_settings_render(out, reload->first, latest != NULL ? latest : reload->first);
+    pthread_mutex_unlock(&reload->guarded.lock);
+}
+
+static void reload_failed(struct command_reload *reload, const struct buf *why)
+{
+    struct span rest = buf_span(why);
+    struct span line;
+    if (!reload->has_failed) { // before the line that is waited for
+        reload->has_failed = true;
+        stats_sub(COUNTER_config_reload_good, 1);
+    }
+    while (span_split(&rest, '\n', &line)) {
+        if (line.len > 0) {
+            log_error("reload_failed", "why=%s", log_quote(line));
+        }
+    }
+}
+
+struct store_limits command_store_limits(const struct config *c)
+{
+    return (struct store_limits){
+        .size_bytes = c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
+        .size_percent = c->cache_size.percent,
+        .headroom_percent = c->cache_headroom_percent,
+        .min_free_percent = c->cache_min_free_percent,
+        .scrub_bytes_per_s = c->cache_scrub_bytes_per_s,
+        .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
+    };
+}
+
+struct proxy_settings command_proxy_settings(const struct config *c,
+                                             const struct command_rules *rules,
+                                             const struct command_origins *origins)
+{
+    return (struct proxy_settings){
+        .rules = rules->rules,
+        .rule_count = rules->count,
+        .domains = c->s3_domains.items,
+        .domain_count = c->s3_domains.count,
+        .allowed_origins = c->auth_allowed_origins.items,
+        .allowed_origin_count = c->auth_allowed_origins.count,
+        .relays_sts = c->sts_relay != CONFIG_STS_OFF,
+        .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
+        .logs_access = command_access_log_path(c) != NULL,
+        .access_log_format =
+            (enum proxy_access_log_format)(c->access_log_format - CONFIG_ACCESS_LOG_JSON),
+        .access_log_sample = c->access_log_sample,
+        .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
+        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL,
+        .buckets = origins->buckets,
+        .bucket_count = origins->bucket_count,
+    };
+}
+
+struct http_limits command_http_limits(const struct config *c,
+                                       const struct command_limits_plan *descriptors)
+{
+    uint64_t max_buffer_bytes = c->limits_max_buffer_bytes;
+    return (struct http_limits){
+        .max_connections = (unsigned)min_u64(c->limits_max_connections, descriptors->clients_max),
+        .max_held_bytes = command_memory_clients_max(max_buffer_bytes),
+        .max_connections_per_source = c->limits_max_connections_per_source,
+        .max_inflight = command_memory_inflight_max(c->limits_max_inflight, max_buffer_bytes),
+        .header_timeout_ms = c->limits_header_timeout_ms,
+        .idle_timeout_ms = c->limits_idle_timeout_ms,
+        .min_rate_bytes = c->limits_min_rate_bytes_per_s};
+}
+
+struct admin_access_options command_admin_access(const struct config *c)
+{
+    return (struct admin_access_options){.token_file = c->admin_token_file,
+                                         .distrusts_loopback = !c->admin_trust_loopback,
+                                         .allowed_hosts = c->admin_allowed_hosts.items,
+                                         .allowed_host_count = c->admin_allowed_hosts.count};
+}
+
+const char *command_access_log_path(const struct config *c)
+{
+    return strcmp(c->access_log_path, "off") == 0      ? NULL
+           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
+                                                       : c->access_log_path;
+}
+
+static void on_changed_since_start(void *ctx, const char *key, bool live)
+{
+    struct command_reload_report *report = ctx;
+    if (!live) {
+        log_warn("reload_needs_restart", "key=%s", key);
+        buf_printf(&report->restart, "%s\n", key);
+    }
+}
+
+// It is gone by, as far as it goes.
+static void size_judge(const struct command_reload *reload, const struct config *latest,
+                       struct command_reload_report *report)
+{
+    struct store_limits limits = command_store_limits(latest);
+    uint64_t most = store_size_cut(reload->store, &limits);
+    if (most != 0) {
+        log_warn("reload_needs_restart", "key=cache.size most_bytes=%llu",
+                 (unsigned long long)most);
+        buf_printf(&report->restart, "cache.size (until then it is %llu bytes)\n",
+                   (unsigned long long)most);
+    }
+}
+
+static void on_changed(void *ctx, const char *key, bool live)
+{
+    struct command_reload_report *report = ctx;
+    if (live) {
+        log_info("reload_applied", "key=%s", key);
+        buf_printf(&report->applied, "%s\n", key);
+    }
+}
+
+void command_reload_report_init(struct command_reload_report *report)
+{
+    buf_init(&report->errors, 65536);
+    buf_init(&report->applied, 65536);
+    buf_init(&report->restart, 65536);
+}
+
+void command_reload_report_done(struct command_reload_report *report)
+{
+    buf_done(&report->errors);
+    buf_done(&report->applied);
+    buf_done(&report->restart);
+}
+
+// Only we change it.
+static const struct config *config_before(const struct command_reload *reload)
+{
+    return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
+}
+
+static void files_of(const struct command_reload *reload,
+                     const char *ret_paths[COMMAND_WATCH_FILES])
+{
+    const struct config *c = config_before(reload);
+    ret_paths[0] = reload->first->file;
+    ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
+}
+
+// Before they are read: what changes meanwhile has changed since.
+static void files_note(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, paths);
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        command_watch_note(&reload->watch, i, paths[i]);
+    }
+}
+
+bool command_reload_is_due(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, paths);
+    if (!command_watch_look(&reload->watch, paths)) {
+        return false;
+    }
+    log_info("config_changed", "file=%s",
+             log_quote(span_from_cstr(paths[0] != NULL ? paths[0] : "")));
+    return true;
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+// --- what is prepared: reads and judges, and changes nothing -------------------------------------
+
+struct fresh {
+    struct config *latest;
+    struct http_certificate *certificate;
+    struct access_keys *keys;
+    struct command_rules rules;
+    struct proxy_access_log_file *log_file;
+    struct transfer_authorities *authorities;
+    struct command_origins_now origins;
+    struct origin_update *sts;
+    struct admin_access *access;
+};
+
+static void fresh_done(struct fresh *fresh)
+{
+    access_keys_unref(fresh->keys);
+    http_certificate_free(fresh->certificate);
+    proxy_access_log_close(fresh->log_file);
+    transfer_authorities_free(fresh->authorities);
+    admin_access_free(fresh->access);
+    origin_update_free(fresh->sts);
+    command_origins_now_free(&fresh->origins);
+    free(fresh->rules.rules);
+    config_free(fresh->latest);
+}
+
+// Realms that are new get their numbers before anybody can use them.
+static enum err keys_prepare(struct command_reload *reload, struct access_keys *fresh)
+{
+    unsigned count = 0;
+    struct store_holder *holders = command_holders_list(NULL, 0, fresh, &count);
+    enum err err = store_holders_add(reload->store, holders, count);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, NULL, 0, fresh);
+    }
+    free(holders);
+    return err == ERR_OK ? access_keys_keep_realms(fresh, *reload->access_keys) : err;
+}
+
+// None without an error: they are not in use.
+static enum err keys_load(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    const char *path = fresh->latest->auth_keys_file;
+    if (reload->first->auth_mode != CONFIG_AUTH_VERIFY) {
+        return ERR_OK;
+    }
+    if (path == NULL) {
+        buf_append_cstr(why, "auth.keys_file is not set, and auth.mode is verify until a restart");
+        return ERR_INVALID;
+    }
+    enum err err = access_keys_load(path, &fresh->keys, why);
+    if (err == ERR_OK) {
+        buf_done(why); // warnings, which `check` tells
+        err = keys_prepare(reload, fresh->keys);
+        if (err != ERR_OK) {
+            buf_printf(why, "%s: its realms cannot be noted: %s", path, error_row(err)->text);
+        }
+    }
+    return err;
+}
+
+// None without an error: its files are those of before, which are looked at all the time.
+static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
+                                 struct buf *why)
+{
+    const struct config *was = config_before(reload), *latest = fresh->latest;
+    if (is_same(was->listen_tls_cert, latest->listen_tls_cert) &&
+        is_same(was->listen_tls_key, latest->listen_tls_key)) {
+        return ERR_OK;
+    }
+    return http_certificate_load(reload->http, latest->listen_tls_cert, latest->listen_tls_key,
+                                 &fresh->certificate, why);
+}
+
+static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    command_rules(fresh->latest, reload->rules, &fresh->rules);
+    for (unsigned i = 0; i < fresh->rules.count; i++) {
+        const struct proxy_rule *rule = &fresh->rules.rules[i];
+        if (rule->block_size_bytes > store_block_size_max(reload->store)) {
+            buf_printf(why,
+                       "%s: a block_size of %u bytes is more than the %llu that this cache has "
+                       "segments for: a restart makes them larger, and empties it",
+                       rule->where, rule->block_size_bytes,
+                       (unsigned long long)store_block_size_max(reload->store));
+            return ERR_INVALID;
+        }
+    }
+    return ERR_OK;
+}
+
+// None without an error: it goes where it went.
+static enum err log_open(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    const char *path = command_access_log_path(fresh->latest);
+    return is_same(path, command_access_log_path(config_before(reload)))
+               ? ERR_OK
+               : proxy_access_log_open(path, &fresh->log_file, why);
+}
+
+static enum err access_load(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    (void)reload;
+    struct admin_access_options options = command_admin_access(fresh->latest);
+    fresh->access = admin_access_new(&options, why);
+    return fresh->access != NULL ? ERR_OK : ERR_INVALID;
+}
+
+static enum err connections_judge(struct command_reload *reload, struct fresh *fresh,
+                                  struct buf *why)
+{
+    unsigned max = reload->descriptors->clients_max, wanted = fresh->latest->limits_max_connections;
+    if (wanted <= max || wanted <= reload->first->limits_max_connections) {
+        return ERR_OK; // the start has told that there are fewer
+    }
+    buf_printf(why,
+               "limits.max_connections: this process has descriptors for %u: raise the limit "
+               "(ulimit -n), and restart",
+               max);
+    return ERR_INVALID;
+}
+
+static enum err sts_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    struct origin_options options = command_origins_options(fresh->latest, 0);
+    options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
+    if (reload->sts_origin != NULL) {
+        return origin_update_new(reload->sts_origin, &options, &fresh->sts, why);
+    }
+    if (fresh->latest->sts_relay != CONFIG_STS_OFF) {
+        buf_append_cstr(why,
+                        "sts.relay: what AWS_ENDPOINT_URL_STS said at the start cannot be used");
+        return ERR_INVALID;
+    }
+    return ERR_OK;
+}
+
+static enum err origins_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    const char *ca_file = fresh->latest->origin_ca_file;
+    struct command_origins_reload step = {.first = reload->first,
+                                          .latest = fresh->latest,
+                                          .store = reload->store,
+                                          .loop = reload->loop,
+                                          .plan = reload->descriptors};
+    if (ca_file != NULL && transfer_authorities_load(ca_file, &fresh->authorities) != ERR_OK) {
+        buf_printf(why, "origin.ca_file %s: it holds no certificates in PEM form", ca_file);
+        return ERR_INVALID;
+    }
+    return command_origins_prepare(reload->origins, &step, &fresh->origins, why);
+}
+
+// Behind all that may refuse: the store judges its limits and goes by them at once.
+static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
+                                     struct buf * why) = {
+        certificate_load, keys_load,   rules_prepare,     log_open,
+        access_load,      sts_prepare, connections_judge, origins_prepare};
+    enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
+    for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
+        buf_done(why); // warnings, which the start has told
+        err = steps[i](reload, fresh, why);
+    }
+    if (err == ERR_OK) {
+        struct store_limits limits = command_store_limits(fresh->latest);
+        limits.block_size_bytes_max = command_rules_block_size_max(&fresh->rules);
+        err = store_set_limits(reload->store, &limits, why);
+    }
+    return err;
+}
+
+// --- what is applied: cannot fail ----------------------------------------------------------------
+
+// `forebay loglevel` holds until the file says something else than before.
+static void log_apply(const struct config *was, const struct config *c)
+{
+    if (was->log_level != c->log_level) {
+        log_set_level((enum log_level)c->log_level);
+    }
+    log_set_json(c->log_format == CONFIG_LOG_JSON);
+    log_keys_set((enum log_keys)c->log_keys);
+}
+
+// The groups first: no request names one that the store does not know.
+static void rules_apply(struct command_reload *reload, struct fresh *fresh)
+{
+    struct proxy_settings settings =
+        command_proxy_settings(fresh->latest, &fresh->rules, reload->origins);
+    store_set_groups(reload->store, fresh->rules.groups, fresh->rules.group_count);
+    proxy_set(reload->proxy, &settings, fresh->log_file, &reload->told);
+    free(reload->rules->rules);
+    *reload->rules = fresh->rules;
+}
+
+// So that who asks next is answered by what a reload has said. A worker that is held up does not
+// hold up us.
+static void wait_for_workers(struct command_reload *reload)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    until.tv_sec += WORKERS_WAIT_S;
+    for (unsigned i = 0; i < reload->worker_count; i++) {
+        while (sem_timedwait(&reload->told, &until) != 0 && errno == EINTR) {
+        }
+    }
+}
+
+static void keys_apply(struct command_reload *reload, struct fresh *fresh)
+{
+    if (fresh->keys != NULL) {
+        proxy_set_access_keys(reload->proxy, fresh->keys);
+        access_keys_unref(*reload->access_keys);
+        *reload->access_keys = fresh->keys;
+    }
+}
+
+static void origins_apply(struct command_reload *reload, struct fresh *fresh)
+{
+    if (fresh->authorities != NULL) {
+        transfer_authorities_use(fresh->authorities);
+    }
+    if (fresh->sts != NULL) {
+        origin_update_use(fresh->sts);
+    }
+    command_origins_use(reload->origins, &fresh->origins, reload->probed);
+}
+
+static void reload_apply(struct command_reload *reload, struct fresh *fresh,
+                         struct command_reload_report *report)
+{
+    struct config *latest = fresh->latest;
+    bool has_other_keys = !is_same(config_before(reload)->auth_keys_file, latest->auth_keys_file);
+    log_apply(config_before(reload), latest);
+    config_compare(config_before(reload), latest, on_changed, report);
+    config_compare(reload->first, latest, on_changed_since_start, report);
+    size_judge(reload, latest, report);
+    http_certificate_use(reload->http, fresh->certificate);
+    struct http_limits limits = command_http_limits(latest, reload->descriptors);
+    command_memory_begin(latest->limits_max_buffer_bytes);
+    http_server_set_limits(reload->http, &limits);
+    admin_access_use(reload->admin, fresh->access);
+    origins_apply(reload, fresh);
+    keys_apply(reload, fresh);
+    rules_apply(reload, fresh);
+    values_take(reload, latest);
+    pthread_mutex_lock(&reload->guarded.lock);
+    config_free(reload->guarded.latest);
+    reload->guarded.latest = latest;
+    pthread_mutex_unlock(&reload->guarded.lock);
+    if (has_other_keys) {
+        command_watch_note(&reload->watch, 1, latest->auth_keys_file);
+    }
+    wait_for_workers(reload);
+    command_origins_rest(reload->origins, &fresh->origins, reload->store);
+    command_origins_now_free(&fresh->origins);
+    good_since_now(reload);
+    if (reload->has_failed) {
+        reload->has_failed = false;
+        stats_add(COUNTER_config_reload_good, 1);
+    }
+    log_info("reloaded", "file=%s keys=%s",
+             log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),
+             log_quote(span_from_cstr(fresh->keys != NULL ? latest->auth_keys_file : "")));
+}
+
+enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report)
+{
+    struct fresh fresh = {0};
+    files_note(reload);
+    enum err err = prepare(reload, &fresh, &report->errors);
+    if (err == ERR_OK) {
+        buf_done(&report->errors);
+        reload_apply(reload, &fresh, report);
+    } else {
+        reload_failed(reload, &report->errors);
+        fresh_done(&fresh);
+    }
+    return err;
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules as requests go by them: those of the file, with the defaults filled in, and the default
+// rule.
+#include "server/command_rules.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+
+static bool is_limited(const struct config_rule *rule)
+{
+    return rule->pin || rule->share_percent > 0;
+}
+
+static uint64_t identity_of(const char *match)
+{
+    return hash64(match, strlen(match), 0) | 1;
+}
+
+// Each rule with a pin or a share gets a group of its own, over reloads the same one: in ret_at,
+// its place in the list. New ones get places that none had, as long as there are some: who began
+// before may still name those.
+static void groups_place(const struct config *c, const struct command_rules *was, unsigned *ret_at)
+{
+    bool is_taken[STORE_GROUPS_MAX] = {false};
+    static_assert(CONFIG_LIMITED_RULES_MAX == STORE_GROUPS_MAX, "one limit");
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        ret_at[i] = STORE_GROUPS_MAX;
+        for (unsigned j = 0; was != NULL && is_limited(&c->rules[i]) && j < was->group_count; j++) {
+            if (!is_taken[j] && was->groups[j].identity == identity_of(c->rules[i].match)) {
+                is_taken[j] = true;
+                ret_at[i] = j;
+                break;
+            }
+        }
+    }
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        unsigned first = was != NULL ? was->group_count : 0;
+        for (unsigned j = 0; is_limited(&c->rules[i]) && ret_at[i] == STORE_GROUPS_MAX; j++) {
+            check(j < STORE_GROUPS_MAX); // as the configuration was checked
+            unsigned at = (first + j) % STORE_GROUPS_MAX;
+            if (!is_taken[at]) {
+                is_taken[at] = true;
+                ret_at[i] = at;
+            }
+        }
+    }
+}
+
+// A priority is a group of many rules; a pin or a share has one of its own.
+static unsigned rule_group(struct command_rules *rules, const struct proxy_rule *rule, unsigned at)
+{
+    if (at == STORE_GROUPS_MAX) {
+        return rule->priority;
+    }
+    rules->groups[at] = (struct store_group){
+        .priority = rule->priority,
+        .pin = rule->pin,
+        .share_percent = rule->share_percent,
+        .identity = identity_of(rule->match),
+    };
+    rules->group_count = rules->group_count > at + 1 ? rules->group_count : at + 1;
+    return STORE_PRIORITIES + at;
+}
+
+void command_rules(const struct config *c, const struct command_rules *was,
+                   struct command_rules *ret_rules)
+{
+    *ret_rules = (struct command_rules){.count = c->rule_count + 1};
+    struct proxy_rule *rules = ret_rules->rules = calloc(ret_rules->count, sizeof(*rules));
+    unsigned *at = calloc(c->rule_count + 1, sizeof(*at));
+    check(rules != NULL && at != NULL);
+    groups_place(c, was, at);
+    struct proxy_rule defaults = {.match = "**",
+                                  .where = "default",
+                                  .cache = true,
+                                  .freshness = PROXY_FRESHNESS_TTL,
+                                  .ttl_ms = c->cache_ttl_ms,
+                                  .stale_if_error_ms = c->cache_stale_if_error_ms,
+                                  .list_ttl_ms = c->cache_list_ttl_ms,
+                                  .max_object_size_bytes = c->cache_max_object_size_bytes,
+                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
+                                  .readahead_bytes = c->cache_readahead_bytes,
+                                  .group = STORE_PRIORITY_NORMAL,
+                                  .priority = STORE_PRIORITY_NORMAL};
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        const struct config_rule *from = &c->rules[i];
+        struct proxy_rule *to = &rules[i];
+        *to = defaults;
+        to->match = from->match;
+        to->where = from->source;
+        to->cache = from->has_cache ? from->cache : to->cache;
+        to->freshness = from->has_freshness ? (enum proxy_freshness)from->freshness : to->freshness;
+        to->ttl_ms = from->has_ttl ? from->ttl_ms : to->ttl_ms;
+        to->list_ttl_ms = from->has_list_ttl ? from->list_ttl_ms : to->list_ttl_ms;
+        to->stale_if_error_ms =
+            from->has_stale_if_error ? from->stale_if_error_ms : to->stale_if_error_ms;
+        to->block_size_bytes =
+            from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
+        to->max_object_size_bytes =
+            from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
+        to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
+        to->priority = from->has_priority ? from->priority : to->priority;
+        to->pin = from->pin;
+        to->share_percent = from->share_percent;
+        to->group = rule_group(ret_rules, to, at[i]);
+    }
+    rules[c->rule_count] = defaults;
+    free(at);
+}
+
+uint64_t command_rules_block_size_max(const struct command_rules *rules)
+{
+    uint64_t largest = 0;
+    for (unsigned i = 0; i < rules->count; i++) {
+        largest = max_u64(largest, rules->rules[i].block_size_bytes);
+    }
+    return largest;
+}

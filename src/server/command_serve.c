@@ -1,0 +1,788 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay serve`: builds every part, starts the threads, waits for a signal, drains, tears down in
+// reverse. Main thread only; signals are blocked everywhere and taken here by sigtimedwait().
+//
+// Exit codes: 0 drained; 1 port taken, cache directory in use or unknown; 3 configuration or key
+// file; 4 origin missing or without credentials.
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/chunk.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "config/config.h"
+#include "control/control.h"
+#include "http/http.h"
+#include "loop/loop.h"
+#include "net/net.h"
+#include "origin/origin.h"
+#include "proxy/proxy.h"
+#include "s3/s3.h"
+#include "server/command_announce.h"
+#include "server/command_holders.h"
+#include "server/command_notify.h"
+#include "server/command_origins.h"
+#include "server/command_reload.h"
+#include "server/command_rules.h"
+#include "server/command_upgrade.h"
+#include "server/command_watchdog.h"
+#include "server/server_private.h"
+#include "stats/stats.h"
+#include "store/store.h"
+
+#define HEARTBEAT_MAX_MS 5000u
+#define MIN_RATE_GRACE_MS 30000u
+#define MIN_RATE_PATIENCE_MS 600000u
+#define UPGRADE_LOOK_MS 100u // for connections that are to end
+#define ROUND_MS 1000u       // of the main thread
+#define END_MAX_MS                                                                                 \
+    100000u // of a stop and a hand-over, whose bounds are in command_stop.c and command_upgrade.c
+
+struct serve {
+    char **words; // of the configuration: argv, and what -q and -v mean
+    struct config *config;
+    struct loop *loop;
+    struct store *store;
+    struct command_origins origins;
+    struct origin *sts_origin; // NULL: sts.relay is off, and there can be none
+    struct command_rules rules;
+    struct access_keys *access_keys;
+    struct proxy *proxy;
+    struct http_server *http;
+    struct admin *admin;
+    const char **listen;
+    const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
+    struct command_limits_plan descriptors;
+    sem_t told; // once for each origin that has been probed
+    struct command_reload reload;
+    struct control control;
+    struct command_upgrade upgrade;
+    struct command_watchdog watchdog;
+    struct buf why;
+    struct buf warnings; // of the configuration: behind what makes the start fail
+    _Atomic bool started, draining;
+};
+
+// Behind what a start that fails says, and what else a start has met.
+static void serve_say_warnings(struct serve *s)
+{
+    (void)fputs(buf_cstr(&s->warnings), stderr); // nowhere else to say it
+    buf_done(&s->warnings);
+    command_limits_tell(&s->descriptors, s->config);
+}
+
+static int serve_fail(struct serve *s, int exit_code)
+{
+    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why)); // before all else
+    log_release(LOG_LEVEL_WARN);
+    if (log_enabled(LOG_LEVEL_INFO)) {
+        log_set_level(LOG_LEVEL_WARN); // what ends has nothing more to tell
+    }
+    serve_say_warnings(s);
+    command_upgrade_fail(&s->upgrade, buf_cstr(&s->why));
+    return exit_code;
+}
+
+// --- origins -------------------------------------------------------------------------------------
+
+static enum err serve_origins(struct serve *s)
+{
+    return command_origins_open(s->config, s->descriptors.origin_connections, s->loop, &s->origins,
+                                &s->why);
+}
+
+static const char *sts_endpoint_override(void)
+{
+    const char *endpoint = getenv("AWS_ENDPOINT_URL_STS");
+    return endpoint != NULL && endpoint[0] != '\0' ? endpoint : NULL;
+}
+
+// Keys of our own may come from there, and nobody answers before there are any.
+static enum err serve_require_sts(struct serve *s)
+{
+    const char *endpoint = sts_endpoint_override();
+    const struct config_listen *listen =
+        endpoint != NULL ? config_leads_back(s->config, endpoint) : NULL;
+    if (listen == NULL) {
+        return ERR_OK;
+    }
+    buf_printf(&s->why,
+               "env AWS_ENDPOINT_URL_STS: \"%.200s\" is this Forebay itself (it listens on "
+               "%s): unset it here, it is for clients",
+               endpoint, listen->text);
+    return ERR_INVALID;
+}
+
+// Calls go on unsigned, so it has no keys and is asked about none.
+static enum err serve_sts_origin(struct serve *s)
+{
+    const char *override = sts_endpoint_override();
+    struct origin_options options =
+        command_origins_options(s->config, s->descriptors.origin_connections);
+    const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
+    bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
+    options.name = "sts";
+    options.probe = false;
+    options.endpoint = override != NULL ? override
+                       : is_china       ? "https://sts.{region}.amazonaws.com.cn"
+                                        : "https://sts.{region}.amazonaws.com";
+    options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
+    options.addressing = ORIGIN_ADDRESSING_PATH;
+    enum err err = origin_new(&options, s->loop, &s->sts_origin, &s->why);
+    if (err != ERR_OK && s->config->sts_relay == CONFIG_STS_OFF) {
+        buf_done(&s->why); // a reload that wants it says that there is none
+        err = ERR_OK;
+    }
+    return err;
+}
+
+// --- probes --------------------------------------------------------------------------------------
+
+static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
+{
+    uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
+    *ret_age_ms =
+        now_ms - min_u64(now_ms, beat_ms); // a beat may be newer than our look at the clock
+    return *ret_age_ms <= HEARTBEAT_MAX_MS;
+}
+
+static bool probe_alive(void *ctx, struct buf *why)
+{
+    const struct serve *s = ctx;
+    uint64_t age_ms;
+    if (!serve_moves(s, &age_ms)) {
+        buf_printf(why, "a worker has not moved for %llu ms", (unsigned long long)age_ms);
+        return false;
+    }
+    buf_append_cstr(why, "all workers move");
+    return true;
+}
+
+static enum refusal probe_refusal(void *ctx)
+{
+    const struct serve *s = ctx;
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    return summary.refusal;
+}
+
+static bool probe_ready(void *ctx, struct buf *why)
+{
+    struct serve *s = ctx;
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    if (s->draining) {
+        buf_append_cstr(why, "draining");
+        return false;
+    }
+    if (summary.degraded && s->reload.is_disk_needed) {
+        buf_append_cstr(why, "the cache disk does not work");
+        return false;
+    }
+    buf_append_cstr(why, "ready");
+    if (summary.degraded && summary.refusal != REFUSAL_none) {
+        buf_printf(why, "; nothing is stored: %s", refusal_text(summary.refusal)->text);
+    }
+    unsigned troubled = 0;
+    for (unsigned i = 0; i < s->origins.origin_count; i++) {
+        const struct origin *origin = s->origins.origins[i];
+        struct origin_trouble_text trouble;
+        bool is_wrong = origin_in_trouble(origin, &trouble); // what is cached goes on
+        if (is_wrong && troubled++ == 0) {
+            buf_printf(why, "; origin %.200s: %s: %s", origin_shown(origin), trouble.text,
+                       trouble.remedy);
+        }
+    }
+    if (troubled > 1) {
+        buf_printf(why, "; %u origins in all", troubled);
+    }
+    return true;
+}
+
+static bool probe_started(void *ctx, struct buf *why)
+{
+    struct serve *s = ctx;
+    buf_append_cstr(why, s->started ? "listening" : "starting");
+    return s->started;
+}
+
+static void show_config(void *ctx, struct buf *out)
+{
+    struct serve *s = ctx;
+    command_reload_show(&s->reload, out);
+}
+
+// --- parts ---------------------------------------------------------------------------------------
+
+static int serve_build_store(struct serve *s)
+{
+    const struct config *c = s->config;
+    unsigned holder_count = 0;
+    bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
+    if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_CONFIGURATION);
+    }
+    buf_append_span(&s->warnings, buf_span(&s->why));
+    buf_done(&s->why);
+    struct store_holder *holders = command_holders_list(s->origins.origins, s->origins.origin_count,
+                                                        s->access_keys, &holder_count);
+    struct store_limits limits = command_store_limits(c);
+    struct store_options options = {
+        .dir = c->cache_dir,
+        .policy = c->cache_policy == CONFIG_POLICY_EPOCH ? STORE_POLICY_EPOCH : STORE_POLICY_LRU,
+        .size_bytes = limits.size_bytes,
+        .size_percent = limits.size_percent,
+        .headroom_percent = limits.headroom_percent,
+        .min_free_percent = limits.min_free_percent,
+        .scrub_bytes_per_s = limits.scrub_bytes_per_s,
+        .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
+        .must_begin = !c->cache_optional,
+        .groups = s->rules.groups,
+        .group_count = s->rules.group_count,
+        .block_size_bytes_max = command_rules_block_size_max(&s->rules),
+        .descriptors_max = s->descriptors.segments,
+        .holders = holders,
+        .holder_count = holder_count,
+        .written_pages_bytes = c->memory_limit_bytes / 8,
+        .memory_is_short = config_memory_is_short};
+    if (s->upgrade.former_fd >= 0) {
+        log_release(LOG_LEVEL_DEBUG); // its turn may be long in coming
+    }
+    if (!command_upgrade_wait_turn(&s->upgrade)) {
+        free(holders);
+        buf_append_cstr(&s->why, "the server before this one goes on");
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    enum err err = store_open(&options, s->loop, &s->store, &s->why);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, s->origins.origins, s->origins.origin_count,
+                                    s->access_keys);
+    }
+    free(holders);
+    if (err != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    (void)disk_io_probe_residency(summary.dir);
+    return EXIT_CODE_OK;
+}
+
+static int serve_build_proxy(struct serve *s)
+{
+    const struct config *c = s->config;
+    bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
+    struct proxy_options options = {.loop = s->loop,
+                                    .store = s->store,
+                                    .default_origin = s->origins.origins[0],
+                                    .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
+                                    .access_keys = s->access_keys,
+                                    .realm = "default",
+                                    .sts_origin = s->sts_origin,
+                                    .access_log_path = command_access_log_path(c),
+                                    .settings = command_proxy_settings(c, &s->rules, &s->origins)};
+    enum err err = proxy_new(&options, &s->proxy, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+static int serve_build_http(struct serve *s)
+{
+    static const unsigned unix_modes[] = {0600, 0660, 0666};
+    const struct config *c = s->config;
+    struct http_inherited inherited[CONFIG_INHERITED_MAX];
+    unsigned inherited_count = 0, listen_count = 0;
+    s->listen = calloc(c->listen.count, sizeof(*s->listen));
+    check(s->listen != NULL);
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        const struct config_listen *listen = &c->listen.items[i];
+        if (listen->inherited) {
+            inherited[inherited_count++] =
+                (struct http_inherited){.fd = listen->fd,
+                                        .is_tls = listen->kind == CONFIG_LISTEN_TLS,
+                                        .owns_name = listen->owns_name};
+        } else {
+            s->listen[listen_count++] = listen->text;
+        }
+    }
+    struct http_limits limits = command_http_limits(c, &s->descriptors);
+    struct http_options options = {.listen = s->listen,
+                                   .listen_count = listen_count,
+                                   .unix_mode = unix_modes[c->listen_unix_mode],
+                                   .inherited = inherited,
+                                   .inherited_count = inherited_count,
+                                   .tls_cert_file = c->listen_tls_cert,
+                                   .tls_key_file = c->listen_tls_key,
+                                   .max_connections = limits.max_connections,
+                                   .max_connections_per_source = limits.max_connections_per_source,
+                                   .max_held_bytes = limits.max_held_bytes,
+                                   .max_inflight = limits.max_inflight,
+                                   .header_timeout_ms = limits.header_timeout_ms,
+                                   .idle_timeout_ms = limits.idle_timeout_ms,
+                                   .min_rate_bytes = limits.min_rate_bytes,
+                                   .min_rate_grace_ms = MIN_RATE_GRACE_MS,
+                                   .min_rate_patience_ms = MIN_RATE_PATIENCE_MS,
+                                   .handler = proxy_handler(s->proxy)};
+    enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+static void render_metrics(void *ctx, struct buf *out)
+{
+    const struct serve *s = ctx;
+    command_memory_metrics(out);
+    command_origins_metrics(s->origins.origins, s->origins.origin_count, out);
+    proxy_bucket_metrics(s->proxy, out);
+}
+
+static int serve_build_admin(struct serve *s)
+{
+    const struct config *c = s->config;
+    const struct config_listen *at = &c->admin_listen;
+    unsigned count = 0;
+    for (; count < HTTP_LISTENERS_MAX && http_server_address(s->http, count) != NULL; count++) {
+        s->addresses[count] = http_server_address(s->http, count);
+    }
+    struct admin_options options = {
+        .host = at->kind == CONFIG_LISTEN_OFF ? NULL : at->host,
+        .port = at->port,
+        .inherited_fd = c->admin_inherited_fd,
+        .socket_path = c->admin_socket,
+        .socket_optional = c->admin_socket_auto,
+        .listen = s->addresses,
+        .listen_count = count,
+        .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
+        .access = command_admin_access(c),
+        .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
+        .alive = probe_alive,
+        .ready = probe_ready,
+        .refusal = probe_refusal,
+        .started = probe_started,
+        .metrics = render_metrics,
+        .config = show_config,
+        .lines = control_lines(s->proxy),
+        .ctx = s};
+    s->control.proxy = s->proxy;
+    s->control.store = s->store;
+    s->control.argc = s->reload.argc;
+    s->control.argv = s->reload.argv;
+    control_init(&s->control);
+    control_actions(options.actions);
+    options.action_ctx = &s->control;
+    enum err err = admin_start(&options, &s->admin, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+// What workers are made of is not there in part.
+static bool serve_has_descriptors(struct serve *s)
+{
+    const struct command_limits_plan *plan = &s->descriptors;
+    if (plan->descriptors >= plan->least) {
+        return true;
+    }
+    buf_printf(
+        &s->why,
+        "the limit of %llu open files is too low for %u workers, which need at least %llu: raise "
+        "it (ulimit -n, LimitNOFILE=), or set workers lower",
+        (unsigned long long)plan->descriptors, s->config->workers, (unsigned long long)plan->least);
+    return false;
+}
+
+static int serve_build(struct serve *s)
+{
+    const struct config *c = s->config;
+    if (!serve_has_descriptors(s)) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    command_memory_begin(c->limits_max_buffer_bytes);
+    static_assert(CONFIG_WORKERS_MAX <= LOOP_WORKERS_MAX,
+                  "each setting that is taken can be served");
+    struct loop_options loop_options = {.worker_count = c->workers,
+                                        .engine = (enum disk_engine)c->io_engine,
+                                        .disk_threads = c->io_threads * c->workers,
+                                        .disk_queue_depth = c->io_queue_depth};
+    net_init();
+    if (loop_new(&loop_options, &s->loop, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    enum err err = serve_require_sts(s);
+    if (err == ERR_OK) {
+        err = serve_origins(s);
+    }
+    if (err == ERR_OK) {
+        err = serve_sts_origin(s);
+    }
+    if (err != ERR_OK) {
+        return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
+                                                                         : EXIT_CODE_ORIGIN);
+    }
+    command_rules(c, NULL, &s->rules);
+    int exit_code = serve_build_store(s);
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_proxy(s);
+    }
+    s->reload.store = s->store;
+    s->reload.proxy = s->proxy;
+    s->reload.access_keys = &s->access_keys;
+    s->reload.rules = &s->rules;
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_http(s);
+    }
+    s->reload.http = s->http;
+    s->reload.origins = &s->origins;
+    s->reload.sts_origin = s->sts_origin;
+    s->reload.loop = s->loop;
+    s->reload.descriptors = &s->descriptors;
+    s->reload.probed = &s->told;
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_admin(s);
+    }
+    s->reload.admin = s->admin;
+    return exit_code;
+}
+
+// --- running -------------------------------------------------------------------------------------
+
+static void serve_signals(sigset_t *ret_set)
+{
+    (void)sigemptyset(ret_set);
+    (void)sigaddset(ret_set, SIGTERM);
+    (void)sigaddset(ret_set, SIGINT);
+    (void)sigaddset(ret_set, SIGHUP);
+    (void)sigaddset(ret_set, SIGUSR1);
+    (void)sigaddset(ret_set, SIGUSR2);
+    check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
+    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    check(signal(SIGCHLD, SIG_DFL) != SIG_ERR); // ignored, no child's exit code could be had
+}
+
+// Keys and tokens stand in the environment, in the heap, in library buffers and in registers: there
+// is no core file of this process, and should someone raise the limit from outside, no memory in
+// it. Nor may other processes of the same user look inside, but in builds for tests, whose tools
+// do.
+static void serve_keep_memory_private(void)
+{
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
+    int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!write(fd, "0", 1); // without /proc the limit has to do
+        (void)close(fd);
+    }
+#ifndef FOREBAY_FAULTS
+    (void)prctl(PR_SET_DUMPABLE, 0); // cannot fail with this value
+#endif
+}
+
+// True: a process waits to follow this one.
+static bool serve_upgrade(struct serve *s)
+{
+    struct command_upgrade_listener listeners[HTTP_LISTENERS_MAX + 1];
+    struct buf why;
+    unsigned count = 0;
+    buf_init(&why, 8192);
+    for (; http_server_address(s->http, count) != NULL; count++) {
+        bool owns_name;
+        int fd = http_server_listener(s->http, count, &owns_name);
+        bool is_tls = strncmp(http_server_address(s->http, count), "tls:", 4) == 0;
+        listeners[count] = (struct command_upgrade_listener){.fd = fd,
+                                                             .name = is_tls      ? "tls"
+                                                                     : owns_name ? "s3-unlink"
+                                                                                 : "s3"};
+    }
+    int admin_fd = admin_listen_fd(s->admin);
+    if (admin_fd >= 0) {
+        listeners[count++] = (struct command_upgrade_listener){.fd = admin_fd, .name = "admin"};
+    }
+    log_info("upgrade_begun", "path=%s", log_quote(span_from_cstr(s->upgrade.path)));
+    uint64_t wait_ms = control_upgrade_wait_ms(&s->control);
+    command_watchdog_extend(&s->watchdog, wait_ms);
+    bool ok = command_upgrade_begin(&s->upgrade, listeners, count, wait_ms, &why);
+    command_watchdog_begin(&s->watchdog);
+    if (ok) {
+        command_upgrade_commit(&s->upgrade);
+    } else {
+        log_error("upgrade_failed", "why=%s", log_quote(buf_span(&why)));
+    }
+    control_upgraded(&s->control, s->upgrade.pid, buf_cstr(&why));
+    buf_done(&why);
+    return ok;
+}
+
+static void serve_tend_watchdog(struct serve *s)
+{
+    uint64_t age_ms;
+    command_watchdog_tend(&s->watchdog, serve_moves(s, &age_ms));
+}
+
+static void serve_reload(struct serve *s)
+{
+    struct command_reload_report report;
+    command_reload_report_init(&report);
+    enum err err = command_reload_now(&s->reload, &report);
+    control_reloaded(&s->control,
+                     &(struct control_reload_report){.is_good = err == ERR_OK,
+                                                     .errors = buf_span(&report.errors),
+                                                     .applied = buf_span(&report.applied),
+                                                     .needs_restart = buf_span(&report.restart)});
+    command_reload_report_done(&report);
+}
+
+static void serve_until_stopped(struct serve *s, const sigset_t *signals)
+{
+    const uint64_t pause_ms = command_watchdog_pause_ms(&s->watchdog, ROUND_MS);
+    const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
+                                   .tv_nsec = (long)(pause_ms % 1000) * 1000000};
+    uint64_t high_bytes = 0, held_bytes = 0;
+    for (;;) {
+        uint64_t was_bytes = held_bytes;
+        held_bytes = store_held_bytes(s->store);
+        stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
+        int signal_number = sigtimedwait(signals, NULL, &pause);
+        serve_tend_watchdog(s);
+        command_memory_trim(&high_bytes);
+        proxy_pins_tend(s->proxy);
+        if (signal_number == SIGUSR1) {
+            proxy_reopen_logs(s->proxy);
+        } else if (signal_number == SIGHUP) {
+            serve_reload(s);
+        } else if (signal_number == SIGUSR2 && serve_upgrade(s)) {
+            return;
+        } else if (signal_number == SIGTERM || signal_number == SIGINT) {
+            return;
+        } else if (command_reload_is_due(&s->reload)) {
+            serve_reload(s);
+        }
+    }
+}
+
+static bool serve_is_busy(const struct serve *s)
+{
+    return !http_server_has_ended(s->http) || stats_sum(COUNTER_fills_inflight) > 0 ||
+           stats_sum(COUNTER_writes_inflight) > 0;
+}
+
+// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for
+// their next request, while those of new clients wait.
+static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
+{
+    if (s->upgrade.pid != 0 && clock_monotonic_ms() - *looked_ms >= UPGRADE_LOOK_MS) {
+        http_server_end_waiting(s->http);
+        *looked_ms = clock_monotonic_ms();
+    }
+}
+
+// "Read your files again", from who knows this process only, is for the one that follows: it has
+// read them already, and takes its signals once it serves.
+static void serve_forward(const struct serve *s, int signal_number)
+{
+    if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
+        (void)kill(s->upgrade.pid, signal_number); // one that has died meanwhile reads them anew
+    }
+}
+
+// New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
+// their answers, also those whose clients have left; a second signal or the end of the grace stops
+// the wait. Where another process was to follow, the first signal calls that off.
+static void serve_drain(struct serve *s, const sigset_t *signals)
+{
+    s->draining = true;
+    control_drain(&s->control);
+    log_info("draining", "connections=%u", http_server_connections(s->http));
+    if (s->upgrade.pid != 0) {
+        http_server_pass_on(s->http, s->upgrade.passing_fd, s->upgrade.passed_at_once);
+    } else {
+        command_notify("STOPPING=1");
+        http_server_drain(s->http);
+    }
+    uint64_t looked_ms = clock_monotonic_ms();
+    uint64_t until_ms = looked_ms + s->reload.grace_ms;
+    struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
+        int signal_number = sigtimedwait(signals, NULL, &pause);
+        serve_end_waiting(s, &looked_ms);
+        serve_tend_watchdog(s);
+        serve_forward(s, signal_number);
+        if (signal_number != SIGTERM && signal_number != SIGINT) {
+            continue;
+        }
+        if (s->upgrade.pid == 0) {
+            break;
+        }
+        command_upgrade_call_off(&s->upgrade);
+        http_server_call_off(s->http, s->upgrade.passed_fd);
+        log_error("upgrade_failed", "why=\"the server is stopping\"");
+        command_notify("STOPPING=1");
+    }
+}
+
+// What is under way ends as if every client left and every call were cancelled, in this order on
+// each worker: so all of it is given back the way it always is, keys that are being written are
+// invalidated once more, and loop_stop() waits for all that follows. Nothing after it calls anybody
+// back.
+static void serve_end_all(struct serve *s)
+{
+    http_server_close(s->http);
+    command_origins_close(&s->origins);
+    origin_close(s->sts_origin);
+    loop_stop(s->loop);
+}
+
+static void serve_tear_down(struct serve *s, bool running)
+{
+    admin_stop(s->admin);
+    control_drain(&s->control);
+    if (running) {
+        serve_end_all(s);
+    }
+    http_server_free(s->http);
+    control_done(&s->control);
+    proxy_free(s->proxy);
+    command_origins_free(&s->origins);
+    origin_free(s->sts_origin);
+    store_close(s->store);
+    loop_free(s->loop);
+    (void)sem_destroy(&s->told); // nobody waits or posts any more
+    access_keys_unref(s->access_keys);
+    free(s->rules.rules);
+    free(s->listen);
+    command_reload_done(&s->reload);
+    free(s->words);
+    config_free(s->config);
+    buf_done(&s->why);
+    buf_done(&s->warnings);
+}
+
+// The cache is closed: whoever follows may have it.
+static void serve_hand_over(struct serve *s, const sigset_t *signals)
+{
+    char state[64], main_pid[128];
+    const struct timespec now = {0};
+    int signal_number;
+    if (command_stop_bound_end(signals)) { // the wait has a bound of its own
+        command_upgrade_call_off(&s->upgrade);
+        log_error("upgrade_failed", "why=\"the server is stopping\"");
+        return;
+    }
+    command_upgrade_finish(&s->upgrade);
+    while ((signal_number = sigtimedwait(signals, NULL, &now)) > 0) {
+        serve_forward(s, signal_number);
+        if (signal_number == SIGTERM || signal_number == SIGINT) {
+            (void)kill(s->upgrade.pid, signal_number); // who stops a server leaves none
+        }
+    }
+    command_watchdog_state(&s->watchdog, state); // the one that follows was not believed yet
+    (void)snprintf(main_pid, sizeof(main_pid), "MAINPID=%d%s%s", (int)s->upgrade.pid,
+                   state[0] != '\0' ? "\n" : "", state);
+    command_notify(main_pid);
+    command_notify_barrier(); // it is not believed once this process is gone
+    log_info("upgraded", "pid=%d", (int)s->upgrade.pid);
+    command_upgrade_done(&s->upgrade);
+}
+
+// -q and -v are a log.level, unless the command line says that as well. NULL behind the last.
+static char **serve_words(int *argc, char **argv)
+{
+    static char warn[] = "--log.level=warn", debug[] = "--log.level=debug";
+    const struct command *serve = command_line_find("serve");
+    char *level = commands_common()->is_quiet ? warn : commands_common()->is_verbose ? debug : NULL;
+    char **words = calloc((size_t)*argc + 2, sizeof(*words));
+    check(words != NULL);
+    for (int i = 0; i < *argc; i++) {
+        words[i] = argv[i];
+    }
+    for (int i = 0; i < *argc; i += command_line_words(serve, words + i)) {
+        bool is_level = strncmp(words[i], "--log.level", 11) == 0 &&
+                        (words[i][11] == '=' || words[i][11] == '\0');
+        level = is_level ? NULL : level;
+    }
+    if (level != NULL) {
+        words[(*argc)++] = level;
+    }
+    return words;
+}
+
+int command_serve(int argc, char **argv)
+{
+    struct serve s = {0};
+    sigset_t signals;
+    int taken_fd;
+    serve_keep_memory_private();
+    command_upgrade_init(&s.upgrade, argc, argv);
+    check(sem_init(&s.told, 0, 0) == 0);
+    buf_init(&s.why, 65536);
+    s.words = serve_words(&argc, argv);
+    enum err err = config_load(argc, s.words, &s.config, &s.why);
+    if (err != ERR_OK) {
+        (void)fputs(buf_cstr(&s.why), stderr);
+        command_upgrade_fail(&s.upgrade, buf_cstr(&s.why));
+        buf_done(&s.why);
+        free(s.words);
+        return EXIT_CODE_CONFIGURATION;
+    }
+    buf_init(&s.warnings, 65536);
+    buf_append_span(&s.warnings, buf_span(&s.why));
+    buf_done(&s.why);
+    command_reload_init(&s.reload, argc, s.words, s.config);
+    log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
+    log_keys_set((enum log_keys)s.config->log_keys);
+    log_hold();
+    s.descriptors = command_limits_plan(s.config);
+    command_watchdog_init(&s.watchdog);
+    serve_signals(&signals);
+    int exit_code = serve_build(&s);
+    if (exit_code != EXIT_CODE_OK) {
+        serve_tear_down(&s, false);
+        return exit_code;
+    }
+    if (loop_start(s.loop) != ERR_OK) {
+        buf_append_cstr(&s.why,
+                        "threads could not be started: raise the limit on tasks (ulimit -u)");
+        exit_code = serve_fail(&s, EXIT_CODE_FAILED);
+        serve_tear_down(&s, false);
+        return exit_code;
+    }
+    log_release(LOG_LEVEL_DEBUG);
+    serve_say_warnings(&s);
+    http_server_start(s.http);
+    command_upgrade_serving(&s.upgrade, &taken_fd);
+    if (taken_fd >= 0) {
+        http_server_take_over(s.http, taken_fd);
+    }
+    s.started = true;
+    for (unsigned i = 0; i < s.origins.origin_count; i++) {
+        origin_probe_start(s.origins.origins[i], &s.told);
+    }
+    command_notify("READY=1");
+    command_watchdog_begin(&s.watchdog);
+    struct command_announcement announcement = {.config = s.config,
+                                                .loop = s.loop,
+                                                .store = s.store,
+                                                .http = s.http,
+                                                .admin = s.admin,
+                                                .origins = s.origins.origins,
+                                                .origin_count = s.origins.origin_count,
+                                                .told = &s.told,
+                                                .descriptors = &s.descriptors};
+    command_announce(&announcement);
+    serve_until_stopped(&s, &signals);
+    serve_drain(&s, &signals);
+    command_watchdog_extend(&s.watchdog, END_MAX_MS);
+    command_stop_bound(&signals);
+    serve_tear_down(&s, true);
+    if (s.upgrade.pid != 0) {
+        serve_hand_over(&s, &signals);
+    }
+    log_info("stopped", "exit=%d", EXIT_CODE_OK);
+    return EXIT_CODE_OK;
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// An end to the wait for the end. What a disk or a file server that stands still was asked for
+// cannot be called back, and the threads that wait for it cannot be joined. So when a stop takes
+// too long after its drain, the process goes as by kill -9, which the cache directory stands. On
+// the main thread, in signal handlers.
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "server/server_private.h"
+
+#define STOP_MAX_S 30u    // from the end of the drain to the end of the process
+#define STOP_HURRIED_S 1u // once somebody has asked again
+
+static void on_stop_too_long(int number)
+{
+    static const char text[] = "level=error event=stop_cut_short remedy=check_the_disk\n";
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+    (void)number;
+    if (poll(&room, 1, 0) > 0) {
+        (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // nothing else can be said from here
+    }
+    _exit(EXIT_CODE_FAILED);
+}
+
+static volatile sig_atomic_t is_hurried;
+
+static void on_stop_hurried(int number)
+{
+    (void)number;
+    is_hurried = 1;
+    (void)alarm(STOP_HURRIED_S);
+}
+
+bool command_stop_bound_end(const sigset_t *signals)
+{
+    check(pthread_sigmask(SIG_BLOCK, signals, NULL) == 0);
+    (void)alarm(0);
+    return is_hurried != 0;
+}
+
+void command_stop_bound(const sigset_t *signals)
+{
+    struct sigaction too_long = {.sa_handler = on_stop_too_long};
+    struct sigaction hurried = {.sa_handler = on_stop_hurried, .sa_flags = SA_RESTART};
+    sigset_t wanted = *signals;
+    check(sigaction(SIGALRM, &too_long, NULL) == 0);
+    check(sigaction(SIGTERM, &hurried, NULL) == 0);
+    check(sigaction(SIGINT, &hurried, NULL) == 0);
+    (void)sigdelset(&wanted, SIGTERM);
+    (void)sigdelset(&wanted, SIGINT);
+    (void)alarm(STOP_MAX_S);
+    check(pthread_sigmask(SIG_SETMASK, &wanted, NULL) == 0);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that were read are looked at every two seconds, by name: so a file that is written in
+// place, one that is renamed over it, and a symbolic link anywhere on the way that leads elsewhere
+// (as a volume of a ConfigMap is updated) are seen alike, on any file system. Notices of the kernel
+// would be sooner, but are of inodes, and there may be none left to be had. One that is being
+// written is left alone until it stays as it is from one look to the next; one that is gone is
+// waited for. On the main thread.
+#include "server/command_watch.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+
+#define LOOK_MS 2000u
+
+static struct command_watch_file look_at(const char *path)
+{
+    struct stat st;
+    if (path == NULL || stat(path, &st) != 0) {
+        return (struct command_watch_file){.is_there = false};
+    }
+    return (struct command_watch_file){.is_there = true,
+                                       .device = st.st_dev,
+                                       .inode = st.st_ino,
+                                       .size = st.st_size,
+                                       .modified = st.st_mtim,
+                                       .changed = st.st_ctim};
+}
+
+static bool is_same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static bool is_same(const struct command_watch_file *a, const struct command_watch_file *b)
+{
+    return a->is_there == b->is_there && a->device == b->device && a->inode == b->inode &&
+           a->size == b->size && is_same_time(a->modified, b->modified) &&
+           is_same_time(a->changed, b->changed);
+}
+
+void command_watch_note(struct command_watch *watch, unsigned i, const char *path)
+{
+    watch->read[i] = watch->seen[i] = look_at(path);
+    watch->looked_ms = clock_monotonic_ms();
+}
+
+bool command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES])
+{
+    uint64_t now_ms = clock_monotonic_ms();
+    if (now_ms - watch->looked_ms < LOOK_MS) {
+        return false;
+    }
+    watch->looked_ms = now_ms;
+    bool has_changed = false, is_settled = true;
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        struct command_watch_file now = look_at(paths[i]);
+        has_changed |= now.is_there && !is_same(&now, &watch->read[i]);
+        is_settled &= is_same(&now, &watch->seen[i]);
+        watch->seen[i] = now;
+    }
+    return has_changed && is_settled;
+}

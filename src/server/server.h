@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of the server: command_serve() (commands/commands.def) builds all parts and runs them.
+// Commands that look at a configuration without a server use its origins, limits, rules and
+// settings.
+#ifndef FOREBAY_SERVER_SERVER_H
+#define FOREBAY_SERVER_SERVER_H
+
+#include "server/command_limits.h"
+#include "server/command_origins.h"
+#include "server/command_rules.h"
+#include "server/command_settings.h"
+
+#endif
