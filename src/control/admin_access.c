@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may what on the admin port. Judged on the admin thread, by rules that another one may put in
-// the place of those of before.
+// Decides who may do what on the admin port. Runs on the admin thread. Another thread may replace
+// the rules.
 //
-//   open     totals, no object keys: whoever reaches the port
-//   detail   keys and configuration: the unix socket; loopback, unless admin.trust_loopback says
-//            otherwise; the bearer token of admin.token_file
-//   control  changes state: the same; over TCP also the header X-Forebay-Control: 1, which no form
-//            of a web page can send
+//   open     totals without object keys: everybody who reaches the port
+//   detail   keys and configuration: the unix socket; loopback, unless admin.trust_loopback is
+//            false; the bearer token of admin.token_file
+//   control  changes state: the same; over TCP also the header X-Forebay-Control: 1, which no
+//            form of a web page can send
 //
-// Detail and control over TCP want a Host that is an address, localhost or in admin.allowed_hosts:
-// a page in a browser on this machine can be made to call us under a name of its own (DNS
-// rebinding). And nothing that a browser says a page of another origin asks (Sec-Fetch-Site): such
-// a page reads no answer, but it could have origins listed and hold places of streams. A header
-// that decides stands once: two readers may choose differently.
+// Over TCP, detail and control require a Host that is an address, localhost or in
+// admin.allowed_hosts. Otherwise a page in a browser on this machine could call us under a host
+// name of its own (DNS rebinding). They also refuse requests that the browser attributes to a page
+// of another origin (Sec-Fetch-Site). Such a page cannot read the answer, but it could cause
+// listings at origins and occupy streams. A header that decides may occur only once, because two
+// readers could choose different ones.
 #include "control/admin_private.h"
 
 #include <arpa/inet.h>
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 struct admin_access {
-    char token[ADMIN_TOKEN_MAX + 1]; // "": none
+    char token[ADMIN_TOKEN_MAX + 1]; // "": no token
     bool distrusts_loopback;
     char **hosts;
     unsigned host_count;
@@ -109,7 +110,8 @@ static bool has_twice(const struct evkeyvalq *headers)
     return is_twice;
 }
 
-// "none": typed by the user. No header: no browser, or one of years ago.
+// "none" means that the user typed the address. Without the header the client is no browser, or an
+// old one.
 static bool is_of_foreign_page(const struct evkeyvalq *headers)
 {
     const char *site = evhttp_find_header(headers, "Sec-Fetch-Site");
@@ -192,7 +194,7 @@ static bool token_load(struct admin_access *access, const char *path, struct buf
     ssize_t len = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
     int errno_value = errno;
     if (fd >= 0) {
-        (void)close(fd); // only read
+        (void)close(fd); // it was only read
     }
     if (len < 0) {
         buf_printf(why, "admin.token_file %s: %s", path, strerror(errno_value));

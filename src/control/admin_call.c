@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Actions: requests that are answered later, by whoever can. A call belongs to its action until
-// that has answered, from whatever thread; it comes back by way of the hub, a list without a lock
-// and an eventfd. The hub outlives the admin thread as long as a call is out, so an answer that
-// comes too late finds somebody to give it to.
+// Actions: requests that are answered later, by another thread. An action owns its call until it
+// has answered it. The call then returns through the hub, a lock-free list and an eventfd. The hub
+// outlives the admin thread while a call is open, so that a late answer still finds it.
 //
-// A caller that goes away, or has waited ADMIN_CALL_WAIT_MAX_MS, is let go; its call stays counted
-// until it comes back. evhttp keeps a request whose connection has ended until it is answered.
+// A caller that disconnects, or has waited ADMIN_CALL_WAIT_MAX_MS, is dropped. Its call stays
+// counted until it returns. evhttp keeps a request whose connection has ended until it is answered.
 #include "control/admin_private.h"
 
 #include <event2/keyvalq_struct.h>
@@ -33,8 +32,8 @@ struct admin_call {
     // The admin thread's.
     struct admin *admin;
     struct list_node node;         // in admin.calls while somebody waits
-    struct evhttp_request *req;    // NULL: nobody waits any more
-    const struct bufferevent *bev; // compared only
+    struct evhttp_request *req;    // NULL: no caller waits any more
+    const struct bufferevent *bev; // only compared
     struct event *patience;
 };
 
@@ -74,7 +73,7 @@ void admin_hub_unref(struct admin_hub *hub)
         call_free(call);
         call = next;
     }
-    (void)close(hub->fd); // nobody writes to it any more
+    (void)close(hub->fd); // no thread writes to it any more
     free(hub);
 }
 
@@ -118,7 +117,7 @@ void admin_call_refuse(struct admin_call **call, unsigned status, const char *wh
 
 // --- on the admin thread -------------------------------------------------------------------------
 
-// The caller has its answer, or waits no more.
+// The caller has its answer, or no longer waits.
 static struct evhttp_request *call_leave(struct admin_call *call)
 {
     struct evhttp_request *req = call->req;
@@ -140,7 +139,7 @@ static void on_patience(evutil_socket_t fd, short what, void *ctx)
     admin_reply_refusal(req, 504, "no answer in time: what was asked for may still happen");
 }
 
-// Not evhttp_add_header(): that refuses line ends, which a value may have.
+// evhttp_add_header() would refuse line ends, which a value may contain.
 static void move_parameters(struct evkeyvalq *to, struct evkeyvalq *from)
 {
     *to = *from;

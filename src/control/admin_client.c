@@ -15,7 +15,7 @@
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 65536u)
 #define HEAD_MAX_BYTES 16384u
-#define LINE_MAX_BYTES (128u << 10) // longer than any line, and a piece behind it
+#define LINE_MAX_BYTES (128u << 10) // longer than any line and the piece after it
 
 static void set_timeouts(int fd, unsigned timeout_ms)
 {
@@ -140,7 +140,7 @@ static int connect_to(const char *address, unsigned timeout_ms)
     return connect_tcp(where, timeout_ms);
 }
 
-// Host is the name that was asked for, so that admin.allowed_hosts is about that one.
+// Host is the name in the address, so that admin.allowed_hosts applies to it.
 static void render_head(const struct admin_client_request *request, unsigned minor, struct buf *out)
 {
     struct span host = span_from_cstr(request->address);
@@ -198,7 +198,7 @@ enum err admin_client_get(const char *address, const char *path, unsigned timeou
 
 // --- following -----------------------------------------------------------------------------------
 
-// Hands out what is whole of `text`, which keeps the rest. False: no more is wanted.
+// Passes on whole lines of `text` and keeps the rest. Returns false if the caller wants no more.
 static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
 {
     struct span rest = buf_span(text);
@@ -214,7 +214,7 @@ static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
     return true;
 }
 
-// ERR_OK: on_line has had enough.
+// Returns ERR_OK if on_line() wants no more.
 static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, void *ctx)
 {
     char piece[16384];
@@ -235,7 +235,7 @@ static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, v
     return ERR_OK;
 }
 
-// Until the head is whole; the rest of what came is the beginning of the body.
+// Reads until the head is complete. The other received bytes are the beginning of the body.
 static enum err read_head(int fd, struct buf *answer, unsigned *ret_status)
 {
     struct buf body;
@@ -255,7 +255,7 @@ static enum err read_head(int fd, struct buf *answer, unsigned *ret_status)
     return err;
 }
 
-// HTTP/1.0, so that the body comes as it is.
+// Uses HTTP/1.0, so that the body is not chunked.
 enum err admin_client_follow(const struct admin_client_request *request, unsigned silence_max_ms,
                              admin_client_line_fn on_line, void *ctx, unsigned *ret_status,
                              struct buf *ret_body)
@@ -278,7 +278,7 @@ enum err admin_client_follow(const struct admin_client_request *request, unsigne
     } else if (err == ERR_OK && !receive_all(fd, ret_body, request->timeout_ms)) {
         err = ERR_ORIGIN_CONNECT;
     }
-    (void)close(fd); // what comes now is not wanted
+    (void)close(fd); // later bytes are not wanted
     buf_done(&head);
     buf_done(&text);
     return err;

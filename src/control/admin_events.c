@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/events: the totals of admin_summary.c as server-sent events, once a second, to each
-// who watches. On the admin thread.
+// GET /api/v1/events: sends the totals of admin_summary.c as server-sent events, once a second, to
+// each watching client. On the admin thread.
 //
-// Who does not take what is sent is cut: more than OUTPUT_MAX waits for it. At most
-// ADMIN_STREAMS_MAX watch at once. What is sent is made once for all.
+// A client with more than OUTPUT_MAX unread bytes is disconnected. At most ADMIN_STREAMS_MAX
+// clients watch at once. The text is rendered once for all of them.
 #include "control/admin_private.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void stream_send(struct admin_stream *stream, struct span text)
 {
     if (admin_stream_waiting(stream) + text.len > OUTPUT_MAX) {
         stats_add(COUNTER_admin_connections_cut, 1);
-        (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR); // evhttp finds out
+        (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR); // evhttp detects it
         return;
     }
     admin_stream_add(stream, text);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The admin thread: one event loop of libevent's evhttp over at most two listening sockets.
-// Everything here but admin_start() and admin_stop() runs on that thread. Every connection carries
-// one request and is cut after 10 s of silence; heads and bodies are bounded. evhttp answers a
-// malformed request itself.
+// The admin thread: an event loop of libevent's evhttp with at most two listening sockets.
+// Everything here except admin_start() and admin_stop() runs on that thread. Each connection
+// carries one request and is cut after 10 s of silence. Heads and bodies are bounded. evhttp itself
+// answers malformed requests.
 //
-// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that say
-// nothing or send slowly, so that nobody who opens them keeps a probe waiting; who waits for an
-// action or watches events is not cut for that, and there are never so many of these. evhttp does
-// not tell when one of its connections ends: we hold a reference to each bufferevent, and one that
-// evhttp has let go has no callbacks any more; the descriptor is closed with our reference. When
-// accept(2) fails nothing is accepted for a moment.
+// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that are
+// silent or send slowly, so that idle connections cannot keep a probe waiting. Connections that
+// wait for an action or watch events are exempt; their own limits are lower than this one. evhttp
+// does not report when a connection ends. So we hold a reference to each bufferevent. One that
+// evhttp has released has no callbacks any more, and our reference closes its descriptor. If
+// accept(2) fails, accepting pauses for a moment.
 //
-// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, answers
-// that are there have a moment to leave, the thread is joined, then everything is freed by the
-// caller's thread.
+// Start: bind, listen, create the loop, start the thread. Stop: an eventfd wakes the loop, finished
+// answers get a moment to leave, the thread is joined, and the calling thread frees everything.
 #include "control/admin_private.h"
 
 #include <assert.h>
@@ -42,7 +41,8 @@
 #define ACCEPT_PAUSE_MS 100
 #define STOP_LINGER_MS 100
 
-// Of the thread that it runs: evhttp keeps the argument of a listener's calls for itself.
+// The admin that the current thread runs, because evhttp uses the argument of a listener's
+// callbacks itself.
 static _Thread_local struct admin *admin_of_thread;
 
 static void on_request(struct evhttp_request *req, void *ctx)
@@ -97,7 +97,7 @@ static void event_after(struct event *event, int delay_ms)
     check(event_add(event, &delay) == 0);
 }
 
-// Gives back the connections that evhttp is done with.
+// Releases the connections that evhttp no longer uses.
 static void sweep(struct admin *admin)
 {
     unsigned kept = 0;
@@ -120,7 +120,7 @@ static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX + ADMIN_
                   ADMIN_CONNECTIONS_MAX,
               "there is always one to be cut");
 
-// Ends when evhttp has read the end of what is cut here.
+// The connection ends when evhttp has read the end of the stream that is shut down here.
 static void cut_oldest(struct admin *admin)
 {
     stats_add(COUNTER_admin_connections_cut, 1);
@@ -129,7 +129,7 @@ static void cut_oldest(struct admin *admin)
     while (admin_call_uses(admin, admin->open[i]) || admin_streams_use(admin, admin->open[i])) {
         i++; // ends: fewer than all of them can be in use
     }
-    (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // gone already is as good
+    (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // it may be gone already
     listeners_set(admin, false);
 }
 
@@ -148,13 +148,13 @@ static void on_sweep(evutil_socket_t fd, short what, void *ctx)
     }
 }
 
-// evhttp wants a bufferevent for what it has just accepted.
+// evhttp requests a bufferevent for an accepted connection.
 static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
 {
     struct admin *admin = as_admin(ctx);
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     check(bev != NULL);
-    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // no listener is on otherwise
+    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // otherwise all listeners are off
     bufferevent_incref(bev);
     admin->open[admin->open_count++] = bev;
     stats_add(COUNTER_admin_connections, 1);
@@ -201,8 +201,7 @@ static int bind_tcp(struct admin *admin, struct buf *ret_why)
     if (inet_pton(AF_INET, host, &v4.sin_addr) == 1) {
         memcpy(&address, &v4, sizeof(v4));
     } else {
-        check(inet_pton(AF_INET6, host, &v6.sin6_addr) ==
-              1); // the settings let no other text through
+        check(inet_pton(AF_INET6, host, &v6.sin6_addr) == 1); // config accepts no other text
         memcpy(&address, &v6, sizeof(v6));
         len = sizeof(v6);
     }
@@ -238,7 +237,7 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // one that was inherited is not; cannot fail
     memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    memcpy(&v4, &address, sizeof(v4)); // the port stands at the same place in both forms
+    memcpy(&v4, &address, sizeof(v4)); // the port has the same offset in both forms
     bool is_v6 = address.ss_family == AF_INET6;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)&address;
     (void)inet_ntop(address.ss_family, is_v6 ? (const void *)&v6->sin6_addr : &v4.sin_addr, host,
@@ -261,7 +260,7 @@ static int listen_unix(struct admin *admin, struct buf *ret_why)
     return err == ERR_OK ? admin->name.fd : -1;
 }
 
-// The loop owns the descriptor after.
+// The loop owns the descriptor afterwards.
 static void accept_from(struct admin *admin, int fd)
 {
     check(admin->listener_count < ADMIN_LISTENERS_MAX);
@@ -309,7 +308,7 @@ static bool owes_bytes(const struct admin *admin)
     return owes;
 }
 
-// Who has just asked for the end is still told so.
+// The client that has just requested the end still gets its answer.
 static void on_stop(evutil_socket_t fd, short what, void *ctx)
 {
     struct admin *admin = as_admin(ctx);
@@ -450,7 +449,7 @@ void admin_stop(struct admin *admin)
     evhttp_free(admin->http);
     sweep(admin);
     event_base_free(admin->base);
-    (void)close(admin->stop_fd); // nobody writes to it any more
+    (void)close(admin->stop_fd); // no thread writes to it any more
     admin_hub_unref(admin->hub);
     admin_access_free(admin->guarded.access);
     check(pthread_mutex_destroy(&admin->guarded.lock) == 0);

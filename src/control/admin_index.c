@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /: the page for people, page.html, which stands in the binary. It is alone with this server:
-// what it may run and look like is what stands in it, by its hash, and it may ask nobody else. On
-// the admin thread.
+// GET /: the page for people, page.html, which is part of the binary. The page is isolated: it may
+// run only its own script and style, which it names by hash, and may send requests only to this
+// server. On the admin thread.
 #include "control/admin_private.h"
 
 #include <openssl/evp.h>
@@ -10,7 +10,7 @@
 #define SHA256_BYTES 32
 #define HASH_TEXT (4 * ((SHA256_BYTES + 2) / 3) + 1)
 
-// ADMIN_PAGE_FILE: its path, from the build. A 0 is behind it.
+// ADMIN_PAGE_FILE is its path, from the build. A zero byte follows it.
 __asm__(".pushsection .rodata\n"
         "admin_index_html:\n"
         ".incbin \"" ADMIN_PAGE_FILE "\"\n"
@@ -18,7 +18,7 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char admin_index_html[] __attribute__((visibility("hidden")));
 
-// Of what stands between `begin` and `end`, in base64.
+// Hashes the text between `begin` and `end`, and encodes the hash in base64.
 static void hash_between(const char *begin, const char *end, char ret_text[HASH_TEXT])
 {
     unsigned char hash[SHA256_BYTES];

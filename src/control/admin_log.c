@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/log: requests as they end, a line of JSON each, to at most ADMIN_FOLLOWERS_MAX who
-// follow; with `where`, those alone for which it holds (admin_where.c). On the admin thread.
+// GET /api/v1/log: sends requests as they end, one line of JSON each, to at most
+// ADMIN_FOLLOWERS_MAX followers. With `where` it sends only matching requests (admin_where.c). On
+// the admin thread.
 //
-// Nobody waits for a follower: of what it does not take OUTPUT_MAX waits for it, the lines above
-// that are counted, and when there is room again it is told with a line {"dropped": COUNT}. An
-// empty line after some seconds of silence finds out who has gone.
+// No thread waits for a follower. At most OUTPUT_MAX unread bytes are kept for it. Further lines
+// are counted, and when there is room again, a line {"dropped": COUNT} reports them. An empty line
+// after some seconds of silence detects a client that has left.
 #include "control/admin_private.h"
 
 #include <event2/keyvalq_struct.h>
@@ -14,7 +15,7 @@
 #include "stats/stats.h"
 
 #define OUTPUT_MAX (256u << 10)
-#define LINGER_MS 10 // so that many lines come at once
+#define LINGER_MS 10 // collects lines for this long, to send many at once
 #define SILENCE_S 5u
 
 static void follower_line(struct admin_stream *stream, struct span line)
@@ -41,7 +42,7 @@ static void on_lines(void *ctx, struct span lines)
 {
     struct admin *admin = as_admin(ctx);
     while (lines.len > 0) {
-        size_t len = span_find(lines, '\n') + 1; // they are whole
+        size_t len = span_find(lines, '\n') + 1; // lines are whole
         list_for_each(node, &admin->streams)
         {
             struct admin_stream *stream = container_of(node, struct admin_stream, node);
@@ -112,7 +113,7 @@ void admin_log_follow(struct admin_stream *stream)
         admin->options.lines.turn(admin->options.lines.ctx, true);
         check(event_add(admin->lines_event, NULL) == 0);
     }
-    admin_stream_add(stream, SPAN("\n")); // who follows knows now that nothing is missed
+    admin_stream_add(stream, SPAN("\n")); // tells the follower that it misses nothing from now on
     admin_stream_send(stream);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /metrics: the counters of all threads, and what the kernel knows of this process. Any thread.
+// /metrics: the counters of all threads, and the kernel's numbers of this process. Any thread.
 #include "base/version.h"
 #include "control/admin.h"
 #include "stats/stats.h"
@@ -22,7 +22,7 @@ static bool read_proc(const char *path, char *ret_text, size_t size)
     return len > 0;
 }
 
-// Fields of /proc/self/stat behind the command's name, which may hold anything: number 3 is the
+// Fields of /proc/self/stat after the command's name, which may contain anything. Number 3 is the
 // first.
 struct stat_fields {
     uint64_t user_ticks, system_ticks, threads, start_ticks, resident_pages;
@@ -40,7 +40,7 @@ static bool read_stat(struct stat_fields *ret_fields)
     for (unsigned number = 3; number <= 24 && span_split(&rest, ' ', &word); number++) {
         uint64_t value = 0;
         if (!span_to_u64(word, &value)) {
-            continue; // a letter, or a negative one we do not use
+            continue; // a letter, or a negative number that we do not use
         }
         switch (number) {
         case 14:
@@ -90,7 +90,7 @@ static uint64_t open_fd_count(void)
         while (readdir(folder) != NULL) {
             count++;
         }
-        (void)closedir(folder); // only read
+        (void)closedir(folder); // it was only read
     }
     return count > 3 ? count - 3 : 0; // ".", "..", and the folder itself
 }

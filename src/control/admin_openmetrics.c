@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which form /metrics is wanted; and as OpenMetrics 1.0, which says the same as Prometheus text,
-// sample by sample and label by label, so that a server whose scraper changes forms keeps its
-// series: families of counters are named without _total, quotes in help are escaped, and the text
-// has an end. What it has more is an exemplar behind a bucket of which one is known: the trace id
-// of the last request there whose client records its trace. Pure, but for these.
+// Chooses the form of /metrics, and renders OpenMetrics 1.0. That form has the same samples and
+// labels as Prometheus text, so that a server keeps its series when its scraper changes forms.
+// Families of counters are named without _total, quotes in help are escaped, and the text has an
+// end mark. In addition a bucket may have an exemplar: the trace id of its last request whose
+// client records its trace. Pure, except for exemplars.
 #include "control/admin_private.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define Q_ONE 1000u // weights are in thousandths
 
-// "0.5" -> 500; what is no weight is none.
+// Parses "0.5" as 500. A malformed weight counts as absent.
 static unsigned weight_of(struct span text)
 {
     unsigned weight = 0, unit = Q_ONE;
@@ -32,7 +32,7 @@ static unsigned weight_of(struct span text)
     return weight > Q_ONE ? Q_ONE : weight;
 }
 
-// Of one range of Accept: how much it is wanted if it is of that type and version.
+// Returns the weight of one range of Accept if it has that type and version.
 static unsigned range_weight(struct span range, struct span type, struct span version)
 {
     struct span parameter, name;
@@ -77,11 +77,11 @@ enum admin_metrics_form admin_openmetrics_judge(struct span accept)
                                                                  : ADMIN_METRICS_TEXT;
 }
 
-// "# HELP NAME TEXT" and "# TYPE NAME TYPE". Of all families only counters end in _total.
+// Renders "# HELP NAME TEXT" and "# TYPE NAME TYPE". Only families of counters end in _total.
 static void render_about(struct span line, size_t word_len, struct buf *out)
 {
     struct span rest = {line.ptr + word_len, line.len - word_len}, name;
-    (void)span_split(&rest, ' ', &name); // whatever is there
+    (void)span_split(&rest, ' ', &name); // even an empty one
     size_t tail = sizeof("_total") - 1;
     bool is_counter = name.len > tail && span_ends_with(name, SPAN("_total"));
     buf_append(out, line.ptr, word_len);
@@ -101,7 +101,7 @@ void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_
                    exemplar->trace_id[1]);
 }
 
-// Behind NAME_bucket{LABELS} VALUE.
+// Appends the exemplar of a line NAME_bucket{LABELS} VALUE.
 static void render_exemplar(struct span line, struct buf *out)
 {
     const struct span suffix = SPAN("_bucket");
@@ -130,7 +130,7 @@ void admin_openmetrics_render(struct span text, struct buf *out)
     struct span line;
     while (span_split(&text, '\n', &line)) {
         if (line.len == 0) {
-            continue; // behind the last one
+            continue; // after the last line
         }
         if (span_starts_with(line, SPAN("# HELP ")) || span_starts_with(line, SPAN("# TYPE "))) {
             render_about(line, about_len, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the admin thread answers by itself: probes, metrics, version, settings, totals.
+// Answers of the admin thread itself: probes, metrics, version, settings, totals.
 #include "control/admin_private.h"
 
 #include <unistd.h>

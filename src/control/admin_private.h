@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this room share. All of it is the admin thread's but where it says otherwise.
-//   admin_http.c     the thread, its listeners, how many connections
-//   admin_routes.c   from a request to its answer; parameters
-//   admin_access.c   who may
-//   admin_call.c     actions: requests that are answered later
-//   admin_pages.c    what is answered here
+// Shared by the files of this room. Everything belongs to the admin thread unless noted otherwise.
+//   admin_http.c         the thread, its listeners, the number of connections
+//   admin_routes.c       from a request to its answer; parameters
+//   admin_access.c       rights of callers
+//   admin_call.c         actions: requests that are answered later
+//   admin_pages.c        answers of the admin thread itself
 //   admin_openmetrics.c  another form of /metrics
-//   admin_protobuf.c  and another one
-//   admin_summary.c  the numbers of counters.def as JSON
-//   admin_stream.c   answers without an end
-//   admin_events.c   the same numbers once a second, to whoever watches
-//   admin_log.c      requests as they end, to whoever follows
-//   admin_top.c      what is asked for most in them
-//   admin_where.c    which of them
-//   admin_reply.c    heads and bodies
+//   admin_protobuf.c     and one more
+//   admin_summary.c      the numbers of counters.def as JSON
+//   admin_stream.c       endless answers
+//   admin_events.c       the same numbers once a second, for watching clients
+//   admin_log.c          requests as they end, for followers
+//   admin_top.c          the most frequent names in them
+//   admin_where.c        filters them
+//   admin_reply.c        heads and bodies
 #ifndef FOREBAY_ADMIN_PRIVATE_H
 #define FOREBAY_ADMIN_PRIVATE_H
 
@@ -58,21 +58,21 @@ struct admin {
     struct admin_hub *hub;
     struct event *answer_event;
     unsigned call_count; // not yet freed
-    struct list calls;   // struct admin_call.node: whose caller still waits
+    struct list calls;   // struct admin_call.node of calls whose caller still waits
     struct list streams; // struct admin_stream.node
     unsigned stream_counts[ADMIN_STREAM_KINDS_];
     struct event *tick_event;               // once a second while there are streams
     struct event *lines_event, *take_event; // there are lines; they are taken now
     uint64_t started_us;
     struct {
-        pthread_mutex_t lock; // held for a moment; none is taken under it
+        pthread_mutex_t lock; // held for a moment; no other lock is taken under it
         struct admin_access *access;
     } guarded;
     pthread_t thread;
     bool thread_runs;
     int tcp_fd; // of a listener; -1: none
     char address[64];
-    struct unix_listener name; // path empty: none
+    struct unix_listener name; // empty path: none
 };
 
 static inline struct admin *as_admin(void *ptr)
@@ -87,16 +87,16 @@ static inline struct admin *as_admin(void *ptr)
 void admin_reply_headers(struct evhttp_request *req, const char *type);
 void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
                       struct span body);
-void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json); // takes it over
+void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json); // takes ownership
 void admin_reply_refusal(struct evhttp_request *req, unsigned status, const char *why);
 json_t *admin_refusal(const char *why);
-// json_string() refuses what is not UTF-8: such bytes are replaced.
+// json_string() refuses text that is not UTF-8, so such bytes are replaced.
 json_t *admin_json_text(struct span text);
 
 // --- admin_access.c ------------------------------------------------------------------------------
 
 enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
-// 0: it may. Else the status of the refusal, and why.
+// Returns 0 if allowed, otherwise the HTTP status and the reason for the refusal.
 unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
                             const char **ret_why);
 
@@ -107,13 +107,14 @@ void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req);
 // --- admin_call.c --------------------------------------------------------------------------------
 
 struct admin_hub *admin_hub_new(void);
-int admin_hub_fd(const struct admin_hub *hub); // readable: answers have come
+int admin_hub_fd(const struct admin_hub *hub); // readable if there are answers
 void admin_hub_unref(struct admin_hub *hub);
-// Takes parameters and body over. False: too many wait already, and both are gone.
+// Takes ownership of the parameters and the body. Returns false, and frees both, if too many calls
+// are in progress.
 bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
                       bool is_order, struct evkeyvalq *parameters, json_t *body);
-void admin_call_deliver(struct admin *admin); // what has been answered
-void admin_calls_forget(struct admin *admin); // the thread has stopped: nobody waits any more
+void admin_call_deliver(struct admin *admin); // sends the answers that the hub holds
+void admin_calls_forget(struct admin *admin); // the thread has stopped: drops all callers
 bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 
 // --- admin_stream.c ------------------------------------------------------------------------------
@@ -123,55 +124,56 @@ struct admin_stream {
     enum admin_stream_kind kind;
     struct admin *admin;
     struct evhttp_request *req;
-    struct bufferevent *bev; // of its connection
+    struct bufferevent *bev; // its connection
     void (*left)(
-        struct admin *admin); // called when it has gone and is not counted any more; NULL: nobody
-    // Of those that take lines: one of them, with its end; NULL: not one of those.
+        struct admin *admin); // called after it ended and is no longer counted; may be NULL
+    // For streams that take lines: delivers one line with its end. NULL: the stream takes none.
     void (*line)(struct admin_stream *stream, struct span line);
     struct evbuffer *pending;  // the next piece
-    struct admin_where *where; // of the log; NULL: all. The stream's
-    struct admin_top *top;     // of ADMIN_STREAM_TOP; the stream's
-    uint64_t lost;             // lines that it was not told of yet
+    struct admin_where *where; // filter of the log, owned; NULL: all lines
+    struct admin_top *top;     // of ADMIN_STREAM_TOP, owned
+    uint64_t lost;             // lost lines that were not reported yet
     unsigned silence_s;
 };
 
-// NULL: the request is answered otherwise.
+// Returns NULL if the request was answered in another way.
 struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_request *req,
                                         enum admin_stream_kind kind, const char *type);
-size_t admin_stream_waiting(const struct admin_stream *stream); // bytes that are not taken yet
-void admin_stream_add(struct admin_stream *stream, struct span text); // to the next piece
-void admin_stream_send(struct admin_stream *stream);                  // that piece
-void admin_stream_arm(struct admin *admin);     // the next tick, if there are streams
-void admin_streams_forget(struct admin *admin); // the thread has stopped: nobody watches any more
+size_t
+admin_stream_waiting(const struct admin_stream *stream); // bytes that the client has not read yet
+void admin_stream_add(struct admin_stream *stream, struct span text); // appends to the next piece
+void admin_stream_send(struct admin_stream *stream);                  // sends the piece
+void admin_stream_arm(struct admin *admin);     // schedules the next tick if there are streams
+void admin_streams_forget(struct admin *admin); // the thread has stopped: drops all streams
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
 // --- admin_events.c, admin_log.c, admin_top.c ----------------------------------------------------
 
 void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);
-void admin_log_follow(struct admin_stream *stream); // lines are taken from now on, until it leaves
-void admin_log_wake(struct admin *admin);           // lines wait
+void admin_log_follow(struct admin_stream *stream); // delivers lines to it until it ends
+void admin_log_wake(struct admin *admin);           // called when lines wait
 void admin_top_tick(struct admin *admin);
 void admin_log_take(struct admin *admin);
 
 // --- admin_where.c: pure -------------------------------------------------------------------------
 
 #define ADMIN_WHERE_WHY_MAX 160u
-// NULL: it is none, and ret_why says why.
+// Returns NULL, and the reason in ret_why, if the text is no filter.
 struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
-void admin_where_free(struct admin_where *where); // NULL is fine
-// Does it hold for a line of the access log in JSON?
+void admin_where_free(struct admin_where *where); // accepts NULL
+// Does it match a line of the access log in JSON?
 bool admin_where_holds(const struct admin_where *where, struct span line);
 
 // --- admin_openmetrics.c: pure, but for exemplars -----------------------------------------------
 
 #define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_PROTOBUF };
-// What the value of an Accept header asks for.
+// Returns the form that the value of an Accept header prefers.
 enum admin_metrics_form admin_openmetrics_judge(struct span accept);
-// Prometheus text 0.0.4, as all rows are written, as OpenMetrics 1.0; appended.
+// Converts Prometheus text 0.0.4 with all rows to OpenMetrics 1.0, and appends it.
 void admin_openmetrics_render(struct span text, struct buf *out);
-#define ADMIN_TRACE_ID_SIZE 33 // of the text, with its end
+#define ADMIN_TRACE_ID_SIZE 33 // of the text with its NUL
 struct stats_exemplar;
 void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_TRACE_ID_SIZE]);
 
@@ -179,7 +181,7 @@ void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_
 
 #define ADMIN_PROTOBUF_TYPE                                                                        \
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
-// The same text as protobuf, with native histograms; appended.
+// Converts the same text to protobuf, with native histograms, and appends it.
 void admin_protobuf_render(struct span text, struct buf *out);
 
 // --- admin_summary.c -----------------------------------------------------------------------------

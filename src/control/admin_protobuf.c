@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// /metrics as Prometheus' protobuf: messages io.prometheus.client.MetricFamily, each behind its
-// length as a varint. It is made from the text, sample by sample, and adds what the text cannot
-// say: each histogram as a native one, too, whose buckets are four to a doubling, and exemplars as
-// in OpenMetrics. A scraper that asks for this form and knows native histograms takes those, any
-// other one the buckets of the text. Pure, but for the numbers of native buckets and the exemplars,
-// which are the moment's.
+// /metrics in Prometheus' protobuf form: messages io.prometheus.client.MetricFamily, each after its
+// length as a varint. It is made from the text, sample by sample. It adds what the text cannot
+// express: each histogram also as a native one, with four buckets per doubling, and exemplars as in
+// OpenMetrics. A scraper that requests this form and supports native histograms uses those; others
+// use the buckets of the text. Pure, except for the numbers of native buckets and the exemplars,
+// which are current ones.
 //
-// Of the messages only what is used here, by the numbers of their fields:
+// Numbers of the messages' fields, as far as they are used here:
 //   MetricFamily  1 name  2 help  3 type  4 metric
 //   Metric        1 label (1 name, 2 value)  2 gauge (1 value)  3 counter (1 value)
 //                 5 untyped (1 value)  7 histogram
 //   Histogram     1 sample_count  2 sample_sum
 //                 3 bucket (1 cumulative_count, 2 upper_bound, 3 exemplar)  5 schema
-//                 6 zero_threshold  7 zero_count  12 positive_span (1 offset, 2 length)  13
-//                 positive_delta
+//                 6 zero_threshold  7 zero_count  12 positive_span (1 offset, 2 length)
+//                 13 positive_delta
 //   Exemplar      1 label  2 value  3 timestamp (1 seconds, 2 nanos)
 #include "control/admin_private.h"
 
@@ -76,11 +76,12 @@ static void put_message(struct buf *out, unsigned field, struct buf *message)
 // --- a sample of the text ------------------------------------------------------------------------
 
 struct sample {
-    struct span name, labels; // what stands in the braces
+    struct span name, labels; // the text in the braces
     double value;
 };
 
-// NAME VALUE or NAME{LABELS} VALUE; our own text, in which no label ends with a backslash.
+// Parses NAME VALUE or NAME{LABELS} VALUE. This is our own text, in which no label ends with a
+// backslash.
 static bool sample_read(struct span line, struct sample *ret_sample)
 {
     size_t brace = span_find(line, '{'), blank = line.len;
@@ -102,7 +103,7 @@ static bool sample_read(struct span line, struct sample *ret_sample)
     return true;
 }
 
-// The next label; its value with what was escaped in it.
+// Returns the next label; its value is still escaped.
 static bool label_next(struct span *rest, struct span *ret_name, struct span *ret_value)
 {
     if (!span_split(rest, '=', ret_name) || rest->len < 2) {
@@ -116,7 +117,7 @@ static bool label_next(struct span *rest, struct span *ret_name, struct span *re
         return false;
     }
     *ret_value = (struct span){rest->ptr + 1, end - 1};
-    size_t used = min_u64(end + 2, rest->len); // the comma, too
+    size_t used = min_u64(end + 2, rest->len); // including the comma
     *rest = (struct span){rest->ptr + used, rest->len - used};
     return true;
 }
@@ -135,7 +136,7 @@ static void put_label(struct buf *metric, struct buf *scratch, struct span name,
     put_message(metric, 1, scratch);
 }
 
-// All but `le`, whose value is *ret_bound; false: there is none.
+// Writes all labels except `le`, whose value is *ret_bound. Returns false if there is no `le`.
 static bool put_labels(struct buf *metric, struct buf *scratch, struct span labels,
                        struct span *ret_bound)
 {
@@ -160,7 +161,7 @@ struct family {
     enum type type;
     bool has_samples;
     struct buf message, metric, part, scratch, exemplar;
-    struct buf histogram; // of the label set whose buckets come
+    struct buf histogram; // of the label set that is being read
 };
 
 static void family_end(struct family *f)
@@ -194,11 +195,11 @@ static void put_value(struct family *f, const struct sample *s)
     f->has_samples = true;
 }
 
-// Runs of buckets that have something, by how many empty ones are in front of them; then each
-// bucket's difference to the one before.
+// Writes runs of non-empty buckets, each with the number of empty ones before it; then the
+// difference of each bucket to the previous one.
 static void put_native(struct buf *out, struct buf *scratch, const struct stats_native_sum *sum)
 {
-    int64_t before = 0, end = 0; // of the span before, as indices of the schema
+    int64_t before = 0, end = 0; // of the previous span, as indices of the schema
     put_signed(out, 5, NATIVE_SCHEMA);
     put_double(out, 6, NATIVE_ZERO_S);
     put_number(out, 7, sum->zero);
@@ -214,7 +215,7 @@ static void put_native(struct buf *out, struct buf *scratch, const struct stats_
             end = NATIVE_FIRST + (int64_t)i;
         }
     }
-    if (end == 0 && sum->count == sum->zero) { // nothing says else that it is a native one
+    if (end == 0 && sum->count == sum->zero) { // otherwise nothing would mark it as a native one
         put_signed(scratch, 1, 0);
         put_number(scratch, 2, 0);
         put_message(out, 12, scratch);
@@ -227,7 +228,7 @@ static void put_native(struct buf *out, struct buf *scratch, const struct stats_
     }
 }
 
-// The last row of a label set: all of it is known.
+// The last row of a label set: all its numbers are known.
 static void histogram_end(struct family *f, const struct sample *s, double sum_s)
 {
     struct span none;
@@ -250,7 +251,7 @@ static void histogram_end(struct family *f, const struct sample *s, double sum_s
     f->has_samples = true;
 }
 
-// Of the bucket that is being written, as its field 3.
+// Writes the exemplar of the current bucket, as its field 3.
 static void put_exemplar(struct family *f, const struct sample *s)
 {
     struct stats_exemplar exemplar;
@@ -268,7 +269,7 @@ static void put_exemplar(struct family *f, const struct sample *s)
     put_message(&f->part, 3, &f->exemplar);
 }
 
-// NAME_bucket rows, NAME_sum, NAME_count: so for each label set.
+// Each label set has NAME_bucket rows, then NAME_sum and NAME_count.
 static void put_of_histogram(struct family *f, const struct sample *s, double *sum_s)
 {
     if (span_ends_with(s->name, SPAN("_sum"))) {
@@ -288,7 +289,7 @@ static void put_of_histogram(struct family *f, const struct sample *s, double *s
         put_exemplar(f, s);
         put_message(&f->histogram, 3, &f->part);
     }
-    f->metric.len = 0; // the labels come again with the last row
+    f->metric.len = 0; // the last row has the labels again
 }
 
 static void read_line(struct family *f, struct span line, double *sum_s)

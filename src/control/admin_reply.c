@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads and bodies of the admin port's answers. Every connection carries one request. On the admin
-// thread; making JSON, any.
+// Heads and bodies of the admin port's answers. Each connection carries one request. On the admin
+// thread; JSON may be made on any thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>

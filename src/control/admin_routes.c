@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a request to its answer: path, method, who may, parameters. On the admin thread.
+// From a request to its answer: path, method, rights, parameters. On the admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>
@@ -41,7 +41,7 @@ static const char *method_of(struct evhttp_request *req)
     }
 }
 
-// *ret_id: what stands in the place of a last segment; NULL: there is none.
+// *ret_id gets the last segment of a path with a parameter; NULL: the route has none.
 static bool path_is(const struct route *route, const char *path, const char **ret_id)
 {
     size_t len = strlen(route->path);
@@ -63,7 +63,7 @@ static bool is_there(const struct admin *admin, const struct route *route)
            (route->answer != admin_page_log || admin->options.lines.turn != NULL);
 }
 
-// Who asks with another method learns which there are.
+// A request with another method gets the list of allowed methods.
 static void refuse_method(const struct admin *admin, struct evhttp_request *req, const char *path)
 {
     char allow[64] = "", why[WHY_MAX];

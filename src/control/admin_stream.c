@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that have no end: a stream is a request whose head is sent and which gets pieces until
-// its connection ends. evhttp reads nothing meanwhile, so that who watches has gone is found out
-// with the next piece; who takes none for long is cut by evhttp. On the admin thread.
+// Endless answers: a stream is a request whose head was sent and which gets pieces until its
+// connection ends. evhttp reads nothing meanwhile, so only the next piece detects a client that has
+// left. evhttp cuts a client that reads nothing for long. On the admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>
@@ -30,7 +30,7 @@ static void on_closed(struct evhttp_connection *connection, void *ctx)
     struct admin_stream *stream = ctx;
     (void)connection;
     if (evhttp_request_get_connection(stream->req) == NULL) {
-        evhttp_send_reply_end(stream->req); // nobody else frees it now
+        evhttp_send_reply_end(stream->req); // nothing else would free it
     }
     stream_free(stream);
 }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of counters.def as one JSON object: totals since the start, under the names of its
-// rows, and no object key. Rates are for who asks twice. On the admin thread.
+// The numbers of counters.def as one JSON object: totals since the start, under the names of the
+// rows, and no object key. A client computes rates from two requests. On the admin thread.
 //
-//   time, uptime_s, version, ready, reason   of now
-//   degraded     components of forebay_degraded that are 1, but for io_engine
-//   refusal      the word of refusals.def for why nothing is stored now; null: nothing is known
-//                that prevents it
-//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since the
-//                start
-//   counters     {row: total}; gauges are of now
+//   time, uptime_s, version, ready, reason   current values
+//   degraded     components of forebay_degraded that are 1, except io_engine
+//   refusal      the word of refusals.def for why nothing is stored now; null: no known reason
+//   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since
+//                the start
+//   counters     {row: total}; gauges have their current value
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
 //                above all bounds
-//   requests     {code: count}; results {result: count}; bypass {reason: count}; origin {code:
-//                count}
+//   requests     {code: count}; results {result: count}; bypass {reason: count};
+//                origin {code: count}
 #include "control/admin_private.h"
 
 #include <string.h>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/top: what is asked for most, by keys, prefixes, buckets, clients or reasons, a line
-// of JSON every `seconds`, to at most ADMIN_RANKERS_MAX who watch. It counts since its watcher
-// came, from the lines that /api/v1/log has: while nobody watches, nothing is counted. With
-// `where`, those alone for which it holds. On the admin thread.
+// GET /api/v1/top: the most frequent keys, prefixes, buckets, clients or reasons, a line of JSON
+// every `seconds`, to at most ADMIN_RANKERS_MAX clients. It counts lines of /api/v1/log from the
+// moment its client connects; without clients nothing is counted. With `where` it counts only
+// matching requests. On the admin thread.
 //
-// Names are the clients' and without end, so there is a bound (space-saving): TOP_ROWS are counted.
-// One more takes the place, and the count, of the one that was counted least, and `over` says by
-// how much its count may be too high: what is asked for more often than one in TOP_ROWS requests is
-// always there. Lines that came faster than they were taken are told as `dropped`.
+// Clients choose the names without limit, so memory is bounded by the space-saving algorithm:
+// TOP_ROWS names are counted. A new name replaces the one with the lowest count and inherits its
+// count. `over` says by how much a count may be too high. A name with more than one in TOP_ROWS
+// requests is always listed. Lines that arrived faster than they were read are reported as
+// `dropped`.
 #include "control/admin_private.h"
 
 #include <event2/keyvalq_struct.h>
@@ -28,7 +29,7 @@ enum top_by { BY_KEYS, BY_PREFIXES, BY_BUCKETS, BY_CLIENTS, BY_REASONS, BY_COUNT
 static const char *const by_names[BY_COUNT] = {"keys", "prefixes", "buckets", "clients", "reasons"};
 
 struct top_row {
-    uint64_t hits, bytes, over, before; // before: requests when the last line was told
+    uint64_t hits, bytes, over, before; // before: requests when the last line was sent
     char name[NAME_SHOWN_MAX + 1];
 };
 
@@ -49,7 +50,8 @@ static struct span member(const json_t *line, const char *name)
     return (struct span){json_string_value(value), json_string_length(value)};
 }
 
-// What the line counts for, into `name`. False: for nothing.
+// Finds the name under which a line counts, and puts it into `name`. Returns false if it counts for
+// none.
 static bool name_of(enum top_by by, const json_t *line, struct buf *name)
 {
     struct span bucket = member(line, "bucket"), key = member(line, "key");
@@ -68,7 +70,7 @@ static bool name_of(enum top_by by, const json_t *line, struct buf *name)
     case BY_BUCKETS:
         buf_append_span(name, bucket);
         return bucket.len > 0;
-    case BY_CLIENTS: // without the port, which each connection has another of
+    case BY_CLIENTS: // without the port, which differs for each connection
         while (client.len > 0 && client.ptr[client.len - 1] != ':') {
             client.len--;
         }
@@ -131,7 +133,7 @@ static void count_line(struct admin_stream *stream, struct span text)
 
 // --- telling -------------------------------------------------------------------------------------
 
-// The next one behind `after` in the order that is told; count: there is none.
+// Returns the next row after `after` in the order of output; count: there is none.
 static unsigned next_row(const struct admin_top *top, const bool *is_told)
 {
     unsigned best = top->count;
@@ -189,7 +191,7 @@ void admin_top_tick(struct admin *admin)
     {
         struct admin_stream *stream = container_of(node, struct admin_stream, node);
         if (stream->kind != ADMIN_STREAM_TOP || admin_stream_waiting(stream) > 0) {
-            continue; // who does not take a line misses the next ones, and counts go on
+            continue; // a client that does not read misses lines; counting continues
         }
         struct admin_top *top = stream->top;
         if (++top->tick % top->interval_s == 0) {
@@ -197,13 +199,13 @@ void admin_top_tick(struct admin *admin)
             stream->lost = 0;
             tell(stream);
         } else if (top->tick % SILENCE_S == 0) {
-            admin_stream_add(stream, SPAN("\n")); // finds out who has gone
+            admin_stream_add(stream, SPAN("\n")); // detects a client that has left
             admin_stream_send(stream);
         }
     }
 }
 
-// NULL: the parameters are none, and *ret_why says why.
+// Returns NULL, and the reason in *ret_why, if the parameters are wrong.
 static struct admin_top *top_new(const struct evkeyvalq *parameters, const char **ret_why)
 {
     const char *by = evhttp_find_header(parameters, "by");
@@ -241,7 +243,7 @@ void admin_page_top(struct admin *admin, struct evhttp_request *req)
     parameters.tqh_first = NULL;
     parameters.tqh_last = &parameters.tqh_first;
     if (query != NULL && query[0] != '\0') {
-        (void)evhttp_parse_query_str(query, &parameters); // a bad one has no parameters
+        (void)evhttp_parse_query_str(query, &parameters); // a malformed query has no parameters
     }
     const char *text = evhttp_find_header(&parameters, "where");
     if (text == NULL || (where = admin_where_new(text, why)) != NULL) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests are wanted: `result=miss and ttfb>0.1`. Read once into postfix form, then held
-// against lines of the access log in JSON, whose members are texts and numbers. Pure.
+// Filters requests: `result=miss and ttfb>0.1`. The text is parsed once into postfix form, then
+// applied to lines of the access log in JSON, whose members are texts and numbers. Pure.
 //
 //   words    and, or, not, ( ), and terms: FIELD OPERATOR VALUE
-//   fields   the members of a line; ttfb, total and origin are ttfb_ms, total_ms and origin_ms in
-//                seconds
-//   of texts     = != ~ !~ (contains) ^= (begins with)
-//   of numbers   = != < <= > >=; a value may have a unit: 100ms, 0.1s, 1MiB
-// What a line does not have differs from every value.
+//   fields   the members of a line; ttfb, total and origin are ttfb_ms, total_ms and origin_ms
+//            in seconds
+//   texts    = != ~ !~ (contains) ^= (begins with)
+//   numbers  = != < <= > >=; a value may have a unit: 100ms, 0.1s, 1MiB
+// A member that the line does not have differs from every value.
 #include "control/admin_private.h"
 
 #include <stdio.h>
@@ -23,8 +23,8 @@ static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=",
 
 static const struct field {
     const char *name, *member;
-    double scale;           // of a number as it stands in the line; 0: a text
-    bool is_time, is_bytes; // seconds, bytes: what units mean
+    double scale;           // of a number in the line; 0: a text
+    bool is_time, is_bytes; // units mean seconds, or bytes
 } fields[] = {
     {"ts", "ts", 0, false, false},
     {"id", "id", 0, false, false},
@@ -82,7 +82,7 @@ struct admin_where {
 struct reader {
     struct admin_where *where;
     const char *at;
-    char *words; // where the next text goes
+    char *words; // the next text is written here
     int waiting[STEPS_MAX];
     unsigned waiting_count;
     bool wants_term;
@@ -135,7 +135,8 @@ static bool add_waiting(struct reader *r, int step)
     return true;
 }
 
-// Those that bind as `step` does or closer; all down to a parenthesis where it is STEP_OPEN.
+// Emits operators that bind at least as closely as `step`; with STEP_OPEN, all of them down to a
+// parenthesis.
 static bool settle(struct reader *r, int step)
 {
     while (r->waiting_count > 0 && r->waiting[r->waiting_count - 1] != STEP_OPEN &&
@@ -185,7 +186,7 @@ static bool read_comparison(struct reader *r, const struct field *field, enum co
     return true;
 }
 
-// A word, or anything between quotes.
+// Reads a word, or anything between quotes.
 static bool read_text(struct reader *r, struct span *ret_text)
 {
     char *out = r->words;
@@ -319,7 +320,7 @@ void admin_where_free(struct admin_where *where)
 
 // --- a line --------------------------------------------------------------------------------------
 
-// The end of a member's value, or of its name; the line's end where it has none.
+// Returns the end of a member's value or name; the line's end if it has none.
 static const char *value_end(const char *at, const char *end)
 {
     bool is_text = at < end && *at == '"';
