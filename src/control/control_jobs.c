@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs of a running server: warm jobs by number. Begun and read by the admin thread, ended by the
 // main thread too, so their table has a lock, which nobody holds for more than a look. What a job
-// is doing is its worker's (proxy/warm.c), which publishes it.
+// is doing is its worker's (proxy/ops/warm.c), which publishes it.
 //
 // At most JOBS_MAX are known; one more takes the place of the oldest that has ended.
 #include <pthread.h>

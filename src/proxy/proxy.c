@@ -3,8 +3,11 @@
 // calls.
 
 #include "base/random.h"
-#include "proxy/pass_private.h"
-#include "proxy/proxy_private.h"
+#include "proxy/core/core.h"
+#include "proxy/get/get.h"
+#include "proxy/log/log.h"
+#include "proxy/ops/ops.h"
+#include "proxy/pass/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,13 +2,15 @@
 // A request from its birth to its end: born when a head has passed http's gate, on the connection's
 // worker; the first steps of its table, up to the one that is a GET's or pass-through's; its end in
 // on_done(), where it is counted and logged once.
-#include "proxy/proxy_private.h"
+#include "proxy/core/core.h"
+#include "proxy/get/get.h"
+#include "proxy/log/log.h"
+#include "proxy/pass/pass.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "proxy/trace_parent.h"
 
 static request_step_fn *const STEPS[] = {
 #define STEP(name, fn) [REQUEST_##name] = fn,
@@ -17,14 +19,6 @@ static request_step_fn *const STEPS[] = {
 };
 
 // --- the first steps -----------------------------------------------------------------------------
-
-struct origin *serve_find_origin(const struct proxy *proxy, const struct live *live,
-                                 struct span bucket, struct span *ret_origin_bucket)
-{
-    const struct proxy_bucket *listed = live_bucket(live, bucket);
-    *ret_origin_bucket = listed != NULL ? span_from_cstr(listed->origin_bucket) : bucket;
-    return listed != NULL ? listed->origin : proxy->options.default_origin;
-}
 
 enum step_result serve_step_parse(struct request *r)
 {
@@ -46,7 +40,7 @@ enum step_result serve_step_parse(struct request *r)
         }
         return request_fail(r, err, &detail);
     }
-    r->origin = serve_find_origin(r->pw->proxy, r->live, r->s3.bucket, &r->origin_bucket);
+    r->origin = live_find_origin(r->pw->proxy, r->live, r->s3.bucket, &r->origin_bucket);
     r->step = REQUEST_AUTHORIZE;
     return STEP_AGAIN;
 }

@@ -5,9 +5,9 @@
 // A reload opens those that are new. One that no bucket has any more rests: requests that began
 // with it, writes of unknown outcome and keys in memory point to it, so it goes with the process. A
 // bucket that gets it back finds what is cached of it, which writes to the same place have not
-// missed (proxy/places.c). What an origin is, and not how long it is waited for or how often it is
-// asked, makes it another one: its identity. So a file that goes back and forth opens no more than
-// two, and at most COMMAND_ORIGINS_MAX there ever are.
+// missed (proxy/core/places.c). What an origin is, and not how long it is waited for or how often
+// it is asked, makes it another one: its identity. So a file that goes back and forth opens no more
+// than two, and at most COMMAND_ORIGINS_MAX there ever are.
 #include "server/command_origins.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes in a log line's fields: the JSON form is one line that a reader of JSON takes, the
 // other form has as many fields as before.
-#include "proxy/access_log_private.h"
+#include "proxy/log/access_log_private.h"
 
 #include <jansson.h>
 #include <stddef.h>

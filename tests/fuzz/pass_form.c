@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any form upload: no crash; a key that was found is found again, and is the same, when more of the
 // form has come; what follows is judged the same in one piece and byte by byte.
-#include "proxy/pass_private.h"
+#include "proxy/pass/pass_private.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any pattern against any text: no crash; a pattern of plain bytes matches itself and nothing else.
-#include "proxy/proxy_private.h"
+#include "proxy/core/core.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 // The door of loop, played: workers, mailboxes, timers, the clock; and the events of the world.
 #include "world_private.h"
 
+#include "proxy/get/get.h"
 #include "test.h"
 
 #include <stdio.h>

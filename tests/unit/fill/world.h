@@ -14,7 +14,7 @@
 #define FOREBAY_TESTS_PROTOCOL_WORLD_H
 
 #include "fill/fill_private.h"
-#include "proxy/proxy_private.h"
+#include "proxy/core/core.h"
 
 #define WORLD_WORKERS 3u
 #define WORLD_KEYS 2u

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The door of http and the request around serve_get.c, played: clients that ask and take slices,
 // and writers. What a client sees is judged here.
-#include "proxy/get_private.h"
+#include "proxy/get/get_private.h"
 #include "world_private.h"
 
 #include "test.h"

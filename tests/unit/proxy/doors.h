@@ -6,7 +6,7 @@
 #ifndef FOREBAY_TESTS_PROXY_DOORS_H
 #define FOREBAY_TESTS_PROXY_DOORS_H
 
-#include "proxy/pass_private.h"
+#include "proxy/pass/pass_private.h"
 
 #define DOORS_WRITES_MAX 1100u
 #define DOORS_DEAD_MAX 8u

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payload bytes between a source and a sink, in chunks of the process's budget. One thread. A chunk
+// is appended to until it is full, also while slices of its beginning are on their way to a socket:
+// what was handed out never changes. The tail stays when the queue is empty: a trickle whose slices
+// leave at once fills one chunk after the other instead of a chunk per drop.
+//
+// Above the budget a chunk is taken nevertheless, and the queue says "full" until it is empty: so
+// every stream goes on, by one chunk at a time. One byte counts as empty: users hold a stream's
+// last byte back until its source has said that it was the last, which a paused source never would.
+#include "proxy/core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void byte_queue_init(struct byte_queue *q)
+{
+    list_init(&q->pieces);
+    q->tail = NULL;
+    q->bytes = 0;
+}
+
+static void piece_free(struct piece *piece)
+{
+    chunk_unref(piece->chunk);
+    free(piece);
+}
+
+static struct piece *piece_first(struct byte_queue *q)
+{
+    struct list_node *node = list_first(&q->pieces);
+    return node != NULL ? container_of(node, struct piece, node) : NULL;
+}
+
+void byte_queue_done(struct byte_queue *q)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(&q->pieces)) != NULL) {
+        piece_free(container_of(node, struct piece, node));
+    }
+    chunk_unref(q->tail);
+    byte_queue_init(q);
+}
+
+static void tail_renew(struct byte_queue *q)
+{
+    chunk_unref(q->tail);
+    q->tail = chunk_new();
+    if (q->tail == NULL) {
+        q->tail = chunk_new_forced();
+        stats_add(COUNTER_buffer_paused, 1);
+    }
+}
+
+void byte_queue_append(struct byte_queue *q, struct span data)
+{
+    while (data.len > 0) {
+        if (q->tail == NULL || q->tail->len == CHUNK_SIZE) {
+            tail_renew(q);
+        }
+        struct chunk *chunk = q->tail;
+        uint32_t n = (uint32_t)min_u64(data.len, CHUNK_SIZE - chunk->len);
+        memcpy(chunk->data + chunk->len, data.ptr, n);
+        struct list_node *last = list_last(&q->pieces);
+        struct piece *piece = last != NULL ? container_of(last, struct piece, node) : NULL;
+        if (piece == NULL || piece->chunk != chunk || piece->offset + piece->len != chunk->len) {
+            piece = calloc(1, sizeof(*piece));
+            check(piece != NULL);
+            list_node_init(&piece->node);
+            piece->chunk = chunk_ref(chunk);
+            piece->offset = chunk->len;
+            list_push_back(&q->pieces, &piece->node);
+        }
+        piece->len += n;
+        chunk->len += n;
+        q->bytes += n;
+        data.ptr += n;
+        data.len -= n;
+    }
+}
+
+bool byte_queue_full(const struct byte_queue *q)
+{
+    return q->bytes > 1 && q->bytes >= chunk_budget_share(BYTE_QUEUE_HIGH);
+}
+
+bool byte_queue_low(const struct byte_queue *q)
+{
+    return q->bytes <= 1 || q->bytes < chunk_budget_share(BYTE_QUEUE_LOW);
+}
+
+size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max)
+{
+    size_t len = 0;
+    while (len < max && q->bytes > 0) {
+        struct piece *piece = piece_first(q);
+        uint32_t n = (uint32_t)min_u64(piece->len, max - len);
+        memcpy(buf + len, piece->chunk->data + piece->offset, n);
+        len += n;
+        piece->offset += n;
+        piece->len -= n;
+        q->bytes -= n;
+        if (piece->len == 0) {
+            list_remove(&piece->node);
+            piece_free(piece);
+        }
+    }
+    return len;
+}
+
+static void slice_release(void *ctx)
+{
+    piece_free(ctx);
+}
+
+void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret_slice)
+{
+    struct piece *piece = piece_first(q);
+    check(piece != NULL);
+    check(max > 0);
+    if (piece->len > max) {
+        struct piece *part = calloc(1, sizeof(*part));
+        check(part != NULL);
+        list_node_init(&part->node);
+        part->chunk = chunk_ref(piece->chunk);
+        part->offset = piece->offset;
+        part->len = (uint32_t)max;
+        piece->offset += part->len;
+        piece->len -= part->len;
+        piece = part;
+    } else {
+        list_remove(&piece->node);
+    }
+    q->bytes -= piece->len;
+    *ret_slice = (struct http_slice){.kind = HTTP_SLICE_BYTES,
+                                     .bytes = {piece->chunk->data + piece->offset, piece->len},
+                                     .release = slice_release,
+                                     .release_ctx = piece};
+}

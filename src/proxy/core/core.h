@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// The per-worker context, the life of a request, and what all inner rooms of proxy ask of them.
+#ifndef FOREBAY_PROXY_CORE_CORE_H
+#define FOREBAY_PROXY_CORE_CORE_H
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "fill/fill.h"
+#include "proxy/proxy.h"
+#include "stats/stats.h"
+
+#define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
+
+struct request;
+struct access_log;
+struct access_log_live;
+struct list_ask;
+struct list_owner;
+struct readahead;
+struct series_table;
+struct pins_room;
+struct pins_table;
+
+// --- places.c: where copies of a bucket's keys may lie -------------------------------------------
+
+// An origin that is a bucket's own, and what the bucket is called there.
+struct place {
+    struct origin *origin;
+    char *bucket;
+};
+
+// Of all settings since the start, so that a write finds what is held under names that are not in
+// use now, too. One thread adds; any thread reads as many as there are.
+struct places {
+    struct place *items;
+    atomic_uint count;
+};
+
+// --- list_cache.c: kept listings -----------------------------------------------------------------
+
+// Memory of all kept listings and asks, on all workers.
+struct list_room {
+    _Atomic uint64_t bytes; // asks and pages, those that are being sent included
+    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // pages in an owner's tables
+    atomic_bool is_trimming[LOOP_WORKERS_MAX];     // the owner has been told to drop some
+};
+
+// The owner's answer to an ask.
+enum list_verdict {
+    LIST_WAITS, // nothing yet
+    LIST_HIT,
+    LIST_JOINED, // the answer that another request fetched
+    LIST_FETCH,  // the request fetches, for itself and for those that join it
+    LIST_ALONE,  // the request asks the origin, for itself only
+    LIST_FAILED  // the fetch that it had joined failed
+};
+
+// --- process and worker --------------------------------------------------------------------------
+
+struct proxy {
+    struct loop *loop;
+    struct store *store;
+    struct proxy_options options;
+    struct places places;
+    struct access_log
+        *access_log; // NULL: none was wanted yet; workers look at it where live says so
+    struct access_log_live *log_live;
+    struct fill_room *fill_room;
+    struct span realm;
+    unsigned worker_count;
+    struct proxy_worker *workers;
+    atomic_uint doubt_count; // of all workers
+    struct {
+        atomic_uint runs; // asked for, and not stored yet
+        _Atomic uint64_t names_bytes, objects_bytes;
+    } warm_room; // of all warm jobs
+    struct list_room list_room;
+    struct series_table *series;
+    struct pins_room *pins;
+    char id_prefix[9];
+    uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
+};
+
+void places_add(struct proxy *proxy, const struct proxy_settings *settings);
+void places_free(struct proxy *proxy);
+static inline unsigned places_count(const struct proxy *proxy)
+{
+    return atomic_load_explicit(&proxy->places.count, memory_order_acquire);
+}
+
+// --- live.c: settings that may change ------------------------------------------------------------
+
+// One worker's copy of them: it is immutable, and its references are that worker's own.
+struct live {
+    struct message message; // brings it
+    sem_t *told;            // posted then
+    struct proxy_settings settings;
+    struct s3_domains domains;
+    unsigned refs;
+    struct arena *arena; // of all it points to
+};
+
+struct live *live_new(const struct proxy_settings *settings); // one reference
+// NULL: not listed.
+static inline const struct proxy_bucket *live_bucket(const struct live *live, struct span name)
+{
+    for (unsigned i = 0; i < live->settings.bucket_count; i++) {
+        if (span_equal_cstr(name, live->settings.buckets[i].name)) {
+            return &live->settings.buckets[i];
+        }
+    }
+    return NULL;
+}
+static inline struct live *live_ref(struct live *live)
+{
+    live->refs++;
+    return live;
+}
+void live_unref(struct live *live); // NULL is fine
+// Where a bucket is that clients name so, and how it is called there, which lives as long as `live`
+// and `bucket`.
+struct origin *live_find_origin(const struct proxy *proxy, const struct live *live,
+                                struct span bucket, struct span *ret_origin_bucket);
+
+struct proxy_worker {
+    struct proxy *proxy;
+    struct store *store;
+    struct worker *worker;
+    unsigned index;
+    struct fill_worker *fill;        // its part of the protocol between workers
+    struct access_keys *access_keys; // this worker's reference: who is let in; swapped by a message
+    struct live *live;               // its reference; swapped by a message
+    struct access_keys *known; // the same, ahead of it: all workers know a table before one uses it
+    uint64_t access_keys_number, known_number; // of the reload that brought them
+    struct pins_table *pins;                   // this worker's reference; swapped by a message
+    struct list request_pool;
+    unsigned request_pool_count;
+    struct list_owner *list_owner; // NULL until the first question
+    struct readahead *readahead;   // NULL until the first reader
+    struct list doubts;            // struct pass_doubt
+    unsigned preflights;           // on their way
+    struct list evictions;         // evict.c
+    unsigned evicting;             // names in flight
+    struct task evict_task;
+    uint64_t next_request_id;
+    struct recent *recent;
+    struct bucket_counts *bucket_counts;
+};
+
+static inline struct proxy_worker *proxy_worker_of(struct worker *w)
+{
+    return worker_slot_get(w, WORKER_SLOT_PROXY);
+}
+
+// --- rules.c -------------------------------------------------------------------------------------
+
+// First match; the table always ends in one that matches everything. It lives as long as `live`.
+const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key);
+// What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the
+// worker.
+unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
+                     struct span bucket, struct span key);
+bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
+
+// --- gate.c --------------------------------------------------------------------------------------
+
+// Who asks. Only gate_authorize() makes one; every handler after it requires it.
+struct principal {
+    struct span name;                          // "open", or the access key
+    const struct access_keys_principal *entry; // NULL in open mode
+    struct access_keys *table;                 // reference that keeps it alive
+    struct sigv4_claim claim;
+    uint8_t signing_key[32];
+    bool verified;
+};
+
+// The one gate before routing: Host check in open mode, signature and allow rules in verify mode.
+// On refusal fills `detail` for the error document.
+enum err gate_authorize(struct request *r, struct principal *ret_principal,
+                        struct s3_error_detail *ret_detail) MUST_USE;
+void gate_release(struct principal *principal);
+// Has the request's principal these rights on that key of its bucket? For keys that it does not
+// name itself, or only later (read-ahead, a batch delete, a form).
+bool gate_allows(const struct request *r, unsigned rights, struct span key);
+
+// --- gate_browser.c ------------------------------------------------------------------------------
+
+// Open mode: ERR_BROWSER_REFUSED for what a browser sends on behalf of a page that is not listed.
+enum err gate_authorize_browser(const struct request *r,
+                                struct s3_error_detail *ret_detail) MUST_USE;
+
+// --- gate_unsigned.c -----------------------------------------------------------------------------
+
+// Verify mode lets these through without a signature. A browser's question whether a page may send
+// a request:
+bool gate_is_preflight(const struct request *r);
+// A call of STS that carries its own proof:
+bool gate_is_sts(const struct request *r);
+
+// --- request.c: a request as a table of steps ----------------------------------------------------
+
+enum step_result { STEP_AGAIN, STEP_WAIT, STEP_DONE };
+
+enum request_step {
+#define STEP(name, fn) REQUEST_##name,
+#include "proxy/steps.def"
+#undef STEP
+    REQUEST_STEP_COUNT_
+};
+
+// What the access log and Cache-Status say of the answer.
+enum request_result {
+    RESULT_NONE,
+    RESULT_HIT,
+    RESULT_PARTIAL,
+    RESULT_MISS,
+    RESULT_COALESCED,
+    RESULT_REVALIDATED,
+    RESULT_STALE,
+    RESULT_BYPASS
+};
+
+typedef enum step_result request_step_fn(struct request *r);
+
+struct request {
+    uint32_t magic;
+    struct list_node pool_node;
+    struct http_user user;
+    struct http_source source;
+    struct proxy_worker *pw;
+    struct live *live; // what it began with: a reference, in which `rule` is
+    struct http_exchange *x;
+    const struct http_request *http;
+    struct arena *arena;
+    request_step_fn *const *steps; // by enum request_step
+    enum request_step step;
+    bool going; // request_go() is on the stack
+    bool ended; // on_done has come
+    struct s3_request s3;
+    struct s3_effects effects; // of `s3`; the gate finds them
+    struct principal principal;
+    const struct proxy_rule *rule;
+    struct origin *origin;
+    struct span origin_bucket;
+    unsigned hops; // other Forebays it came through
+    char id[17];   // x-amz-request-id
+
+    // what the log, the counters and Cache-Status say
+    enum request_result result;
+    const char *reason;       // why it was not answered from the cache; NULL: it was, or could be
+    bool known;               // the cache had a record of the object
+    unsigned origin_status;   // of the answer that it is made of; 0: not known
+    bool has_run;             // it has begun to be fetched for this request, and
+    const char *unstored_why; // is not stored, in a word; NULL: it is
+    const char *checksums; // what a reply that may have them says of them, in a word; NULL: nothing
+    enum err err;
+    const char *origin_error; // the code of the origin's own error, which went on; NULL
+    unsigned status;
+    uint64_t object_size_bytes;
+    unsigned blocks_hit, blocks_total;
+    unsigned blocks_missed; // of those sent so far: some of it came from the origin
+    struct span
+        claimed_key; // of a request that is refused: the access key it names, whoever sent it
+    uint64_t bytes_memory, bytes_disk, bytes_origin;
+    bool collapsed;
+    uint64_t origin_us;
+    unsigned attempts;
+    char origin_id[ORIGIN_ID_SIZE]; // x-amz-request-id of the origin's answer; "": none
+
+    struct object_key *spare_key; // memory for the next one; stays with the pooled request
+    struct get_state *get;        // serve_get.c
+    struct pass_state *pass;      // serve_pass.c
+    struct list_ask *list_ask; // list_cache.c; NULL: nothing was asked, or it is the pass_state's
+    enum list_verdict list_verdict;
+};
+
+#define REQUEST_MAGIC 0x52455131u
+
+// Runs steps until one waits or ends. Harmless when already running or ended.
+void request_go(struct request *r);
+struct request *request_new(struct proxy_worker *pw); // from the pool, or made
+// Back to the pool once its I/O is over: at its end, or when a disk read that was still out has
+// ended.
+void request_recycle(struct request *r);
+void request_pool_free(struct proxy_worker *pw);
+// Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
+// may be NULL.
+enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail);
+// The same in the words of the origin, as far as they are about this request. `packed` as in
+// origin_fetch.error_answer; may be empty.
+enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
+// Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
+void request_common_headers(struct request *r, struct headers *headers);
+// The same, as lines between `before` and `behind`, and those of the object; in the arena. Empty:
+// no memory.
+struct span request_lines(struct request *r, struct span before, struct span behind,
+                          struct span stored);
+// A browser that opens an object must not run it with the rights of everybody who reaches this
+// listener.
+void request_sandbox_headers(struct headers *headers, struct arena *arena);
+void request_header(struct request *r, struct headers *headers, const char *name,
+                    struct span value);
+// Makes the heap copy that messages carry; the caller owns one reference.
+struct object_key *request_object_key(struct request *r);
+// The same for another key of the request's bucket, by the same rule.
+struct object_key *request_object_key_beside(struct request *r, struct span key);
+// The same for any key of a bucket of an origin, as the principals of one realm see it.
+struct object_key *request_object_key_in(struct request *r, struct origin *origin,
+                                         struct span realm, struct span bucket, struct span key,
+                                         const struct proxy_rule *rule);
+// The epoch of the request's bucket now; what is remembered of the bucket is named by it.
+uint64_t request_epoch(const struct request *r);
+// Does the client want what is true now, and do we listen?
+static inline bool request_is_no_cache(const struct request *r)
+{
+    return r->live->settings.obey_no_cache &&
+           headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-cache"));
+}
+// Keys that are the principal's own towards the origin; NULL: the origin's.
+const struct sigv4_credentials *request_origin_credentials(const struct request *r);
+struct span request_realm(const struct request *r); // who shares cached bytes with this request
+
+#define STEP(name, fn) request_step_fn fn;
+#include "proxy/steps.def"
+#undef STEP
+
+// --- request_client.c ----------------------------------------------------------------------------
+
+struct span request_address(const struct request *r); // without the port
+// Who asks, as far as turns at the origin go: its address and, where signatures are checked, its
+// access key.
+uint64_t request_client(const struct request *r);
+
+// --- request_result.c ----------------------------------------------------------------------------
+
+// "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.
+const char *request_result_name(enum request_result result);
+const char *
+request_source_name(const struct request *r); // where its bytes came from; "": there were none
+
+// --- response_overrides.c ------------------------------------------------------------------------
+
+// ERR_INVALID for an unsigned request that asks for overrides; the message says so.
+enum err response_overrides_judge(const struct request *r, struct span *ret_message) MUST_USE;
+// The headers of a 200 or 206 as the request wants them; harmless when it wants none.
+void response_overrides_apply(struct request *r, struct headers *headers);
+
+// --- series.c: large objects that are read in the order of a listing; any thread -----------------
+
+struct series_table *series_table_new(void);
+void series_table_free(struct series_table *table); // NULL is fine
+// A listing names a large object of a bucket, as the origin calls it. `follows`: it comes behind
+// the one of its folder that was named before.
+void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
+                   struct span key, bool follows);
+// Somebody reads a large object from its first byte on. Does not wait. series_end() when that is
+// over. True: it was named, and nobody has begun it since.
+bool series_begin(struct series_table *table, const struct object_key *key);
+void series_end(struct series_table *table);
+// The name of an object that comes behind this one and that nobody has begun, once for each. False:
+// there is none, or objects like this one are not read in order.
+bool series_next(struct series_table *table, const struct object_key *key,
+                 char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
+// What was named is not there, or not to be had: it is not named again unless it is listed again.
+void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
+// Of what was named some was fetched. True: nobody has begun it since; it takes longer until
+// another one is named.
+bool series_missed(struct series_table *table, const struct object_key *key);
+
+// --- freshness.c ---------------------------------------------------------------------------------
+
+// fresh, or how stale.
+enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
+enum freshness_verdict freshness_check(const struct proxy_rule *rule,
+                                       const struct store_view *view);
+// How old an answer of the origin may be that is used without asking; strict: only one of this
+// moment.
+uint64_t freshness_max_age_ms(const struct proxy_rule *rule);
+// May this stale record be served while the origin fails?
+bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
+
+// --- byte_queue.c --------------------------------------------------------------------------------
+
+// Bytes queued in one direction before its source is paused.
+#define BYTE_QUEUE_HIGH (4u * CHUNK_SIZE)
+#define BYTE_QUEUE_LOW (2u * CHUNK_SIZE)
+
+// Bytes in budgeted chunks, first in first out; one thread. Bounded by its user, who pauses the
+// source when byte_queue_full() says so.
+struct byte_queue {
+    struct list pieces; // struct piece
+    struct chunk *tail; // where the next bytes go, reference; NULL: nowhere yet
+    uint64_t bytes;
+};
+void byte_queue_init(struct byte_queue *q);
+void byte_queue_done(struct byte_queue *q);
+void byte_queue_append(struct byte_queue *q, struct span data); // always takes all
+bool byte_queue_full(const struct byte_queue *q);               // pause the source
+bool byte_queue_low(const struct byte_queue *q);                // resume it
+size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max);
+// Moves at most `max` bytes (> 0, of the first piece) into a slice; the slice owns what it points
+// at. The queue is not empty.
+void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret_slice);
+
+// --- keys that are invalidated together ----------------------------------------------------------
+
+#define PROXY_KEYS_WINDOW 128u  // names of a request's keys that are being invalidated at once
+#define PROXY_KEYS_PER_TURN 32u // of these, started in one turn of the loop
+#define PROXY_KEYS_AT_ONCE 8u   // started without waiting for the next turn; never refused
+#define PROXY_KEY_BYTES 4096u // what one of them is counted as, its home and its messages included
+
+#endif

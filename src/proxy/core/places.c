@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where copies of keys may lie besides under the default origin's name: each origin that a bucket
+// has, or has had, of its own. A reload may give a bucket another origin and later the former one
+// again, so what is held under a name that is not in use must not miss a write to the same place.
+// Settings only add places; they go with the process, and the next one gives origins that it does
+// not know a name under which nothing is held (state_holder.c).
+#include "proxy/core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool has(const struct places *places, const struct proxy_bucket *bucket)
+{
+    unsigned count = atomic_load(&places->count);
+    for (unsigned i = 0; i < count; i++) {
+        if (places->items[i].origin == bucket->origin &&
+            strcmp(places->items[i].bucket, bucket->origin_bucket) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void places_add(struct proxy *proxy, const struct proxy_settings *settings)
+{
+    struct places *places = &proxy->places;
+    if (places->items == NULL) { // all there may be, since others read while some are added
+        places->items = calloc(PROXY_PLACES_MAX, sizeof(*places->items));
+        check(places->items != NULL);
+    }
+    for (unsigned i = 0; i < settings->bucket_count; i++) {
+        const struct proxy_bucket *bucket = &settings->buckets[i];
+        unsigned count = atomic_load(&places->count);
+        if (bucket->origin == proxy->options.default_origin || has(places, bucket)) {
+            continue;
+        }
+        check(count < PROXY_PLACES_MAX);
+        places->items[count] =
+            (struct place){.origin = bucket->origin, .bucket = strdup(bucket->origin_bucket)};
+        check(places->items[count].bucket != NULL);
+        atomic_store_explicit(&places->count, count + 1, memory_order_release);
+    }
+}
+
+void places_free(struct proxy *proxy)
+{
+    for (unsigned i = 0; proxy->places.items != NULL && i < places_count(proxy); i++) {
+        free(proxy->places.items[i].bucket);
+    }
+    free(proxy->places.items);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys that a request is about, as they are held and as the origin calls them.
+
+#include "proxy/core/core.h"
+
+const struct sigv4_credentials *request_origin_credentials(const struct request *r)
+{
+    const struct access_keys_principal *p = r->principal.entry;
+    return p != NULL ? p->origin_credentials : NULL;
+}
+
+struct span request_realm(const struct request *r)
+{
+    const struct access_keys_principal *p = r->principal.entry;
+    return p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
+}
+
+struct object_key *request_object_key_beside(struct request *r, struct span key)
+{
+    return request_object_key_in(r, r->origin, request_realm(r), r->origin_bucket, key, r->rule);
+}
+
+struct object_key *request_object_key(struct request *r)
+{
+    return request_object_key_beside(r, r->s3.key);
+}
+
+static uint64_t origin_epoch(const struct request *r, const struct origin *origin,
+                             struct span origin_bucket)
+{
+    return fill_epoch(r->pw->store, origin, origin_bucket);
+}
+
+uint64_t request_epoch(const struct request *r)
+{
+    return origin_epoch(r, r->origin, r->origin_bucket);
+}
+
+struct object_key *request_object_key_in(struct request *r, struct origin *origin,
+                                         struct span realm, struct span bucket, struct span key,
+                                         const struct proxy_rule *rule)
+{
+    struct object_key from = {.realm = realm,
+                              .bucket = bucket,
+                              .key = key,
+                              .epoch = origin_epoch(r, origin, bucket),
+                              .origin = origin,
+                              .limits = {.cache = rule->cache,
+                                         .max_object_size_bytes = rule->max_object_size_bytes,
+                                         .block_size_bytes = rule->block_size_bytes,
+                                         .group = rules_group(r->pw, rule, r->s3.bucket, key)},
+                              .credentials = request_origin_credentials(r)};
+    from.table = from.credentials != NULL ? r->principal.table : NULL;
+    return object_key_new_in(&r->spare_key, r->pw->store, &from);
+}

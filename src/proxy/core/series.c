@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which object comes after another one, where large objects are read in the order of a listing, as
+// the shards of a data set are.
+//
+// The names are those of listings that passed through (pass_listing.c): nothing is listed for this,
+// and no name is made up. A *series* is the large objects of one folder. What was listed may be
+// gone or another object by now: it is a hint, and who asks the origin finds out.
+//
+// Whether a series is read in order is told from the objects that are begun. One is in order where
+// the one in front of it was begun last. Where there are more readers, side by side, each with its
+// own part or each with every n-th object, it may be as many in front as there are readers, and
+// that one among about twice as many that were begun last. As many in order are demanded as come
+// about by chance once in 64 times, and more after each that was run ahead of in vain. So objects
+// in any order are left alone.
+//
+// One table for the process, because a worker sees only its share of a series' readers. Its lock is
+// held for a moment; who begins an object does not wait for it. Any thread.
+#include "proxy/core/core.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SERIES_MAX 32u
+#define NAMES_MAX 16384u    // of all series
+#define TEXT_MAX (1u << 20) // bytes of these
+#define STREAK_MIN 2u
+#define CHANCE 64u
+#define PENALTY_MAX 1024u
+
+struct series_name {
+    char *text; // behind the folder
+    uint16_t len;
+    uint16_t streak; // how many in order end with it
+    bool follows;    // the one in front of it is so in the listing, too
+    bool is_refused; // the origin did not let somebody have it
+    uint32_t begun;  // as which; 0: never
+    uint32_t
+        named_after; // it was named to be run ahead of, after so many were begun; 0: it was not
+};
+
+struct series {
+    char *text; // bucket, then the folder with its '/'; NULL: unused
+    size_t bucket_len, folder_len;
+    const struct origin *origin; // compared only
+    struct series_name *names;   // ascending
+    unsigned count, capacity;
+    uint32_t begun_count;
+    unsigned near; // among so many that were begun last is one in front of one in order
+    unsigned penalty;
+    uint64_t used; // by the table's clock
+};
+
+struct series_table {
+    atomic_uint readers; // of large objects, under way
+    struct {
+        pthread_mutex_t lock; // alone: nothing is called under it
+        struct series items[SERIES_MAX];
+        unsigned name_count;
+        size_t text_bytes;
+        uint64_t clock;
+    } guarded;
+};
+
+// --- the table -----------------------------------------------------------------------------------
+
+struct series_table *series_table_new(void)
+{
+    struct series_table *table = calloc(1, sizeof(*table));
+    check(table != NULL);
+    check(pthread_mutex_init(&table->guarded.lock, NULL) == 0);
+    return table;
+}
+
+static void lock(struct series_table *table)
+{
+    check(pthread_mutex_lock(&table->guarded.lock) == 0);
+}
+
+static void unlock(struct series_table *table)
+{
+    check(pthread_mutex_unlock(&table->guarded.lock) == 0);
+}
+
+static void drop_locked(struct series_table *table, struct series *s)
+{
+    for (unsigned i = 0; i < s->count; i++) {
+        table->guarded.text_bytes -= s->names[i].len;
+        free(s->names[i].text);
+    }
+    table->guarded.name_count -= s->count;
+    free(s->names);
+    free(s->text);
+    *s = (struct series){0};
+}
+
+void series_table_free(struct series_table *table)
+{
+    if (table == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < SERIES_MAX; i++) {
+        drop_locked(table, &table->guarded.items[i]);
+    }
+    check(pthread_mutex_destroy(&table->guarded.lock) == 0);
+    free(table);
+}
+
+static struct span folder_of(struct span key)
+{
+    while (key.len > 0 && key.ptr[key.len - 1] != '/') {
+        key.len--;
+    }
+    return key;
+}
+
+static struct span name_of(struct span key)
+{
+    size_t folder_len = folder_of(key).len;
+    return (struct span){key.ptr + folder_len, key.len - folder_len};
+}
+
+static struct series *find_locked(struct series_table *table, const struct origin *origin,
+                                  struct span bucket, struct span folder)
+{
+    for (unsigned i = 0; i < SERIES_MAX; i++) {
+        struct series *s = &table->guarded.items[i];
+        if (s->text != NULL && s->origin == origin &&
+            span_equal((struct span){s->text, s->bucket_len}, bucket) &&
+            span_equal((struct span){s->text + s->bucket_len, s->folder_len}, folder)) {
+            s->used = ++table->guarded.clock;
+            return s;
+        }
+    }
+    return NULL;
+}
+
+// Where the name stands, or would. True: it does.
+static bool name_find(const struct series *s, struct span name, unsigned *ret_at)
+{
+    unsigned low = 0, high = s->count;
+    while (low < high) {
+        unsigned middle = low + (high - low) / 2;
+        struct span other = {s->names[middle].text, s->names[middle].len};
+        int order = span_compare(other, name);
+        if (order == 0) {
+            *ret_at = middle;
+            return true;
+        }
+        if (order < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    *ret_at = low;
+    return false;
+}
+
+static struct series_name *find_key_locked(struct series_table *table, const struct object_key *key,
+                                           struct series **ret_series)
+{
+    struct series *s = find_locked(table, key->origin, key->bucket, folder_of(key->key));
+    unsigned at;
+    if (s == NULL || !name_find(s, name_of(key->key), &at)) {
+        return NULL;
+    }
+    *ret_series = s;
+    return &s->names[at];
+}
+
+// --- what is listed ------------------------------------------------------------------------------
+
+static struct series *oldest_locked(struct series_table *table, const struct series *but)
+{
+    struct series *oldest = NULL;
+    for (unsigned i = 0; i < SERIES_MAX; i++) {
+        struct series *s = &table->guarded.items[i];
+        if (s != but && s->text != NULL && (oldest == NULL || s->used < oldest->used)) {
+            oldest = s;
+        }
+    }
+    return oldest;
+}
+
+static void left_out(uint64_t names)
+{
+    stats_add(COUNTER_readahead_names_left_out, names);
+}
+
+static struct series *make_locked(struct series_table *table, const struct origin *origin,
+                                  struct span bucket, struct span folder)
+{
+    struct series *s = NULL;
+    for (unsigned i = 0; i < SERIES_MAX && s == NULL; i++) {
+        s = table->guarded.items[i].text == NULL ? &table->guarded.items[i] : NULL;
+    }
+    if (s == NULL) {
+        s = oldest_locked(table, NULL);
+        left_out(s->count);
+        drop_locked(table, s);
+    }
+    s->text = malloc(bucket.len + folder.len + 1);
+    check(s->text != NULL);
+    memcpy(s->text, bucket.ptr, bucket.len);
+    if (folder.len > 0) {
+        memcpy(s->text + bucket.len, folder.ptr, folder.len);
+    }
+    s->bucket_len = bucket.len;
+    s->folder_len = folder.len;
+    s->origin = origin;
+    s->used = ++table->guarded.clock;
+    return s;
+}
+
+// Room for one more name in this series: others give way, those that were used longest ago first.
+static bool has_room_locked(struct series_table *table, const struct series *s, size_t len)
+{
+    while (table->guarded.name_count == NAMES_MAX || table->guarded.text_bytes + len > TEXT_MAX) {
+        struct series *oldest = oldest_locked(table, s);
+        if (oldest == NULL) {
+            return false;
+        }
+        left_out(oldest->count);
+        drop_locked(table, oldest);
+    }
+    return true;
+}
+
+static void insert_locked(struct series_table *table, struct series *s, unsigned at,
+                          struct span name, bool follows)
+{
+    if (s->count == s->capacity) {
+        s->capacity = s->capacity == 0 ? 16 : 2 * s->capacity;
+        s->names = realloc(s->names, s->capacity * sizeof(*s->names));
+        check(s->names != NULL);
+    }
+    memmove(&s->names[at + 1], &s->names[at], (s->count - at) * sizeof(*s->names));
+    s->count++;
+    // Between two that stood one behind the other it stands behind the former.
+    bool between = at + 1 < s->count && s->names[at + 1].follows;
+    s->names[at] = (struct series_name){.text = malloc(name.len + 1),
+                                        .len = (uint16_t)name.len,
+                                        .follows = at > 0 && (follows || between)};
+    check(s->names[at].text != NULL);
+    memcpy(s->names[at].text, name.ptr, name.len);
+    table->guarded.name_count++;
+    table->guarded.text_bytes += name.len;
+}
+
+static void listed_locked(struct series_table *table, const struct origin *origin,
+                          struct span bucket, struct span key, bool follows)
+{
+    struct span folder = folder_of(key), name = name_of(key);
+    struct series *s = find_locked(table, origin, bucket, folder);
+    if (s == NULL) {
+        s = make_locked(table, origin, bucket, folder);
+    }
+    unsigned at;
+    if (name_find(s, name, &at)) {
+        s->names[at].follows |= follows && at > 0;
+        s->names[at].is_refused = false;
+    } else if (has_room_locked(table, s, name.len)) {
+        insert_locked(table, s, at, name, follows);
+    } else {
+        left_out(1);
+    }
+}
+
+void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
+                   struct span key, bool follows)
+{
+    if (name_of(key).len == 0 || key.len > S3_KEY_MAX) {
+        return;
+    }
+    lock(table);
+    listed_locked(table, origin, bucket, key, follows);
+    unlock(table);
+}
+
+// --- what is read --------------------------------------------------------------------------------
+
+// Readers that go from one object to the next are none for a moment: so it shrinks slowly.
+static unsigned near_now(struct series_table *table, const struct series *s)
+{
+    unsigned readers = atomic_load_explicit(&table->readers, memory_order_relaxed);
+    uint64_t near = 2 * max_u64(readers, 1) - 1;
+    return (unsigned)max_u64(near, s->near > 0 ? s->near - 1 : 0);
+}
+
+// How far in front of one in order the next is that has been begun may be.
+static unsigned reach(const struct series *s)
+{
+    return (s->near + 1) / 2;
+}
+
+// How many in order end with it.
+static unsigned streak_of(const struct series *s, const struct series_name *n)
+{
+    for (unsigned i = 0; i < reach(s) && n->follows; i++) {
+        n--;
+        if (n->begun != 0 && s->begun_count - n->begun <= s->near) {
+            return n->streak + 1u;
+        }
+    }
+    return 0;
+}
+
+static bool begin_locked(struct series_table *table, const struct object_key *key)
+{
+    struct series *s;
+    struct series_name *n = find_key_locked(table, key, &s);
+    if (n == NULL) {
+        return false;
+    }
+    unsigned near = near_now(table, s);
+    if (n->begun != 0 && s->begun_count - n->begun < near) {
+        return false; // by others beside this one
+    }
+    s->near = near;
+    s->begun_count++;
+    n->streak = (uint16_t)min_u64(streak_of(s, n), UINT16_MAX);
+    n->begun = s->begun_count;
+    bool was_named = n->named_after != 0;
+    s->penalty = was_named ? 0 : s->penalty;
+    n->named_after = 0;
+    return was_named;
+}
+
+bool series_begin(struct series_table *table, const struct object_key *key)
+{
+    atomic_fetch_add_explicit(&table->readers, 1, memory_order_relaxed);
+    bool was_named = false;
+    if (pthread_mutex_trylock(&table->guarded.lock) == 0) {
+        was_named = begin_locked(table, key);
+        unlock(table);
+    }
+    return was_named;
+}
+
+void series_end(struct series_table *table)
+{
+    unsigned before = atomic_fetch_sub_explicit(&table->readers, 1, memory_order_relaxed);
+    check(before > 0);
+}
+
+static unsigned streak_needed(const struct series *s)
+{
+    uint64_t ratio = s->count / ((uint64_t)s->near * reach(s)), odds = 1;
+    unsigned streak = 0;
+    if (ratio < 2) {
+        return UINT_MAX; // in any order it would look the same
+    }
+    while (streak < STREAK_MIN || odds < CHANCE) {
+        odds *= ratio;
+        streak++;
+    }
+    return streak + s->penalty;
+}
+
+// In this round through the series?
+static bool is_recent(const struct series *s, uint32_t at)
+{
+    return at != 0 && s->begun_count - at < max_u64(s->count / 2, 1);
+}
+
+static struct series_name *next_locked(struct series *s, struct series_name *n)
+{
+    bool is_read = n->begun != 0 && s->begun_count - n->begun < s->near;
+    if (!is_read || n->streak < streak_needed(s)) {
+        return NULL;
+    }
+    const struct series_name *end = s->names + s->count;
+    for (unsigned i = 0; i < s->near; i++) {
+        n++;
+        if (n == end || !n->follows || n->is_refused) {
+            return NULL;
+        }
+        if (!is_recent(s, n->begun) && !is_recent(s, n->named_after)) {
+            n->named_after = s->begun_count;
+            return n;
+        }
+    }
+    return NULL;
+}
+
+bool series_next(struct series_table *table, const struct object_key *key,
+                 char ret_text[S3_KEY_MAX], struct span *ret_name)
+{
+    lock(table);
+    struct series *s;
+    struct series_name *n = find_key_locked(table, key, &s);
+    n = n != NULL ? next_locked(s, n) : NULL;
+    if (n != NULL) {
+        memcpy(ret_text, s->text + s->bucket_len, s->folder_len);
+        memcpy(ret_text + s->folder_len, n->text, n->len);
+        *ret_name = (struct span){ret_text, s->folder_len + n->len};
+    }
+    unlock(table);
+    return n != NULL;
+}
+
+static void remove_locked(struct series_table *table, struct series *s, struct series_name *n)
+{
+    unsigned at = (unsigned)(n - s->names);
+    table->guarded.text_bytes -= n->len;
+    table->guarded.name_count--;
+    free(n->text);
+    s->count--;
+    memmove(&s->names[at], &s->names[at + 1], (s->count - at) * sizeof(*s->names));
+    if (at == 0 && s->count > 0) {
+        s->names[0].follows = false;
+    }
+}
+
+void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone)
+{
+    lock(table);
+    struct series *s;
+    struct series_name *n = find_key_locked(table, key, &s);
+    if (n != NULL && is_gone) {
+        remove_locked(table, s, n);
+    } else if (n != NULL) {
+        n->is_refused = true;
+    }
+    unlock(table);
+}
+
+bool series_missed(struct series_table *table, const struct object_key *key)
+{
+    lock(table);
+    struct series *s;
+    const struct series_name *n = find_key_locked(table, key, &s);
+    bool is_unread = n == NULL || n->named_after != 0;
+    if (n != NULL && is_unread) {
+        s->penalty = (unsigned)min_u64(2 * s->penalty + 2, PENALTY_MAX);
+    }
+    unlock(table);
+    return is_unread;
+}

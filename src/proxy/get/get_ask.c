@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GET asks of the protocol between workers: a run of blocks, or whether its version is
+// current. Whatever changes of either moves the request on: its step before the reply, its body
+// after. On the request's worker.
+#include "proxy/get/get_private.h"
+
+void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)
+{
+    *ret_first = 0;
+    *ret_end = STORE_WINDOW_MAX;
+    if (g->range.kind == HTTP_RANGE_FIRST || g->range.kind == HTTP_RANGE_FIRST_LAST) {
+        *ret_first = min_u64(g->range.first, UINT64_MAX / 2);
+        *ret_end = *ret_first + STORE_WINDOW_MAX;
+        if (g->range.kind == HTTP_RANGE_FIRST_LAST) {
+            *ret_end = min_u64(*ret_end - 1, max_u64(g->range.last, *ret_first)) + 1;
+        }
+    }
+}
+
+static bool is_strict(const struct request *r)
+{
+    return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache ||
+           r->get->is_doubted;
+}
+
+static void on_change(void *ctx, struct subscription *sub)
+{
+    struct request *r = ctx;
+    struct get_state *g = get_of(r);
+    r->collapsed |= sub->joined;
+    if (r->ended) {
+        return;
+    }
+    if (g->replied) {
+        http_reply_ready(r->x);
+        return;
+    }
+    check(sub == g->revalidation || sub == g->runs[0]);
+    request_go(r);
+}
+
+struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
+{
+    struct get_state *g = get_of(r);
+    struct fill_ask ask = {.key = g->key,
+                           .client = request_client(r),
+                           .object = g->object,
+                           .refused = g->refused,
+                           .strict = g->object == NULL && is_strict(r),
+                           .has_sent = g->replied,
+                           .skip_index = g->skip_index,
+                           .with_checksums = g->object == NULL && get_state_wants_checksums(r),
+                           .no_pages = g->no_pages || !http_exchange_can_sendfile(r->x),
+                           .first_byte = byte,
+                           .end_byte = end,
+                           .block_size_bytes = get_state_block_size(r)};
+    origin_trace_read(&r->http->headers, &ask.trace);
+    uint64_t size = ask.block_size_bytes;
+    ask.block = byte / size;
+    uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
+    uint64_t count = min_u64(last_block - ask.block + 1, STORE_RUN_BLOCKS_MAX);
+    for (uint64_t i = 1; i < count; i++) {
+        if (get_state_place(g, (ask.block + i) * size) != NULL) {
+            count = i;
+        }
+    }
+    ask.block_count = (uint32_t)count;
+    if (g->object == NULL) {
+        ask.condition = g->condition;
+        ask.wants_version = http_conditions_any(&g->conditions);
+        ask.fresh_ms = freshness_max_age_ms(r->rule);
+        ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
+    }
+    g->has_asked = true;
+    struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
+    store_object_unref(g->refused); // the home needs it once
+    g->refused = NULL;
+    return sub;
+}
+
+enum step_result get_ask_home(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
+    struct fill_ask ask = {.key = g->key,
+                           .client = request_client(r),
+                           .object = g->object,
+                           .refused = g->refused,
+                           .revalidate = true,
+                           .reads = !g->is_head,
+                           .strict = is_strict(r) || is_other,
+                           .skip_index = g->skip_index};
+    origin_trace_read(&r->http->headers, &ask.trace);
+    g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
+    store_object_unref(g->refused);
+    g->refused = NULL;
+    r->step = REQUEST_GET_REVALIDATED;
+    return STEP_WAIT;
+}
+
+static struct fill_ask ask_for_checksums(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct fill_ask ask = {.key = g->key,
+                           .object = g->object,
+                           .client = request_client(r),
+                           .revalidate = true,
+                           .with_checksums = true};
+    origin_trace_read(&r->http->headers, &ask.trace);
+    g->asked_checksums = true;
+    return ask;
+}
+
+enum step_result get_ask_checksums(struct request *r)
+{
+    struct fill_ask ask = ask_for_checksums(r);
+    ask.insists = true;
+    get_of(r)->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
+    r->step = REQUEST_GET_REVALIDATED;
+    return STEP_WAIT;
+}
+
+void get_ask_to_learn_checksums(struct request *r)
+{
+    if (!fill_learn_claim(r->pw->fill, get_of(r)->key, get_of(r)->object)) {
+        return;
+    }
+    struct fill_ask ask = ask_for_checksums(r);
+    subscription_leave(subscription_ask(r->pw->fill, &ask, on_change, r));
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile,
+// or a verified read), else the next window is looked up or the missing run asked for. Runs on the
+// request's worker.
+#include "proxy/get/get_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// --- places --------------------------------------------------------------------------------------
+
+// How much one read takes from a place; a single checksum unit while memory is short.
+static uint64_t read_len(const struct get_state *g, const struct store_place *place)
+{
+    uint64_t begin = place->first_block * place->block_size_bytes;
+    uint64_t most = chunk_budget_is_short()
+                        ? STORE_CHECKSUM_UNIT - (g->pos - begin) % STORE_CHECKSUM_UNIT
+                        : GET_READ_BYTES;
+    return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
+}
+
+// Bytes at g->pos come from the place: an access for each run, however many slices it is sent in.
+static void note_read(struct request *r, const struct store_place *place)
+{
+    struct get_state *g = get_of(r);
+    if (g->pos >= g->noted_end) {
+        uint64_t end = place->first_block * place->block_size_bytes + place->payload_len;
+        g->noted_end = end;
+        store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos,
+                        rules_group(r->pw, r->rule, r->s3.bucket, r->s3.key));
+    }
+}
+
+static void on_read(struct store_read *read)
+{
+    struct request *r = get_state_read_over(read);
+    if (r == NULL) {
+        return;
+    }
+    struct get_state *g = get_of(r);
+    if (read->err == ERR_OK) {
+        g->read_ready = true;
+        g->read_span = 0;
+        note_read(r, &read->place);
+        r->bytes_disk += read->len;
+        stats_add(COUNTER_hit_read, 1);
+    } else { // lost or bad: fetched again inside this reply
+        g->skip_index = true;
+        get_state_view_done(g);
+        store_place_unpin(&g->extra);
+    }
+    http_reply_ready(r->x);
+}
+
+static void read_start(struct request *r, const struct store_place *place)
+{
+    struct get_state *g = get_of(r);
+    memset(&g->read, 0, sizeof(g->read));
+    g->read.store = r->pw->store;
+    g->read.place = *place;
+    g->read.first_byte = g->pos;
+    g->read.len = read_len(g, place);
+    g->read.done = on_read;
+    g->reading = true;
+    store_read_start(r->pw->worker, &g->read);
+}
+
+// --- pulling -------------------------------------------------------------------------------------
+
+static void release_chunk(void *ctx)
+{
+    chunk_unref(ctx);
+}
+
+static void progress(struct request *r, uint64_t bytes)
+{
+    struct get_state *g = get_of(r);
+    g->pos += bytes;
+    g->again = 0;
+    g->no_pages = false;
+    check(g->pos <= g->end);
+    get_state_release_passed(g);
+}
+
+// These bytes were not here when the reply came to them.
+static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byte)
+{
+    struct get_state *g = get_of(r);
+    uint64_t first = max_u64(first_byte / g->reply_block_size_bytes, g->missed_end);
+    uint64_t end = (end_byte - 1) / g->reply_block_size_bytes + 1;
+    if (end > first) {
+        r->blocks_missed += (unsigned)(end - first);
+        g->missed_end = end;
+    }
+}
+
+static bool pull_read(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (!g->read_ready) {
+        return false;
+    }
+    struct span bytes = g->read.spans[g->read_span];
+    // Each span lies in one chunk; the slice keeps that chunk.
+    struct chunk *chunk = g->read.chunks[g->read_span];
+    ret_slice->kind = HTTP_SLICE_BYTES;
+    ret_slice->bytes = bytes;
+    ret_slice->release = release_chunk;
+    ret_slice->release_ctx = chunk_ref(chunk);
+    g->read_span++;
+    if (g->read_span == g->read.span_count) {
+        get_state_drop_read(g);
+    }
+    progress(r, bytes.len);
+    return true;
+}
+
+static bool pull_range(struct request *r, const struct store_place *place,
+                       struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (!http_exchange_can_sendfile(r->x) || g->pos < g->buffer_until) {
+        return false;
+    }
+    uint64_t place_end = place->first_block * place->block_size_bytes + place->payload_len;
+    uint64_t len = min_u64(min_u64(g->end, place_end) - g->pos, HTTP_FILE_SLICE_MAX);
+    if (!store_range_ready(r->pw->worker, r->pw->store, place, g->pos, len, &ret_slice->range)) {
+        return false;
+    }
+    ret_slice->kind = HTTP_SLICE_FILE;
+    note_read(r, place);
+    r->bytes_memory += ret_slice->range.len;
+    stats_add(COUNTER_hit_sendfile, 1);
+    progress(r, len);
+    return true;
+}
+
+// Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
+static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    struct list_node *node;
+    while (sub != NULL && (node = list_first(&sub->pieces)) != NULL) {
+        struct piece *piece = container_of(node, struct piece, node);
+        if (piece->first_byte > g->pos) {
+            return false;
+        }
+        uint64_t skip = g->pos - piece->first_byte;
+        if (skip >= piece->len) {
+            subscription_pop(sub);
+            continue;
+        }
+        if (piece->chunk == NULL) {
+            uint64_t pos = g->pos;
+            if (pull_range(r, &piece->pages, ret_slice)) {
+                if (!sub->whole) {
+                    note_missed(r, pos, g->pos);
+                }
+                return true;
+            }
+            subscription_refuse_pages(sub);
+            g->no_pages = true;
+            return false;
+        }
+        uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
+        ret_slice->kind = HTTP_SLICE_BYTES;
+        ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
+        ret_slice->release = release_chunk;
+        ret_slice->release_ctx = chunk_ref(piece->chunk);
+        subscription_pop(sub);
+        *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
+        if (!sub->whole) {
+            note_missed(r, g->pos, g->pos + len);
+        }
+        progress(r, len);
+        return true;
+    }
+    return false;
+}
+
+// Asks for one run ahead of the one that is being sent.
+static void prefetch(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct subscription *current = g->runs[0];
+    if (g->runs[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
+        chunk_budget_is_short()) {
+        return;
+    }
+    uint64_t next = current->run_end_byte;
+    if (next >= g->end || next <= g->pos || get_state_place(g, next) != NULL) {
+        return;
+    }
+    g->runs[1] = get_ask_run(r, next, g->end);
+}
+
+// A run whose pieces are used up: its end (a place, an outcome) decides how the reply goes on.
+static enum http_pull run_ended(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct subscription *sub = g->runs[0];
+    enum subscription_outcome outcome = sub->outcome;
+    if (sub->place.segment != NULL) {
+        store_place_unpin(&g->extra);
+        g->extra = sub->place;
+        sub->place.segment = NULL;
+    }
+    get_state_leave(&g->runs[0]);
+    if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
+        return HTTP_PULL_CUT;
+    }
+    if (outcome == OUTCOME_REJOIN) {
+        get_state_view_done(g);
+        g->skip_index = false;
+        g->again++;
+    }
+    return HTTP_PULL_SLICE; // go on
+}
+
+// No bytes at pos from any run: the place, the next window, or a run to join.
+static enum http_pull pull_more(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    const struct store_place *place = get_state_place(g, g->pos);
+    if (place == NULL && !g->skip_index &&
+        (!g->view_open || g->pos < g->view_first || g->pos >= g->view_end)) {
+        get_state_view(r, g->pos, g->end);
+        place = get_state_place(g, g->pos);
+    }
+    if (place != NULL) {
+        if (pull_range(r, place, ret_slice)) {
+            return HTTP_PULL_SLICE;
+        }
+        read_start(r, place);
+        return HTTP_PULL_WAIT;
+    }
+    if (g->again > GET_AGAIN_MAX) {
+        return HTTP_PULL_CUT;
+    }
+    g->runs[0] = get_ask_run(r, g->pos, g->end);
+    g->skip_index = false;
+    return HTTP_PULL_WAIT;
+}
+
+static void slice_drop(struct http_slice *slice)
+{
+    if (slice->kind == HTTP_SLICE_BYTES) {
+        slice->release(slice->release_ctx);
+    } else if (slice->range.release != NULL) {
+        slice->range.release(slice->range.release_ctx);
+    }
+}
+
+static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (g->pos >= g->readahead_at) {
+        readahead_note(r);
+    }
+    for (unsigned i = 0; i < GET_AGAIN_MAX; i++) {
+        if (g->pos == g->end) {
+            return HTTP_PULL_END;
+        }
+        if (pull_read(r, ret_slice)) {
+            return HTTP_PULL_SLICE;
+        }
+        if (g->reading) {
+            return HTTP_PULL_WAIT;
+        }
+        if (!get_state_run_covers(g->runs[0], g->pos) && get_state_run_covers(g->runs[1], g->pos)) {
+            get_state_leave(&g->runs[0]);
+            g->runs[0] = g->runs[1];
+            g->runs[1] = NULL;
+        }
+        struct subscription *sub = g->runs[0];
+        if (pull_piece(r, sub, ret_slice)) {
+            prefetch(r);
+            return HTTP_PULL_SLICE;
+        }
+        if (sub == NULL) {
+            return pull_more(r, ret_slice);
+        }
+        if (sub->state != SUBSCRIPTION_ENDED) {
+            if (!get_state_run_covers(sub, g->pos)) {
+                get_state_leave(&g->runs[0]); // its run is behind us
+                continue;
+            }
+            subscription_want(sub, g->pos);
+            prefetch(r);
+            return HTTP_PULL_WAIT;
+        }
+        if (run_ended(r) == HTTP_PULL_CUT) {
+            return HTTP_PULL_CUT;
+        }
+    }
+    return HTTP_PULL_CUT;
+}
+
+// An object that comes in several runs; one in a single run was judged by the run.
+static bool needs_judging(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g->has_asked && g->is_whole && g->object->size_bytes > store_run_bytes_max(r->pw->store);
+}
+
+enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct request *r = container_of(source, struct request, source);
+    struct get_state *g = get_of(r);
+    get_state_check(r);
+    enum http_pull pulled = pull(r, ret_slice);
+    if (pulled == HTTP_PULL_SLICE && needs_judging(r) &&
+        reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
+        if (g->sum.verdicts > 0) {
+            invalidate_wrong(r->pw->fill, g->key);
+        }
+        slice_drop(ret_slice);
+        return HTTP_PULL_CUT;
+    }
+    return pulled;
+}
+
+// The tail of a file range is no longer resident: those bytes go by the read way.
+void get_body_recall(struct http_source *source, uint64_t unsent)
+{
+    struct request *r = container_of(source, struct request, source);
+    struct get_state *g = get_of(r);
+    check(unsent <= g->pos - g->first);
+    g->buffer_until = g->pos;
+    g->pos -= unsent;
+    r->bytes_memory -= unsent;
+    if (get_state_place(g, g->pos) == NULL) {
+        get_state_view_done(g); // its pin is gone: look it up again
+    }
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of a GET's or HEAD's reply, once the version is known: conditions, range, headers, what
+// Cache-Status says. Runs on the request's worker.
+#include "proxy/get/get_private.h"
+
+#include <string.h>
+
+// The lines become headers that can be replaced.
+static void unrender(struct request *r, struct headers *headers, struct span *rendered)
+{
+    struct span rest = *rendered, line;
+    while (span_split(&rest, '\n', &line)) {
+        size_t colon = span_find(line, ':');
+        if (colon < line.len) {
+            struct span value = {line.ptr + colon + 1, line.len - colon - 1};
+            if (span_ends_with(value, SPAN("\r"))) {
+                value.len--;
+            }
+            (void)!headers_add(headers, r->arena, (struct span){line.ptr, colon}, span_trim(value));
+        }
+    }
+    *rendered = (struct span){0};
+}
+
+static void classify(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    uint32_t block = get_state_block_size(r);
+    uint64_t blocks = g->end > g->first ? (g->end - 1) / block - g->first / block + 1 : 1;
+    r->blocks_total = (unsigned)min_u64(blocks, UINT32_MAX);
+    g->reply_block_size_bytes = block;
+    unsigned there = 0;
+    uint64_t window = g->view_open ? g->view_end : g->first;
+    window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);
+    // What is being fetched for this reply may have come whole by now; it was not here before.
+    uint64_t own_end = g->from_origin && g->runs[0] != NULL ? g->runs[0]->run_end_byte : 0;
+    for (uint64_t b = g->first / block; b * block < window; b++) {
+        there += get_state_at_hand(g, max_u64(b * block, g->first)) ||
+                 (b * block >= own_end &&
+                  fill_here_has(r->pw->fill, g->key->hash, g->etag_hash, block, b));
+    }
+    r->blocks_hit = there;
+    if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {
+        return;
+    }
+    if (g->from_origin && g->runs[0] != NULL) {
+        r->has_run = true;
+        r->unstored_why = g->runs[0]->unstored_why;
+    }
+    r->origin_status = g->is_head ? 200 : g->runs[0] != NULL ? g->runs[0]->origin_status : 0;
+    bool is_held = g->have_record || g->have_known;
+    if (g->from_origin || (!is_held && !g->is_head)) {
+        r->result = r->collapsed ? RESULT_COALESCED : RESULT_MISS;
+        r->result = there > 0 ? RESULT_PARTIAL : r->result;
+    } else if (!is_held) {
+        r->result = RESULT_MISS;
+    } else {
+        uint64_t seen = window > g->first ? (window - 1) / block - g->first / block + 1 : 0;
+        r->result = there >= seen || g->is_head ? RESULT_HIT : RESULT_PARTIAL;
+    }
+}
+
+// Checksums of the version from its index record; empty if the record has none.
+static struct span record_sums(const struct get_state *g)
+{
+    bool counts = g->have_record && g->view.found && g->view.etag_hash == g->etag_hash &&
+                  g->view.size_bytes == g->object->size_bytes;
+    return counts ? (struct span){(const char *)g->view.sums.bytes, g->view.sums.len}
+                  : (struct span){0};
+}
+
+static const char *checksums_word(struct span checksums, struct span sums)
+{
+    if (checksums.len > 0) {
+        return fill_version_has_none(checksums) ? "none" : "sent";
+    }
+    bool are_unknown = sums.len == 0 || s3_sums_are_too_long(sums);
+    return are_unknown ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
+}
+
+// The stored header lines that belong in this answer. *ret_more: the checksums from the index
+// record, in `ret_text`.
+static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
+                                struct span *ret_more)
+{
+    struct span lines = r->get->object->headers;
+    struct span checksums = fill_version_checksums(lines);
+    bool are_wanted = status == 200 && get_state_wants_checksums(r);
+    if (checksums.len > 0 && (!are_wanted || fill_version_has_none(checksums))) {
+        lines.len -= checksums.len;
+    }
+    *ret_more = (struct span){0};
+    if (are_wanted) {
+        struct span sums = record_sums(r->get);
+        r->checksums = checksums_word(checksums, sums);
+        if (checksums.len == 0 && !s3_sums_has_none(sums)) {
+            *ret_more = s3_sums_render(sums, ret_text);
+        }
+    }
+    return lines;
+}
+
+#define CONTENT_RANGE_MAX (sizeof("Content-Range: bytes -/\r\n") + 3 * U64_DIGITS_MAX)
+#define ACCEPT_RANGES "Accept-Ranges: bytes\r\n"
+
+// Put together as text, which no hit has looked at again. False: no memory.
+static bool add_headers(struct request *r, struct headers *headers, struct http_reply *reply)
+{
+    struct get_state *g = get_of(r);
+    char before[CONTENT_RANGE_MAX + sizeof(ACCEPT_RANGES)];
+    char behind[sizeof("Age: \r\n") + U64_DIGITS_MAX + S3_SUMS_TEXT_MAX];
+    char text[S3_SUMS_TEXT_MAX];
+    struct span sums, stored = stored_lines(r, reply->status, text, &sums);
+    struct span_writer w = {before, before + sizeof(before)};
+    if (reply->status == 206) {
+        span_writer_put(&w, SPAN("Content-Range: bytes "));
+        span_writer_put_u64(&w, g->first);
+        span_writer_put(&w, SPAN("-"));
+        span_writer_put_u64(&w, g->end - 1);
+        span_writer_put(&w, SPAN("/"));
+        span_writer_put_u64(&w, g->object->size_bytes);
+        span_writer_put(&w, SPAN("\r\n"));
+    }
+    if (reply->status != 304) {
+        span_writer_put(&w, SPAN(ACCEPT_RANGES));
+    }
+    struct span_writer age = {behind, behind + sizeof(behind)};
+    if ((g->have_record || g->have_known) && !g->from_origin && g->view.age_ms != UINT64_MAX &&
+        !g->confirmed) {
+        span_writer_put(&age, SPAN("Age: "));
+        span_writer_put_u64(&age, g->view.age_ms / 1000);
+        span_writer_put(&age, SPAN("\r\n"));
+    }
+    span_writer_put(&age, sums);
+    reply->rendered = request_lines(r, (struct span){before, (size_t)(w.at - before)},
+                                    (struct span){behind, (size_t)(age.at - behind)}, stored);
+    if (reply->rendered.len == 0) {
+        return false;
+    }
+    if (r->s3.has_response_overrides && reply->status != 304) {
+        unrender(r, headers, &reply->rendered);
+        response_overrides_apply(r, headers);
+    }
+    return true;
+}
+
+static void add_body(struct request *r, struct http_reply *reply)
+{
+    struct get_state *g = get_of(r);
+    if (g->small.len > 0) {
+        reply->body = (struct span){g->small.ptr + g->first, (size_t)reply->length};
+        r->bytes_memory = reply->length;
+        store_note_read(r->pw->worker, r->pw->store, &g->view.places[0], reply->length,
+                        rules_group(r->pw, r->rule, r->s3.bucket, r->s3.key));
+        stats_add(COUNTER_hit_small, 1);
+    } else {
+        r->source.pull = get_body_pull;
+        r->source.recall = get_body_recall;
+        reply->source = &r->source;
+    }
+}
+
+static enum step_result send(struct request *r, unsigned status)
+{
+    struct get_state *g = get_of(r);
+    struct headers headers = {0}; // no longer than http_reply_start()
+    classify(r);
+    struct http_reply reply = {.status = status,
+                               .reason = s3_status_reason(status),
+                               .headers = &headers,
+                               .no_length = status == 304,
+                               .has_length = status != 304,
+                               .length = g->end - g->first};
+    if (!add_headers(r, &headers, &reply)) {
+        return request_fail(r, ERR_NO_MEMORY, NULL);
+    }
+    if (!g->is_head && reply.length > 0) {
+        add_body(r, &reply);
+    }
+    r->status = status;
+    r->object_size_bytes = g->object->size_bytes;
+    g->is_whole = status == 200;
+    g->replied = true;
+    get_state_check(r);
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
+enum step_result get_reply_not_modified(struct request *r, struct span packed)
+{
+    struct s3_error_answer answer = {0};
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers == NULL || !s3_error_unpack(r->arena, packed, &answer)) {
+        return request_fail(r, ERR_NO_MEMORY, NULL);
+    }
+    r->result = RESULT_MISS;
+    r->status = r->origin_status = 304;
+    for (unsigned i = 0; i < answer.headers.count; i++) {
+        struct header *h = &answer.headers.items[i];
+        (void)!headers_add(headers, r->arena, arena_copy(r->arena, h->name),
+                           arena_copy(r->arena, h->value)); // few: there is room
+    }
+    request_common_headers(r, headers);
+    struct http_reply reply = {
+        .status = 304, .reason = s3_status_reason(304), .headers = headers, .no_length = true};
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
+// If-Match can never name a weak ETag, or none. Some stores compare otherwise, so the origin judges
+// it there.
+static enum step_result condition_failed(struct request *r)
+{
+    const struct get_state *g = get_of(r);
+    if (g->conditions.has_if_match && !http_etag_is_strong(g->object->etag)) {
+        return get_state_bypass(r, "no-etag");
+    }
+    struct s3_error_detail detail = {.condition = span_from_cstr(get_of(r)->conditions.failed)};
+    return request_fail(r, ERR_PRECONDITION_FAILED, &detail);
+}
+
+static enum step_result ask_first(struct request *r)
+{
+    r->step = REQUEST_GET_FIRST;
+    return STEP_AGAIN;
+}
+
+static enum step_result unsatisfiable(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    bool kept = g->is_head || g->have_record || g->runs[0] != NULL;
+    if (g->object->size_bytes == 0 && !kept) { // so that the next one is answered from here
+        g->first = g->end = g->pos = 0;
+        return ask_first(r);
+    }
+    struct s3_error_detail detail = {.has_actual_object_size = true,
+                                     .actual_object_size = g->object->size_bytes};
+    (void)headers_get(&r->http->headers, SPAN("Range"), &detail.range_requested);
+    r->object_size_bytes = g->object->size_bytes;
+    return request_fail(r, ERR_INVALID_RANGE, &detail);
+}
+
+static bool etag_is_multipart(const struct request *r)
+{
+    struct span etag = http_etag_strip(r->get->object->etag);
+    return origin_capabilities(r->origin)->has_parts && span_find(etag, '-') < etag.len;
+}
+
+// What is sent of the object, and under which status. False: no byte of it was asked for.
+static bool resolve_range(struct request *r, unsigned *ret_status)
+{
+    struct get_state *g = get_of(r);
+    uint64_t size = g->object->size_bytes, last = 0;
+    struct http_range range = g->range;
+    if (!http_if_range_holds(&g->conditions, g->object->etag)) {
+        range.kind = HTTP_RANGE_NONE;
+    }
+    enum http_range_result resolved = http_range_resolve(&range, size, &g->first, &last);
+    if (resolved == HTTP_RANGE_UNSATISFIABLE) {
+        return false;
+    }
+    bool partial = resolved == HTTP_RANGE_PARTIAL;
+    if (!partial) {
+        g->first = 0;
+        partial = r->s3.has_part_number && size > 0;
+        last = size > 0 ? size - 1 : 0;
+    }
+    g->end = size > 0 ? last + 1 : 0;
+    g->pos = g->first;
+    *ret_status = partial ? 206 : 200;
+    return true;
+}
+
+// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked
+// for them. Where they are too long for the record, only a HEAD is worth asking for them again.
+static bool lacks_checksums(const struct request *r)
+{
+    const struct store_object *object = r->get->object;
+    struct span sums = record_sums(r->get);
+    bool are_unknown = sums.len == 0 || (r->get->is_head && s3_sums_are_too_long(sums));
+    return object->etag.len > 0 && get_state_wants_checksums(r) &&
+           origin_capabilities(r->origin)->has_checksums &&
+           fill_version_checksums(object->headers).len == 0 && are_unknown;
+}
+
+static enum step_result reply_body(struct request *r, unsigned status)
+{
+    struct get_state *g = get_of(r);
+    const struct subscription *run = g->runs[0];
+    if (run != NULL && run->weak && run->run_end_byte < g->end) {
+        // Several reads could not be known to be of one version.
+        return get_state_bypass(r, "no-etag");
+    }
+    if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
+        !get_state_run_covers(run, g->pos)) {
+        get_state_leave(&g->runs[0]); // If-Range does not hold: the run begins elsewhere
+        run = NULL;
+    }
+    bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
+    if (!at_hand && g->have_record && g->pos != g->view_first) {
+        get_state_view(r, g->pos, g->end); // a suffix range: now the window is known
+        at_hand = get_state_place(g, g->pos) != NULL;
+    }
+    if (!at_hand && !(g->have_record && g->object->size_bytes == 0)) {
+        return ask_first(r);
+    }
+    return send(r, status);
+}
+
+enum step_result get_reply_step(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (r->s3.has_part_number && etag_is_multipart(r)) {
+        return get_state_bypass(r, "part-number");
+    }
+    struct s3_error_detail detail = {0};
+    enum err err = response_overrides_judge(r, &detail.message);
+    if (err != ERR_OK) {
+        return request_fail(r, err, &detail);
+    }
+    switch (http_conditions_evaluate(&g->conditions, g->object->etag, g->object->last_modified)) {
+    case HTTP_CONDITION_FAILED:
+        return condition_failed(r);
+    case HTTP_CONDITION_NOT_MODIFIED:
+        g->first = g->pos = g->end = 0;
+        return send(r, 304);
+    case HTTP_CONDITION_PASS:
+        break;
+    }
+    unsigned status = 200;
+    if (!resolve_range(r, &status)) {
+        return unsatisfiable(r);
+    }
+    if (status == 200 && lacks_checksums(r)) {
+        // A body goes out without them, an answer about them does not, unless nobody can learn
+        // them: only HEAD tells.
+        if (g->is_head && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
+            return g->asked_checksums ? get_state_bypass(r, "checksum") : get_ask_checksums(r);
+        }
+        if (!g->is_head && !g->asked_checksums) {
+            get_ask_to_learn_checksums(r);
+        }
+    }
+    return g->is_head ? send(r, status) : reply_body(r, status);
+}

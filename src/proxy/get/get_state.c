@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to,
+// one disk read; how each is taken and given back. All of it stays with the pooled request; with a
+// disk read out the request is recycled when that ends. On the request's worker.
+#include "base/date.h"
+#include "proxy/get/get_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_control(struct span value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        if ((unsigned char)value.ptr[i] <= ' ' || value.ptr[i] == 0x7f) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// One quoted ETag goes to the origin as it is; what a list, `*` or an unquoted one means is judged
+// here.
+static void send_etag(struct origin_condition *ret, enum origin_condition_kind kind,
+                      struct span value)
+{
+    value = span_trim(value);
+    struct span inner = {value.ptr + 1, value.len - min_u64(value.len, 2)};
+    if (value.len > 2 && value.len < ORIGIN_CONDITION_MAX && value.ptr[0] == '"' &&
+        value.ptr[value.len - 1] == '"' && !has_control(inner) &&
+        span_find(inner, '"') == inner.len && span_find(inner, ',') == inner.len) {
+        ret->kind = kind;
+        span_to_text(value, ret->value, sizeof(ret->value));
+    }
+}
+
+static void send_date(struct origin_condition *ret, enum origin_condition_kind kind, time_t date)
+{
+    ret->kind = kind;
+    date_format_http(date, ret->value);
+}
+
+// Chooses the condition with the highest precedence (RFC 9110, section 13.2.2). The others are
+// judged after the head has come.
+static void choose_condition(struct get_state *g)
+{
+    const struct http_conditions *c = &g->conditions;
+    if (c->has_if_match) {
+        send_etag(&g->condition, ORIGIN_IF_MATCH, c->if_match);
+    } else if (c->has_if_unmodified_since) {
+        send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
+    } else if (c->has_if_none_match) {
+        send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
+        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE; // most likely there is no body
+    } else if (c->has_if_modified_since) {
+        send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
+    }
+}
+
+void get_state_begin(struct request *r)
+{
+    if (r->get == NULL) {
+        r->get = malloc(sizeof(*r->get));
+        check(r->get != NULL);
+    }
+    struct get_state *g = r->get;
+    // The view is large and written by the look-up.
+    memset(g, 0, offsetof(struct get_state, view));
+    memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
+    g->owner = r;
+    g->key = request_object_key(r);
+    reply_sum_begin(r->pw->fill, g->key->hash, &g->sum);
+    g->is_head = r->http->is_head;
+    struct span value;
+    if (headers_get(&r->http->headers, SPAN("Range"), &value)) {
+        http_range_parse(value, &g->range);
+    }
+    http_conditions_parse(&r->http->headers, &g->conditions);
+    bool is_long_suffix =
+        g->range.kind == HTTP_RANGE_SUFFIX &&
+        !subscription_takes_suffix(r->pw->store, r->rule->block_size_bytes, g->range.suffix);
+    g->needs_head = g->is_head || is_long_suffix || r->s3.has_part_number;
+    choose_condition(g);
+    g->client_no_cache = request_is_no_cache(r);
+}
+
+// --- letting go ----------------------------------------------------------------------------------
+
+void get_state_view_done(struct get_state *g)
+{
+    if (g->view_open) {
+        store_view_done(&g->view);
+        g->view_open = false;
+    }
+}
+
+void get_state_leave(struct subscription **slot)
+{
+    if (*slot != NULL) {
+        subscription_leave(*slot);
+        *slot = NULL;
+    }
+}
+
+void get_state_drop_read(struct get_state *g)
+{
+    if (g->read_ready) {
+        for (unsigned i = 0; i < ARRAY_LEN(g->read.chunks); i++) {
+            chunk_unref(g->read.chunks[i]);
+            g->read.chunks[i] = NULL;
+        }
+        g->read_ready = false;
+    }
+}
+
+void get_state_forget_version(struct get_state *g)
+{
+    get_state_view_done(g);
+    store_place_unpin(&g->extra);
+    get_state_leave(&g->revalidation);
+    get_state_leave(&g->runs[0]);
+    get_state_leave(&g->runs[1]);
+    store_object_unref(g->object);
+    g->object = NULL;
+    chunk_unref(g->small_chunk);
+    g->small_chunk = NULL;
+    g->small = (struct span){0};
+    g->have_record = false;
+    g->have_known = false;
+    g->from_origin = false;
+}
+
+bool get_state_release(struct request *r)
+{
+    struct get_state *g = r->get;
+    if (g == NULL || g->key == NULL) {
+        return true;
+    }
+    if (g->reading) { // the read uses the view's pin and the key
+        store_read_cancel(&g->read);
+        return false;
+    }
+    get_state_forget_version(g);
+    get_state_drop_read(g);
+    reply_sum_done(&g->sum);
+    store_object_unref(g->refused);
+    g->refused = NULL;
+    object_key_unref_to(g->key, &r->spare_key);
+    g->key = NULL;
+    return true;
+}
+
+struct request *get_state_read_over(struct store_read *read)
+{
+    struct get_state *g = container_of(read, struct get_state, read);
+    struct request *r = g->owner;
+    check(g->reading);
+    g->reading = false;
+    if (!r->ended) {
+        return r;
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+        chunk_unref(read->chunks[i]);
+    }
+    store_object_unref(read->object);
+    bool is_released = get_state_release(r);
+    check(is_released);
+    request_recycle(r);
+    return NULL;
+}
+
+enum step_result get_state_bypass(struct request *r, const char *reason)
+{
+    get_state_forget_version(get_of(r));
+    r->result = RESULT_BYPASS;
+    r->reason = reason;
+    r->step = REQUEST_PASS;
+    return STEP_AGAIN;
+}
+
+// --- where bytes are -----------------------------------------------------------------------------
+
+void get_state_judge_doubt(struct request *r, uint64_t age_ms)
+{
+    r->get->is_doubted = store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)),
+                                          r->origin_bucket, age_ms);
+}
+
+void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
+{
+    struct get_state *g = get_of(r);
+    get_state_view_done(g);
+    uint64_t end = min_u64(end_byte, first_byte + STORE_WINDOW_MAX);
+    store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
+                 fill_floor(r->pw->fill, g->key->hash), &g->view);
+    if (!g->replied) {
+        get_state_judge_doubt(r, g->view.found ? g->view.age_ms : 0);
+    }
+    g->view_open = true;
+    g->view_first = first_byte;
+    g->view_end = end;
+}
+
+static bool place_covers(const struct store_place *place, uint64_t byte)
+{
+    uint64_t first = place->first_block * place->block_size_bytes;
+    return place->segment != NULL && byte >= first && byte - first < place->payload_len;
+}
+
+const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
+{
+    if (place_covers(&g->extra, byte)) {
+        return &g->extra;
+    }
+    if (!g->view_open || !g->view.found || g->view.etag_hash != g->etag_hash) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < g->view.place_count; i++) {
+        if (place_covers(&g->view.places[i], byte)) {
+            return &g->view.places[i];
+        }
+    }
+    return NULL;
+}
+
+bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte)
+{
+    uint64_t size = g->view.size_bytes;
+    bool is_bounded = g->range.kind == HTTP_RANGE_FIRST_LAST;
+    uint64_t wanted_end = is_bounded ? min_u64(g->range.last, size - 1) + 1 : size;
+    if (size > 0 && wanted_end > end_byte) {
+        return false;
+    }
+    for (uint64_t at = first_byte; size > 0 && at < wanted_end;) {
+        const struct store_place *place = get_state_place(g, at);
+        if (place == NULL) {
+            return false;
+        }
+        at = place->first_block * place->block_size_bytes + place->payload_len;
+    }
+    return true;
+}
+
+bool get_state_at_hand(struct get_state *g, uint64_t byte)
+{
+    const struct subscription *run = g->runs[0];
+    bool is_whole = run != NULL && run->whole && byte >= run->ask.first_byte;
+    if (is_whole && run->state == SUBSCRIPTION_ATTACHED) {
+        return byte < run->run_end_byte;
+    }
+    return (is_whole && place_covers(&run->place, byte)) || get_state_place(g, byte) != NULL;
+}
+
+bool get_state_run_covers(const struct subscription *sub, uint64_t byte)
+{
+    return sub != NULL && byte >= sub->ask.first_byte &&
+           byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
+           (sub->answer == NULL || byte < sub->run_end_byte);
+}
+
+void get_state_release_passed(struct get_state *g)
+{
+    if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
+        store_place_unpin(&g->extra);
+    }
+    for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
+        struct store_place *p = &g->view.places[i];
+        if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
+            store_place_unpin(p);
+        }
+    }
+}
+
+uint32_t get_state_block_size(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g->have_record && g->view_open && g->view.found ? g->view.block_size_bytes
+           : g->object != NULL                             ? g->object->block_size_bytes
+                                                           : r->rule->block_size_bytes;
+}
+
+// S3 leaves them out where a Range stands, even one that it ignores.
+bool get_state_wants_checksums(const struct request *r)
+{
+    struct span mode;
+    return headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
+           span_equal_nocase(span_trim(mode), SPAN("ENABLED")) &&
+           headers_count(&r->http->headers, SPAN("Range")) == 0 && !r->s3.has_part_number;
+}
+
+bool get_state_is_other(const struct get_state *g, struct span etag)
+{
+    return g->conditions.has_if_match && !http_etag_list_matches(g->conditions.if_match, etag);
+}
+
+void get_state_check(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    check(g->owner == r);
+    check(g->key != NULL);
+    check(!g->reading || !g->read_ready);
+    check(!g->read_ready || g->read_span < g->read.span_count);
+    check(!g->replied || g->object != NULL);
+    check(!g->replied || g->revalidation == NULL);
+    check(g->replied || g->runs[1] == NULL);
+    check(!g->replied || (g->first <= g->pos && g->pos <= g->end));
+    check(r->pass == NULL);
+}

@@ -1,0 +1,756 @@
+// SPDX-License-Identifier: Apache-2.0
+// Read-ahead: what a sequential reader will want next is asked for before it asks, so that many
+// runs come from the origin side by side. Runs on the request's worker.
+//
+// A *track* follows one sequence of reads of an object: how far its readers are, how far runs have
+// been asked for. Sequential is a request for more than a run, up to its end, and who asks for
+// range after range in order, up to the end of the object, over whatever connections (a worker sees
+// only its share of them, and ranges that are asked for at once come in any order, so small gaps
+// are jumped). Readers that have a part of an object each have a track each; and each random read
+// begins one that stays without a second. Where three such reads have the same distance from one to
+// the next, the fourth goes on with parts in that *stride*. A run that is asked for ahead has no
+// reader of its bytes: it is only stored, and who comes to it joins it or finds it in the index.
+// What no reader has come to when its track is forgotten is counted as unread.
+//
+// Who reads large objects in the order of a listing (series.c) is run ahead of past an object's
+// end: what is left of the window there is for the next object, whose track is begun without a
+// reader. Nothing of that one is asked for if any of it is cached. Else HEAD says whether it is
+// there, which version it is and what the origin's checksums of it are: so whoever comes to it is
+// protected as if it had asked for them. It is given up when the reader in front breaks off, and
+// what nobody came to is counted; series.c judges the order by that, too.
+//
+// How many runs are asked for at once follows bandwidth and delay: those that fit the time that a
+// run takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of
+// limits.max_buffer and, for who asks for range after range, four times what has been read in
+// order; and nothing is asked for ahead while memory is short, the disk is behind, or the origin's
+// places are nearly used up: demand goes first.
+#include "proxy/get/get_private.h"
+
+#include <stdlib.h>
+
+#define TRACKS 64u    // on each worker
+#define RUNS_MAX 32u  // asked for ahead and not read yet, of one track
+#define RUNS_FIRST 4u // until it is known how long a run takes
+#define STREAK_MIN 2u // ranges in order before the next ones are asked for
+#define STRIDE_MIN 3u // equal distances before parts are asked for
+#define TRACK_KEEP_US                                                                              \
+    250000u // another object does not take the place of a sequence that was read this recently
+#define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
+#define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
+#define NEXT_NAMES_MAX 4u         // that are tried behind one object
+#define NEXT_LOOK_BYTES (1u << 20)
+
+struct ahead_run {
+    struct readahead_track *track;
+    struct subscription *sub; // NULL: it has ended
+    uint64_t asked_us;
+    uint64_t first_byte, end_byte; // stored, and not read yet; both 0: free, or on its way
+};
+
+struct readahead_track {
+    struct proxy_worker *pw;
+    struct object_key *key;      // references; NULL: unused
+    struct store_object *object; // the version; NULL: `head` asks for it
+    uint32_t block_size_bytes;
+    uint64_t client;     // the last reader's
+    uint64_t most_bytes; // in front of its readers, as the rule of the last one says
+    uint64_t used_us;
+    uint64_t edge;      // how far its readers have come
+    uint64_t limit;     // nothing is asked for from here on
+    uint64_t asked_end; // runs have been asked for up to here
+    unsigned streak;
+    uint64_t part, stride; // of reads that stayed alone: how long, how far from one to the next
+    unsigned strides;      // how often it was that; STRIDE_MIN: parts are read, not all of it
+    unsigned serial;       // what requests know it by
+    bool is_idle;          // was without readers when the timer last looked
+    bool is_missing;       // readers find that it is not there
+    bool is_unfit;         // and that it is not stored, whoever asks for it
+    bool is_expected;      // a reader is, from the object in front of it
+    bool is_series_read;   // it was asked for ahead, here or on another worker
+    struct subscription *head;
+    struct readahead_track *next; // of the object behind this one, if its serial is still
+    unsigned next_serial;         // that one; 0: there is none
+    unsigned named;               // objects that might have been it
+    uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
+    unsigned run_count;                               // that are not free
+    struct ahead_run runs[RUNS_MAX];
+};
+
+// What a request is compared with. Apart from the tracks, because each random read looks through
+// all.
+struct sequence {
+    uint64_t name;        // of the key
+    uint64_t begin, next; // where it began; where the next range would begin
+    unsigned readers;     // under way
+};
+
+struct readahead {
+    struct sequence sequences[TRACKS];
+    struct readahead_track tracks[TRACKS];
+    struct readahead_track *last; // that began; NULL: none has
+    unsigned hand;                // where a place is looked for next
+    struct timer idle_timer;
+    bool is_timed; // the timer runs
+    unsigned last_serial;
+};
+
+static uint64_t run_bytes(const struct readahead_track *t)
+{
+    return max_u64(store_run_bytes_max(t->pw->store), t->block_size_bytes);
+}
+
+static uint64_t block_end(const struct readahead_track *t, uint64_t byte)
+{
+    return (byte + t->block_size_bytes - 1) / t->block_size_bytes * t->block_size_bytes;
+}
+
+static uint64_t average(uint64_t former, uint64_t sample)
+{
+    return former == 0 ? max_u64(sample, 1) : (3 * former + max_u64(sample, 1)) / 4;
+}
+
+static struct sequence *sequence_of(const struct readahead_track *t)
+{
+    struct readahead *readahead = t->pw->readahead;
+    return &readahead->sequences[t - readahead->tracks];
+}
+
+// --- the runs asked for --------------------------------------------------------------------------
+
+static void track_ask(struct readahead_track *t);
+
+static void run_end(struct ahead_run *run)
+{
+    struct subscription *sub = run->sub;
+    run->sub = NULL;
+    run->track->run_count -= run->end_byte == 0;
+    subscription_leave(sub);
+}
+
+static void run_free(struct ahead_run *run)
+{
+    run->first_byte = run->end_byte = 0;
+    run->track->run_count--;
+}
+
+// What lies before the edge has been read.
+static void runs_read(struct readahead_track *t)
+{
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
+        struct ahead_run *run = &t->runs[i];
+        if (run->end_byte > 0 && run->end_byte <= t->edge) {
+            run_free(run);
+        }
+    }
+}
+
+static void on_change(void *ctx, struct subscription *sub)
+{
+    struct ahead_run *run = ctx;
+    struct readahead_track *t = run->track;
+    if (sub->state == SUBSCRIPTION_ENDED) {
+        uint64_t now_us = worker_now_us(t->pw->worker);
+        if (sub->outcome == OUTCOME_DONE && !sub->joined && !sub->whole) {
+            t->run_us = average(t->run_us, now_us - run->asked_us);
+            stats_add(COUNTER_readahead_bytes, sub->run_end_byte - sub->ask.first_byte);
+            run->first_byte = sub->ask.first_byte;
+            run->end_byte = sub->run_end_byte;
+        }
+        // Already there (AGAIN), or it cannot be had: no use to go on before a reader misses
+        // something.
+        t->is_missing &= sub->outcome == OUTCOME_DONE;
+        run_end(run);
+        runs_read(t);
+        track_ask(t);
+    } else if (sub->answer != NULL && !sub->stored) {
+        t->is_missing = false;
+        run_end(run); // nobody would find it
+    }
+}
+
+// Asked for, and not yet known to the origin's places; and the run that the reader asks for next.
+static unsigned runs_on_their_way(const struct readahead_track *t)
+{
+    unsigned count = 1;
+    for (unsigned i = 0; i < RUNS_MAX; i++) {
+        count += t->runs[i].sub != NULL && t->runs[i].sub->state == SUBSCRIPTION_ASKED;
+    }
+    return count;
+}
+
+// Bytes in front of the readers that should have been asked for.
+static uint64_t window(const struct readahead_track *t)
+{
+    uint64_t runs = RUNS_FIRST;
+    if (t->run_us != 0 && t->reader_us != 0) {
+        runs = 2 * t->run_us / t->reader_us + 1;
+    }
+    uint64_t most = min_u64(t->most_bytes, chunk_budget_max_bytes() / 4);
+    if (t->streak >= STREAK_MIN) {
+        const struct sequence *s = sequence_of(t);
+        most = min_u64(most, max_u64(4 * (s->next - s->begin), run_bytes(t)));
+    }
+    return min_u64(min_u64(runs, RUNS_MAX) * run_bytes(t), most);
+}
+
+static bool is_strided(const struct readahead_track *t)
+{
+    return t->strides >= STRIDE_MIN;
+}
+
+// The end of the part that is to be asked for next; `asked_end` leaves the gap in front of it.
+static uint64_t part_end(struct readahead_track *t)
+{
+    uint64_t begin = sequence_of(t)->begin;
+    uint64_t at = t->asked_end > begin ? t->asked_end - begin : 0;
+    uint64_t part = at / t->stride * t->stride;
+    if (at - part >= t->part) {
+        part += t->stride;
+        t->asked_end = begin + part;
+    }
+    return min_u64(begin + part + t->part, t->limit);
+}
+
+static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t end)
+{
+    uint64_t size = t->block_size_bytes;
+    struct fill_ask ask = {.key = t->key,
+                           .client = t->client,
+                           .object = t->object,
+                           .ahead = true,
+                           .first_byte = t->asked_end,
+                           .block = t->asked_end / size,
+                           .block_size_bytes = t->block_size_bytes};
+    uint64_t first = ask.block * size;
+    ask.block_count =
+        (uint32_t)min_u64(block_end(t, end - first), run_bytes(t)) / t->block_size_bytes;
+    t->asked_end = first + ask.block_count * size;
+    run->track = t;
+    t->run_count++;
+    run->asked_us = worker_now_us(t->pw->worker);
+    run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
+}
+
+// Up to where the next run is to be asked for. 0: not now.
+static uint64_t ask_end(struct readahead_track *t)
+{
+    if (is_strided(t)) {
+        uint64_t parts = max_u64(window(t) / t->part, 1);
+        uint64_t end = part_end(t);
+        return t->asked_end < end && end <= t->edge + parts * t->stride ? end : 0;
+    }
+    uint64_t end = min_u64(t->limit, t->edge + window(t));
+    bool is_whole = end == t->limit || end >= t->asked_end + run_bytes(t);
+    return t->asked_end < end && is_whole ? end : 0;
+}
+
+// Demand goes first, and to a place to be stored in.
+static bool has_room(const struct readahead_track *t)
+{
+    return !chunk_budget_is_short() && store_keeps_up(t->pw->worker, t->pw->store) &&
+           origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t));
+}
+
+static void track_ask(struct readahead_track *t)
+{
+    while (t->is_missing && t->object != NULL) {
+        uint64_t end = ask_end(t);
+        if (end == 0 || !has_room(t)) {
+            return;
+        }
+        if (!store_would_take(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
+                              t->key->limits.group)) {
+            return; // nobody would find it
+        }
+        unsigned i = 0;
+        while (i < RUNS_MAX && (t->runs[i].sub != NULL || t->runs[i].end_byte > 0)) {
+            i++;
+        }
+        if (i == RUNS_MAX) {
+            return;
+        }
+        ask_run(t, &t->runs[i], end);
+    }
+}
+
+// --- tracks --------------------------------------------------------------------------------------
+
+static void head_leave(struct readahead_track *t)
+{
+    if (t->head != NULL) {
+        subscription_leave(t->head);
+        t->head = NULL;
+    }
+}
+
+static void track_stop(struct readahead_track *t)
+{
+    head_leave(t);
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
+        if (t->runs[i].sub != NULL) {
+            run_end(&t->runs[i]);
+        }
+    }
+}
+
+static void track_clear(struct readahead_track *t)
+{
+    if (t->key == NULL) {
+        return;
+    }
+    track_stop(t);
+    // Of one that is still expected here: its reader may have come to another worker.
+    bool is_unread =
+        !t->is_expected || t->asked_end == 0 || series_missed(t->pw->proxy->series, t->key);
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
+        struct ahead_run *run = &t->runs[i];
+        if (run->end_byte > 0) {
+            stats_add(COUNTER_readahead_unread_bytes,
+                      is_unread ? run->end_byte - max_u64(run->first_byte, t->edge) : 0);
+            run_free(run);
+        }
+    }
+    object_key_unref(t->key);
+    store_object_unref(t->object);
+    t->key = NULL;
+    t->object = NULL;
+    t->is_expected = false;
+    *sequence_of(t) = (struct sequence){0};
+}
+
+static void on_idle(struct timer *timer)
+{
+    struct readahead *readahead = container_of(timer, struct readahead, idle_timer);
+    bool is_any_left = false;
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[i];
+        if (t->key == NULL || readahead->sequences[i].readers > 0) {
+            continue;
+        }
+        if (t->is_idle) {
+            track_clear(t);
+        } else {
+            t->is_idle = is_any_left = true;
+        }
+    }
+    readahead->is_timed = is_any_left;
+    if (is_any_left) {
+        timer_start(timer, TRACK_IDLE_MS);
+    }
+}
+
+static struct readahead *readahead_of(struct proxy_worker *pw)
+{
+    if (pw->readahead == NULL) {
+        pw->readahead = calloc(1, sizeof(*pw->readahead));
+        check(pw->readahead != NULL);
+        timer_init(pw->worker, &pw->readahead->idle_timer, on_idle);
+    }
+    return pw->readahead;
+}
+
+static bool is_of(const struct readahead_track *t, const struct get_state *g)
+{
+    return t->key != NULL && hash128_equal(t->key->hash, g->key->hash) &&
+           (t->object == NULL || span_equal(t->object->etag, g->object->etag));
+}
+
+// How far from where the sequence goes on the request begins. UINT64_MAX: it does not belong to it.
+static uint64_t distance(const struct sequence *s, unsigned worker_count, const struct get_state *g)
+{
+    uint64_t len = g->end - g->first;
+    uint64_t off = g->first > s->next ? g->first - s->next : s->next - g->first;
+    if (len > GAP_RANGE_MAX) {
+        return off == 0 || g->first == s->begin ? off : UINT64_MAX;
+    }
+    // Ranges that are asked for at once come in any order, and others to other workers.
+    uint64_t gap = 2 * (worker_count + s->readers) * len;
+    return off <= gap + len ? off : UINT64_MAX;
+}
+
+// A place for a new one: one that is not used, a read that stayed alone, or a sequence that was not
+// read lately. NULL: all are in use.
+static struct readahead_track *track_spare(struct readahead *readahead, uint64_t now_us)
+{
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[readahead->hand];
+        readahead->hand = (readahead->hand + 1) % TRACKS;
+        bool is_alone =
+            t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0 && !t->is_expected);
+        if (is_alone || now_us - t->used_us >= TRACK_KEEP_US) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static void track_open(struct readahead_track *t, struct proxy_worker *pw, struct object_key *key,
+                       uint64_t first)
+{
+    track_clear(t);
+    t->pw = pw;
+    t->key = object_key_ref(key);
+    t->block_size_bytes = key->limits.block_size_bytes;
+    t->edge = t->paced_edge = first;
+    t->limit = t->asked_end = 0;
+    t->streak = t->strides = t->named = t->next_serial = 0;
+    t->serial = ++pw->readahead->last_serial;
+    t->is_idle = t->is_missing = t->is_unfit = t->is_expected = t->is_series_read = false;
+    t->paced_us = t->used_us = worker_now_us(pw->worker);
+    t->run_us = t->reader_us = 0;
+    *sequence_of(t) = (struct sequence){.name = key->hash.lo, .begin = first, .next = first};
+}
+
+// The version of it that is read.
+static void track_learn(struct readahead_track *t, struct store_object *object)
+{
+    t->object = store_object_ref(object);
+    t->block_size_bytes = object->block_size_bytes;
+}
+
+// The same distance from the one that began before it as that had from the one before?
+static void track_measure(struct readahead_track *t, const struct get_state *g)
+{
+    struct readahead_track *last = t->pw->readahead->last;
+    t->pw->readahead->last = t;
+    t->part = g->end - g->first;
+    t->stride = 0;
+    t->strides = 0;
+    if (last == NULL || last == t || !is_of(last, g) || last->part != t->part ||
+        g->first < sequence_of(last)->begin + t->part) {
+        return;
+    }
+    t->stride = g->first - sequence_of(last)->begin;
+    t->strides = t->stride == last->stride ? last->strides + 1 : 1;
+    if (is_strided(t)) {
+        t->streak = STREAK_MIN;
+        t->limit = g->object->size_bytes;
+        sequence_of(t)->next = g->first + t->stride;
+    }
+}
+
+// The track that the request belongs to: the nearest one, else a new one. NULL: there is no place
+// for it.
+static struct readahead_track *track_find(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct readahead *readahead = readahead_of(r->pw);
+    struct readahead_track *nearest = NULL;
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[i];
+        if (readahead->sequences[i].name != g->key->hash.lo) {
+            continue;
+        }
+        if (t->is_expected && hash128_equal(t->key->hash, g->key->hash) && !is_of(t, g)) {
+            t->is_expected = false; // another version is read
+            track_clear(t);
+            continue;
+        }
+        uint64_t off = distance(&readahead->sequences[i], r->pw->proxy->worker_count, g);
+        if (off < least && is_of(t, g)) {
+            least = off;
+            nearest = t;
+        }
+    }
+    if (nearest == NULL) {
+        nearest = track_spare(readahead, worker_now_us(r->pw->worker));
+        if (nearest != NULL) {
+            track_open(nearest, r->pw, g->key, g->first);
+            track_learn(nearest, g->object);
+            track_measure(nearest, g);
+        }
+    }
+    return nearest;
+}
+
+// A reader that begins.
+static void track_join(struct readahead_track *t, struct get_state *g)
+{
+    struct sequence *s = sequence_of(t);
+    if (t->object == NULL) {
+        head_leave(t);
+        track_learn(t, g->object);
+    }
+    if (t->is_expected) {
+        t->is_expected = false;
+        t->limit = 0; // it may not want all of it
+        t->paced_us = worker_now_us(t->pw->worker);
+    }
+    if (g->first == 0 && g->object->size_bytes > store_run_bytes_max(t->pw->store)) {
+        g->is_of_series = true;
+        t->is_series_read |= series_begin(t->pw->proxy->series, g->key);
+    }
+    if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
+        s->next += t->stride;
+    } else if (is_strided(t) && g->first != s->begin) { // not in its stride any more
+        t->strides = t->streak = 0;
+        t->limit = 0;
+    }
+    if (!is_strided(t) && g->end > s->next) {
+        t->streak += s->next > s->begin;
+        s->next = g->end;
+    }
+    s->begin = min_u64(s->begin, g->first);
+    if (t->streak >= STREAK_MIN) {
+        t->limit = g->object->size_bytes;
+    } else if (g->end - g->first > run_bytes(t)) {
+        t->limit = max_u64(t->limit, g->end);
+    }
+    s->readers++;
+    g->track = (unsigned)(t - t->pw->readahead->tracks);
+    g->track_serial = t->serial;
+}
+
+// The track of a reader that has joined it. NULL: it was given to another object.
+static struct readahead_track *track_of(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    struct readahead_track *t = &r->pw->readahead->tracks[g->track];
+    return t->key != NULL && t->serial == g->track_serial ? t : NULL;
+}
+
+static void track_pace(struct readahead_track *t)
+{
+    if (t->edge < t->paced_edge + run_bytes(t)) {
+        return;
+    }
+    uint64_t runs = (t->edge - t->paced_edge) / run_bytes(t);
+    t->reader_us = average(t->reader_us, (t->used_us - t->paced_us) / runs);
+    t->paced_edge = t->edge;
+    t->paced_us = t->used_us;
+}
+
+// --- the object behind ---------------------------------------------------------------------------
+
+// NULL: there is none, or a reader has come to it.
+static struct readahead_track *next_of(const struct readahead_track *t)
+{
+    struct readahead_track *next = t->next;
+    bool is_there = t->next_serial != 0 && next->key != NULL && next->serial == t->next_serial;
+    return is_there && next->is_expected ? next : NULL;
+}
+
+static bool is_fit(const struct readahead_track *next, const struct store_object *object)
+{
+    uint64_t most = next->key->limits.max_object_size_bytes;
+    return object->etag.len > 0 && !span_starts_with(object->etag, SPAN("W/")) &&
+           object->size_bytes > store_run_bytes_max(next->pw->store) &&
+           (most == 0 || object->size_bytes <= most);
+}
+
+static void on_head(void *ctx, struct subscription *sub)
+{
+    struct readahead_track *next = ctx;
+    check(next->head == sub && sub->state == SUBSCRIPTION_ENDED);
+    bool is_told = sub->outcome == OUTCOME_REVALIDATED || sub->outcome == OUTCOME_ERROR;
+    // What the home knew somebody else is about to read.
+    if (sub->outcome == OUTCOME_REVALIDATED && sub->err == ERR_OK && sub->validated_us == 0 &&
+        is_fit(next, sub->answer)) {
+        track_learn(next, sub->answer);
+        next->limit = next->object->size_bytes;
+        head_leave(next);
+        track_ask(next);
+        return;
+    }
+    unsigned status = is_told && sub->err != ERR_OK ? error_row(sub->err)->status : 0;
+    if (status >= 400 && status < 500) {
+        series_refuse(next->pw->proxy->series, next->key, status == 404);
+    }
+    track_clear(next);
+}
+
+static bool is_held(struct proxy_worker *pw, const struct object_key *key)
+{
+    static _Thread_local struct store_view view;
+    store_lookup(pw->worker, pw->store, key->hash, 0, 1, fill_floor(pw->fill, key->hash), &view);
+    bool is_held = view.found || view.unknown;
+    store_view_done(&view);
+    return is_held;
+}
+
+static bool is_tracked(const struct readahead *readahead, const struct object_key *key)
+{
+    for (unsigned i = 0; i < TRACKS; i++) {
+        const struct readahead_track *t = &readahead->tracks[i];
+        if (t->key != NULL && hash128_equal(t->key->hash, key->hash)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Begins the track of that object with the question which version of it there is.
+static void next_begin(struct readahead_track *t, struct object_key *key)
+{
+    struct readahead *readahead = t->pw->readahead;
+    if (is_tracked(readahead, key) || is_held(t->pw, key) ||
+        !store_would_take(t->pw->store, key->hash, 0, key->limits.group)) {
+        return;
+    }
+    struct readahead_track *next = track_spare(readahead, t->used_us);
+    if (next == NULL || next == t) {
+        return;
+    }
+    track_open(next, t->pw, key, 0);
+    next->is_missing = next->is_expected = true;
+    next->client = t->client;
+    next->run_us = t->run_us;
+    next->reader_us = t->reader_us;
+    t->next = next;
+    t->next_serial = next->serial;
+    struct fill_ask ask = {.key = key, .client = t->client, .revalidate = true};
+    next->head = subscription_ask(t->pw->fill, &ask, on_head, next);
+    stats_add(COUNTER_readahead_objects, 1);
+}
+
+// Only what this reader may read, too, and by the same rule.
+static void next_look(struct readahead_track *t, struct request *r)
+{
+    char text[S3_KEY_MAX];
+    struct span name;
+    if (r->s3.presigned || t->named >= NEXT_NAMES_MAX || !has_room(t) ||
+        !series_next(r->pw->proxy->series, t->key, text, &name)) {
+        return;
+    }
+    t->named++;
+    if (rules_find(r->live, r->s3.bucket, name) == r->rule && gate_allows(r, S3_ALLOW_READ, name)) {
+        struct object_key *key = request_object_key_beside(r, name);
+        next_begin(t, key);
+        object_key_unref(key);
+    }
+}
+
+// All in front of the object's end has been asked for, or soon is, ahead or by the readers
+// themselves; what there is of the window behind it is for the next one.
+static void track_follow(struct readahead_track *t, struct request *r)
+{
+    uint64_t bytes = window(t), end = t->object->size_bytes;
+    bool is_cold = t->is_missing || (t->is_series_read && !t->is_unfit);
+    bool is_read_to_end = sequence_of(t)->next >= end;
+    if (!is_cold || (t->limit < end && !is_read_to_end) || is_strided(t) ||
+        t->edge + 2 * bytes < end) {
+        return;
+    }
+    struct readahead_track *next = next_of(t);
+    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // another reader may come to it
+    if (next == NULL) {
+        next_look(t, r);
+        next = next_of(t);
+    }
+    if (next == NULL) {
+        return;
+    }
+    bool is_all_asked = is_read_to_end || t->asked_end >= end;
+    next->used_us = t->used_us;
+    next->is_idle = false;
+    next->most_bytes = is_all_asked && t->edge + bytes > end ? t->edge + bytes - end : 0;
+    track_ask(next);
+}
+
+// Is the rest of the object not stored either, so that nobody would find it? The policy decides
+// piece by piece, and the disk and the index are behind for a while only.
+static bool is_unfit(const struct subscription *run)
+{
+    enum refusal why = refusal_of_word(run->unstored_why);
+    return run->unstored_why != NULL && why != REFUSAL_not_admitted && why != REFUSAL_disk_busy &&
+           why != REFUSAL_index_busy && why != REFUSAL_index_full;
+}
+
+static void track_note(struct readahead_track *t, struct request *r)
+{
+    struct get_state *g = get_of(r);
+    const struct subscription *run = g->runs[0];
+    if (!object_key_asks_alike(t->key, g->key)) {
+        object_key_unref(t->key);
+        t->key = object_key_ref(g->key); // the origin is asked as this reader would
+    }
+    t->used_us = worker_now_us(r->pw->worker);
+    t->is_idle = false;
+    t->client = request_client(r);
+    t->most_bytes = r->rule->readahead_bytes;
+    if (run != NULL && run->answer != NULL) {
+        t->is_unfit = is_unfit(run);
+    }
+    t->is_missing = !t->is_unfit && (t->is_missing || (run != NULL && !run->whole));
+    t->edge = max_u64(t->edge, g->pos);
+    runs_read(t);
+    track_pace(t);
+    // What this reader asks for itself: the run under way and one more.
+    uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
+    t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
+    if (t->streak >= STREAK_MIN && !is_strided(t)) {
+        t->asked_end = max_u64(t->asked_end, block_end(t, sequence_of(t)->next));
+    }
+    track_ask(t);
+    track_follow(t, r);
+}
+
+void readahead_note(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    g->readahead_at = g->pos + STORE_RUN_MAX;
+    const struct subscription *run = g->runs[0];
+    bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);
+    // Of who reads an object at once, in a run, nothing is left to be asked for.
+    bool is_all = g->first == 0 && g->end == g->object->size_bytes &&
+                  g->end <= store_run_bytes_max(r->pw->store);
+    if (!is_cached || is_all || r->rule->readahead_bytes == 0) {
+        return;
+    }
+    struct readahead_track *t = g->track_serial == 0 ? track_find(r) : track_of(r);
+    if (t == NULL) {
+        return;
+    }
+    if (g->track_serial == 0) {
+        track_join(t, g);
+    }
+    track_note(t, r);
+}
+
+void readahead_leave(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (g->is_of_series) {
+        series_end(r->pw->proxy->series);
+    }
+    struct readahead_track *t = g->track_serial != 0 ? track_of(r) : NULL;
+    if (t == NULL) {
+        return;
+    }
+    struct sequence *s = sequence_of(t);
+    check(s->readers > 0);
+    s->readers--;
+    t->edge = max_u64(t->edge, g->pos);
+    runs_read(t);
+    if (s->readers > 0) {
+        return;
+    }
+    if (g->pos < g->end) { // it broke off
+        struct readahead_track *next = next_of(t);
+        t->is_missing = false;
+        track_stop(t);
+        if (next != NULL) {
+            track_clear(next);
+        }
+    }
+    struct readahead *readahead = t->pw->readahead;
+    if (!readahead->is_timed) {
+        readahead->is_timed = true;
+        timer_start(&readahead->idle_timer, TRACK_IDLE_MS);
+    }
+}
+
+void readahead_free(struct readahead *readahead)
+{
+    if (readahead == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[i];
+        object_key_unref(t->key);
+        store_object_unref(t->object);
+    }
+    timer_done(&readahead->idle_timer);
+    free(readahead);
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
+//
+// Before the reply, step by step (steps.def):
+//   LOOKUP       one index look-up for the first window; a small object comes with its header in
+//                one read
+//   DESCRIBE     the version's headers, from the run header
+//   FRESHNESS    fresh goes on; stale, or If-Match of another version, asks the home
+//   REVALIDATED  unchanged: as cached. Changed or unknown: the new version's head, body from a
+//                fill. Origin down: maybe stale
+//   FIRST        no byte at hand: a run is asked for, of the home (nothing known) or of the
+//                stripe's owner (version known), until its head has come
+//   REPLY        conditions, range, reply head (get_reply.c)
+// After it, http pulls slices (get_body.c): from pieces of a fill, from a place (sendfile, or a
+// verified read), else the next window is looked up or the missing run asked for. The first byte
+// binds the reply to its version for good: whatever is found later under another ETag is not used,
+// and a 412 cuts.
+//
+// Ways out of a place: small (header and body in one NOWAIT read), fast (verified and resident:
+// sendfile), else an asynchronous read whose checksum is verified before a byte is sent. A bad
+// block is dropped by the store and becomes a miss here.
+//
+// The files, none of which calls one further down: get_state.c (what a GET holds), get_ask.c (what
+// it asks of other workers), series.c (which object comes next), readahead.c (what is asked before
+// it does), get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
+
+#include "proxy/get/get_private.h"
+
+#include <string.h>
+
+bool serve_get_done(struct request *r)
+{
+    if (r->get != NULL && r->get->key != NULL) {
+        readahead_leave(r);
+    }
+    return get_state_release(r);
+}
+
+void serve_get_sum_up(struct request *r)
+{
+    const struct get_state *g = r->get;
+    bool has_body = g != NULL && g->key != NULL && g->replied && g->small.len == 0 && !g->is_head;
+    if (!has_body || g->pos <= g->first) {
+        return;
+    }
+    uint64_t block = g->reply_block_size_bytes;
+    uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
+    r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
+    if (r->result == RESULT_HIT && r->blocks_missed > 0) {
+        r->result = RESULT_PARTIAL; // behind what was looked at for the head
+    }
+}
+
+struct span serve_get_version(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g != NULL && g->key != NULL && g->object != NULL ? g->object->etag : (struct span){0};
+}
+
+static enum step_result go_to(struct request *r, enum request_step step)
+{
+    r->step = step;
+    return STEP_AGAIN;
+}
+
+// `version` becomes the one that is answered with; its reference is taken over.
+static void set_version(struct get_state *g, struct store_object *version)
+{
+    g->object = version;
+    g->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
+}
+
+// Begins anew while nothing has been sent. An object that changes faster than that is passed
+// through: the origin alone can say which version is current.
+static enum step_result restart(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    check(!g->replied);
+    get_state_forget_version(g);
+    g->confirmed = false;
+    g->header_read = false;
+    r->result = RESULT_NONE;
+    r->reason = NULL;
+    r->collapsed = r->has_run = false;
+    if (++g->restarts > PROXY_RESTARTS_MAX) {
+        return get_state_bypass(r, "changing");
+    }
+    return go_to(r, REQUEST_GET_LOOKUP);
+}
+
+// --- LOOKUP --------------------------------------------------------------------------------------
+
+// No cache can be filled by the origin's answer, but the client may understand it.
+static enum step_result answer_fits_not(struct request *r)
+{
+    fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash, ORIGIN_FORBIDS_SHAPE);
+    return get_state_bypass(r, "answer");
+}
+
+// Replicas have answered with several versions lately: what comes in several runs might be cut.
+static bool replicas_differ(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    return !g->is_head && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
+}
+
+// The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be
+// joined to one reply. If-Match can never name it: the origin judges that, too.
+static bool has_no_etag(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    return (!g->is_head || g->conditions.has_if_match) &&
+           fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
+}
+
+// A HEAD wants checksums of a store that is described by GET of one byte, which names none.
+static bool only_head_tells(struct request *r)
+{
+    return get_of(r)->is_head && get_state_wants_checksums(r) &&
+           origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
+}
+
+// The index has nothing that may be used.
+static enum step_result lookup_missed(struct request *r)
+{
+    if (r->hops > 0 && !origin_has_answered(r->origin)) {
+        return get_state_bypass(r, "hops");
+    }
+    struct get_state *g = get_of(r);
+    if (!g->view.found && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_SHAPE) {
+        return get_state_bypass(r, "answer");
+    }
+    if (replicas_differ(r)) {
+        return get_state_bypass(r, "versions");
+    }
+    if (!g->view.found && only_head_tells(r)) {
+        return get_state_bypass(r, "checksum");
+    }
+    if (!g->view.found && has_no_etag(r)) {
+        return get_state_bypass(r, "no-etag");
+    }
+    // Where a record counts whose bytes cannot be read, others may still be given its version:
+    // which one is current is for the home to find out (rule 31).
+    bool asks = g->needs_head || (g->skip_index && g->view.found);
+    return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
+}
+
+// A small object whose one run is at hand: header and body in one read, if that does not wait.
+static bool read_small(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (g->view.place_count != 1 || g->view.size_bytes > STORE_SMALL_MAX ||
+        g->view.places[0].payload_len != g->view.size_bytes) {
+        return false;
+    }
+    return store_read_small(r->pw->worker, r->pw->store, &g->view.places[0], g->key->hash,
+                            g->key->realm, g->key->bucket, g->key->key, &g->object, &g->small_chunk,
+                            &g->small) == ERR_OK;
+}
+
+enum step_result serve_get_step_lookup(struct request *r)
+{
+    if (r->get == NULL || r->get->key == NULL) {
+        get_state_begin(r);
+    }
+    struct get_state *g = get_of(r);
+    get_state_check(r);
+    uint64_t first = 0, end = 0;
+    get_ask_wanted(g, &first, &end);
+    get_state_view(r, first, end);
+    // Rule 9: what answered 412 may still be in the index here; the home has it removed.
+    bool refused = g->refused != NULL && g->view.found &&
+                   g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
+    if (!g->view.found || g->skip_index || refused) {
+        return lookup_missed(r);
+    }
+    g->have_record = true;
+    r->known = true;
+    g->etag_hash = g->view.etag_hash;
+    if (replicas_differ(r) && !get_state_covers(g, first, end)) {
+        return get_state_bypass(r, "versions"); // the rest might be of another one
+    }
+    g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
+    return go_to(r, read_small(r) ? REQUEST_GET_FRESHNESS : REQUEST_GET_DESCRIBE);
+}
+
+// --- DESCRIBE ------------------------------------------------------------------------------------
+
+static void on_header_read(struct store_read *read)
+{
+    struct request *r = get_state_read_over(read);
+    if (r == NULL) {
+        return;
+    }
+    if (read->err == ERR_OK) {
+        get_of(r)->object = read->object;
+        read->object = NULL;
+    }
+    request_go(r);
+}
+
+static enum step_result header_read_start(struct request *r, const struct store_place *place)
+{
+    struct get_state *g = get_of(r);
+    g->read = (struct store_read){.store = r->pw->store,
+                                  .place = *place,
+                                  .header = true,
+                                  .hash = g->key->hash,
+                                  .realm = g->key->realm,
+                                  .bucket = g->key->bucket,
+                                  .key = g->key->key,
+                                  .done = on_header_read};
+    g->reading = g->header_read = true;
+    store_read_start(r->pw->worker, &g->read);
+    return STEP_WAIT;
+}
+
+// The index names what the disk does not give: go to the origin.
+static enum step_result unreadable(struct request *r)
+{
+    get_of(r)->skip_index = true;
+    return restart(r);
+}
+
+enum step_result serve_get_step_describe(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (g->object != NULL) {
+        return go_to(r, REQUEST_GET_FRESHNESS);
+    }
+    check(!g->reading);
+    struct store_place *place = g->view.place_count > 0 ? &g->view.places[0] : &g->view.any;
+    if (g->header_read || place->segment == NULL) {
+        return unreadable(r);
+    }
+    enum err err = store_object_get(r->pw->worker, r->pw->store, place, g->key->hash, g->key->realm,
+                                    g->key->bucket, g->key->key, &g->object);
+    if (err == ERR_OK) {
+        return go_to(r, REQUEST_GET_FRESHNESS);
+    }
+    return err == ERR_AGAIN ? header_read_start(r, place) : unreadable(r);
+}
+
+// --- FRESHNESS and REVALIDATED -------------------------------------------------------------------
+
+enum step_result serve_get_step_freshness(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->client_no_cache ||
+                 g->is_doubted;
+    if (!g->confirmed && (stale || get_state_is_other(g, g->object->etag))) {
+        return get_ask_home(r);
+    }
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
+// The home has named a version: none if it is the one that it was asked about.
+static void take_found(struct get_state *g, const struct subscription *sub)
+{
+    if (sub->answer != NULL) {
+        struct store_object *found = store_object_ref(sub->answer);
+        get_state_forget_version(g);
+        set_version(g, found);
+    }
+}
+
+// Rule 32: as if the index had it.
+static enum step_result take_known(struct request *r, const struct subscription *sub)
+{
+    struct get_state *g = get_of(r);
+    uint64_t now_us = worker_now_us(r->pw->worker);
+    uint64_t validated_us = min_u64(sub->validated_us, now_us);
+    take_found(g, sub);
+    g->have_known = true;
+    r->known = true;
+    g->view.rebuilt = false;
+    g->view.age_ms = (now_us - validated_us) / 1000;
+    get_state_judge_doubt(r, g->view.age_ms);
+    g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
+    return go_to(r, REQUEST_GET_FRESHNESS);
+}
+
+// The version as it is, but with its checksums.
+static void take_checksums(struct get_state *g, const struct subscription *sub)
+{
+    struct store_object *described = NULL;
+    if (sub->answer != NULL) {
+        described =
+            fill_version_with_checksums(g->object, fill_version_checksums(sub->answer->headers));
+    }
+    if (described != NULL) {
+        store_object_unref(g->object);
+        g->object = described;
+    }
+}
+
+// Asked for the version's checksums alone: it goes on without where they are not to be had.
+static enum step_result described(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    take_checksums(g, g->revalidation);
+    get_state_leave(&g->revalidation);
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
+enum step_result serve_get_step_revalidated(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct subscription *sub = g->revalidation;
+    if (sub == NULL || sub->state != SUBSCRIPTION_ENDED) {
+        return STEP_WAIT;
+    }
+    if (sub->validated_us != 0) {
+        return take_known(r, sub);
+    }
+    enum err err = sub->err;
+    bool is_absent = err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
+    if (sub->outcome == OUTCOME_DESCRIBED ||
+        (sub->ask.with_checksums && sub->outcome == OUTCOME_REVALIDATED && err != ERR_OK &&
+         !is_absent)) {
+        return described(r);
+    }
+    r->attempts++;
+    bool origin_failed = error_row(err)->status == 503 || err == ERR_INTERNAL;
+    if (sub->outcome == OUTCOME_REJOIN) {
+        return restart(r);
+    }
+    if (err == ERR_ORIGIN_UNFIT) {
+        return answer_fits_not(r);
+    }
+    bool is_held = g->have_record || g->have_known;
+    if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
+        take_found(g, sub);
+    }
+    if (err == ERR_NOT_MODIFIED) {
+        r->result = RESULT_REVALIDATED;
+        r->reason = g->client_no_cache ? "client-no-cache" : NULL;
+    } else if (origin_failed && is_held && g->stale_allowed && !g->client_no_cache &&
+               !g->is_doubted) {
+        r->result = RESULT_STALE;
+        stats_add(COUNTER_stale_served, 1);
+    } else if (err != ERR_OK) {
+        return request_fail_by_origin(r, err, sub->error_answer);
+    }
+    get_state_leave(&g->revalidation);
+    g->confirmed = true;
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
+// --- FIRST ---------------------------------------------------------------------------------------
+
+// The run's head has come, or the place where it lies.
+static enum step_result first_answered(struct request *r, const struct subscription *sub)
+{
+    struct get_state *g = get_of(r);
+    if (g->object == NULL) {
+        set_version(g, store_object_ref(sub->answer));
+    } else if (!span_equal(g->object->etag, sub->answer->etag)) {
+        return restart(r); // conditions were judged on another version
+    }
+    memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
+    g->from_origin = !sub->whole;
+    g->have_known |= sub->whole;
+    // A run that began before this request came says nothing of a version that came since.
+    bool may_be_older = (sub->joined || sub->whole) && !g->confirmed;
+    return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
+                                                                    : go_to(r, REQUEST_GET_REPLY);
+}
+
+// The origin has judged the condition that the run was asked for with.
+static enum step_result first_judged(struct request *r, const struct subscription *sub)
+{
+    if (sub->err == ERR_NOT_MODIFIED) {
+        return get_reply_not_modified(r, sub->error_answer);
+    }
+    r->result = RESULT_MISS;
+    struct s3_error_detail detail = {
+        .condition = span_from_cstr(origin_condition_name(sub->ask.condition.kind))};
+    return request_fail(r, sub->err, &detail);
+}
+
+// The origin does not know suffixes, or gives more than was asked for.
+static bool refuses_suffix(const struct subscription *sub)
+{
+    return sub->ask.suffix_bytes > 0 &&
+           (sub->err == ERR_ORIGIN_UNFIT || sub->err == ERR_NOT_IMPLEMENTED ||
+            sub->err == ERR_INVALID);
+}
+
+// The run of a version that the origin has just confirmed has come to be in the index: it is not
+// asked about anew.
+static enum step_result look_again(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (++g->restarts > PROXY_RESTARTS_MAX) {
+        return get_state_bypass(r, "changing");
+    }
+    get_state_leave(&g->runs[0]);
+    get_state_view(r, g->pos, g->end);
+    g->have_record = g->view.found && g->view.etag_hash == g->etag_hash;
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
+static enum step_result first_ended(struct request *r, const struct subscription *sub)
+{
+    struct get_state *g = get_of(r);
+    if (sub->outcome == OUTCOME_REJOIN && g->confirmed && g->object != NULL) {
+        return look_again(r);
+    }
+    r->attempts++;
+    if (sub->outcome == OUTCOME_ERROR &&
+        (sub->err == ERR_NOT_MODIFIED || sub->err == ERR_PRECONDITION_FAILED)) {
+        return first_judged(r, sub);
+    }
+    if (sub->outcome == OUTCOME_ERROR && g->object == NULL &&
+        (sub->err == ERR_INVALID_RANGE || refuses_suffix(sub))) {
+        get_state_leave(&g->runs[0]);
+        return get_ask_home(r); // HEAD tells how long it is
+    }
+    if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_ORIGIN_UNFIT) {
+        return answer_fits_not(r);
+    }
+    if (sub->outcome == OUTCOME_ERROR) {
+        return request_fail_by_origin(r, sub->err, sub->error_answer);
+    }
+    // The run was requested before this request came: ask which version is current now.
+    g->needs_head |= sub->outcome == OUTCOME_REJOIN && sub->ask.strict;
+    if (sub->outcome == OUTCOME_GONE && g->object != NULL) {
+        store_object_unref(g->refused);
+        g->refused = store_object_ref(g->object);
+    }
+    return restart(r);
+}
+
+enum step_result serve_get_step_first(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    const struct subscription *sub = g->runs[0];
+    if (sub == NULL) {
+        uint64_t first = g->pos, end = g->end;
+        if (g->object == NULL) {
+            get_ask_wanted(g, &first, &end);
+        }
+        g->runs[0] = get_ask_run(r, first, end);
+        return STEP_WAIT;
+    }
+    if (sub->answer != NULL) {
+        return sub->outcome == OUTCOME_REVALIDATED ? take_known(r, sub) : first_answered(r, sub);
+    }
+    return sub->state == SUBSCRIPTION_ENDED ? first_ended(r, sub) : STEP_WAIT;
+}

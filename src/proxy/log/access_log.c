@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line per request. A worker writes the line into a ring of its own, without a lock and without
+// ever waiting: what does not fit is counted and gone. The log thread copies the rings to the file
+// or to stdout, whatever that takes.
+//
+// The thread sleeps on an eventfd and says so in `is_asleep`; the first line after
+// that wakes it, and it lets LINGER_MS pass before it copies, so that a busy server pays one
+// wake-up for many lines.
+//
+// What a line says: access_log_line.c, and a file for each of its forms.
+#include "base/random.h"
+#include "base/thread.h"
+#include "proxy/log/access_log_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RING_BYTES (1u << 20)
+#define LINGER_MS 10
+#define FILE_WRITE_MAX (256u * 1024u)
+#define PIPE_WRITE_MAX 4096u // a pipe takes that much whole and without waiting when it is writable
+#define STOP_WAIT_MS 1000    // for a reader that does not read, at the end
+
+struct ring {
+    struct access_log_ring lines;
+    // the worker's own
+    uint64_t sample_state;
+    struct access_log_date date;
+};
+
+struct proxy_access_log_file {
+    char *path;           // NULL: stdout, or off
+    int fd;               // -1: off, what still comes is dropped
+    bool is_file;         // regular: writes do not wait
+    unsigned long *since; // of each ring: what was filled when it took the place of another; NULL:
+                          // it is the first
+};
+
+struct access_log {
+    struct proxy_access_log_file *file;           // the thread's
+    _Atomic(struct proxy_access_log_file *) next; // another one; NULL: none waits
+    bool has_failed;
+    struct ring *rings;
+    unsigned ring_count;
+    int wake_fd;
+    atomic_bool is_asleep;
+    atomic_bool stopping;
+    atomic_bool reopening;
+    pthread_t thread;
+    char *batch; // FILE_WRITE_MAX, the thread's
+};
+
+// --- the log thread ------------------------------------------------------------------------------
+
+static void wake(struct access_log *log)
+{
+    uint64_t one = 1;
+    (void)!write(log->wake_fd, &one, sizeof(one)); // a full counter wakes as well
+}
+
+static int open_path(const char *path)
+{
+    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+}
+
+static bool fd_is_file(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static void reopen(struct access_log *log)
+{
+    struct proxy_access_log_file *file = log->file;
+    if (file->path == NULL) {
+        return;
+    }
+    int fd = open_path(file->path);
+    if (fd < 0) {
+        log_warn("access_log_reopen_failed", "path=%s errno=%d",
+                 log_quote(span_from_cstr(file->path)), errno);
+        return;
+    }
+    (void)close(file->fd);
+    file->fd = fd;
+    file->is_file = fd_is_file(fd);
+    log->has_failed = false;
+}
+
+static void lines_lost(struct access_log *log, const char *bytes, size_t len, int errno_value)
+{
+    unsigned long lines = 0;
+    for (size_t i = 0; i < len; i++) {
+        lines += bytes[i] == '\n';
+    }
+    stats_add(COUNTER_access_log_dropped, lines);
+    if (!log->has_failed) {
+        log->has_failed = true;
+        log_warn("access_log_write_failed", "errno=%d", errno_value);
+    }
+}
+
+// Whole lines as long as they fit one write.
+static size_t write_len(const struct access_log *log, const char *bytes, size_t len)
+{
+    if (log->file->is_file || len <= PIPE_WRITE_MAX) {
+        return len;
+    }
+    const char *end = memrchr(bytes, '\n', PIPE_WRITE_MAX);
+    return end != NULL ? (size_t)(end - bytes) + 1 : PIPE_WRITE_MAX;
+}
+
+static void write_all(struct access_log *log, const char *bytes, size_t len)
+{
+    while (len > 0 && log->file->fd >= 0) {
+        if (!log->file->is_file) {
+            struct pollfd p = {.fd = log->file->fd, .events = POLLOUT};
+            int rc = poll(&p, 1, STOP_WAIT_MS);
+            if (rc <= 0 && !atomic_load(&log->stopping)) {
+                continue;
+            }
+            if (rc <= 0) {
+                lines_lost(log, bytes, len, ETIMEDOUT);
+                return;
+            }
+        }
+        ssize_t n = write(log->file->fd, bytes, write_len(log, bytes, len));
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+            continue;
+        }
+        if (n <= 0) {
+            lines_lost(log, bytes, len, errno);
+            return;
+        }
+        bytes += n;
+        len -= (size_t)n;
+    }
+}
+
+// Copies what a ring held when so much had come, up to the end of a line; false when there is
+// nothing.
+static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
+{
+    size_t done = 0, len;
+    while ((len = access_log_ring_take(&ring->lines, log->batch, FILE_WRITE_MAX, filled)) > 0) {
+        write_all(log, log->batch, len);
+        done += len;
+    }
+    return done > 0;
+}
+
+static bool drain(struct access_log *log)
+{
+    bool any = false;
+    for (unsigned i = 0; i < log->ring_count; i++) {
+        struct ring *ring = &log->rings[i];
+        unsigned long filled = access_log_ring_filled(&ring->lines);
+        any = ring_drain_to(log, ring, filled) || any;
+    }
+    return any;
+}
+
+// What was in the rings when it was brought belongs to the one before.
+static void take_next(struct access_log *log)
+{
+    struct proxy_access_log_file *next = atomic_exchange(&log->next, NULL);
+    if (next != NULL) {
+        for (unsigned i = 0; i < log->ring_count; i++) {
+            (void)ring_drain_to(log, &log->rings[i], next->since[i]);
+        }
+        proxy_access_log_close(log->file);
+        log->file = next;
+        log->has_failed = false;
+    }
+}
+
+static void *run_thread(void *ctx)
+{
+    struct access_log *log = ctx;
+    thread_begin("access-log", THREAD_BEHIND);
+    for (;;) {
+        bool stopping = atomic_load(&log->stopping);
+        take_next(log);
+        if (atomic_exchange(&log->reopening, false)) {
+            reopen(log);
+        }
+        if (drain(log)) {
+            continue;
+        }
+        if (stopping) {
+            return NULL;
+        }
+        atomic_store(&log->is_asleep,
+                     true); // sequentially consistent, as is the workers' look at it
+        if (drain(log)) {
+            atomic_store(&log->is_asleep, false);
+            continue;
+        }
+        uint64_t count;
+        (void)!read(log->wake_fd, &count, sizeof(count));
+        atomic_store(&log->is_asleep, false);
+        if (!atomic_load(&log->stopping)) {
+            (void)poll(NULL, 0, LINGER_MS);
+        }
+    }
+}
+
+// --- birth and end -------------------------------------------------------------------------------
+
+enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
+                               struct buf *ret_why)
+{
+    bool is_stdout = path != NULL && strcmp(path, "-") == 0;
+    int fd = path == NULL ? -1
+             : is_stdout  ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                          : open_path(path);
+    if (path != NULL && fd < 0) {
+        buf_printf(ret_why, "access_log.path %s cannot be opened: %s", path, strerror(errno));
+        return error_from_errno(errno);
+    }
+    struct proxy_access_log_file *file = calloc(1, sizeof(*file));
+    check(file != NULL);
+    file->path = path == NULL || is_stdout ? NULL : strdup(path);
+    file->fd = fd;
+    file->is_file = fd >= 0 && fd_is_file(fd);
+    *ret_file = file;
+    return ERR_OK;
+}
+
+void proxy_access_log_close(struct proxy_access_log_file *file)
+{
+    if (file == NULL) {
+        return;
+    }
+    if (file->fd >= 0) {
+        (void)close(file->fd);
+    }
+    free(file->path);
+    free(file->since);
+    free(file);
+}
+
+struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count)
+{
+    struct access_log *log = calloc(1, sizeof(*log));
+    check(log != NULL);
+    log->file = file;
+    log->ring_count = worker_count;
+    log->rings = aligned_alloc(64, worker_count * sizeof(*log->rings));
+    check(log->rings != NULL);
+    memset(log->rings, 0, worker_count * sizeof(*log->rings));
+    for (unsigned i = 0; i < worker_count; i++) {
+        access_log_ring_init(&log->rings[i].lines, RING_BYTES);
+        log->rings[i].sample_state = random_u64() | 1;
+        log->rings[i].date.s = INT64_MIN;
+    }
+    log->batch = malloc(FILE_WRITE_MAX);
+    check(log->batch != NULL);
+    log->wake_fd = eventfd(0, EFD_CLOEXEC);
+    check(log->wake_fd >= 0);
+    int rc = pthread_create(&log->thread, NULL, run_thread, log);
+    check(rc == 0);
+    return log;
+}
+
+void access_log_free(struct access_log *log)
+{
+    if (log == NULL) {
+        return;
+    }
+    atomic_store(&log->stopping, true);
+    wake(log);
+    (void)pthread_join(log->thread, NULL);
+    for (unsigned i = 0; i < log->ring_count; i++) {
+        access_log_ring_done(&log->rings[i].lines);
+    }
+    free(log->rings);
+    free(log->batch);
+    proxy_access_log_close(log->file);
+    proxy_access_log_close(atomic_load(&log->next));
+    (void)close(log->wake_fd);
+    free(log);
+}
+
+void access_log_reopen(struct access_log *log)
+{
+    if (log != NULL) {
+        atomic_store(&log->reopening, true);
+        wake(log);
+    }
+}
+
+void access_log_switch(struct access_log *log, struct proxy_access_log_file *file)
+{
+    check(file->since == NULL);
+    file->since = calloc(log->ring_count, sizeof(*file->since));
+    check(file->since != NULL);
+    for (unsigned i = 0; i < log->ring_count; i++) {
+        file->since[i] = access_log_ring_filled(&log->rings[i].lines);
+    }
+    proxy_access_log_close(atomic_exchange(&log->next, file));
+    wake(log);
+}
+
+// --- from a request to the ring ------------------------------------------------------------------
+
+static bool is_sampled(double sample, struct ring *ring)
+{
+    if (sample >= 1) {
+        return true;
+    }
+    uint64_t x = ring->sample_state;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    ring->sample_state = x;
+    return (double)(x >> 11) * 0x1p-53 < sample;
+}
+
+struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
+                                            struct access_log_date *date)
+{
+    uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
+    uint64_t first_us = http_reply_first_byte_us(r->x);
+    return (struct access_log_entry){
+        .r = r,
+        .outcome = outcome,
+        .date = date,
+        .first_byte_us = first_us > started_us ? first_us - started_us : 0,
+        .total_us = now_us > started_us ? now_us - started_us : 0,
+    };
+}
+
+void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome)
+{
+    const struct proxy_settings *settings = &r->live->settings;
+    check(r->pw->index < log->ring_count);
+    struct ring *ring = &log->rings[r->pw->index];
+    bool is_error = r->status >= 400 || r->err != ERR_OK || outcome != HTTP_DONE;
+    if (!is_error && !is_sampled(settings->access_log_sample, ring)) {
+        return;
+    }
+    struct access_log_entry entry = access_log_entry_of(r, outcome, &ring->date);
+    struct access_log_line line;
+    line.len = 0;
+    line.is_full = false;
+    static void (*const forms[])(struct access_log_line *, const struct access_log_entry *) = {
+        [PROXY_ACCESS_LOG_JSON] = access_log_json,
+        [PROXY_ACCESS_LOG_S3] = access_log_s3,
+        [PROXY_ACCESS_LOG_TEXT] = access_log_text};
+    check((size_t)settings->access_log_format < ARRAY_LEN(forms));
+    forms[settings->access_log_format](&line, &entry);
+    if (line.is_full || !access_log_ring_put(&ring->lines, line.bytes, line.len)) {
+        stats_add(COUNTER_access_log_dropped, 1);
+        return;
+    }
+    if (atomic_load(&log->is_asleep) && atomic_exchange(&log->is_asleep, false)) {
+        wake(log);
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests as they end, for who watches them: the lines of access_log_json.c, in a ring of each
+// worker, all of them, whatever is written to the access log. While nobody watches a worker does no
+// more than look at a flag; while somebody does, it never waits: what does not fit is counted and
+// gone.
+//
+// One thread takes the lines. The first line after it has fallen asleep wakes it.
+#include "proxy/log/access_log_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define RING_BYTES (256u << 10)
+#define BATCH_BYTES (64u << 10)
+static_assert(BATCH_BYTES >= ACCESS_LOG_LINE_MAX && RING_BYTES >= BATCH_BYTES, "a line fits");
+
+struct live_worker {
+    struct access_log_ring lines;
+    atomic_ulong lost;
+    struct access_log_date date; // the worker's own
+};
+
+struct access_log_live {
+    atomic_bool is_on;
+    atomic_bool is_asleep;
+    int wake_fd;
+    unsigned worker_count;
+    struct live_worker *workers;
+    char *batch; // the taker's
+};
+
+struct access_log_live *access_log_live_new(unsigned worker_count)
+{
+    struct access_log_live *live = calloc(1, sizeof(*live));
+    check(live != NULL);
+    live->worker_count = worker_count;
+    live->workers = aligned_alloc(64, worker_count * sizeof(*live->workers));
+    live->batch = malloc(BATCH_BYTES);
+    check(live->workers != NULL && live->batch != NULL);
+    for (unsigned i = 0; i < worker_count; i++) {
+        live->workers[i] = (struct live_worker){.date.s = INT64_MIN};
+        access_log_ring_init(&live->workers[i].lines, RING_BYTES); // no memory before it is used
+    }
+    live->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    check(live->wake_fd >= 0);
+    return live;
+}
+
+void access_log_live_free(struct access_log_live *live)
+{
+    if (live == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < live->worker_count; i++) {
+        access_log_ring_done(&live->workers[i].lines);
+    }
+    (void)close(live->wake_fd); // nobody writes to it any more
+    free(live->workers);
+    free(live->batch);
+    free(live);
+}
+
+void access_log_live_write(struct access_log_live *live, const struct request *r,
+                           enum http_outcome outcome)
+{
+    if (!atomic_load_explicit(&live->is_on, memory_order_relaxed)) {
+        return;
+    }
+    struct live_worker *worker = &live->workers[r->pw->index];
+    struct access_log_entry entry = access_log_entry_of(r, outcome, &worker->date);
+    struct access_log_line line;
+    line.len = 0;
+    line.is_full = false;
+    access_log_json(&line, &entry);
+    if (line.is_full || !access_log_ring_put(&worker->lines, line.bytes, line.len)) {
+        atomic_fetch_add_explicit(&worker->lost, 1, memory_order_relaxed);
+        stats_add(COUNTER_live_log_dropped, 1);
+    }
+    if (atomic_load(&live->is_asleep) && atomic_exchange(&live->is_asleep, false)) {
+        uint64_t one = 1;
+        (void)!write(live->wake_fd, &one, sizeof(one)); // a full counter wakes as well
+    }
+}
+
+// --- the taker -----------------------------------------------------------------------------------
+
+int proxy_live_fd(const struct proxy *proxy)
+{
+    return proxy->log_live->wake_fd;
+}
+
+void proxy_live_turn(struct proxy *proxy, bool is_on)
+{
+    struct access_log_live *live = proxy->log_live;
+    for (unsigned i = 0; i < live->worker_count && is_on; i++) {
+        access_log_ring_clear(&live->workers[i].lines);
+        atomic_store(&live->workers[i].lost, 0);
+    }
+    atomic_store(&live->is_asleep, is_on);
+    atomic_store(&live->is_on, is_on);
+}
+
+uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
+{
+    struct access_log_live *live = proxy->log_live;
+    uint64_t lost = 0;
+    uint64_t count;
+    (void)!read(live->wake_fd, &count, sizeof(count)); // only wakes us
+    atomic_store(&live->is_asleep,
+                 true); // before the rings are looked at: who puts after that wakes
+    for (unsigned i = 0; i < live->worker_count; i++) {
+        struct live_worker *worker = &live->workers[i];
+        size_t done = 0, len = 1;
+        while (done < RING_BYTES && len > 0) {
+            len = access_log_ring_take(&worker->lines, live->batch, BATCH_BYTES,
+                                       access_log_ring_filled(&worker->lines));
+            if (len > 0) {
+                on_lines(ctx, (struct span){live->batch, len});
+            }
+            done += len;
+        }
+        lost += atomic_exchange(&worker->lost, 0);
+    }
+    return lost;
+}

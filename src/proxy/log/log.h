@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The access log, what is kept of the last requests, and counts by bucket.
+#ifndef FOREBAY_PROXY_LOG_LOG_H
+#define FOREBAY_PROXY_LOG_LOG_H
+
+#include "proxy/core/core.h"
+#include "proxy/log/trace_parent.h"
+
+// --- access_log.c --------------------------------------------------------------------------------
+
+// Takes the file.
+struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count);
+// Lines that are written from now on go there. Takes the file; one thread.
+void access_log_switch(struct access_log *log, struct proxy_access_log_file *file);
+void access_log_free(struct access_log *log); // drains the rings
+void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
+void access_log_reopen(struct access_log *log);
+
+// --- access_log_live.c ---------------------------------------------------------------------------
+
+struct access_log_live *access_log_live_new(unsigned worker_count);
+void access_log_live_free(struct access_log_live *live); // NULL is fine
+// At its end, on the request's worker.
+void access_log_live_write(struct access_log_live *live, const struct request *r,
+                           enum http_outcome outcome);
+
+// --- recent.c, bucket_counts.c: of a worker, noted when a request is over ------------------------
+
+struct recent *recent_new(void);
+void recent_free(struct recent *recent); // NULL is fine
+void recent_note(struct recent *recent, const struct request *r);
+struct bucket_counts *bucket_counts_new(void);
+void bucket_counts_free(struct bucket_counts *counts); // NULL is fine
+void bucket_counts_note(struct bucket_counts *counts, const struct request *r);
+
+#endif

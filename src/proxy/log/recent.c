@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last requests of each worker, in a ring of its own that nobody else touches: who wants to see
+// them asks every worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key
+// or address that is no UTF-8 is for the reader to deal with.
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/log/log.h"
+
+struct recent {
+    uint64_t count; // ever; the next one goes to count % PROXY_RECENT_MAX
+    struct proxy_recent items[PROXY_RECENT_MAX];
+};
+
+struct recent *recent_new(void)
+{
+    struct recent *recent = calloc(1, sizeof(*recent));
+    check(recent != NULL);
+    return recent;
+}
+
+void recent_free(struct recent *recent)
+{
+    free(recent);
+}
+
+static void copy_text(char *to, size_t size, struct span from)
+{
+    size_t len = min_u64(from.len, size - 1);
+    if (len > 0) {
+        memcpy(to, from.ptr, len);
+    }
+    to[len] = '\0';
+}
+
+void recent_note(struct recent *recent, const struct request *r)
+{
+    struct proxy_recent *item = &recent->items[recent->count++ % PROXY_RECENT_MAX];
+    uint64_t started_us = r->http->started_us, first_us = http_reply_first_byte_us(r->x);
+    char hash[LOG_KEY_HASH_SIZE];
+    item->ended_us = max_u64(worker_now_us(r->pw->worker), max_u64(first_us, started_us));
+    item->total_us = item->ended_us - started_us;
+    item->first_byte_us = first_us > started_us ? first_us - started_us : 0;
+    item->op = s3_operation_name(r->s3.operation);
+    item->result = request_result_name(r->result);
+    item->reason = r->reason != NULL ? r->reason : "";
+    item->source = request_source_name(r);
+    item->status = r->status;
+    item->bytes = http_reply_body_bytes(r->x);
+    memcpy(item->id, r->id, sizeof(item->id));
+    copy_text(item->client, sizeof(item->client), r->http->peer);
+    copy_text(item->bucket, sizeof(item->bucket), r->s3.bucket);
+    struct span key = log_key_shown(r->s3.key, hash);
+    item->key_is_cut = key.len >= sizeof(item->key);
+    copy_text(item->key, sizeof(item->key), key);
+}
+
+// --- all workers' --------------------------------------------------------------------------------
+
+struct gather {
+    proxy_recent_fn *done;
+    void *ctx;
+    unsigned worker_count;
+    atomic_uint left;
+    struct gather_part {
+        struct message message;
+        struct gather *gather;
+        unsigned count;
+        struct proxy_recent items[PROXY_RECENT_MAX];
+    } parts[];
+};
+
+static int compare(const void *a, const void *b)
+{
+    const struct proxy_recent *x = a, *y = b;
+    return (x->ended_us < y->ended_us) - (x->ended_us > y->ended_us); // the latest first
+}
+
+static void gather_end(struct gather *gather)
+{
+    struct proxy_recent *all =
+        calloc((size_t)gather->worker_count * PROXY_RECENT_MAX, sizeof(*all));
+    unsigned count = 0;
+    check(all != NULL);
+    for (unsigned i = 0; i < gather->worker_count; i++) {
+        const struct gather_part *part = &gather->parts[i];
+        memcpy(&all[count], part->items, part->count * sizeof(*all));
+        count += part->count;
+    }
+    qsort(all, count, sizeof(*all), compare);
+    gather->done(gather->ctx, all, (unsigned)min_u64(count, PROXY_RECENT_MAX));
+    free(all);
+    free(gather);
+}
+
+static void on_gather(struct worker *to, struct message *message)
+{
+    struct gather_part *part = container_of(message, struct gather_part, message);
+    const struct recent *recent = proxy_worker_of(to)->recent;
+    part->count = (unsigned)min_u64(recent->count, PROXY_RECENT_MAX);
+    memcpy(part->items, recent->items, part->count * sizeof(part->items[0]));
+    if (atomic_fetch_sub(&part->gather->left, 1) == 1) {
+        gather_end(part->gather);
+    }
+}
+
+void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx)
+{
+    unsigned count = proxy->worker_count;
+    struct gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->parts[0]));
+    check(gather != NULL);
+    gather->done = done;
+    gather->ctx = ctx;
+    gather->worker_count = count;
+    atomic_init(&gather->left, count);
+    for (unsigned i = 0; i < count; i++) { // the last answer may free it
+        gather->parts[i].gather = gather;
+        gather->parts[i].message.deliver = on_gather;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &gather->parts[i].message);
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evicts an object or a bucket on an operator's order, as if a write had changed it. The home of
+// each name that a copy of the object is held under (one for each realm) invalidates it. From then
+// on no reader on any worker is given that copy, also if a run of it is in flight. A whole bucket
+// goes to its next epoch. The bytes stay on disk until their segment is evicted.
+//
+// Memory: an order may be for a thousand objects of many realms. A worker has a few names in flight
+// at a time, counted (BUDGET_WRITES), and makes a record of no other. On one worker.
+#include "proxy/ops/ops.h"
+
+#include "proxy/ops/inspect_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct eviction {
+    struct message message;
+    struct list_node node; // in pw->evictions until all of its names have been started
+    struct proxy *proxy;
+    struct live *live;
+    void (*done)(void *ctx, enum err err);
+    void *ctx;
+    struct span bucket, key;
+    enum err err;
+    struct access_keys *table; // its realms; NULL: there is no keys file
+    size_t realm;              // the next one
+    unsigned in_flight;
+    struct bucket_write bucket_write;
+    char names[];
+};
+
+struct evicted_name {
+    struct key_write kw;
+    struct eviction *eviction;
+};
+
+static void eviction_end(struct eviction *e, struct worker *w)
+{
+    e->done(e->ctx, e->err);
+    access_keys_unref(e->table);
+    live_unref(e->live);
+    worker_free_later(w, free, e);
+}
+
+// --- an object, under each of its names ----------------------------------------------------------
+
+static void on_name_ready(struct key_write *kw)
+{
+    struct evicted_name *name = container_of(kw, struct evicted_name, kw);
+    struct eviction *e = name->eviction;
+    e->err = kw->err != ERR_OK ? ERR_LIMIT : e->err;
+    invalidate_end(proxy_worker_of(worker_current())->fill, kw);
+}
+
+static void on_name_ended(struct key_write *kw)
+{
+    struct evicted_name *name = container_of(kw, struct evicted_name, kw);
+    struct eviction *e = name->eviction;
+    struct proxy_worker *pw = proxy_worker_of(worker_current());
+    object_key_unref(kw->key);
+    worker_free_later(pw->worker, free, name);
+    chunk_budget_discharge(BUDGET_WRITES, PROXY_KEY_BYTES);
+    pw->evicting--;
+    if (--e->in_flight == 0 && !list_node_linked(&e->node)) {
+        eviction_end(e, pw->worker);
+    }
+    worker_defer(pw->worker, &pw->evict_task);
+}
+
+// Starts the name in the next realm: the common one, then those of the keys file. With the last of
+// them the eviction leaves the list.
+static void name_start(struct proxy_worker *pw, struct eviction *e)
+{
+    size_t count = 0;
+    const struct span *realms = e->table != NULL ? access_keys_realms(e->table, &count) : NULL;
+    struct evicted_name *name = calloc(1, sizeof(*name));
+    check(name != NULL && e->realm <= count);
+    name->eviction = e;
+    name->kw.key =
+        inspect_key(e->proxy, e->live, e->realm == 0 ? e->proxy->realm : realms[e->realm - 1],
+                    e->bucket, e->key);
+    name->kw.on_ready = on_name_ready;
+    name->kw.on_ended = on_name_ended;
+    if (e->realm++ == count) {
+        list_remove(&e->node);
+    }
+    e->in_flight++;
+    pw->evicting++;
+    invalidate_begin(pw->fill, &name->kw);
+}
+
+// A few are never refused, so that an order ends while memory is short.
+static bool name_charge(const struct proxy_worker *pw)
+{
+    if (pw->evicting < PROXY_KEYS_AT_ONCE) {
+        chunk_budget_charge(BUDGET_WRITES, PROXY_KEY_BYTES);
+        return true;
+    }
+    return pw->evicting < PROXY_KEYS_WINDOW &&
+           chunk_budget_try_charge(BUDGET_WRITES, 0, PROXY_KEY_BYTES);
+}
+
+static void on_evict_turn(struct task *task)
+{
+    struct proxy_worker *pw = container_of(task, struct proxy_worker, evict_task);
+    struct list_node *node;
+    unsigned most = PROXY_KEYS_PER_TURN;
+    while (most > 0 && (node = list_first(&pw->evictions)) != NULL && name_charge(pw)) {
+        name_start(pw, container_of(node, struct eviction, node));
+        most--;
+    }
+    if (most == 0) {
+        worker_defer(pw->worker, &pw->evict_task);
+    }
+}
+
+void evict_worker_init(struct proxy_worker *pw)
+{
+    list_init(&pw->evictions);
+    worker_task_init(&pw->evict_task, on_evict_turn);
+}
+
+// --- a bucket ------------------------------------------------------------------------------------
+
+static void on_bucket_ready(struct bucket_write *bw)
+{
+    struct eviction *e = bw->ctx;
+    e->err = bw->err != ERR_OK ? ERR_LIMIT : ERR_OK;
+    invalidate_bucket_end(proxy_worker_of(worker_current())->fill, bw);
+}
+
+static void on_bucket_ended(struct bucket_write *bw)
+{
+    eviction_end(bw->ctx, worker_current());
+}
+
+static void on_evict(struct worker *to, struct message *message)
+{
+    struct eviction *e = container_of(message, struct eviction, message);
+    struct proxy_worker *pw = proxy_worker_of(to);
+    if (e->key.len > 0) {
+        e->table = pw->known != NULL ? access_keys_ref(pw->known) : NULL;
+        e->live = live_ref(pw->live);
+        list_push_back(&pw->evictions, &e->node);
+        worker_defer(pw->worker, &pw->evict_task);
+        return;
+    }
+    struct span origin_bucket;
+    struct origin *origin = live_find_origin(e->proxy, pw->live, e->bucket, &origin_bucket);
+    e->bucket_write.ctx = e;
+    e->bucket_write.on_ready = on_bucket_ready;
+    e->bucket_write.on_ended = on_bucket_ended;
+    invalidate_bucket_begin(pw->fill, &e->bucket_write, origin, origin_bucket);
+}
+
+void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
+                 void (*done)(void *ctx, enum err err), void *ctx)
+{
+    struct eviction *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
+    check(e != NULL && bucket.len > 0);
+    e->proxy = proxy;
+    e->done = done;
+    e->ctx = ctx;
+    memcpy(e->names, bucket.ptr, bucket.len);
+    if (key.len > 0) {
+        memcpy(e->names + bucket.len, key.ptr, key.len);
+    }
+    e->bucket = (struct span){e->names, bucket.len};
+    e->key = (struct span){e->names + bucket.len, key.len};
+    list_node_init(&e->node);
+    e->message.deliver = on_evict;
+    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is cached of an object, and under which rule, for operators. Reads only: the index as a
+// request would see it on this worker, and the run's header if that does not wait. So many windows
+// of the object in a turn, and on in the next.
+#include "proxy/ops/inspect_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct object_key *inspect_key(struct proxy *proxy, const struct live *live, struct span realm,
+                               struct span bucket, struct span key)
+{
+    const struct proxy_rule *rule = rules_find(live, bucket, key);
+    struct object_key from = {.realm = realm, .key = key};
+    from.origin = live_find_origin(proxy, live, bucket, &from.bucket);
+    from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
+    from.limits = (struct object_limits){
+        .cache = rule->cache,
+        .max_object_size_bytes = rule->max_object_size_bytes,
+        .block_size_bytes = rule->block_size_bytes,
+        .group = rules_group(proxy_worker_of(worker_current()), rule, bucket, key)};
+    return object_key_new(proxy->store, &from);
+}
+
+struct proxy_worker *inspect_worker(struct proxy *proxy)
+{
+    static atomic_uint turn;
+    return &proxy->workers[atomic_fetch_add(&turn, 1) % proxy->worker_count];
+}
+
+static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
+                      const struct store_view *view)
+{
+    const struct store_place *place = view->place_count > 0 ? &view->places[0] : &view->any;
+    struct store_object *found = NULL;
+    const struct object_key *key = look->key;
+    if (place->segment == NULL ||
+        store_object_get(pw->worker, pw->store, place, key->hash, key->realm, key->bucket, key->key,
+                         &found) != ERR_OK) {
+        return;
+    }
+    struct proxy_object *o = &look->object;
+    struct span checksums = fill_version_checksums(found->headers);
+    if (checksums.len > 0) {
+        o->checksums =
+            fill_version_has_none(checksums) ? PROXY_CHECKSUMS_NONE : PROXY_CHECKSUMS_KNOWN;
+    }
+    size_t len = min_u64(found->etag.len, sizeof(o->etag) - 1);
+    memcpy(o->etag, found->etag.ptr, len);
+    o->etag[len] = '\0';
+    store_object_unref(found);
+}
+
+static void take_record(struct proxy_worker *pw, struct inspect_look *look,
+                        const struct store_view *view)
+{
+    struct proxy_object *o = &look->object;
+    struct span place = span_from_cstr(origin_place(look->key->origin));
+    o->is_known = true;
+    o->is_rebuilt = view->rebuilt;
+    o->is_doubted = store_is_doubted(pw->store, place, look->key->bucket, view->age_ms);
+    o->is_fresh = !o->is_doubted && freshness_check(o->rule, view) == FRESHNESS_FRESH;
+    o->is_changed = look->has_listed &&
+                    ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
+                     o->size_bytes != view->size_bytes);
+    struct span sums = {(const char *)view->sums.bytes, view->sums.len};
+    o->checksums = sums.len == 0 || s3_sums_are_too_long(sums) ? PROXY_CHECKSUMS_UNKNOWN
+                   : s3_sums_has_none(sums)                    ? PROXY_CHECKSUMS_NONE
+                                                               : PROXY_CHECKSUMS_KNOWN;
+    o->age_ms = view->age_ms;
+    o->size_bytes = view->size_bytes;
+    o->block_size_bytes = view->block_size_bytes;
+    look->etag_hash = view->etag_hash;
+    look->generation = view->generation;
+}
+
+static uint64_t blocks_of(uint64_t bytes, uint64_t block_size)
+{
+    return max_u64((bytes + block_size - 1) / block_size, 1); // an empty object has one
+}
+
+// Parts of the range, of as many blocks each.
+static void cells_begin(struct proxy_object *o)
+{
+    o->first_byte = min_u64(o->first_byte, o->size_bytes);
+    o->end_byte = min_u64(o->end_byte, o->size_bytes);
+    o->block_count = blocks_of(o->size_bytes, o->block_size_bytes);
+    if (o->end_byte <= o->first_byte && o->size_bytes > 0) {
+        return;
+    }
+    uint64_t first = o->first_byte / o->block_size_bytes;
+    o->range_blocks = blocks_of(o->end_byte, o->block_size_bytes) - first;
+    o->cell_count = (unsigned)min_u64(o->range_blocks, PROXY_MAP_CELLS);
+    for (unsigned i = 0; i < o->cell_count; i++) {
+        o->cell_blocks[i] = (uint32_t)((i + 1) * o->range_blocks / o->cell_count -
+                                       i * o->range_blocks / o->cell_count);
+    }
+}
+
+void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool with_etag)
+{
+    static _Thread_local struct store_view view;
+    struct proxy *proxy = pw->proxy;
+    struct proxy_object *o = &look->object;
+    look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
+    o->rule = rules_find(look->live, o->bucket, o->key);
+    o->origin = origin_describe(look->key->origin);
+    for (unsigned i = 0; i < ORIGIN_ODDITIES; i++) {
+        o->oddities[i] = origin_is_odd(look->key->origin, (enum origin_oddity)i);
+    }
+    (void)live_find_origin(proxy, look->live, o->bucket, &o->origin_bucket);
+    o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
+    o->block_size_bytes = o->rule->block_size_bytes;
+    o->age_ms = UINT64_MAX;
+    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, look->key->limits.group);
+    o->forbids = fill_uncacheable(pw->fill, look->key->hash);
+    look->at = 0;
+    store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
+                 fill_floor(pw->fill, look->key->hash), &view);
+    if (view.found) {
+        take_record(pw, look, &view);
+    }
+    if (view.found && with_etag) {
+        take_etag(pw, look, &view);
+    }
+    store_view_done(&view);
+    cells_begin(o);
+}
+
+static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
+{
+    uint64_t first = o->first_byte / o->block_size_bytes;
+    o->cached_blocks++;
+    o->cached_bytes += bytes;
+    if (block < first || block >= first + o->range_blocks) {
+        return;
+    }
+    o->range_cached_blocks++;
+    // The first cell that ends behind it.
+    uint64_t cell = (block - first) * o->cell_count / o->range_blocks;
+    while ((cell + 1) * o->range_blocks / o->cell_count <= block - first) {
+        cell++;
+    }
+    o->cell_cached_blocks[cell]++;
+}
+
+static void count_window(struct inspect_look *look, const struct store_view *view, uint64_t end)
+{
+    struct proxy_object *o = &look->object;
+    uint64_t size = o->block_size_bytes,
+             next = look->at / size; // runs of two generations may overlap
+    for (unsigned i = 0; i < view->place_count; i++) {
+        const struct store_place *place = &view->places[i];
+        uint64_t last = place->first_block + place->block_count;
+        for (uint64_t b = max_u64(next, place->first_block); b < last && b * size < max_u64(end, 1);
+             b++) {
+            count_block(o, b, min_u64(size, o->size_bytes - b * size));
+            next = b + 1;
+        }
+    }
+}
+
+bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsigned *windows)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_object *o = &look->object;
+    bool is_over = !o->is_known;
+    while (!is_over && *windows > 0) {
+        uint64_t end = min_u64(look->at + STORE_WINDOW_MAX, max_u64(o->size_bytes, 1));
+        --*windows;
+        store_lookup(pw->worker, pw->store, look->key->hash, look->at, end,
+                     fill_floor(pw->fill, look->key->hash), &view);
+        bool is_same =
+            view.found && view.generation == look->generation && view.etag_hash == look->etag_hash;
+        if (is_same) {
+            count_window(look, &view, end);
+        }
+        store_view_done(&view);
+        look->at = end;
+        is_over = !is_same || end >= o->size_bytes;
+    }
+    if (is_over) {
+        object_key_unref(look->key);
+        look->key = NULL;
+    }
+    return is_over;
+}
+
+// --- one object ----------------------------------------------------------------------------------
+
+struct explanation {
+    struct message message;
+    struct proxy *proxy;
+    void (*done)(void *ctx, const struct proxy_object *object);
+    void *ctx;
+    struct proxy_worker *pw;
+    struct task task;
+    struct live *live;
+    struct inspect_look look;
+    bool asks_policy, asks_origin;
+    struct store_explain policy;
+    struct blocking_job job;
+    struct object_key *key; // a reference, while the origin is asked
+    struct origin_fetch fetch;
+    struct timer patience;
+    char names[];
+};
+
+static void explain_end(struct explanation *e)
+{
+    e->done(e->ctx, &e->look.object);
+    live_unref(e->live);
+    worker_free_later(e->pw->worker, free, e);
+}
+
+// The policy's lock is nobody's on a worker.
+static void on_judge(struct blocking_job *job)
+{
+    struct explanation *e = container_of(job, struct explanation, job);
+    store_explain_judge(e->proxy->store, &e->policy);
+}
+
+static void on_judged(struct blocking_job *job)
+{
+    struct explanation *e = container_of(job, struct explanation, job);
+    e->look.object.policy =
+        job->err == ERR_OK ? &e->policy : NULL; // else too much waits for the disk
+    explain_end(e);
+}
+
+static void policy_look(struct explanation *e)
+{
+    const struct proxy_object *o = &e->look.object;
+    uint64_t first = o->first_byte, end = max_u64(o->end_byte, first + 1);
+    end = min_u64(end, first + STORE_WINDOW_MAX);
+    store_explain_look(e->pw->worker, e->pw->store, e->look.key->hash, first, end,
+                       fill_floor(e->pw->fill, e->look.key->hash), o->rule->block_size_bytes,
+                       e->look.key->limits.group, &e->policy);
+}
+
+static void explain_judge(struct explanation *e)
+{
+    if (!e->asks_policy) {
+        explain_end(e);
+        return;
+    }
+    e->job.lane = BLOCKING_STORE;
+    e->job.work = on_judge;
+    e->job.done = on_judged;
+    blocking_pool_run(e->pw->worker, &e->job);
+}
+
+// --- is it at the origin? ------------------------------------------------------------------------
+
+static enum err on_origin_head(struct origin_fetch *f)
+{
+    (void)f;
+    return ERR_OK; // that there is one is all that was asked
+}
+
+static enum err on_origin_body(struct origin_fetch *f, struct span data)
+{
+    (void)f;
+    (void)data;
+    return ERR_OK;
+}
+
+static void on_origin_end(struct origin_fetch *f, enum err err)
+{
+    struct explanation *e = container_of(f, struct explanation, fetch);
+    struct proxy_object *o = &e->look.object;
+    timer_done(&e->patience);
+    o->was_origin_asked = true;
+    o->origin_err = err;
+    if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
+        (void)origin_in_trouble(e->key->origin, &o->trouble); // this may be what has told
+    }
+    object_key_unref(e->key);
+    explain_judge(e);
+}
+
+static void on_impatient(struct timer *timer)
+{
+    struct explanation *e = container_of(timer, struct explanation, patience);
+    origin_fetch_cancel(&e->fetch);
+}
+
+static void explain_ask_origin(struct explanation *e)
+{
+    struct origin_fetch *f = &e->fetch;
+    f->head = f->get_decides = true;
+    f->bucket = e->key->bucket;
+    f->key = e->key->key;
+    f->on_head = on_origin_head;
+    f->on_body = on_origin_body;
+    f->on_end = on_origin_end;
+    timer_init(e->pw->worker, &e->patience, on_impatient);
+    timer_start(&e->patience, PROXY_EXPLAIN_ASK_MS);
+    origin_fetch_start(e->pw->worker, e->key->origin, f);
+}
+
+static void explain_go(struct task *task)
+{
+    struct explanation *e = container_of(task, struct explanation, task);
+    struct proxy_object *o = &e->look.object;
+    unsigned windows = INSPECT_WINDOWS_MAX;
+    if (!inspect_look_step(e->pw, &e->look, &windows)) {
+        worker_defer(e->pw->worker, &e->task);
+        return;
+    }
+    bool is_whole = o->is_known && o->range_cached_blocks == o->range_blocks;
+    bool is_silent = is_whole || !e->asks_origin || origin_in_trouble(e->key->origin, &o->trouble);
+    if (!is_silent && !o->is_known) {
+        explain_ask_origin(e);
+        return;
+    }
+    object_key_unref(e->key);
+    explain_judge(e);
+}
+
+static void on_explain(struct worker *to, struct message *message)
+{
+    struct explanation *e = container_of(message, struct explanation, message);
+    e->pw = proxy_worker_of(to);
+    worker_task_init(&e->task, explain_go);
+    e->look.live = e->live = live_ref(e->pw->live);
+    inspect_look_begin(e->pw, &e->look, true);
+    e->key = object_key_ref(e->look.key);
+    if (e->asks_policy) {
+        policy_look(e);
+    }
+    worker_defer(to, &e->task);
+}
+
+void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
+                   uint64_t end_byte, bool asks_policy, bool asks_origin,
+                   void (*done)(void *ctx, const struct proxy_object *object), void *ctx)
+{
+    struct explanation *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
+    check(e != NULL && first_byte <= end_byte);
+    e->proxy = proxy;
+    e->asks_policy = asks_policy;
+    e->asks_origin = asks_origin;
+    list_node_init(&e->job.node);
+    e->done = done;
+    e->ctx = ctx;
+    memcpy(e->names, bucket.ptr, bucket.len);
+    if (key.len > 0) {
+        memcpy(e->names + bucket.len, key.ptr, key.len);
+    }
+    e->look.object.bucket = (struct span){e->names, bucket.len};
+    e->look.object.key = (struct span){e->names + bucket.len, key.len};
+    e->look.object.first_byte = first_byte;
+    e->look.object.end_byte = end_byte;
+    e->message.deliver = on_explain;
+    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warm jobs: what was asked for becomes objects, by the origin's listings where it is a prefix, and
+// each of them is fetched as far as it is not cached (warm_object.c). A job lives on one worker,
+// and what it asks for is everybody's behind demand.
+//
+//   items (asked for) -> pages (two: one is worked off while the next is listed) -> objects -> runs
+//
+// Bounds: PROXY_WARM_PENDING_MAX items, two pages, twice as many objects and a few as runs at once,
+// of which there are as many as the job's concurrency; and the memory of all jobs together
+// (warm_room.c). A job pauses while memory is short, the store is behind, or its rate is used up
+// (warm_pace.c).
+//
+// It ends when all is done, when it is cancelled, and with the process; what is cached by then
+// stays, and a job that asks for the same goes on there. Any thread reads what it has published.
+#include "proxy/ops/warm_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define YOUNG_WAIT_MS 2100u // an origin's file is young for two seconds
+#define STEPS_MAX 64u       // of objects in one turn
+#define FAILURE_MAX_BYTES 1536u
+
+// --- life ----------------------------------------------------------------------------------------
+
+static void job_go(struct task *task);
+
+static struct proxy_warm *job_ref(struct proxy_warm *job)
+{
+    atomic_fetch_add(&job->refs, 1);
+    return job;
+}
+
+void proxy_warm_unref(struct proxy_warm *job)
+{
+    if (job == NULL || atomic_fetch_sub(&job->refs, 1) != 1) {
+        return;
+    }
+    for (unsigned i = 0; i < PROXY_WARM_FAILURES_MAX; i++) {
+        free(job->published.failures[i]);
+    }
+    free(job);
+}
+
+static void job_unref(void *ptr)
+{
+    proxy_warm_unref(ptr);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct proxy_warm *job = container_of(timer, struct proxy_warm, timer);
+    worker_defer(job->pw->worker, &job->task);
+}
+
+struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_options *options)
+{
+    struct proxy_warm *job = calloc(1, sizeof(*job));
+    check(job != NULL && options->concurrency > 0);
+    atomic_init(&job->refs, 1);
+    job->proxy = proxy;
+    job->options = *options;
+    job->client = (uint64_t)(uintptr_t)job;
+    job->pw = inspect_worker(proxy);
+    list_init(&job->items);
+    list_init(&job->ready);
+    list_init(&job->waiting);
+    list_init(&job->later);
+    warm_pace_begin(job);
+    worker_task_init(&job->task, job_go);
+    stats_add(COUNTER_warm_jobs, 1);
+    atomic_init(&job->published.began_us, clock_monotonic_us());
+    return job;
+}
+
+static void note_failure(struct proxy_warm *job, struct span bucket, struct span key,
+                         const char *why)
+{
+    struct warm_published *p = &job->published;
+    unsigned count = atomic_load(&p->failure_count);
+    if (count == PROXY_WARM_FAILURES_MAX) {
+        return;
+    }
+    char *text = malloc(FAILURE_MAX_BYTES);
+    check(text != NULL);
+    (void)snprintf(text, FAILURE_MAX_BYTES, "s3://%.*s/%.*s: %s", (int)bucket.len, bucket.ptr,
+                   (int)key.len, key.len > 0 ? key.ptr : "", why);
+    p->failures[count] = text;
+    atomic_store(&p->failure_count, count + 1);
+}
+
+static void job_end(struct proxy_warm *job)
+{
+    struct warm_published *p = &job->published;
+    check(job->object_count == 0 && job->run_count == 0 && !job->is_over);
+    job->is_over = true;
+    timer_done(&job->timer);
+    worker_task_cancel(&job->task);
+    stats_sub(COUNTER_warm_jobs, 1);
+    atomic_store(&p->is_counted, true);
+    atomic_store(&p->waits, REFUSAL_none);
+    atomic_store(&p->ended_us, clock_monotonic_us());
+    atomic_store(&p->state, job->is_cancelled ? PROXY_WARM_CANCELLED : PROXY_WARM_DONE);
+    log_info("warm_done", "cancelled=%d objects=%llu failed=%llu refused=%llu fetched_bytes=%llu",
+             job->is_cancelled, (unsigned long long)p->objects,
+             (unsigned long long)p->objects_failed, (unsigned long long)p->objects_refused,
+             (unsigned long long)p->bytes_fetched);
+    worker_free_later(job->pw->worker, job_unref, job);
+}
+
+// --- objects -------------------------------------------------------------------------------------
+
+static void object_end(struct warm_object *o)
+{
+    struct proxy_warm *job = o->job;
+    struct warm_published *p = &job->published;
+    if (o->err != ERR_OK) {
+        stats_add(COUNTER_warm_objects_failed, 1);
+        atomic_fetch_add(&p->objects_failed, 1);
+        note_failure(job, o->item->bucket, o->key->key,
+                     o->why != NULL ? o->why : error_row(o->err)->text);
+    } else if (o->is_refused) {
+        stats_add(COUNTER_warm_objects_refused, 1);
+        atomic_fetch_add(&p->objects_refused, 1);
+        note_failure(job, o->item->bucket, o->key->key, o->why);
+    } else {
+        stats_add(COUNTER_warm_objects_done, 1);
+        atomic_fetch_add(&p->objects_done, 1);
+        atomic_fetch_add(&p->objects_cached, o->has_fetched ? 0 : 1);
+        atomic_fetch_add(&p->bytes_done, o->wanted_bytes - min_u64(o->wanted_bytes, o->done_bytes));
+    }
+    list_remove(&o->node);
+    warm_room_object_gone(o);
+    warm_object_free(o);
+}
+
+static struct warm_object *object_add(struct proxy_warm *job, struct warm_item *item,
+                                      struct span key, const struct list_entry *entry)
+{
+    struct warm_object *o = warm_object_new(job, item, key, entry);
+    list_push_back(&job->ready, &o->node);
+    warm_room_object_come(o);
+    return o;
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+static struct warm_page *page_at(struct proxy_warm *job, unsigned i)
+{
+    return &job->pages[(job->page + i) % 2];
+}
+
+static void page_release(struct warm_page *page)
+{
+    if (page->is_ready) {
+        warm_room_page_gone(page);
+        list_call_release(&page->call);
+        page->is_ready = false;
+    }
+}
+
+static void on_page(struct list_call *call)
+{
+    struct warm_page *page = container_of(call, struct warm_page, call);
+    struct proxy_warm *job = page->job;
+    page->is_running = false;
+    page->is_ready = true;
+    page->next = 0;
+    warm_room_page_come(page);
+    bool is_circle = call->next.len > 0 &&
+                     circle_closes(&job->circle, hash64(call->next.ptr, call->next.len, 0));
+    if (is_circle) {
+        call->next = (struct span){NULL, 0}; // it ends here
+    }
+    if ((call->err != ERR_OK || is_circle) && !job->is_cancelled) {
+        char why[256];
+        (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
+                       is_circle ? "its pages lead in a circle" : error_row(call->err)->text);
+        atomic_fetch_add(&job->published.objects_failed, 1);
+        atomic_fetch_add(&job->published.objects, 1);
+        note_failure(job, job->listed->bucket, job->listed->key, why);
+    }
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < call->count; i++) {
+        bytes += call->entries[i].size_bytes;
+    }
+    atomic_fetch_add(&job->published.bytes, bytes);
+    atomic_fetch_add(&job->published.objects, call->count);
+    worker_defer(job->pw->worker, &job->task);
+}
+
+static void page_list(struct proxy_warm *job, struct warm_page *page, struct span after)
+{
+    page->job = job;
+    page->is_running = true;
+    page->call.done = on_page;
+    list_call_start(job->pw, &page->call, job->listed->bucket, job->listed->key, after,
+                    PROXY_LIST_MAX);
+}
+
+// The next listed object; NULL: none is there now, or (job->listed is NULL) none any more.
+static struct warm_object *next_listed(struct proxy_warm *job)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct warm_page *page = page_at(job, 0), *other = page_at(job, 1);
+        if (!page->is_ready) {
+            return NULL;
+        }
+        // The next page comes while this one is worked off.
+        bool is_over = page->next == page->call.count;
+        if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&
+            (is_over || warm_room_lists_ahead(job))) {
+            page_list(job, other, page->call.next);
+        }
+        if (!is_over) {
+            const struct list_entry *entry = &page->call.entries[page->next++];
+            return object_add(job, job->listed, entry->key, entry);
+        }
+        bool has_more = page->call.next.len > 0;
+        page_release(page);
+        job->page = (job->page + 1) % 2;
+        if (!has_more) {
+            warm_room_item_unref(job, job->listed);
+            job->listed = NULL;
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+// --- what comes next -----------------------------------------------------------------------------
+
+static struct warm_object *next_object(struct proxy_warm *job)
+{
+    if (!warm_room_takes_object(job)) {
+        return NULL;
+    }
+    if (job->listed != NULL) {
+        struct warm_object *o = next_listed(job);
+        if (o != NULL || job->listed != NULL) {
+            return o;
+        }
+    }
+    struct list_node *node = list_pop_front(&job->items);
+    if (node == NULL) {
+        return NULL;
+    }
+    struct warm_item *item = container_of(node, struct warm_item, node);
+    atomic_fetch_sub(&job->pending, 1);
+    if (item->is_prefix) {
+        job->listed = item;
+        job->circle = (struct circle){0};
+        page_list(job, page_at(job, 0), (struct span){NULL, 0});
+        return NULL;
+    }
+    struct warm_object *o = object_add(job, item, item->key, NULL);
+    warm_room_item_unref(job, item); // the object has its own
+    return o;
+}
+
+static bool is_exhausted(struct proxy_warm *job)
+{
+    return job->object_count == 0 && job->listed == NULL && list_empty(&job->items) &&
+           (job->is_closed || job->is_cancelled) && !job->pages[0].is_running &&
+           !job->pages[1].is_running;
+}
+
+static void publish_idle(struct proxy_warm *job)
+{
+    bool is_idle = job->object_count == 0 && job->listed == NULL && list_empty(&job->items);
+    atomic_store(&job->published.is_idle, is_idle && !job->is_closed);
+}
+
+static void objects_drop(struct list *list)
+{
+    list_for_each(node, list)
+    {
+        struct warm_object *o = container_of(node, struct warm_object, node);
+        warm_object_leave(o);
+        if (!o->reading) {
+            list_remove(&o->node);
+            warm_room_object_gone(o);
+            warm_object_free(o);
+        }
+    }
+}
+
+// What is out is let go; what cannot be ends by itself, and comes here again.
+static void job_drop(struct proxy_warm *job)
+{
+    struct list_node *node;
+    objects_drop(&job->ready);
+    objects_drop(&job->waiting);
+    objects_drop(&job->later);
+    while ((node = list_pop_front(&job->items)) != NULL) {
+        warm_room_item_unref(job, container_of(node, struct warm_item, node));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        list_call_cancel(&job->pages[i].call);
+        page_release(&job->pages[i]);
+    }
+    if (!job->pages[0].is_running && !job->pages[1].is_running) {
+        warm_room_item_unref(job, job->listed);
+        job->listed = NULL;
+    }
+}
+
+// It is over; or waits, and is tried again.
+static void object_over(struct warm_object *o)
+{
+    enum refusal later = o->err == ERR_OK && !o->is_refused ? o->later : REFUSAL_none;
+    unsigned wait_ms = later == REFUSAL_too_young ? YOUNG_WAIT_MS : 0;
+    if (later != REFUSAL_none && warm_pace_keep(o->job, o, wait_ms)) {
+        return;
+    }
+    if (later != REFUSAL_none) {
+        o->is_refused = true;
+        o->why = refusal_text(later)->text;
+    }
+    object_end(o);
+}
+
+static void job_work(struct proxy_warm *job)
+{
+    uint64_t later_ms = warm_pace_wake(job);
+    for (unsigned i = 0; i < STEPS_MAX; i++) {
+        uint64_t wait_ms = warm_pace_wait_ms(job);
+        if (wait_ms > 0) {
+            timer_start(&job->timer, wait_ms);
+            return;
+        }
+        struct list_node *node = list_first(&job->ready);
+        struct warm_object *o = NULL;
+        if (!warm_pace_is_full(job)) {
+            o = node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
+        }
+        if (o == NULL) { // a run or an object that ends, or a page that comes, goes on
+            if (later_ms > 0) {
+                timer_start(&job->timer, later_ms);
+            }
+            return;
+        }
+        enum warm_step step = warm_object_step(o);
+        if (step == WARM_WAITS) {
+            list_remove(&o->node);
+            list_push_back(&job->waiting, &o->node);
+        } else if (step == WARM_OVER) {
+            object_over(o);
+            later_ms = warm_pace_wake(job);
+        }
+    }
+    worker_defer(job->pw->worker, &job->task);
+}
+
+static void job_go(struct task *task)
+{
+    struct proxy_warm *job = container_of(task, struct proxy_warm, task);
+    if (job->is_over) {
+        return;
+    }
+    if (job->is_cancelled) {
+        job_drop(job);
+    } else {
+        job_work(job);
+    }
+    if (is_exhausted(job)) {
+        job_end(job);
+    } else if (job->is_closed && job->listed == NULL && list_empty(&job->items)) {
+        atomic_store(&job->published.is_counted, true);
+    }
+    publish_idle(job);
+}
+
+// --- from other threads --------------------------------------------------------------------------
+
+struct warm_message {
+    struct message message;
+    struct proxy_warm *job; // reference
+    bool closes, cancels;
+    struct list items;
+};
+
+static void on_told(struct worker *to, struct message *message)
+{
+    struct warm_message *m = container_of(message, struct warm_message, message);
+    struct proxy_warm *job = m->job;
+    struct list_node *node;
+    if (job->timer.worker == NULL) { // its first message: it begins
+        timer_init(to, &job->timer, on_timer);
+        (void)job_ref(job);
+    }
+    atomic_store(&job->published.is_idle, false); // before anything of it is begun
+    bool is_late = job->is_over || job->is_cancelled || job->is_closed;
+    while ((node = list_pop_front(&m->items)) != NULL) {
+        if (is_late) {
+            warm_room_item_unref(job, container_of(node, struct warm_item, node));
+        } else {
+            list_push_back(&job->items, node);
+        }
+    }
+    job->is_closed |= m->closes;
+    job->is_cancelled |= m->cancels;
+    if (!job->is_over) {
+        worker_defer(to, &job->task);
+    }
+    proxy_warm_unref(job);
+    free(m);
+}
+
+static struct warm_message *message_new(struct proxy_warm *job)
+{
+    struct warm_message *m = calloc(1, sizeof(*m));
+    check(m != NULL);
+    m->message.deliver = on_told;
+    m->job = job_ref(job);
+    list_init(&m->items);
+    return m;
+}
+
+enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items, unsigned count)
+{
+    if (atomic_load(&job->pending) + count > PROXY_WARM_PENDING_MAX ||
+        !proxy_warm_has_room(job->proxy, job, items, count)) {
+        return ERR_LIMIT;
+    }
+    atomic_fetch_add(&job->pending, count);
+    struct warm_message *m = message_new(job);
+    for (unsigned i = 0; i < count; i++) {
+        struct warm_item *item = warm_room_item_new(job, &items[i]);
+        atomic_fetch_add(&job->published.objects, items[i].is_prefix ? 0 : 1);
+        list_push_back(&m->items, &item->node);
+    }
+    mailbox_send_from_any_thread(job->pw->worker, &m->message);
+    return ERR_OK;
+}
+
+void proxy_warm_close(struct proxy_warm *job)
+{
+    struct warm_message *m = message_new(job);
+    m->closes = true;
+    mailbox_send_from_any_thread(job->pw->worker, &m->message);
+}
+
+void proxy_warm_cancel(struct proxy_warm *job)
+{
+    struct warm_message *m = message_new(job);
+    m->cancels = true;
+    mailbox_send_from_any_thread(job->pw->worker, &m->message);
+}
+
+void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *ret_progress)
+{
+    const struct warm_published *p = &job->published;
+    uint64_t ended_us = atomic_load(&p->ended_us);
+    bool has_begun_all = atomic_load(&job->pending) == 0; // read first: see on_told()
+    *ret_progress = (struct proxy_warm_progress){
+        .state = (enum proxy_warm_state)atomic_load(&p->state),
+        .is_counted = atomic_load(&p->is_counted),
+        .is_idle = has_begun_all && atomic_load(&p->is_idle),
+        .objects = atomic_load(&p->objects),
+        .bytes = atomic_load(&p->bytes),
+        .objects_done = atomic_load(&p->objects_done),
+        .bytes_done = atomic_load(&p->bytes_done),
+        .objects_cached = atomic_load(&p->objects_cached),
+        .objects_failed = atomic_load(&p->objects_failed),
+        .objects_refused = atomic_load(&p->objects_refused),
+        .bytes_fetched = atomic_load(&p->bytes_fetched),
+        .inflight = atomic_load(&p->inflight),
+        .waits = (enum refusal)atomic_load(&p->waits),
+        .elapsed_us = (ended_us != 0 ? ended_us : clock_monotonic_us()) - atomic_load(&p->began_us),
+        .failure_count = atomic_load(&p->failure_count)};
+    for (unsigned i = 0; i < ret_progress->failure_count; i++) {
+        ret_progress->failures[i] = p->failures[i];
+    }
+}

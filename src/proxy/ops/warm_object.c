@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+// One object of a warm job. What of it is cached is found out as a reader would; what is missing is
+// asked for run by run, ahead of readers and behind all of them: fill joins it with whoever asks
+// meanwhile. On the job's worker.
+//
+//   not known      the first run goes to the key's home (ROUTE), and tells the version
+//   known          a version that the listing does not name, or that is stale by its rule, is
+//                  confirmed first; then each missing run goes to its stripe's owner (JOIN)
+//   all of it here the home is asked for its checksums, unless the record or a run's header names
+//                  them
+//   another one    (GONE, or found so by the home): begun anew, a few times
+//   not stored     for a moment: what else of it is out ends, and it is begun anew later
+//                  (warm_pace.c)
+#include "proxy/ops/warm_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WINDOWS_MAX 16u // looked up in one step
+
+struct warm_run_node {
+    struct list_node node;
+    struct warm_run run;
+};
+
+// By the settings of now.
+static void take_rule(struct warm_object *o, struct span key)
+{
+    const struct proxy_warm *job = o->job;
+    o->live = live_ref(job->pw->live);
+    o->key = inspect_key(job->proxy, o->live, job->proxy->realm, o->item->bucket, key);
+    o->rule = rules_find(o->live, o->item->bucket, key);
+}
+
+struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
+                                    const struct list_entry *entry)
+{
+    struct warm_object *o = calloc(1, sizeof(*o));
+    check(o != NULL);
+    o->job = job;
+    o->item = item;
+    item->refs++;
+    list_node_init(&o->node);
+    list_init(&o->runs);
+    take_rule(o, key);
+    o->end_byte = UINT64_MAX;
+    if (entry != NULL) {
+        o->is_listed = true;
+        o->listed_size = o->wanted_bytes = entry->size_bytes;
+        o->listed_etag = entry->etag_hash;
+        fill_describe_listed(job->pw->fill, o->key->bucket, o->key->key, entry->size_bytes);
+    } else {
+        o->first_byte = o->at = item->first_byte;
+        o->end_byte = item->end_byte;
+    }
+    return o;
+}
+
+void warm_object_free(struct warm_object *o)
+{
+    check(o->run_count == 0 && !o->reading && o->check == NULL);
+    object_key_unref(o->key);
+    store_object_unref(o->object);
+    live_unref(o->live);
+    warm_room_item_unref(o->job, o->item);
+    free(o);
+}
+
+// --- what is known of it -------------------------------------------------------------------------
+
+static uint64_t end_of(const struct warm_object *o)
+{
+    return min_u64(o->end_byte, o->size_bytes);
+}
+
+static void take_size(struct warm_object *o, uint64_t size_bytes)
+{
+    o->has_size = true;
+    o->size_bytes = size_bytes;
+    uint64_t end = end_of(o), wanted = end > o->first_byte ? end - o->first_byte : 0;
+    atomic_fetch_add(&o->job->published.bytes, wanted - o->wanted_bytes); // listed: as it was then
+    o->wanted_bytes = wanted;
+}
+
+static void take_version(struct warm_object *o, struct store_object *version)
+{
+    store_object_unref(o->object);
+    o->object = store_object_ref(version);
+    o->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
+    take_size(o, version->size_bytes);
+}
+
+static void note_done(struct warm_object *o, uint64_t first, uint64_t end)
+{
+    first = max_u64(first, o->first_byte);
+    end = min_u64(end, end_of(o));
+    uint64_t more = end > first ? end - first : 0;
+    more = min_u64(more, o->wanted_bytes - min_u64(o->wanted_bytes, o->done_bytes));
+    o->done_bytes += more;
+    atomic_fetch_add(&o->job->published.bytes_done, more);
+}
+
+static enum warm_step fail(struct warm_object *o, enum err err, const char *why)
+{
+    o->err = err;
+    o->why = why;
+    warm_object_leave(o);
+    return o->reading ? WARM_WAITS : WARM_OVER;
+}
+
+// Nothing is known of it any more.
+static void forget(struct warm_object *o)
+{
+    store_object_unref(o->object);
+    o->object = NULL;
+    o->is_confirmed = o->is_looked_for = o->are_sums_known = false;
+    o->at = o->first_byte;
+    atomic_fetch_sub(&o->job->published.bytes_done, o->done_bytes);
+    o->done_bytes = 0;
+}
+
+static enum warm_step restart(struct warm_object *o)
+{
+    if (++o->restarts > WARM_RESTARTS_MAX) {
+        return fail(o, ERR_ORIGIN_CHANGED, "it changes faster than it can be fetched");
+    }
+    warm_object_leave(o);
+    forget(o);
+    return WARM_ASKED;
+}
+
+// It may go on. What was begun is ended first.
+static void changed(struct warm_object *o)
+{
+    struct proxy_warm *job = o->job;
+    list_remove(&o->node);
+    list_push_front(&job->ready, &o->node);
+    worker_defer(job->pw->worker, &job->task);
+}
+
+// --- runs ----------------------------------------------------------------------------------------
+
+// What a word says, of refusals.def or of what an origin forbids.
+static const char *text_of(const char *word)
+{
+    enum refusal why = refusal_of_word(word);
+    if (why != REFUSAL_none) {
+        return refusal_text(why)->text;
+    }
+    for (int i = ORIGIN_FORBIDS_NOTHING + 1; word != NULL && i < ORIGIN_FORBIDS_COUNT; i++) {
+        const struct origin_forbids_text *row = origin_forbids_text((enum origin_forbids)i);
+        if (strcmp(row->word, word) == 0) {
+            return row->text;
+        }
+    }
+    return "not stored";
+}
+
+static void run_end(struct warm_run *run)
+{
+    struct warm_run_node *node = container_of(run, struct warm_run_node, run);
+    struct warm_object *o = run->object;
+    subscription_leave(run->sub);
+    list_remove(&node->node);
+    o->run_count--;
+    warm_pace_ended(o->job);
+    free(node);
+}
+
+// It is not stored. What else is out of the object may be, if that passes.
+static void run_refused(struct warm_run *run, const char *word)
+{
+    struct warm_object *o = run->object;
+    uint64_t asked_us = run->asked_us;
+    enum refusal why = refusal_of_word(word);
+    if (why == REFUSAL_none || !refusal_text(why)->passes) {
+        o->is_refused = true;
+        o->why = text_of(word);
+        warm_object_leave(o);
+        return;
+    }
+    run_end(run);
+    o->later = why;
+    if (why != REFUSAL_too_young) { // that is no state of the store
+        warm_pace_refused(o->job, asked_us, why);
+    }
+}
+
+static void on_run_ended(struct warm_run *run)
+{
+    struct warm_object *o = run->object;
+    struct subscription *sub = run->sub;
+    const struct store_place *place = &sub->place; // a run that was written already
+    uint64_t first = run->first_byte;
+    uint64_t end = place->segment == NULL
+                       ? sub->run_end_byte
+                       : place->first_block * place->block_size_bytes + place->payload_len;
+    end = min_u64(end, run->end_byte);
+    enum subscription_outcome outcome = sub->outcome;
+    enum err err = sub->err;
+    bool is_ours = !sub->joined && !sub->whole;
+    if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
+        run_refused(run, refusal_text(refusal_of_error(err))->word);
+        return;
+    }
+    run_end(run);
+    if (outcome == OUTCOME_DONE && o->object != NULL && (end > first || end_of(o) == 0)) {
+        note_done(o, first, end);
+        o->has_fetched |= is_ours;
+        if (is_ours) {
+            warm_pace_stored(o->job);
+        }
+        stats_add(COUNTER_warm_bytes, is_ours ? end - first : 0);
+        atomic_fetch_add(&o->job->published.bytes_fetched, is_ours ? end - first : 0);
+        o->at = end < end_of(o) ? min_u64(o->at, max_u64(end, o->first_byte))
+                                : o->at; // it may have become shorter: the rest is looked for again
+    } else if (outcome == OUTCOME_GONE) {
+        (void)restart(o);
+    } else if (outcome == OUTCOME_ERROR) {
+        (void)fail(o, err, NULL);
+    } else { // ask again: the index has it by now, or will not have it
+        o->at = min_u64(o->at, max_u64(first, o->first_byte));
+        o->is_looked_for = o->is_looked_for && end_of(o) > 0;
+        if (++o->restarts > WARM_RESTARTS_MAX * 8) {
+            (void)fail(o, ERR_ORIGIN_CHANGED, "it changes faster than it can be fetched");
+        }
+    }
+}
+
+static void on_run(void *ctx, struct subscription *sub)
+{
+    struct warm_run *run = ctx;
+    struct warm_object *o = run->object;
+    if (sub->answer != NULL && o->object == NULL) {
+        take_version(o, sub->answer);
+    }
+    if (sub->state == SUBSCRIPTION_ENDED) {
+        on_run_ended(run);
+    } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
+        run_refused(run,
+                    sub->weak ? origin_forbids_text(ORIGIN_FORBIDS_ETAG)->word : sub->unstored_why);
+    }
+    changed(o);
+}
+
+static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
+{
+    struct proxy_warm *job = o->job;
+    uint64_t size = o->object != NULL ? o->object->block_size_bytes : o->rule->block_size_bytes;
+    uint64_t block = o->at / size;
+    uint64_t end = o->object != NULL ? end_of(o)
+                   : o->is_listed    ? max_u64(o->listed_size, 1)
+                                     : o->end_byte;
+    end = max_u64(min_u64(end, next_present), o->at + 1);
+    uint64_t most = max_u64(store_run_bytes_long(job->pw->store) / size, 1);
+    uint64_t count = min_u64((end - 1) / size - block + 1, min_u64(most, STORE_RUN_BLOCKS_MAX));
+    struct warm_run_node *node = calloc(1, sizeof(*node));
+    check(node != NULL);
+    list_node_init(&node->node);
+    list_push_back(&o->runs, &node->node);
+    node->run.object = o;
+    node->run.asked_us = worker_now_us(job->pw->worker);
+    node->run.first_byte = block * size;
+    node->run.end_byte = (block + count) * size;
+    struct fill_ask ask = {.key = o->key,
+                           .client = job->client,
+                           .object = o->object,
+                           .ahead = true,
+                           .with_checksums = o->object == NULL,
+                           .first_byte = node->run.first_byte,
+                           .block = block,
+                           .block_count = (uint32_t)count,
+                           .block_size_bytes = (uint32_t)size};
+    o->at = node->run.end_byte;
+    o->is_looked_for = true;
+    o->run_count++;
+    warm_pace_asked(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
+    node->run.sub = subscription_ask(job->pw->fill, &ask, on_run, &node->run);
+    return o->object == NULL ? WARM_WAITS : WARM_ASKED; // the first one tells the version
+}
+
+// --- its version ---------------------------------------------------------------------------------
+
+static void on_checked(void *ctx, struct subscription *sub)
+{
+    struct warm_object *o = ctx;
+    if (sub->state != SUBSCRIPTION_ENDED) {
+        return;
+    }
+    enum err err = sub->err;
+    bool again = sub->outcome == OUTCOME_REJOIN;
+    struct store_object *found = sub->answer != NULL ? store_object_ref(sub->answer) : NULL;
+    o->check = NULL;
+    subscription_leave(sub);
+    if (again) {
+        (void)restart(o);
+    } else if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
+        o->is_confirmed = true;
+        if (found != NULL) {
+            take_version(o, found);
+        }
+    } else {
+        (void)fail(o, err, NULL);
+    }
+    store_object_unref(found);
+    changed(o);
+}
+
+static enum warm_step confirm(struct warm_object *o)
+{
+    struct fill_ask ask = {.key = o->key,
+                           .client = o->job->client,
+                           .object = o->object,
+                           .revalidate = true,
+                           .reads = true,
+                           .strict = true};
+    o->check = subscription_ask(o->job->pw->fill, &ask, on_checked, o);
+    return WARM_WAITS;
+}
+
+static void on_header_read(struct store_read *read)
+{
+    struct warm_object *o = container_of(read, struct warm_object, read);
+    o->reading = false;
+    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+        chunk_unref(read->chunks[i]);
+    }
+    if (read->err == ERR_OK) {
+        take_version(o, read->object);
+    } else if (o->err == ERR_OK) {
+        (void)restart(o); // its record is gone by now, or will be
+    }
+    store_object_unref(read->object);
+    store_place_unpin(&read->place);
+    changed(o);
+}
+
+// Which version it is stands in the header of each of its runs.
+static enum warm_step describe(struct warm_object *o, struct store_view *view)
+{
+    struct proxy_worker *pw = o->job->pw;
+    struct store_place *place = view->place_count > 0 ? &view->places[0] : &view->any;
+    struct store_object *found = NULL;
+    if (place->segment == NULL) {
+        return restart(o);
+    }
+    enum err err = store_object_get(pw->worker, pw->store, place, o->key->hash, o->key->realm,
+                                    o->key->bucket, o->key->key, &found);
+    if (err == ERR_OK) {
+        take_version(o, found);
+        store_object_unref(found);
+        return WARM_ASKED;
+    }
+    if (err != ERR_AGAIN) {
+        return restart(o);
+    }
+    o->read = (struct store_read){.store = pw->store,
+                                  .place = *place,
+                                  .header = true,
+                                  .hash = o->key->hash,
+                                  .realm = o->key->realm,
+                                  .bucket = o->key->bucket,
+                                  .key = o->key->key,
+                                  .done = on_header_read};
+    place->segment = NULL; // its pin is the read's
+    o->reading = true;
+    store_read_start(pw->worker, &o->read);
+    return WARM_WAITS;
+}
+
+static bool must_confirm(const struct warm_object *o, const struct store_view *view)
+{
+    if (o->is_confirmed) {
+        return false;
+    }
+    if (o->is_listed && o->listed_etag != 0) {
+        return o->listed_etag != view->etag_hash || view->rebuilt;
+    }
+    return freshness_check(o->rule, view) == FRESHNESS_STALE;
+}
+
+// Moves on over what is there. *ret_next: where the next piece that is there begins behind a gap.
+static void skip_present(struct warm_object *o, const struct store_view *view, uint64_t end,
+                         uint64_t *ret_next)
+{
+    *ret_next = UINT64_MAX;
+    for (unsigned i = 0; i < view->place_count && o->at < end; i++) {
+        const struct store_place *place = &view->places[i];
+        uint64_t first = place->first_block * place->block_size_bytes;
+        uint64_t last = first + place->payload_len;
+        if (first <= o->at && o->at < last) {
+            note_done(o, o->at, last);
+            o->at = last;
+        } else if (first > o->at) {
+            *ret_next = first;
+            return;
+        }
+    }
+}
+
+// It would not be kept: what is out ends first.
+static enum warm_step refuse(struct warm_object *o, const char *why)
+{
+    o->is_refused = true;
+    o->why = why;
+    return WARM_OVER;
+}
+
+// One window. WARM_OVER: all of it is there, and the next one may be looked at.
+static enum warm_step look(struct warm_object *o, struct store_view *view)
+{
+    uint64_t window_end = o->at + STORE_WINDOW_MAX, next = UINT64_MAX;
+    bool is_other = o->object != NULL && view->found && view->etag_hash != o->etag_hash;
+    if (view->found && !is_other) {
+        if (must_confirm(o, view)) {
+            return o->object == NULL ? describe(o, view) : confirm(o);
+        }
+        if (!o->has_size) {
+            take_size(o, view->size_bytes);
+        }
+        skip_present(o, view, min_u64(window_end, end_of(o)), &next);
+        if (o->at >= min_u64(window_end, end_of(o))) {
+            o->is_looked_for = true;
+            return WARM_OVER;
+        }
+        if (o->object == NULL) {
+            return describe(o, view);
+        }
+    }
+    if (!o->rule->cache) {
+        return refuse(o, refusal_text(REFUSAL_rule)->text);
+    }
+    uint64_t size = o->has_size ? o->size_bytes : o->listed_size;
+    if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
+        return refuse(o, refusal_text(REFUSAL_too_large)->text);
+    }
+    if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
+                          o->key->limits.group)) {
+        return refuse(o, refusal_text(REFUSAL_not_admitted)->text);
+    }
+    if (o->job->pace.refuses != REFUSAL_none) {
+        return refuse(o, refusal_text(o->job->pace.refuses)->text);
+    }
+    return ask_run(o, next);
+}
+
+// --- its checksums -------------------------------------------------------------------------------
+
+static void on_described(void *ctx, struct subscription *sub)
+{
+    struct warm_object *o = ctx;
+    if (sub->state == SUBSCRIPTION_ENDED) {
+        o->check = NULL;
+        o->are_sums_known = true; // whatever the answer is, all of the object is here
+        subscription_leave(sub);
+        changed(o);
+    }
+}
+
+// All that is wanted of it is here. WARM_OVER: its checksums are known, too.
+static enum warm_step learn_checksums(struct warm_object *o)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_worker *pw = o->job->pw;
+    enum warm_step step = WARM_OVER;
+    bool is_done = o->err == ERR_OK && !o->is_refused && o->later == REFUSAL_none;
+    if (!is_done || o->are_sums_known || !origin_capabilities(o->key->origin)->has_checksums) {
+        return WARM_OVER;
+    }
+    store_lookup(pw->worker, pw->store, o->key->hash, o->first_byte, o->first_byte + 1,
+                 fill_floor(pw->fill, o->key->hash), &view);
+    bool is_other = o->object != NULL && view.found && view.etag_hash != o->etag_hash;
+    bool is_here = o->object != NULL || (view.found && view.sums.len == 0);
+    bool are_known = is_other || !is_here || (view.found && view.sums.len > 0) ||
+                     (o->object != NULL && fill_version_checksums(o->object->headers).len > 0);
+    if (!are_known && o->object == NULL) {
+        step = describe(o, &view);
+    } else if (!are_known) {
+        struct fill_ask ask = {.key = o->key,
+                               .client = o->job->client,
+                               .object = o->object,
+                               .revalidate = true,
+                               .ahead = true,
+                               .with_checksums = true,
+                               .insists = true};
+        o->check = subscription_ask(pw->fill, &ask, on_described, o);
+        step = WARM_WAITS;
+    }
+    store_view_done(&view);
+    return step;
+}
+
+// --- its next step -------------------------------------------------------------------------------
+
+// It was not stored, and has waited: from its beginning, by the rules of now.
+static void begin_again(struct warm_object *o)
+{
+    struct object_key *key = o->key;
+    struct live *live = o->live;
+    check(o->run_count == 0 && !o->reading && o->check == NULL);
+    take_rule(o, key->key);
+    object_key_unref(key);
+    live_unref(live);
+    forget(o);
+    o->later = REFUSAL_none;
+    o->is_due = false;
+}
+
+enum warm_step warm_object_step(struct warm_object *o)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_worker *pw = o->job->pw;
+    if (o->is_due) {
+        begin_again(o);
+    }
+    for (unsigned i = 0; i < WINDOWS_MAX; i++) {
+        if (o->reading || o->check != NULL) {
+            return WARM_WAITS;
+        }
+        bool is_over = o->err != ERR_OK || o->is_refused || o->later != REFUSAL_none ||
+                       (o->is_looked_for && o->has_size && o->at >= end_of(o));
+        if (o->run_count > 0 && (is_over || o->object == NULL)) {
+            return WARM_WAITS;
+        }
+        if (is_over) {
+            enum warm_step step = learn_checksums(o);
+            if (step == WARM_ASKED) {
+                continue; // its version is known now
+            }
+            return step;
+        }
+        store_lookup(pw->worker, pw->store, o->key->hash, o->at, o->at + STORE_WINDOW_MAX,
+                     fill_floor(pw->fill, o->key->hash), &view);
+        unsigned runs = o->run_count;
+        enum warm_step step = look(o, &view);
+        store_view_done(&view);
+        if (step == WARM_WAITS || o->run_count > runs) {
+            return step;
+        }
+    }
+    return WARM_ASKED; // the rest in another turn
+}
+
+void warm_object_leave(struct warm_object *o)
+{
+    struct list_node *node;
+    while ((node = list_first(&o->runs)) != NULL) {
+        run_end(&container_of(node, struct warm_run_node, node)->run);
+    }
+    if (o->check != NULL) {
+        subscription_leave(o->check);
+        o->check = NULL;
+    }
+}

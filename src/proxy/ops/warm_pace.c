@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast a warm job may ask, and what becomes of objects that the store did not take for a
+// moment. On the job's worker.
+//
+// The origin is not asked for what would be thrown away. So the store is asked first
+// (store_waits_for()), and what of all jobs is on its way counts as if it were there. What is
+// refused in spite of that halves how many requests the job has out, each that is stored allows one
+// more, and the next one waits: BACKOFF_MS_MIN, doubled from refusal to refusal. An object that was
+// refused so waits in proxy_warm.later, where it counts among the job's objects: so many wait at
+// most, and no new ones are begun meanwhile.
+//
+//   waits      the store takes nothing for now
+//   hopeless   nothing was stored by anybody for STUCK_MAX_US of that: the rest is refused without
+//              asking the origin, until something is stored
+//
+// An object is tried TRIES_MAX times more, then what kept it is final.
+#include "proxy/ops/warm_private.h"
+
+#define PAUSE_MS 20u
+#define BACKOFF_MS_MIN 50u
+#define BACKOFF_MS_MAX 4000u
+#define STUCK_MAX_US (60u * 1000u * 1000u)
+#define TRIES_MAX 8u
+
+void warm_pace_begin(struct proxy_warm *job)
+{
+    job->pace.limit = job->options.concurrency;
+}
+
+// --- whether it may ask --------------------------------------------------------------------------
+
+static uint64_t stored_count(void)
+{
+    return stats_sum(COUNTER_fills_stored);
+}
+
+// The store takes nothing: since when?
+static void note_stuck(struct proxy_warm *job, uint64_t now_us)
+{
+    struct warm_pace *pace = &job->pace;
+    uint64_t stored = stored_count();
+    if (pace->stuck_us == 0 || pace->stored != stored) {
+        pace->stuck_us = now_us;
+        pace->stored = stored;
+        pace->is_hopeless = false;
+    }
+    pace->is_hopeless |= now_us - pace->stuck_us >= STUCK_MAX_US;
+}
+
+static uint64_t wait_ms_of(struct proxy_warm *job, enum refusal *ret_why)
+{
+    struct warm_pace *pace = &job->pace;
+    uint64_t now_us = worker_now_us(job->pw->worker);
+    *ret_why = REFUSAL_none;
+    if (pace->due_us > now_us) {
+        pace->stuck_us = 0; // nobody tries
+        return (pace->due_us - now_us) / 1000 + 1;
+    }
+    enum refusal why = store_waits_for(job->pw->worker, job->proxy->store,
+                                       atomic_load(&job->proxy->warm_room.runs));
+    if (why == REFUSAL_none && pace->held_until_us > now_us) {
+        why = pace->held_why;
+    }
+    if (why != REFUSAL_none) {
+        note_stuck(job, now_us);
+    }
+    pace->refuses = pace->is_hopeless ? why : REFUSAL_none;
+    bool is_short = pace->refuses == REFUSAL_none && chunk_budget_is_short();
+    *ret_why = why == REFUSAL_none && is_short ? REFUSAL_memory : why;
+    return (why != REFUSAL_none && pace->refuses == REFUSAL_none) || is_short ? PAUSE_MS : 0;
+}
+
+uint64_t warm_pace_wait_ms(struct proxy_warm *job)
+{
+    enum refusal why;
+    uint64_t wait_ms = wait_ms_of(job, &why);
+    atomic_store(&job->published.waits, wait_ms > 0 ? why : REFUSAL_none);
+    return wait_ms;
+}
+
+void warm_pace_asked(struct proxy_warm *job, uint64_t bytes)
+{
+    if (job->options.bytes_per_s > 0) {
+        uint64_t now_us = worker_now_us(job->pw->worker);
+        job->pace.due_us =
+            max_u64(job->pace.due_us, now_us) + bytes * 1000000 / job->options.bytes_per_s;
+    }
+    atomic_fetch_add(&job->proxy->warm_room.runs, 1);
+    atomic_fetch_add(&job->published.inflight, 1);
+    job->run_count++;
+}
+
+void warm_pace_ended(struct proxy_warm *job)
+{
+    atomic_fetch_sub(&job->proxy->warm_room.runs, 1);
+    atomic_fetch_sub(&job->published.inflight, 1);
+    job->run_count--;
+}
+
+// --- what the store makes of it ------------------------------------------------------------------
+
+void warm_pace_stored(struct proxy_warm *job)
+{
+    struct warm_pace *pace = &job->pace;
+    pace->limit = (unsigned)min_u64(pace->limit + 1, job->options.concurrency);
+    pace->backoff_ms = 0;
+    pace->stuck_us = pace->held_until_us = 0;
+    pace->is_hopeless = false;
+    pace->refuses = REFUSAL_none;
+}
+
+void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why)
+{
+    struct warm_pace *pace = &job->pace;
+    uint64_t now_us = worker_now_us(job->pw->worker);
+    note_stuck(job, now_us);
+    if (asked_us < pace->shrunk_us) {
+        return; // of those that were out when another one was refused
+    }
+    pace->limit = (unsigned)max_u64(pace->limit / 2, 1);
+    pace->shrunk_us = now_us;
+    uint64_t backoff_ms = max_u64(2ull * pace->backoff_ms, BACKOFF_MS_MIN);
+    pace->backoff_ms = (unsigned)min_u64(backoff_ms, BACKOFF_MS_MAX);
+    pace->held_until_us = now_us + pace->backoff_ms * 1000ull;
+    pace->held_why = why;
+}
+
+// --- what waits ----------------------------------------------------------------------------------
+
+bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms)
+{
+    struct warm_pace *pace = &job->pace;
+    if (pace->is_hopeless || o->tries == TRIES_MAX) {
+        return false;
+    }
+    o->tries++;
+    uint64_t least_ms = max_u64(pace->backoff_ms, BACKOFF_MS_MIN);
+    o->due_us = worker_now_us(job->pw->worker) + max_u64(wait_ms, least_ms) * 1000;
+    pace->later_due_us =
+        list_empty(&job->later) ? o->due_us : min_u64(pace->later_due_us, o->due_us);
+    list_remove(&o->node);
+    list_push_back(&job->later, &o->node);
+    stats_add(COUNTER_warm_objects_retried, 1);
+    return true;
+}
+
+uint64_t warm_pace_wake(struct proxy_warm *job)
+{
+    struct warm_pace *pace = &job->pace;
+    uint64_t now_us = worker_now_us(job->pw->worker);
+    if (list_empty(&job->later)) {
+        return 0;
+    }
+    if (now_us >= pace->later_due_us) {
+        pace->later_due_us = UINT64_MAX;
+        list_for_each(node, &job->later)
+        {
+            struct warm_object *o = container_of(node, struct warm_object, node);
+            if (o->due_us > now_us) {
+                pace->later_due_us = min_u64(pace->later_due_us, o->due_us);
+                continue;
+            }
+            o->is_due = true;
+            list_remove(&o->node);
+            list_push_back(&job->ready, &o->node);
+        }
+    }
+    return list_empty(&job->later) ? 0 : (pace->later_due_us - now_us) / 1000 + 1;
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c
+// (one object, from the look into the index to its last run), warm_pace.c (how fast, and what is
+// tried again), warm_room.c (how much memory all jobs hold). On the job's worker but where it says
+// otherwise.
+#ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
+#define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
+
+#include "proxy/ops/inspect_private.h"
+
+#define WARM_RESTARTS_MAX 8u
+#define WARM_OBJECTS_LEAST 16u // that a job may have at hand
+
+// What was asked for; freed with the last object that came of it.
+struct warm_item {
+    struct list_node node; // in proxy_warm.items
+    unsigned refs;
+    struct span bucket, key;
+    bool is_prefix;
+    uint64_t first_byte, end_byte;
+    char names[];
+};
+
+struct warm_page { // of the listing of the item at hand
+    struct list_call call;
+    struct proxy_warm *job;
+    bool is_running, is_ready;
+    unsigned next; // entry
+    uint64_t bytes;
+};
+
+// Written by the job's worker, read by anybody.
+struct warm_published {
+    atomic_int state;
+    atomic_bool is_counted, is_idle;
+    _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
+        objects_refused, bytes_fetched, began_us, ended_us;
+    atomic_uint inflight, failure_count;
+    atomic_int waits;                        // enum refusal: why it asks for nothing now
+    char *failures[PROXY_WARM_FAILURES_MAX]; // below failure_count: immutable
+};
+
+struct warm_pace {
+    unsigned limit;         // runs at once; at most the job's concurrency
+    uint64_t due_us;        // nothing is asked for before: its rate
+    uint64_t held_until_us; // nor before: the store has refused
+    enum refusal held_why;
+    uint64_t shrunk_us; // when
+    unsigned backoff_ms;
+    uint64_t stuck_us;     // since when the store takes nothing; 0: it does
+    uint64_t stored;       // by anybody, then
+    bool is_hopeless;      // it has been so for too long
+    enum refusal refuses;  // why objects are refused now without asking the origin
+    uint64_t later_due_us; // of the first one of proxy_warm.later
+};
+
+struct proxy_warm {
+    atomic_uint refs; // who asked, messages on their way, the worker until the end
+    struct proxy *proxy;
+    struct proxy_worker *pw;
+    struct proxy_warm_options options;
+    uint64_t client; // for turns at the origin
+    atomic_uint pending;
+    _Atomic uint64_t names_bytes;
+    struct warm_published published;
+    // The worker's.
+    struct list items;          // not begun
+    struct warm_item *listed;   // whose pages these are (reference); NULL: none
+    struct warm_page pages[2];  // the one that is worked off, and the next
+    unsigned page;              // which is the first
+    struct circle circle;       // of the pages of `listed`
+    struct list ready, waiting; // struct warm_object: may ask; waits for something
+    struct list later;          // was refused by the store, and is tried again
+    unsigned object_count, run_count;
+    struct warm_pace pace;
+    struct task task;
+    struct timer timer;
+    bool is_closed, is_cancelled, is_over;
+};
+
+struct warm_run {
+    struct warm_object *object;
+    uint64_t asked_us;
+    struct subscription *sub; // NULL: free
+    uint64_t first_byte, end_byte;
+};
+
+struct warm_object {
+    struct list_node node; // in proxy_warm.ready or .waiting
+    struct proxy_warm *job;
+    struct warm_item *item;
+    struct object_key *key;
+    struct live *live; // a reference, in which `rule` is
+    const struct proxy_rule *rule;
+    uint64_t first_byte, end_byte;     // wanted
+    uint64_t at;                       // all before is cached or asked for
+    bool is_listed;                    // and so:
+    uint64_t listed_size, listed_etag; // listed_etag 0: it has none
+    bool has_size;
+    uint64_t size_bytes, wanted_bytes, done_bytes;
+    struct store_object *object; // the version that is fetched; NULL: not known yet
+    uint64_t etag_hash;
+    bool is_confirmed;  // by the origin, for this job
+    bool is_looked_for; // or asked for: an empty one is whole before anything of it is
+    bool has_fetched, is_refused;
+    enum refusal later; // why it is tried again, and the reason given if that does not help
+    unsigned tries;     // more
+    uint64_t due_us;    // of the next one
+    bool is_due;        // that has come: from its beginning, by the rules of now
+    enum err err;
+    const char *why; // in words, where err does not say it
+    unsigned restarts;
+    unsigned run_count;
+    uint64_t held_bytes;
+    struct list runs;
+    bool are_sums_known;        // or it is known that they are not to be had
+    struct subscription *check; // is the version current, or what are its checksums?
+    bool reading;
+    struct store_read read;
+};
+
+enum warm_step {
+    WARM_ASKED, // a request is out; more may follow at once
+    WARM_WAITS, // for a run, a read, an answer
+    WARM_OVER   // nothing is left to be done
+};
+
+// --- warm_object.c -------------------------------------------------------------------------------
+
+struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
+                                    const struct list_entry *entry); // NULL: not listed
+enum warm_step warm_object_step(struct warm_object *o);
+void warm_object_leave(struct warm_object *o); // all its subscriptions
+void warm_object_free(struct warm_object *o);  // nothing of it is out
+
+// --- warm_pace.c ---------------------------------------------------------------------------------
+
+void warm_pace_begin(struct proxy_warm *job);
+uint64_t warm_pace_wait_ms(struct proxy_warm *job); // 0: something may be asked for now
+static inline bool warm_pace_is_full(const struct proxy_warm *job)
+{
+    return job->run_count >= job->pace.limit;
+}
+void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run
+void warm_pace_ended(struct proxy_warm *job);                 // whatever became of it
+void warm_pace_stored(struct proxy_warm *job);                // a run that the job has fetched
+void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
+// It is tried again, in WAIT_MS at least. False: not any more.
+bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
+// Those whose time has come are ready. In how many ms the next one is; 0: none waits.
+uint64_t warm_pace_wake(struct proxy_warm *job);
+
+// --- warm_room.c ---------------------------------------------------------------------------------
+
+struct warm_item *warm_room_item_new(struct proxy_warm *job,
+                                     const struct proxy_warm_item *from);  // any thread
+void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
+void warm_room_page_come(struct warm_page *page);
+void warm_room_page_gone(struct warm_page *page);
+bool warm_room_lists_ahead(const struct proxy_warm *job);  // a page behind the one at hand
+bool warm_room_takes_object(const struct proxy_warm *job); // one more
+void warm_room_object_come(struct warm_object *o);
+void warm_room_object_gone(struct warm_object *o); // and is freed next
+
+#endif

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides which listings may be answered from kept pages, and gives each its name. Equal names are
+// equal questions: they may share one answer of the origin. A page is fetched without the client's
+// headers, so that it fits every client, except for the few that are part of its name. On the
+// request's worker.
+#include "proxy/pass/pass_private.h"
+
+#include <stdatomic.h>
+
+// Headers that select another answer, who pays for it, or whether there is one.
+static const char *const SELECTING[] = {"x-amz-expected-bucket-owner",
+                                        "x-amz-optional-object-attributes", "x-amz-request-payer"};
+
+bool list_question_has(struct span header_name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(SELECTING); i++) {
+        if (span_equal_nocase(header_name, span_from_cstr(SELECTING[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_prefix(struct span name, struct span prefix)
+{
+    return name.len >= prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
+}
+
+// A request with any other header passes through with it, and its answer is not kept.
+static bool header_is_known(struct span name)
+{
+    if (has_prefix(name, SPAN("x-amz-"))) {
+        return s3_header_is_neutral(name) || list_question_has(name);
+    }
+    return !has_prefix(name, SPAN("if-")) && !span_equal_nocase(name, SPAN("range")) &&
+           !span_equal_nocase(name, SPAN("origin"));
+}
+
+// While a write may still reach a key, nothing says when a page that names it gets old.
+static bool may_change_silently(const struct request *r)
+{
+    return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
+           store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)), r->origin_bucket,
+                            0);
+}
+
+static bool may_be_kept(const struct request *r)
+{
+    if ((r->s3.flags & S3_OP_LISTING) == 0 || r->rule == NULL || r->rule->list_ttl_ms == 0 ||
+        r->s3.presigned || !span_equal(r->http->method, SPAN("GET")) || may_change_silently(r)) {
+        return false;
+    }
+    for (unsigned i = 0; i < r->http->headers.count; i++) {
+        if (!header_is_known(r->http->headers.items[i].name)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Appends each selecting header with the length of its value. NULL: no memory, or one stands there
+// twice.
+static const char *name_headers(const struct request *r, const char *name)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(SELECTING) && name != NULL; i++) {
+        struct span value;
+        unsigned count = headers_find(&r->http->headers, span_from_cstr(SELECTING[i]), &value);
+        if (count == 1) {
+            name = arena_printf(r->arena, "%s %u %zu %.*s", name, i, value.len, (int)value.len,
+                                value.ptr);
+        } else if (count > 1) {
+            return NULL;
+        }
+    }
+    return name;
+}
+
+// Principal, its realm, bucket, where the bucket is now, its epoch, headers and query, with their
+// lengths, so that no two names read the same. Where the bucket is belongs to it because a reload
+// may give a principal other keys at the origin, which lists something else to it. Origins are
+// freed after pages.
+struct span list_question_name(const struct request *r)
+{
+    struct span query;
+    if (!may_be_kept(r) ||
+        sigv4_canonical_query(r->arena, r->s3.raw_query, false, &query) != ERR_OK) {
+        return (struct span){NULL, 0};
+    }
+    struct span realm = request_realm(r);
+    const char *name = arena_printf(
+        r->arena, "%zu %zu %zu %.*s %.*s %.*s %p %zu %.*s %llx", r->principal.name.len, realm.len,
+        r->s3.bucket.len, (int)r->principal.name.len, r->principal.name.ptr, (int)realm.len,
+        realm.len > 0 ? realm.ptr : "", (int)r->s3.bucket.len, r->s3.bucket.ptr,
+        (const void *)r->origin, r->origin_bucket.len, (int)r->origin_bucket.len,
+        r->origin_bucket.ptr, (unsigned long long)request_epoch(r));
+    name = name_headers(r, name);
+    if (name != NULL) {
+        name = arena_printf(r->arena, "%s q %.*s", name, (int)query.len,
+                            query.len > 0 ? query.ptr : "");
+    }
+    return name != NULL ? span_from_cstr(name) : (struct span){NULL, 0};
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer that passes through: its head as the client may see it, and its bytes, in a queue
+// whose size pauses the origin. Of a request that changes keys the last byte is held back until
+// every write has ended. On the request's worker; serve_pass.c has the sequence.
+#include "proxy/pass/pass_private.h"
+
+#define CODE_SHOWN_MAX 64u // of an error code of the origin's, in the log
+
+static bool is_ours(struct span name)
+{
+    static const char *const NAMES[] = {"content-length",
+                                        "date",
+                                        "server",
+                                        "x-amz-request-id",
+                                        "x-amz-id-2",
+                                        "cache-status",
+                                        "content-security-policy",
+                                        "x-content-type-options"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    return headers_is_hop_by_hop(name);
+}
+
+// The origin's headers as the client may see them, in the exchange's memory.
+void pass_answer_headers(struct pass_state *p)
+{
+    struct arena *arena = p->request->arena;
+    const struct headers *from = &p->relay.headers_answered;
+    for (unsigned i = 0; i < from->count; i++) {
+        struct header h = from->items[i];
+        if ((p->is_preflight && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
+            (span_equal_nocase(h.name, SPAN("content-encoding")) &&
+             span_equal_nocase(h.value, SPAN("aws-chunked")))) {
+            continue;
+        }
+        if (pass_state_copy_span(arena, &h.name) && pass_state_copy_span(arena, &h.value)) {
+            (void)!headers_add(&p->answered, arena, h.name, h.value); // a full table drops the rest
+        }
+    }
+}
+
+bool pass_answer_is_bodiless(const struct pass_state *p)
+{
+    return span_equal(p->relay.method, SPAN("HEAD")) || p->relay.status == 204 ||
+           p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
+}
+
+static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
+    uint64_t unjudged = pass_listing_pending(p);
+    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : unjudged;
+    if (p->down.bytes > held) {
+        byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
+        if (byte_queue_low(&p->down)) {
+            pass_origin_resume(p);
+        }
+        return HTTP_PULL_SLICE;
+    }
+    if (unjudged > 0) {
+        pass_origin_resume(p); // however little the queue may hold, a name comes to its end
+    }
+    if (p->relay_phase != RELAY_ENDED || held > unjudged) {
+        return HTTP_PULL_WAIT;
+    }
+    bool is_whole =
+        p->relay_err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
+    return is_whole && p->err == ERR_OK && unjudged == 0 ? HTTP_PULL_END : HTTP_PULL_CUT;
+}
+
+void pass_answer_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    check(!p->is_answered);
+    p->is_answered = true;
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers != NULL) {
+        request_common_headers(r, headers); // first: no header of an object pushes the sandbox out
+        for (unsigned i = 0; i < p->answered.count; i++) {
+            (void)!headers_add(headers, r->arena, p->answered.items[i].name,
+                               p->answered.items[i].value); // as many as there is room for
+        }
+    }
+    r->status = p->relay.status;
+    if (p->relay.error_code.len > 0) {
+        r->origin_error =
+            arena_printf(r->arena, "%.*s", (int)min_u64(p->relay.error_code.len, CODE_SHOWN_MAX),
+                         p->relay.error_code.ptr);
+    }
+    r->step = REQUEST_WAIT;
+    struct http_reply reply = {
+        .status = p->relay.status,
+        .reason = s3_status_reason(p->relay.status),
+        .headers = headers,
+        .has_length = p->relay.has_length && !p->location.is_used,
+        .length = p->relay.length,
+        .no_length = p->relay.status == 204 || p->relay.status == 304,
+        .close = p->body_dropped, // the rest of the request's body is on its way
+    };
+    if (!pass_answer_is_bodiless(p)) {
+        p->source.pull = pull;
+        reply.source = &p->source;
+    }
+    http_reply_start(r->x, &reply);
+}
+
+void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err)
+{
+    struct list_ask *ask = p->list_ask;
+    p->list_ask = NULL;
+    if (ask != NULL) {
+        list_cache_end(ask, end, err);
+    }
+}
+
+void pass_answer_list_end_whole(struct pass_state *p)
+{
+    struct list_ask *ask = p->list_ask;
+    p->list_ask = NULL;
+    if (ask == NULL) {
+        return;
+    }
+    if (pass_listing_pending(p) > 0) { // it ends within a name
+        list_cache_end(ask, LIST_END_ALONE, ERR_OK);
+    } else {
+        list_cache_end_whole(ask, p->relay.status, &p->answered);
+    }
+}
+
+// A page that others wait for comes as fast as the origin sends it, however slow its first client
+// is, unless memory is short.
+static void list_take(struct pass_state *p, struct span data)
+{
+    bool is_held_up = byte_queue_full(&p->down) && chunk_budget_is_short();
+    if (is_held_up || !list_cache_append(p->list_ask, data)) {
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
+    } else if (p->relay.has_length && p->received_bytes == p->relay.length) {
+        pass_answer_list_end_whole(p);
+    }
+}
+
+void pass_answer_take(struct pass_state *p, struct span data)
+{
+    p->received_bytes += data.len;
+    if (p->request == NULL || !p->head_came) {
+        return;
+    }
+    p->request->bytes_origin += data.len;
+    if (p->location.is_open) {
+        pass_location_take(p, data);
+    } else {
+        byte_queue_append(&p->down, data);
+    }
+    if (p->list_ask != NULL) {
+        list_take(p, data);
+    }
+    if (byte_queue_full(&p->down) && !p->relay_paused && p->list_ask == NULL) {
+        pass_origin_pause(p);
+    }
+    if (p->is_answered) {
+        http_reply_ready(p->request->x);
+    } else if (pass_listing_is_judged(p)) {
+        pass_answer_start(p); // there is something that may be shown
+    }
+}

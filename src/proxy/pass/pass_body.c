@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a request body goes on to the origin. One thread; owned by serve_pass.c.
+//
+// What comes in                           What goes on
+// nothing                                 nothing
+// plain, with its SHA-256                 as it is, bound by the same hash, checked here too
+// plain, UNSIGNED-PAYLOAD or silent       as it is, unsigned
+// STREAMING-UNSIGNED-PAYLOAD-TRAILER      as it is; the origin checks the trailer. Inside HTTP
+//                                         chunks: decoded, framed anew
+// STREAMING-AWS4-HMAC-SHA256-PAYLOAD      decoded, signatures checked; unsigned
+// the same with -TRAILER                  decoded, signatures checked; framed anew with its
+//                                         trailer, so that it survives
+// other signs of aws-chunked              decoded; unsigned
+// HTTP chunks without a length            collected (bounded), then bound by its hash
+// anything the caller wants whole         the same
+//
+// The framing is found by any one of its three signs and never reaches the origin as object bytes.
+// Whatever is checked here is checked before the origin has the last byte: it knows the length, so
+// it cannot complete an upload that is cut here.
+#include "proxy/pass/pass_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME_CHUNK_SIZE (64u * 1024u) // of bodies framed anew; the origin wants at least 8 KiB
+#define BASE64_SHA256_LEN 44u
+
+// Trailers whose value has a known length, also those that are not computed here.
+static const struct {
+    const char *name;
+    size_t value_len;
+} TRAILERS[] = {
+    {"x-amz-checksum-crc32", 8},      {"x-amz-checksum-crc32c", 8},
+    {"x-amz-checksum-crc64nvme", 12}, {"x-amz-checksum-sha1", 28},
+    {"x-amz-checksum-sha256", 44},    {"x-amz-checksum-sha512", 88},
+    {"x-amz-checksum-md5", 24},       {"x-amz-checksum-xxhash64", 12},
+    {"x-amz-checksum-xxhash3", 12},   {"x-amz-checksum-xxhash128", 24},
+};
+
+static size_t trailer_value_len_of(struct span name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(TRAILERS); i++) {
+        if (span_equal_nocase(name, span_from_cstr(TRAILERS[i].name))) {
+            return TRAILERS[i].value_len;
+        }
+    }
+    return 0;
+}
+
+// --- headers of the copy that goes on ------------------------------------------------------------
+
+// Takes aws-chunked out of Content-Encoding, the rest of it stays.
+static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
+{
+    struct span value;
+    if (!headers_get(headers, SPAN("content-encoding"), &value) ||
+        !headers_list_has(value, SPAN("aws-chunked"))) {
+        return ERR_OK;
+    }
+    bool ok = aws_chunked_strip(arena, value, &value);
+    headers_remove(headers, SPAN("content-encoding"));
+    if (ok && value.len > 0) {
+        ok = headers_add(headers, arena, SPAN("Content-Encoding"), value);
+    }
+    return ok ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static enum err content_encoding_demand(struct arena *arena, struct headers *headers)
+{
+    struct span value = {NULL, 0};
+    bool found = headers_get(headers, SPAN("content-encoding"), &value);
+    if (found && headers_list_has(value, SPAN("aws-chunked"))) {
+        return ERR_OK;
+    }
+    struct span whole = SPAN("aws-chunked");
+    if (found && value.len > 0) {
+        whole = span_from_cstr(arena_printf(arena, "%.*s,aws-chunked", (int)value.len, value.ptr));
+    }
+    headers_remove(headers, SPAN("content-encoding"));
+    return whole.len > 0 && headers_add(headers, arena, SPAN("Content-Encoding"), whole)
+               ? ERR_OK
+               : ERR_NO_MEMORY;
+}
+
+static bool has_checksum_header(const struct headers *headers)
+{
+    for (unsigned i = 0; i < headers->count; i++) {
+        struct span name = headers->items[i].name;
+        static const char PREFIX[] = "x-amz-checksum-";
+        if (name.len > sizeof(PREFIX) - 1 &&
+            span_equal_nocase((struct span){name.ptr, sizeof(PREFIX) - 1}, SPAN(PREFIX)) &&
+            !span_equal_nocase(name, SPAN("x-amz-checksum-algorithm")) &&
+            !span_equal_nocase(name, SPAN("x-amz-checksum-type"))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// For a body that goes on without aws-chunked framing.
+static enum err headers_unframe(struct arena *arena, struct headers *headers)
+{
+    headers_remove(headers, SPAN("x-amz-decoded-content-length"));
+    if (headers_count(headers, SPAN("x-amz-trailer")) > 0) {
+        headers_remove(headers, SPAN("x-amz-trailer"));
+        // It announces the trailer; origins refuse it alone.
+        if (!has_checksum_header(headers)) {
+            headers_remove(headers, SPAN("x-amz-sdk-checksum-algorithm"));
+        }
+    }
+    return content_encoding_strip(arena, headers);
+}
+
+// --- the plan ------------------------------------------------------------------------------------
+
+// The whole of it may be `bytes` long. ERR_OVERLOAD: its share of the budget is used up.
+static enum err collect_count(struct pass_body *body, uint64_t bytes)
+{
+    if (bytes > PASS_COLLECT_MAX) {
+        return body->too_large;
+    }
+    if (bytes <= body->counted_bytes) {
+        return ERR_OK;
+    }
+    uint64_t held = body->counted_bytes * body->copies;
+    if (!chunk_budget_try_charge(BUDGET_BODIES, held, bytes * body->copies - held)) {
+        return ERR_OVERLOAD;
+    }
+    body->counted_bytes = bytes;
+    return ERR_OK;
+}
+
+// Charges a body of known length at once. A body of unknown length is charged as a small one first.
+// When it outgrows that, it is charged as the largest one allowed: if many grew step by step, all
+// of them would be refused halfway.
+static enum err collect_begin(struct pass_body *body, const struct pass_body_input *input,
+                              bool has_length, uint64_t length)
+{
+    body->collect = true;
+    body->must_verify = true;
+    body->copies = input->want_whole ? PASS_COLLECT_COPIES : 1;
+    if (has_length && length > PASS_COLLECT_MAX) {
+        return ERR_ENTITY_TOO_LARGE;
+    }
+    return collect_count(body, has_length ? length : PASS_COLLECT_SMALL);
+}
+
+static enum err collect_append(struct pass_body *body, struct span data)
+{
+    uint64_t len = body->whole.len + data.len;
+    enum err err =
+        len <= body->counted_bytes ? ERR_OK : collect_count(body, max_u64(len, PASS_COLLECT_MAX));
+    if (err != ERR_OK) {
+        return err;
+    }
+    buf_append_span(&body->whole, data);
+    return buf_ok(&body->whole) ? ERR_OK : ERR_OVERLOAD;
+}
+
+static enum err hash_verify_start(struct pass_body *body, struct span hash)
+{
+    if (!hex_decode(hash, body->expected_sha256, sizeof(body->expected_sha256))) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    body->sha256 = s3_checksum_new(S3_CHECKSUM_SHA256);
+    body->must_verify = true;
+    return ERR_OK;
+}
+
+static enum err decoder_start(struct pass_body *body, const struct pass_body_input *input,
+                              enum sigv4_payload payload, bool has_length)
+{
+    const struct sigv4_claim *claim = input->claim;
+    struct aws_chunked_options options = {
+        .has_signatures = claim != NULL && (payload == SIGV4_PAYLOAD_STREAMING ||
+                                            payload == SIGV4_PAYLOAD_STREAMING_TRAILER),
+        .has_decoded_length = has_length,
+        .decoded_length = body->decoded_length,
+        .has_trailer = payload == SIGV4_PAYLOAD_STREAMING_TRAILER ||
+                       payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER || body->trailer_name.len > 0,
+    };
+    if (options.has_signatures) {
+        options.amz_date = span_from_cstr(claim->amz_date);
+        options.scope = claim->scope;
+        options.signing_key = input->signing_key;
+        options.seed_signature = claim->signature;
+    }
+    body->decoder = aws_chunked_decoder_new(&options);
+    body->decode = true;
+    body->must_verify = true;
+    return body->decoder != NULL ? ERR_OK : ERR_NO_MEMORY;
+}
+
+// The trailer announced that is a checksum; the first one counts.
+static void trailer_find(struct pass_body *body, struct arena *arena, const struct headers *headers)
+{
+    struct span value, name;
+    if (!headers_get(headers, SPAN("x-amz-trailer"), &value)) {
+        return;
+    }
+    while (span_split(&value, ',', &name)) {
+        name = span_trim(name);
+        size_t len = trailer_value_len_of(name);
+        if (len > 0) {
+            body->trailer_name = arena_copy(arena, name);
+            body->trailer_value_len = len;
+            enum s3_checksum kind = s3_checksum_from_name(name);
+            body->checksum = kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
+            return;
+        }
+    }
+}
+
+// aws-chunked that is taken apart here.
+static enum err plan_decode(struct pass_body *body, const struct pass_body_input *input,
+                            enum sigv4_payload payload, struct arena *arena,
+                            struct headers *headers)
+{
+    struct span value;
+    bool has_length = headers_get(headers, SPAN("x-amz-decoded-content-length"), &value);
+    if (has_length && !span_to_u64(value, &body->decoded_length)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    trailer_find(body, arena, headers);
+    enum err err = decoder_start(body, input, payload, has_length);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (input->want_whole || (input->s3->flags & S3_OP_BODY) == 0) {
+        err = collect_begin(body, input, has_length, body->decoded_length);
+        return err == ERR_OK ? headers_unframe(arena, headers) : err;
+    }
+    if (!has_length) {
+        return ERR_MISSING_CONTENT_LENGTH;
+    }
+    bool trailer =
+        payload == SIGV4_PAYLOAD_STREAMING_TRAILER || payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER;
+    if (!trailer || body->trailer_name.len == 0 || input->no_trailers) {
+        body->kind = ORIGIN_BODY_UNSIGNED;
+        body->length = body->decoded_length;
+        return headers_unframe(arena, headers);
+    }
+    body->reframe = true;
+    body->kind = ORIGIN_BODY_UNSIGNED_TRAILER;
+    body->length = aws_chunked_encoded_length(body->decoded_length, FRAME_CHUNK_SIZE,
+                                              body->trailer_name, body->trailer_value_len);
+    headers_remove(headers, SPAN("x-amz-trailer"));
+    if (!headers_add(headers, arena, SPAN("x-amz-trailer"), body->trailer_name)) {
+        return ERR_NO_MEMORY;
+    }
+    return content_encoding_demand(arena, headers);
+}
+
+static enum err plan_plain(struct pass_body *body, const struct pass_body_input *input,
+                           enum sigv4_payload payload, struct span hash, struct arena *arena)
+{
+    const struct http_request *http = input->http;
+    if (http->chunked || input->want_whole) {
+        return collect_begin(body, input, !http->chunked, http->content_length);
+    }
+    body->length = http->content_length;
+    if (payload != SIGV4_PAYLOAD_HASH) {
+        body->kind = ORIGIN_BODY_UNSIGNED;
+        return ERR_OK;
+    }
+    body->kind = ORIGIN_BODY_HASH;
+    body->payload_hash = arena_copy(arena, hash);
+    return body->payload_hash.ptr != NULL ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static enum err plan_nothing(struct pass_body *body, const struct pass_body_input *input,
+                             enum sigv4_payload payload, struct span hash, struct arena *arena,
+                             struct headers *headers)
+{
+    body->kind = ORIGIN_BODY_NONE;
+    if (!input->http->has_body && (input->s3->flags & S3_OP_READ) == 0) {
+        if ((input->s3->flags & S3_OP_BODY) != 0 && !input->http->has_content_length) {
+            return ERR_MISSING_CONTENT_LENGTH;
+        }
+        if (payload == SIGV4_PAYLOAD_HASH && !span_equal_nocase(hash, SPAN(SIGV4_EMPTY_SHA256))) {
+            return ERR_CONTENT_SHA256_MISMATCH;
+        }
+        // Even an empty object in chunks has a last chunk.
+        if (payload == SIGV4_PAYLOAD_STREAMING || payload == SIGV4_PAYLOAD_STREAMING_TRAILER ||
+            payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER) {
+            return ERR_INCOMPLETE_BODY;
+        }
+    }
+    return headers_unframe(arena, headers);
+}
+
+enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input,
+                        struct arena *arena, struct headers *headers)
+{
+    const struct http_request *http = input->http;
+    byte_queue_init(&body->queue);
+    buf_init(&body->whole, PASS_COLLECT_MAX);
+    // An object of unknown length that is too large to be collected needs a length.
+    body->too_large = http->chunked && (input->s3->flags & S3_OP_BODY) != 0
+                          ? ERR_MISSING_CONTENT_LENGTH
+                          : ERR_ENTITY_TOO_LARGE;
+
+    enum sigv4_payload payload;
+    struct span hash = {NULL, 0};
+    enum err err = sigv4_payload_parse(&http->headers, input->s3->presigned, &payload, &hash);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (input->claim != NULL &&
+        input->claim->present) { // a presigned link may name the hash in its query
+        payload = input->claim->payload;
+        hash = input->claim->payload_hash;
+    }
+    headers_remove(headers, SPAN("content-length"));
+    headers_remove(headers, SPAN("transfer-encoding"));
+    headers_remove(headers, SPAN("expect"));
+    bool is_read = http->is_head || span_equal(http->method, SPAN("GET"));
+    if (!http->has_body || is_read) {
+        return plan_nothing(body, input, payload, hash, arena, headers);
+    }
+    if (payload == SIGV4_PAYLOAD_HASH) {
+        err = hash_verify_start(body, hash); // over the bytes as they came, framing included
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    if (!aws_chunked_detect(&http->headers)) {
+        return plan_plain(body, input, payload, hash, arena);
+    }
+    if (payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER && !http->chunked && !input->want_whole &&
+        !input->no_trailers && (input->s3->flags & S3_OP_BODY) != 0) {
+        if (headers_count(headers, SPAN("x-amz-decoded-content-length")) == 0) {
+            return ERR_MISSING_CONTENT_LENGTH;
+        }
+        body->kind = ORIGIN_BODY_UNSIGNED_TRAILER;
+        body->length = http->content_length;
+        return content_encoding_demand(arena, headers);
+    }
+    return plan_decode(body, input, payload, arena, headers);
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+// The same payload as UTR chunks of our own size; the tail comes with pass_body_finish().
+static void frame(struct pass_body *body, struct span data, uint64_t first_byte)
+{
+    while (data.len > 0) {
+        if (body->chunk_left == 0) {
+            struct buf head;
+            buf_init(&head, 32);
+            body->chunk_left = min_u64(FRAME_CHUNK_SIZE, body->decoded_length - first_byte);
+            aws_chunked_chunk_head(body->chunk_left, &head);
+            check(buf_ok(&head));
+            byte_queue_append(&body->queue, buf_span(&head));
+            buf_done(&head);
+        }
+        size_t n = min_u64(body->chunk_left, data.len);
+        byte_queue_append(&body->queue, (struct span){data.ptr, n});
+        body->chunk_left -= n;
+        first_byte += n;
+        data.ptr += n;
+        data.len -= n;
+        if (body->chunk_left == 0) {
+            byte_queue_append(&body->queue, SPAN("\r\n"));
+        }
+    }
+}
+
+static enum err on_payload(void *ctx, struct span data)
+{
+    struct pass_body *body = ctx;
+    uint64_t first_byte = body->payload_fed;
+    body->payload_fed += data.len;
+    if (body->checksum != NULL) {
+        s3_checksum_update(body->checksum, data);
+    }
+    if (body->collect) {
+        return collect_append(body, data);
+    }
+    if (body->decode && body->payload_fed > body->decoded_length) {
+        return ERR_INCOMPLETE_BODY;
+    }
+    if (body->reframe) {
+        frame(body, data, first_byte);
+    } else {
+        byte_queue_append(&body->queue, data);
+    }
+    return ERR_OK;
+}
+
+enum err pass_body_feed(struct pass_body *body, struct span data)
+{
+    if (body->sha256 != NULL) {
+        s3_checksum_update(body->sha256, data);
+    }
+    return body->decode ? aws_chunked_decode(body->decoder, data, on_payload, body)
+                        : on_payload(body, data);
+}
+
+static void base64_of_sha256(const uint8_t *bytes, char *ret_text)
+{
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (unsigned i = 0, at = 0; i < 32; i += 3) {
+        uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8;
+        group |= i + 2 < 32 ? bytes[i + 2] : 0;
+        ret_text[at++] = DIGITS[group >> 18];
+        ret_text[at++] = DIGITS[group >> 12 & 63];
+        ret_text[at++] = DIGITS[group >> 6 & 63];
+        ret_text[at++] = i + 2 < 32 ? DIGITS[group & 63] : '=';
+    }
+}
+
+static enum err verify_hash(struct pass_body *body)
+{
+    if (body->sha256 == NULL) {
+        return ERR_OK;
+    }
+    char computed[64], expected[BASE64_SHA256_LEN];
+    s3_checksum_final(body->sha256, computed);
+    base64_of_sha256(body->expected_sha256, expected);
+    return memcmp(computed, expected, BASE64_SHA256_LEN) == 0 ? ERR_OK
+                                                              : ERR_CONTENT_SHA256_MISMATCH;
+}
+
+static enum err verify_trailer(struct pass_body *body, struct span *ret_value)
+{
+    if (body->trailer_name.len == 0) {
+        return ERR_OK;
+    }
+    struct span value;
+    if (!headers_get(aws_chunked_trailers(body->decoder), body->trailer_name, &value)) {
+        return ERR_BAD_REQUEST;
+    }
+    value = span_trim(value);
+    if (value.len != body->trailer_value_len) {
+        return ERR_BAD_DIGEST;
+    }
+    if (body->checksum != NULL) {
+        char computed[64];
+        s3_checksum_final(body->checksum, computed);
+        if (!span_equal_cstr(value, computed)) {
+            return ERR_BAD_DIGEST;
+        }
+    }
+    *ret_value = value;
+    return ERR_OK;
+}
+
+static enum err collected(struct pass_body *body, struct arena *arena)
+{
+    body->length = body->whole.len;
+    if (body->length == 0) {
+        body->kind = ORIGIN_BODY_NONE;
+        return ERR_OK;
+    }
+    char hex[65];
+    sigv4_sha256_hex(buf_span(&body->whole), hex);
+    body->kind = ORIGIN_BODY_HASH;
+    body->payload_hash = arena_copy(arena, span_from_cstr(hex));
+    return body->payload_hash.ptr != NULL ? ERR_OK : ERR_NO_MEMORY;
+}
+
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct buf *bytes)
+{
+    check(body->collect && body->is_verified && body->taken == 0);
+    enum err err = buf_ok(bytes) ? collect_count(body, bytes->len) : ERR_ENTITY_TOO_LARGE;
+    buf_done(&body->whole);
+    body->whole = *bytes;
+    buf_init(bytes, 0);
+    return err == ERR_OK ? collected(body, arena) : err;
+}
+
+enum err pass_body_finish(struct pass_body *body, struct arena *arena)
+{
+    struct span trailer_value = {NULL, 0};
+    if (body->decode) {
+        if (!aws_chunked_finished(body->decoder) ||
+            (!body->collect && body->payload_fed != body->decoded_length)) {
+            return ERR_INCOMPLETE_BODY;
+        }
+        enum err err = verify_trailer(body, &trailer_value);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    enum err err = verify_hash(body);
+    if (err == ERR_OK && body->collect) {
+        err = collected(body, arena);
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (body->reframe) {
+        struct buf tail;
+        buf_init(&tail, 1024);
+        aws_chunked_tail(body->trailer_name, trailer_value, &tail);
+        check(buf_ok(&tail));
+        byte_queue_append(&body->queue, buf_span(&tail));
+        buf_done(&tail);
+    }
+    body->is_verified = true;
+    return ERR_OK;
+}
+
+// How many bytes the origin may have by now.
+static uint64_t available(const struct pass_body *body)
+{
+    uint64_t left = body->length - body->taken;
+    if (body->collect) {
+        return body->is_verified ? left : 0;
+    }
+    if (body->must_verify && !body->is_verified && left > 0) {
+        left--;
+    }
+    return min_u64(left, body->queue.bytes);
+}
+
+size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end)
+{
+    *ret_end = body->taken == body->length && (!body->collect || body->is_verified);
+    size_t n = min_u64(available(body), max);
+    if (n == 0) {
+        return 0;
+    }
+    if (body->collect) {
+        memcpy(buf, body->whole.ptr + body->taken, n);
+    } else {
+        size_t got = byte_queue_read(&body->queue, buf, n);
+        check(got == n);
+    }
+    body->taken += n;
+    return n;
+}
+
+bool pass_body_ready(const struct pass_body *body)
+{
+    return available(body) > 0 ||
+           (body->taken == body->length && (!body->collect || body->is_verified));
+}
+
+bool pass_body_full(const struct pass_body *body)
+{
+    return byte_queue_full(&body->queue);
+}
+
+bool pass_body_low(const struct pass_body *body)
+{
+    return byte_queue_low(&body->queue);
+}
+
+void pass_body_done(struct pass_body *body)
+{
+    aws_chunked_decoder_free(body->decoder);
+    s3_checksum_free(body->sha256);
+    s3_checksum_free(body->checksum);
+    body->decoder = NULL;
+    body->sha256 = NULL;
+    body->checksum = NULL;
+    if (body->queue.pieces.head.next != NULL) {
+        byte_queue_done(&body->queue);
+        buf_done(&body->whole);
+    }
+    chunk_budget_discharge(BUDGET_BODIES, body->counted_bytes * body->copies);
+    body->counted_bytes = 0;
+}

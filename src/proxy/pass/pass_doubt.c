@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes whose outcome is not known: the origin has the request, or may get it yet, and has not
+// said what became of it (a time-out, a reset, a gateway's failure). It may apply it at any time,
+// also long after the client was told so. Whatever is read meanwhile is true now and may be untrue
+// in a moment, so it must not be kept: for STORE_DOUBT_MS a second write to the same key stays
+// open, a doubt, that asks nothing of the origin. What an open write does to its key is what is
+// needed: nothing is published, and when it ends the key is invalidated once more (rule 28).
+// Besides, its home lets readers share no request that was sent before they came.
+//
+// Where the outcome stands in a document that follows a 200 (copies, completed uploads, batch
+// deletes), it is not known either if there is no document, or one that tells of a failure inside
+// the origin.
+//
+// A doubt begins before the write that it follows ends, so that nothing is kept in between. It
+// lives on the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is
+// used up, and for changes of unknown extent, the bucket is in doubt (state_doubt.c).
+#include "proxy/pass/pass_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct pass_doubt {
+    struct list_node node; // in proxy_worker.doubts
+    struct proxy_worker *pw;
+    struct key_write write;
+    struct timer timer;
+};
+
+static void doubt_free(void *ptr)
+{
+    struct pass_doubt *d = ptr;
+    list_remove(&d->node);
+    timer_done(&d->timer);
+    object_key_unref(d->write.key);
+    atomic_fetch_sub(&d->pw->proxy->doubt_count, 1);
+    chunk_budget_discharge(BUDGET_WRITES, PROXY_KEY_BYTES);
+    stats_sub(COUNTER_writes_in_doubt, 1);
+    free(d);
+}
+
+static void on_over(struct timer *timer)
+{
+    struct pass_doubt *d = container_of(timer, struct pass_doubt, timer);
+    invalidate_end(d->pw->fill, &d->write);
+}
+
+static void on_ready(struct key_write *write)
+{
+    struct pass_doubt *d = write->ctx;
+    timer_start(&d->timer, STORE_DOUBT_MS);
+}
+
+static void on_ended(struct key_write *write)
+{
+    struct pass_doubt *d = write->ctx;
+    worker_free_later(d->pw->worker, doubt_free, d);
+}
+
+static void doubt_bucket(struct proxy_worker *pw, const struct object_key *key)
+{
+    store_doubt(pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
+}
+
+// False: there is no room for another one.
+static bool doubt_takes(struct proxy *proxy)
+{
+    if (atomic_fetch_add(&proxy->doubt_count, 1) < PASS_DOUBTS_MAX &&
+        chunk_budget_try_charge(BUDGET_WRITES, 0, PROXY_KEY_BYTES)) {
+        return true;
+    }
+    atomic_fetch_sub(&proxy->doubt_count, 1);
+    return false;
+}
+
+static void doubt_key(struct proxy_worker *pw, struct object_key *key)
+{
+    struct pass_doubt *d = calloc(1, sizeof(*d));
+    check(d != NULL);
+    d->pw = pw;
+    d->write.key = object_key_ref(key);
+    d->write.ctx = d;
+    d->write.is_doubt = true;
+    d->write.on_ready = on_ready;
+    d->write.on_ended = on_ended;
+    list_node_init(&d->node);
+    list_push_back(&pw->doubts, &d->node);
+    timer_init(pw->worker, &d->timer, on_over);
+    stats_add(COUNTER_writes_in_doubt, 1);
+    invalidate_begin(pw->fill, &d->write);
+}
+
+void pass_doubt_name(struct pass_state *p, struct object_key *name)
+{
+    struct pass_writes *w = &p->writes;
+    if (!w->is_in_doubt || span_equal(name->bucket, w->doubted_bucket)) {
+        return;
+    }
+    if (doubt_takes(p->pw->proxy)) {
+        doubt_key(p->pw, name);
+    } else {
+        doubt_bucket(p->pw, name);
+        w->doubted_bucket = w->keys[w->at.key].bucket;
+    }
+}
+
+// --- the outcome in a document -------------------------------------------------------------------
+
+static bool code_is_unsure(struct span code)
+{
+    return span_equal_cstr(code, "InternalError") || span_equal_cstr(code, "ServiceUnavailable") ||
+           span_equal_cstr(code, "InternalServerError");
+}
+
+// What follows "<Code>", up to the next element. A '<' in the middle of it begins anew.
+static void document_step(struct pass_document *d, char c)
+{
+    static const char OPEN[] = "<Code>";
+    d->has_text |= strchr(" \t\r\n", c) == NULL;
+    if (d->matched == sizeof(OPEN) - 1 && c != '<') {
+        d->code[min_u64(d->code_len++, sizeof(d->code) - 1)] = c;
+        return;
+    }
+    if (d->matched == sizeof(OPEN) - 1) {
+        d->is_unsure |=
+            d->code_len < sizeof(d->code) && code_is_unsure((struct span){d->code, d->code_len});
+        d->code_len = 0;
+    }
+    d->matched = c == '<' ? 1 : c == OPEN[d->matched] ? d->matched + 1 : 0;
+}
+
+void pass_doubt_take(struct pass_state *p, struct span data)
+{
+    for (size_t i = 0; p->is_streamed && i < data.len; i++) {
+        document_step(&p->document, data.ptr[i]);
+    }
+}
+
+// An unknown operation may have nothing to say.
+static bool document_is_unsure(const struct pass_state *p)
+{
+    bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
+                         p->s3.operation != S3_RestoreObject;
+    return p->relay_err != ERR_OK || p->document.is_unsure || lacks_verdict;
+}
+
+// --- doubts --------------------------------------------------------------------------------------
+
+// An upload that the origin does not have to its last byte is none.
+static bool is_doubtful(const struct pass_state *p)
+{
+    if (p->relay_phase == RELAY_NONE) {
+        return false;
+    }
+    if (p->is_streamed) {
+        return document_is_unsure(p);
+    }
+    return p->relay.is_unsure && p->body.taken == p->body.length;
+}
+
+void pass_doubt_begin(struct pass_state *p)
+{
+    if (!is_doubtful(p)) {
+        return;
+    }
+    stats_add(COUNTER_write_doubts, 1);
+    p->writes.is_in_doubt = true;
+    if (p->changes_bucket) {
+        store_doubt(p->pw->store, p->bucket_place, p->relay.bucket);
+    }
+}
+
+// What the next process is not told of keys it is told of their buckets.
+void pass_doubt_free_all(struct proxy_worker *pw)
+{
+    struct list_node *node;
+    while ((node = list_first(&pw->doubts)) != NULL) {
+        struct pass_doubt *d = container_of(node, struct pass_doubt, node);
+        doubt_bucket(pw, d->write.key);
+        doubt_free(d);
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
+// the body of a batch delete; or all of a bucket, where nothing names them. On the request's
+// worker, while the client is there. Under how many names copies of a key may be held:
+// pass_writes.c.
+#include "proxy/pass/pass_private.h"
+
+// `bucket` by the name that the origin has for it; both live as long as `p`.
+static enum err add_write(struct pass_state *p, struct span bucket, struct span key)
+{
+    struct s3_path path;
+    if (key.len > S3_KEY_MAX) {
+        return ERR_KEY_TOO_LONG;
+    }
+    s3_key_as_path(key, &path);
+    if (path.leaves) {
+        return ERR_INVALID_URI; // what it changes lies in no bucket, or in another; S3 refuses it,
+                                // too
+    }
+    return pass_writes_add(p, bucket, key);
+}
+
+static enum err add_copied(struct pass_state *p, struct span bucket, struct span key)
+{
+    bool ok = pass_state_copy_span(p->arena, &bucket) && pass_state_copy_span(p->arena, &key);
+    return ok ? add_write(p, bucket, key) : ERR_NO_MEMORY;
+}
+
+// What the head may change: a key, or whatever its bucket holds.
+static enum err add_head_keys(struct pass_state *p)
+{
+    const struct request *r = p->request;
+    enum err err = ERR_OK;
+    for (unsigned i = 0; err == ERR_OK && i < r->effects.count; i++) {
+        const struct s3_effect *effect = &r->effects.items[i];
+        bool is_ours = span_equal(effect->bucket, r->s3.bucket);
+        if (effect->changes && effect->scope == S3_SCOPE_KEY) {
+            err = add_copied(p, is_ours ? r->origin_bucket : effect->bucket, effect->key);
+        } else if (effect->changes) {
+            check(is_ours);
+            p->changes_bucket = true;
+        }
+    }
+    return err;
+}
+
+enum err pass_keys_of_head(struct pass_state *p)
+{
+    bool are_elsewhere = p->body.collect || p->request->s3.operation == S3_PostObject;
+    return are_elsewhere ? ERR_OK : add_head_keys(p);
+}
+
+// The right to do it; on a condition, the right to read besides (s3_effects.c).
+static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
+{
+    return right | (is_conditional || r->effects.asks_what_is_there ? S3_ALLOW_READ : 0u);
+}
+
+static enum err add_deletes(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct s3_delete delete = {0};
+    struct span bucket = r->origin_bucket;
+    enum err err = pass_xml_delete(p, &delete);
+    if (err == ERR_OK && !pass_state_copy_span(p->arena, &bucket)) {
+        err = ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; err == ERR_OK && i < delete.count; i++) {
+        const struct s3_delete_object *o = &delete.objects[i];
+        struct span key = o->key;
+        bool is_conditional = o->etag.len > 0 || o->last_modified_time.len > 0 || o->size.len > 0;
+        if (!gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)) {
+            p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
+            err = ERR_ACCESS_DENIED;
+        } else {
+            err = add_write(p, bucket, key);
+        }
+    }
+    return err;
+}
+
+enum err pass_keys_of_form(struct pass_state *p, struct span key)
+{
+    const struct request *r = p->request;
+    if (!gate_allows(r, rights_for(r, S3_ALLOW_WRITE, false), key)) {
+        p->err_message = SPAN("The form's key may not be written by this access key");
+        return ERR_ACCESS_DENIED;
+    }
+    return add_copied(p, r->origin_bucket, key);
+}
+
+enum err pass_keys_of_body(struct pass_state *p)
+{
+    const struct s3_request *s3 = &p->request->s3;
+    if (s3->operation == S3_DeleteObjects) {
+        return add_deletes(p);
+    }
+    enum err err = s3->operation == S3_RestoreObject ? pass_xml_restore(p) : ERR_OK;
+    return err == ERR_OK && p->writes.key_count == 0 ? add_head_keys(p) : err;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a listing names, while it passes through. Who may list a part of the bucket is shown no name
+// of another part: an origin may take the position to begin at (marker, start-after, a token) for
+// the place to list, whatever the prefix (SeaweedFS 4.30 does). Besides it is kept as a hint: the
+// sizes of objects, because who reads one of them for the first time and wants its checksums may
+// ask for it whole; and in which order the large ones stand, because they may be read in it
+// (series.c). On the request's worker.
+#include "proxy/pass/pass_private.h"
+
+#include "stats/stats.h"
+
+#include <string.h>
+
+// Names that other ones are hidden behind have gaps between them.
+static bool names_all(const struct s3_request *s3)
+{
+    const struct s3_param *delimiter = s3_param_find(s3, "delimiter");
+    return delimiter == NULL || delimiter->value.len == 0 || span_equal_cstr(delimiter->value, "/");
+}
+
+static bool names_keys(enum s3_operation operation)
+{
+    return operation == S3_ListObjects || operation == S3_ListObjectsV2 ||
+           operation == S3_ListObjectVersions || operation == S3_ListMultipartUploads;
+}
+
+static bool is_encoded(const struct s3_request *s3)
+{
+    const struct s3_param *encoding = s3_param_find(s3, "encoding-type");
+    return encoding != NULL && span_equal_nocase(encoding->value, SPAN("url"));
+}
+
+bool pass_listing_is_limited(const struct request *r)
+{
+    const struct span everything = {"", 0};
+    return r->principal.verified && r->principal.entry != NULL && r->s3.bucket.len > 0 &&
+           !access_keys_may_see(r->principal.entry, r->s3.bucket, everything);
+}
+
+static void judge_begin(struct pass_state *p)
+{
+    if (!names_keys(p->s3.operation) || !pass_listing_is_limited(p->request)) {
+        return;
+    }
+    p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
+    check(p->list_names != NULL); // of what a request may fill the arena with, room is left
+    s3_list_names_begin(p->list_names, &p->s3, is_encoded(&p->s3));
+}
+
+void pass_listing_begin(struct pass_state *p)
+{
+    judge_begin(p);
+    bool is_listing = p->s3.operation == S3_ListObjects || p->s3.operation == S3_ListObjectsV2;
+    char *former = is_listing && names_all(&p->s3) ? arena_alloc(p->arena, S3_KEY_MAX) : NULL;
+    p->list_former = (struct span){former, 0};
+    bool is_of_use = former != NULL || origin_capabilities(p->request->origin)->has_checksums;
+    p->list_scan = is_listing && is_of_use ? arena_alloc(p->arena, sizeof(*p->list_scan)) : NULL;
+    if (p->list_scan == NULL) {
+        return;
+    }
+    s3_list_scan_begin(p->list_scan, is_encoded(&p->s3));
+}
+
+static bool are_of_one_folder(struct span a, struct span b)
+{
+    size_t same = 0;
+    while (same < a.len && same < b.len && a.ptr[same] == b.ptr[same]) {
+        same++;
+    }
+    return memchr(a.ptr + same, '/', a.len - same) == NULL &&
+           memchr(b.ptr + same, '/', b.len - same) == NULL;
+}
+
+// Objects that read-ahead follows: others are read in one run.
+static void note_order(struct pass_state *p, struct span key, uint64_t size_bytes)
+{
+    struct span former = p->list_former;
+    if (former.ptr == NULL || key.len > S3_KEY_MAX ||
+        size_bytes <= store_run_bytes_max(p->pw->store)) {
+        return;
+    }
+    bool follows =
+        former.len > 0 && span_compare(former, key) < 0 && are_of_one_folder(former, key);
+    series_listed(p->pw->proxy->series, p->request->origin, p->relay.bucket, key, follows);
+    memcpy((char *)(uintptr_t)former.ptr, key.ptr, key.len);
+    p->list_former.len = key.len;
+}
+
+static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
+{
+    struct pass_state *p = ctx;
+    if (origin_capabilities(p->request->origin)->has_checksums) {
+        fill_describe_listed(p->pw->fill, p->relay.bucket, key, size_bytes);
+    }
+    note_order(p, key, size_bytes);
+}
+
+bool pass_listing_may_show(void *ctx, struct span name)
+{
+    const struct request *r = ((const struct pass_state *)ctx)->request;
+    return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
+}
+
+bool pass_listing_take(struct pass_state *p, struct span data)
+{
+    if (p->relay.status != 200) {
+        return true;
+    }
+    if (p->list_names != NULL &&
+        !s3_list_names_feed(p->list_names, data, pass_listing_may_show, p)) {
+        stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // once
+        return false;
+    }
+    if (p->list_scan != NULL) {
+        s3_list_scan_feed(p->list_scan, data, on_entry, p);
+    }
+    return true;
+}
+
+bool pass_listing_is_judged(const struct pass_state *p)
+{
+    return p->list_names != NULL && p->relay.status == 200;
+}
+
+uint64_t pass_listing_pending(const struct pass_state *p)
+{
+    return pass_listing_is_judged(p) ? p->list_names->pending_bytes : 0;
+}

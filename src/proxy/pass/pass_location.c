@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rewrites answers that say where a new object or bucket is: the header Location, and the elements
+// Location and Bucket of a document. The origin names its own endpoint and bucket. The client gets
+// the endpoint, path and bucket of its request instead. For an access key with rights on a part of
+// the bucket, an error document also loses the elements that name anything else.
+//
+// A document may come late. Blanks before it, which keep the connection alive for minutes, pass at
+// once. From its first byte on it is collected until it is complete, up to LOCATION_DOCUMENT_MAX
+// bytes. These operations send no longer one, so a longer one passes unchanged. On the request's
+// worker.
+#include "proxy/pass/pass_private.h"
+
+#include <string.h>
+
+#define LOCATION_DOCUMENT_MAX 65536u // bytes
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+// "http://HOST" as the client sent it; empty when it sent no Host.
+static void append_endpoint(const struct request *r, struct buf *out)
+{
+    if (r->http->host.len > 0) {
+        buf_append_cstr(out, r->http->tls ? "https://" : "http://");
+        buf_append_span(out, r->http->host);
+    }
+}
+
+// As the client addressed it: the path of the request is the bucket's or the key's already.
+static void append_place(const struct pass_state *p, struct buf *out)
+{
+    const struct request *r = p->request;
+    append_endpoint(r, out);
+    buf_append_span(out, r->s3.raw_path);
+    if (r->s3.operation == S3_PostObject && p->writes.key_count > 0) {
+        if (!span_ends_with(r->s3.raw_path, SPAN("/"))) {
+            buf_append_char(out, '/');
+        }
+        buf_append_uri_encoded(out, p->writes.keys[0].key, true);
+    }
+}
+
+// --- The header ----------------------------------------------------------------------------------
+
+static void mend_header(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span value;
+    struct buf out;
+    if (!headers_get(&p->answered, SPAN("Location"), &value)) {
+        return;
+    }
+    buf_init(&out, LOCATION_DOCUMENT_MAX);
+    if (r->s3.operation == S3_CreateBucket && span_starts_with(value, SPAN("/"))) {
+        buf_append_char(&out, '/'); // S3 names the bucket here, not its place
+        buf_append_span(&out, r->s3.bucket);
+    } else {
+        append_place(p, &out);
+    }
+    struct span copy = buf_ok(&out) ? arena_copy(r->arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    headers_remove(&p->answered, SPAN("Location"));
+    if (copy.ptr != NULL) {
+        request_header(r, &p->answered, "Location", copy);
+    }
+}
+
+void pass_location_begin(struct pass_state *p)
+{
+    enum s3_operation operation = p->s3.operation;
+    unsigned status = p->relay.status;
+    bool names_it = operation == S3_CompleteMultipartUpload || operation == S3_PostObject;
+    if ((!names_it && operation != S3_CreateBucket) || status < 200 || status > 299) {
+        return;
+    }
+    mend_header(p);
+    if (names_it && status != 204 && (!p->relay.has_length || p->relay.length > 0)) {
+        p->location.is_used = p->location.is_open = true;
+        buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
+    }
+}
+
+void pass_location_begin_error(struct pass_state *p)
+{
+    p->location.is_used = p->location.is_open = p->location.is_error = true;
+    buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
+}
+
+// --- The document --------------------------------------------------------------------------------
+
+static size_t find(struct span in, struct span what)
+{
+    for (size_t i = 0; i + what.len <= in.len; i++) {
+        if (memcmp(in.ptr + i, what.ptr, what.len) == 0) {
+            return i;
+        }
+    }
+    return in.len;
+}
+
+// The element's text in `document`; its name and brackets are in `open` and `close`. False: none.
+static bool find_element(struct span document, struct span open, struct span close,
+                         size_t *ret_start, size_t *ret_end)
+{
+    size_t at = find(document, open);
+    if (at == document.len) {
+        return false;
+    }
+    *ret_start = at + open.len;
+    struct span rest = {document.ptr + *ret_start, document.len - *ret_start};
+    size_t len = find(rest, close);
+    *ret_end = *ret_start + len;
+    return len < rest.len;
+}
+
+// Appends `document` with that text instead of the element's own.
+static void replace(struct buf *document, struct span open, struct span close, struct span text)
+{
+    size_t start = 0, end = 0;
+    struct span old = buf_span(document);
+    struct buf out;
+    if (!find_element(old, open, close, &start, &end)) {
+        return;
+    }
+    buf_init(&out, 4 * LOCATION_DOCUMENT_MAX);
+    buf_append(&out, old.ptr, start);
+    s3_xml_escape(&out, text);
+    buf_append(&out, old.ptr + end, old.len - end);
+    if (buf_ok(&out)) {
+        buf_done(document);
+        *document = out;
+    } else {
+        buf_done(&out);
+    }
+}
+
+static void give_up(struct pass_state *p)
+{
+    byte_queue_append(&p->down, buf_span(&p->location.document));
+    p->location.document.len = 0;
+    p->location.is_open = false;
+}
+
+// A document that is incomplete or too long cannot be judged, so the client gets nothing of it.
+static void hide_names(struct pass_state *p)
+{
+    struct pass_location *l = &p->location;
+    struct buf shown;
+    if (p->relay_err != ERR_OK || !buf_ok(&l->document)) {
+        l->document.len = 0;
+        return;
+    }
+    buf_init(&shown, LOCATION_DOCUMENT_MAX);
+    if (s3_error_hide(buf_span(&l->document), &p->s3, pass_listing_may_show, p, &shown)) {
+        buf_done(&l->document);
+        l->document = shown;
+    } else {
+        buf_done(&shown);
+    }
+}
+
+void pass_location_take(struct pass_state *p, struct span data)
+{
+    struct pass_location *l = &p->location;
+    size_t blanks = 0;
+    while (l->document.len == 0 && blanks < data.len && is_blank(data.ptr[blanks])) {
+        blanks++;
+    }
+    byte_queue_append(&p->down, (struct span){data.ptr, blanks});
+    struct span rest = {data.ptr + blanks, data.len - blanks};
+    if (l->is_error) {
+        buf_append_span(&l->document, rest); // fails where it becomes too long
+        return;
+    }
+    if (rest.len > LOCATION_DOCUMENT_MAX - l->document.len) {
+        give_up(p);
+        byte_queue_append(&p->down, rest);
+        return;
+    }
+    buf_append_span(&l->document, rest);
+}
+
+void pass_location_end(struct pass_state *p)
+{
+    struct pass_location *l = &p->location;
+    if (!l->is_open) {
+        return;
+    }
+    if (p->request != NULL && l->is_error) {
+        hide_names(p);
+    } else if (p->request != NULL && p->relay_err == ERR_OK) {
+        struct buf place;
+        buf_init(&place, LOCATION_DOCUMENT_MAX);
+        append_place(p, &place);
+        if (buf_ok(&place)) {
+            replace(&l->document, SPAN("<Location>"), SPAN("</Location>"), buf_span(&place));
+            replace(&l->document, SPAN("<Bucket>"), SPAN("</Bucket>"), p->request->s3.bucket);
+        }
+        buf_done(&place);
+    }
+    give_up(p);
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a browser asks before a page's request (OPTIONS, without a signature): the origin answers by
+// the bucket's CORS rules. It is asked unsigned, with the three headers of the question and without
+// the query, which may hold a link's signature; of a yes the client gets the rules, anything else
+// becomes the same no. Nothing is kept, and no right is needed, as nothing of the bucket is read.
+// On the request's worker, as a part of the sequence in serve_pass.c.
+#include "proxy/pass/pass_private.h"
+
+#include "stats/stats.h"
+
+// On their way on one worker: each costs the origin a request, and needs no signature.
+#define PREFLIGHTS_MAX 16u
+
+enum err pass_preflight_plan(struct pass_state *p)
+{
+    if (p->pw->preflights == PREFLIGHTS_MAX) {
+        stats_add(COUNTER_preflights_refused, 1);
+        return ERR_OVERLOAD;
+    }
+    p->pw->preflights++;
+    p->is_preflight = true;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < p->headers.count; i++) {
+        struct span name = p->headers.items[i].name;
+        if (span_equal_nocase(name, SPAN("Origin")) || span_equal_nocase(name, SPAN("Via")) ||
+            span_equal_nocase(name, SPAN("Access-Control-Request-Method")) ||
+            span_equal_nocase(name, SPAN("Access-Control-Request-Headers"))) {
+            p->headers.items[kept++] = p->headers.items[i];
+        }
+    }
+    p->headers.count = kept;
+    p->s3.param_count = 0;
+    p->s3.raw_query = (struct span){NULL, 0};
+    return ERR_OK;
+}
+
+void pass_preflight_end(struct pass_state *p)
+{
+    if (p->is_preflight) {
+        check(p->pw->preflights > 0);
+        p->pw->preflights--;
+    }
+}
+
+bool pass_preflight_is_yes(const struct pass_state *p)
+{
+    return (p->relay.status == 200 || p->relay.status == 204) && p->relay.has_length &&
+           p->relay.length == 0;
+}
+
+bool pass_preflight_keeps(struct span name)
+{
+    struct span rules = SPAN("Access-Control-");
+    return span_equal_nocase(name, SPAN("Vary")) ||
+           (name.len > rules.len && span_equal_nocase((struct span){name.ptr, rules.len}, rules));
+}

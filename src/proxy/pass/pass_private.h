@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files behind serve_pass.c share: how a request body goes on to the origin, the key of a
+// form upload, and cached listings.
+#ifndef FOREBAY_PROXY_PASS_PASS_PRIVATE_H
+#define FOREBAY_PROXY_PASS_PASS_PRIVATE_H
+
+#include "proxy/pass/pass.h"
+
+#define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
+#define PASS_COLLECT_COPIES                                                                        \
+    2u // of a body that is parsed and rendered again; the parsed form is in a counted arena
+#define PASS_COLLECT_SMALL 65536u // what one of unknown length is counted as, until it is longer
+#define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
+
+// --- pass_body.c ---------------------------------------------------------------------------------
+
+// How a request body goes on: its headers, length and hash towards the origin, and the bytes
+// themselves, verified on their way. Feed the client's bytes in, take the origin's bytes out. The
+// end of a body that can be checked is held back until it has been: the origin cannot complete a
+// wrong one.
+struct pass_body {
+    // The plan, complete after pass_body_plan() (collected bodies: after pass_body_finish()).
+    enum origin_body kind;
+    uint64_t length; // bytes towards the origin
+    struct span payload_hash;
+    bool collect; // the body must be whole before the origin is asked
+
+    // private
+    bool decode, reframe;
+    uint64_t decoded_length; // of aws-chunked
+    struct aws_chunked_decoder *decoder;
+    struct s3_checksum_state *sha256; // body against x-amz-content-sha256
+    uint8_t expected_sha256[32];
+    struct s3_checksum_state *checksum; // payload against its trailer
+    struct span trailer_name;
+    size_t trailer_value_len;
+    bool must_verify;     // something is still to be checked
+    bool is_verified;     // pass_body_finish() said ERR_OK
+    enum err too_large;   // the error of a collected body above its maximum
+    uint64_t payload_fed; // decoded bytes so far
+    uint64_t chunk_left;  // of the chunk being re-framed
+    uint64_t taken;       // bytes the origin has
+    struct byte_queue queue;
+    struct buf whole; // collected
+    unsigned copies;
+    uint64_t counted_bytes; // of one copy, as charged to the budget
+};
+
+struct pass_body_input {
+    const struct http_request *http;
+    const struct s3_request *s3;
+    // Of a verified signature; NULL: chunk signatures are not checked.
+    const struct sigv4_claim *claim;
+    const uint8_t *signing_key;
+    bool want_whole; // the caller needs the whole body
+    // The origin takes no trailing checksums: bodies with them go on decoded, unsigned.
+    bool no_trailers;
+};
+
+// `headers`: the copy that goes to the origin; what describes the client's framing is taken out or
+// kept as the plan needs it. `arena` outlives the body. Zero-initialised before; pass_body_done()
+// after any outcome.
+enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input,
+                        struct arena *arena, struct headers *headers) MUST_USE;
+enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
+// The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
+// then.
+enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
+// After that: other bytes, which it takes over, go on in the place of a collected body's.
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct buf *bytes) MUST_USE;
+void pass_body_done(struct pass_body *body);
+bool pass_body_full(const struct pass_body *body);
+bool pass_body_low(const struct pass_body *body);
+// Bytes that may go to the origin now; 0 with *ret_end set: it has all of them.
+size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end);
+bool pass_body_ready(const struct pass_body *body); // would pass_body_take() give bytes or the end?
+
+// --- pass_form.c ---------------------------------------------------------------------------------
+
+#define PASS_BOUNDARY_MAX 70u // RFC 2046
+
+enum pass_form_state {
+    PASS_FORM_MORE, // the head is not complete yet
+    PASS_FORM_KEY,  // the file begins; ${filename} in the key is filled in
+    PASS_FORM_REFUSED,
+};
+struct pass_form {
+    struct span key, boundary;
+    bool is_signed;
+    size_t file_at; // where in the head the file begins
+};
+// Reads a form up to its file; `bucket` is the one it is posted to. Views into `head`, `headers` or
+// `arena`.
+enum pass_form_state pass_form_read(struct arena *arena, const struct headers *headers,
+                                    struct span bucket, struct span head,
+                                    struct pass_form *ret_form);
+
+enum pass_form_step {
+    PASS_FORM_IN_FILE, // or in the value of a part behind it
+    PASS_FORM_AT_MARK,
+    PASS_FORM_AT_LINE_END,
+    PASS_FORM_IN_LINES,
+    PASS_FORM_AT_CLOSE
+};
+// The rest, from the file's first byte on, as it passes. Embedded.
+struct pass_form_tail {
+    enum pass_form_step step;
+    unsigned at;
+    char mark[PASS_BOUNDARY_MAX + 4];
+    size_t mark_len;
+    char window[1024]; // the last bytes, or the lines of a part
+    size_t window_len;
+};
+void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary);
+// ERR_INVALID_ARGUMENT: a part behind the file that could mean something, or no delimiter line.
+enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data) MUST_USE;
+bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
+
+// --- list_cache.c --------------------------------------------------------------------------------
+
+#define LIST_PAGE_MAX (1u << 20) // bytes of a listing that is kept
+
+// An answer to a listing, byte for byte, for all workers.
+struct list_page;
+// A request's question for one. With LIST_FETCH it is what the answer goes into.
+struct list_ask;
+
+// Asks the page's owner. The answer runs request_go(), with r->list_verdict. False: the listing is
+// not kept, or there is no memory for that; the origin is asked alone.
+bool list_cache_ask(struct request *r);
+// LIST_HIT, LIST_JOINED: the page, a reference for list_cache_page_unref().
+struct list_page *list_cache_take_page(struct request *r);
+enum err list_cache_take_error(struct request *r); // LIST_FAILED, LIST_ALONE
+// LIST_FETCH: goes with list_cache_end() or list_cache_end_whole(). NULL where r has none.
+struct list_ask *list_cache_take_fetch(struct request *r);
+void list_cache_leave(struct request *r); // the client has gone; harmless where nothing was asked
+
+// Announces the answer's length; then appends its bytes. False: it is too large, or there is no
+// memory, and the page cannot be kept.
+bool list_cache_expect(struct list_ask *ask, uint64_t length);
+bool list_cache_append(struct list_ask *ask, struct span data);
+void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct headers *headers);
+enum list_end {
+    LIST_END_WHOLE,  // list_cache_end_whole()
+    LIST_END_LEFT,   // the client has gone: another one fetches
+    LIST_END_ALONE,  // it cannot be kept: each asks the origin
+    LIST_END_FAILED, // with an error that is as true for the others
+};
+void list_cache_end(struct list_ask *ask, enum list_end end, enum err err);
+
+void list_cache_page_unref(struct list_page *page); // NULL is fine
+struct span list_cache_page_body(const struct list_page *page);
+const struct headers *list_cache_page_headers(const struct list_page *page);
+unsigned list_cache_page_status(const struct list_page *page);
+
+// --- list_question.c -----------------------------------------------------------------------------
+
+// The name of the page that answers this request, in its arena; empty: the answer is not kept.
+struct span list_question_name(const struct request *r);
+// Is a header of that name part of the page's name? Then it goes on to the origin.
+bool list_question_has(struct span header_name);
+
+// --- serve_pass.c --------------------------------------------------------------------------------
+
+#define PASS_ARENA_MAX (8u << 20)
+#define PASS_MAGIC 0x50415353u
+
+enum write_phase { WRITES_NONE, WRITES_STARTING, WRITES_READY, WRITES_CLOSING, WRITES_ENDED };
+// The relay, or the fetches of a direct read.
+enum relay_phase { RELAY_NONE, RELAY_RUNNING, RELAY_ENDED };
+
+// A read of an object where the origin has no relay for it (pass_direct.c): HEAD, then the range.
+struct direct_read {
+    bool is_used;
+    bool is_reading; // the HEAD has been answered
+    struct origin_fetch fetch;
+    struct span etag;
+    uint64_t size_bytes, first, last; // of the object; what is wanted of it
+    time_t last_modified;
+};
+
+// A read that gives its place at the origin back while its client is slow, see pass_origin.c.
+struct pass_park {
+    bool may;       // its rest can be asked for by itself
+    bool is_ending; // cancelled for that, the end is to come
+    bool is_parked; // nothing is under way
+    bool in_pieces; // the fetch under way goes to asked_last
+    uint64_t asked_last, idle_since_us;
+    struct timer timer;
+};
+
+// Rewrites locations and names in an answer, see pass_location.c.
+struct pass_location {
+    bool is_used;        // the document's length is not the origin's
+    bool is_open;        // it is being collected
+    bool is_error;       // for the names in it
+    struct buf document; // as far as it has come
+};
+
+// What a document that says what became of a write has said so far; see pass_doubt.c.
+struct pass_document {
+    bool has_text, is_unsure;
+    size_t matched, code_len;
+    char code[24];
+};
+
+// A key that the request changes; its bucket by the name that the origin has for it.
+struct pass_key {
+    struct span bucket, key;
+};
+
+// The keys, and the round of invalidations in progress, see pass_writes.c.
+struct pass_writes {
+    struct pass_key *keys; // in the arena
+    size_t key_count, keys_max;
+    struct open_keys *open; // from the first round to the end of the second
+    struct access_keys
+        *newest; // keys file whose realms count too; reference; NULL: the request's own
+    unsigned place_count;
+    struct {
+        size_t key, realm;
+        unsigned reading, origin;
+    } at; // the next name
+    bool is_second, is_through;
+    enum err err;               // why the request must be refused, after the first round
+    bool is_in_doubt;           // each name of the second round gets a doubt
+    struct span doubted_bucket; // for lack of room for more of them
+    struct write_slot *slots;
+    struct list idle; // slots
+    unsigned in_flight;
+    struct task task;
+    void (*on_round)(struct pass_state *p, enum err err);
+    uint64_t charged_bytes;
+};
+
+struct pass_state {
+    uint32_t magic;
+    struct proxy_worker *pw;
+    struct request *request; // NULL: the exchange is over
+    struct arena *arena;
+    struct access_keys *table; // keeps the principal's keys alive for the relay; NULL: open mode
+    bool is_dead;
+
+    // towards the origin
+    struct s3_request s3; // copy
+    struct headers headers;
+    struct origin_relay relay;
+    enum relay_phase relay_phase;
+    enum err relay_err;
+    bool relay_cancelled, relay_paused;
+    struct direct_read direct; // instead of the relay, or its rest, see there
+    struct pass_park park;
+    uint64_t relay_started_us;
+    uint64_t asked_us; // the same by the worker's clock
+
+    // the client's body
+    struct http_sink sink;
+    struct pass_body body;
+    bool body_paused;
+    bool body_dropped;   // the rest is thrown away
+    bool upload_waiting; // the relay waits for pass_upload_wake()
+    bool find_form_key;
+    struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
+    struct buf form;                  // a form's beginning, until its key is known
+    size_t form_tried;                // bytes of it already looked at
+    bool form_is_counted;             // in the budget
+    bool form_is_signed;
+    bool is_sts;       // a call to STS, see pass_sts.c
+    bool is_preflight; // see pass_preflight.c
+
+    // the keys it changes
+    struct pass_writes writes;
+    unsigned writes_pending;          // of the keys and the bucket: not ready yet, or not ended
+    struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
+    bool changes_bucket;
+    struct origin *origin;
+    struct span bucket_place; // of its origin
+    struct store_note note;   // that the bucket is written to
+    struct timer note_timer;
+    bool is_noting, is_note_late;
+    enum write_phase write_phase;
+
+    // towards the client
+    enum err err; // why it is refused here; ERR_OK: it is not
+    struct span err_message;
+    bool is_answered; // a reply or an error document is on its way
+    bool is_refused;  // the latter
+    bool head_came;
+    struct subscription *telling;  // the key's home, before the client; see pass_version.c
+    bool is_streamed;              // the answer's head came before the outcome
+    struct pass_document document; // then it says the outcome
+    bool end_released;             // the last byte may go
+    struct http_source source;
+    struct byte_queue down;
+    uint64_t received_bytes;
+    struct headers answered; // in the exchange's arena
+    struct pass_location location;
+    struct list_ask *list_ask;        // the answer goes into its page, too; NULL: into none
+    struct s3_list_scan *list_scan;   // NULL: no listing
+    struct s3_list_names *list_names; // what may be shown of it; NULL: all
+    struct span list_former;          // large object that it has named last, in memory for any
+    struct list_page *list_page;
+};
+
+static inline struct pass_state *as_pass(struct pass_state *p)
+{
+    check(p != NULL);
+    check(p->magic == PASS_MAGIC);
+    return p;
+}
+
+static inline bool pass_changes_any(const struct pass_state *p)
+{
+    return p->writes.key_count > 0 || p->changes_bucket;
+}
+// For how many of writes_pending there is something to do.
+static inline unsigned pass_writes_total(const struct pass_state *p)
+{
+    return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
+}
+
+// --- pass_state.c --------------------------------------------------------------------------------
+
+struct pass_state *pass_state_new(struct request *r);
+void pass_state_free(void *ptr);
+void pass_state_drop_form(struct pass_state *p); // a form's beginning is not needed any more
+// Copies into `arena`; false: it is full.
+bool pass_state_copy_span(struct arena *arena, struct span *s);
+bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
+                             struct s3_request *ret_to);
+bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to);
+void pass_state_check(const struct pass_state *p); // its phases agree with each other
+
+// --- pass_origin.c -------------------------------------------------------------------------------
+
+void pass_origin_init(struct pass_state *p);
+void pass_origin_done(struct pass_state *p);
+// Starts p->direct.fetch, whose bucket, key and callbacks are set: HEAD, or these bytes.
+void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last);
+// A call has ended. True: that was not the answer's end, the rest comes by another.
+bool pass_origin_has_more(struct pass_state *p, enum err err);
+void pass_origin_pause(struct pass_state *p);
+void pass_origin_resume(struct pass_state *p); // harmless when not paused
+void pass_origin_cancel(struct pass_state *p); // harmless when nothing is under way
+
+// --- pass_answer.c -------------------------------------------------------------------------------
+
+void pass_answer_headers(struct pass_state *p); // takes over those that the client may see
+void pass_answer_start(struct pass_state *p);   // the head, as p->relay says it
+void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
+bool pass_answer_is_bodiless(const struct pass_state *p);
+// There is no page, or no whole one, of the listing that was to be kept; harmless when there is
+// none.
+void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);
+void pass_answer_list_end_whole(struct pass_state *p); // the answer has come; harmless likewise
+
+// --- pass_listing.c ------------------------------------------------------------------------------
+
+// Before the origin is asked; harmless where that is no listing.
+void pass_listing_begin(struct pass_state *p);
+// Bytes of the answer, which go on afterwards. False: it is refused, they do not.
+bool pass_listing_take(struct pass_state *p, struct span data);
+// Is it shown in part only, so that the head waits for the first bytes of the body?
+bool pass_listing_is_judged(const struct pass_state *p);
+// Does its principal have rights on a part of the bucket only? pass_listing_may_show() judges each
+// name.
+bool pass_listing_is_limited(const struct request *r);
+bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
+// So many of the last bytes are of a name that is not whole yet.
+uint64_t pass_listing_pending(const struct pass_state *p);
+
+// --- pass_version.c ------------------------------------------------------------------------------
+
+// The head of a read has come: if it names a version the key's home is told, which starts the
+// answer. False: it names none.
+bool pass_version_tell(struct pass_state *p);
+void pass_version_leave(struct pass_state *p); // harmless when nobody is being told
+
+// --- pass_upload.c -------------------------------------------------------------------------------
+
+// Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() resumes it.
+enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
+void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
+void pass_upload_drop(struct pass_state *p); // the rest is thrown away
+
+// --- pass_outcome.c ------------------------------------------------------------------------------
+
+// Moves on if the outcome is known now. Call it whenever something has changed.
+void pass_outcome_settle(struct pass_state *p);
+// The request ends here with an error; what the origin has so far cannot become complete.
+void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
+void pass_outcome_free_unneeded(struct pass_state *p);
+void pass_outcome_on_bucket_ended(struct bucket_write *bw);
+
+// --- pass_doubt.c --------------------------------------------------------------------------------
+
+#define PASS_DOUBTS_MAX 4096u // keys in doubt, on all workers
+// The outcome is settled, if only because nothing more will be heard of it: if it is not known,
+// keys and bucket are in doubt. Before the writes end.
+void pass_doubt_begin(struct pass_state *p);
+// Begins a doubt of this name of a key, if the outcome is not known.
+void pass_doubt_name(struct pass_state *p, struct object_key *name);
+void pass_doubt_take(struct pass_state *p, struct span data);
+// --- pass_relay.c --------------------------------------------------------------------------------
+
+// The keys are known: opens the writes, or asks the origin at once.
+void pass_relay_begin(struct pass_state *p);
+
+// --- pass_receive.c ------------------------------------------------------------------------------
+
+// The client's body flows from here on; needs the plan.
+void pass_receive_start(struct pass_state *p);
+
+// --- pass_sources.c ------------------------------------------------------------------------------
+
+// Sources of a copy or rename, as the origin knows them, become headers of what goes on.
+enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
+
+// --- pass_keys.c ---------------------------------------------------------------------------------
+
+// The keys a request changes become p->writes.keys; one that may change any key of its bucket sets
+// p->changes_bucket. From its head, from a form, from a collected body;
+// ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
+enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
+enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
+enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
+
+// --- pass_writes.c -------------------------------------------------------------------------------
+
+void pass_writes_init(struct pass_state *p);
+// One key more, before the open. `bucket` and `key` live as long as `p`.
+enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key) MUST_USE;
+// Holds the keys open and invalidates every name of each; then runs on_round, never inside the
+// call. ERR_OVERLOAD: there is no memory for it; ERR_LIMIT: the cache directory does not take the
+// removal.
+void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
+// The outcome is settled: the same once more, if the origin was asked.
+void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
+void pass_writes_done(struct pass_state *p); // the keys are not open any more; may be called twice
+
+// --- pass_xml.c ----------------------------------------------------------------------------------
+
+// The collected body is judged and replaced by what was understood of it. p->err_message may say
+// why not.
+enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete) MUST_USE;
+enum err pass_xml_restore(struct pass_state *p) MUST_USE;
+
+// --- pass_location.c -----------------------------------------------------------------------------
+
+// The answer's head has come: mends its Location, and decides whether its document is looked at.
+void pass_location_begin(struct pass_state *p);
+// The answer is an error whose names are judged: it is collected first.
+void pass_location_begin_error(struct pass_state *p);
+void pass_location_take(struct pass_state *p, struct span data); // while location.is_open
+void pass_location_end(struct pass_state *p); // the answer is over; harmless when not used
+
+// --- pass_direct.c -------------------------------------------------------------------------------
+
+bool pass_direct_wanted(const struct request *r);
+enum err pass_direct_start(struct pass_state *p) MUST_USE; // p->err_message may say why not
+// A relay's answer has come: its rest may be read directly, if its client turns out to be slow.
+void pass_direct_may_follow(struct pass_state *p);
+
+// --- pass_preflight.c ----------------------------------------------------------------------------
+
+// What goes on of it; ERR_OVERLOAD: too many are on their way.
+enum err pass_preflight_plan(struct pass_state *p) MUST_USE;
+void pass_preflight_end(struct pass_state *p);
+bool pass_preflight_is_yes(const struct pass_state *p); // the answer's head is there
+bool pass_preflight_keeps(struct span name);            // a header of a yes
+
+// --- pass_sts.c ----------------------------------------------------------------------------------
+
+// Its body is whole: is it the one call that may? p->err_message says why not.
+enum err pass_sts_authorize(struct pass_state *p) MUST_USE;
+
+#endif

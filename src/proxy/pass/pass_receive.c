@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's body on its way in: from the exchange's sink into the pass_body that checks it. A
+// form is kept until its key is known, a batch delete until it is whole; only then their keys can
+// be invalidated, and only then the origin is asked. On the request's worker; pass_upload.c is the
+// way out.
+#include "proxy/pass/pass_private.h"
+
+static const struct span FORM_REFUSED =
+    SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
+         "before the file, nothing but a button behind it, the boundary nowhere else");
+
+static enum err feed(struct pass_state *p, struct span data)
+{
+    enum err err = pass_body_feed(&p->body, data);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (pass_body_full(&p->body) && !p->body_paused) {
+        p->body_paused = true;
+        http_body_pause(p->request->x);
+    }
+    pass_upload_wake(p);
+    return ERR_OK;
+}
+
+// The file and what follows it: looked at before any of it goes on.
+static enum err feed_file(struct pass_state *p, struct span data)
+{
+    enum err err = pass_form_tail_feed(p->form_tail, data);
+    if (err != ERR_OK) {
+        p->err_message = FORM_REFUSED;
+    }
+    return err;
+}
+
+// A signed policy names an access key that the origin knows: the origin judges the form, which goes
+// on as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
+static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
+{
+    p->find_form_key = false;
+    p->form_tail = arena_alloc(p->arena, sizeof(*p->form_tail));
+    if (p->form_tail == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    pass_form_tail_init(p->form_tail, form->boundary);
+    p->body.must_verify = true; // its last byte waits for the last delimiter
+    if (p->form_is_signed && p->request->principal.verified) {
+        p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
+                              "use PutObject or a presigned PUT, or post the form to the origin");
+        return ERR_INVALID_ARGUMENT;
+    }
+    enum err err = pass_keys_of_form(p, form->key);
+    if (err == ERR_OK) {
+        struct span whole = buf_span(&p->form);
+        err = feed_file(p, (struct span){whole.ptr + form->file_at, whole.len - form->file_at});
+    }
+    if (err == ERR_OK) {
+        err = feed(p, buf_span(&p->form));
+    }
+    pass_state_drop_form(p);
+    p->sink.is_collected = p->body.collect;
+    if (err == ERR_OK && !p->body.collect) {
+        pass_relay_begin(p);
+    }
+    return err;
+}
+
+// A form's beginning is kept until its key is known, so that the key is invalidated before any byte
+// reaches the origin.
+static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
+{
+    struct request *r = p->request;
+    if (!p->form_is_counted && !chunk_budget_try_charge(BUDGET_BODIES, 0, PASS_FORM_HEAD_MAX)) {
+        return ERR_OVERLOAD;
+    }
+    p->form_is_counted = true;
+    size_t n = min_u64(data.len, PASS_FORM_HEAD_MAX - p->form.len);
+    buf_append(&p->form, data.ptr, n);
+    bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
+    if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
+        return ERR_OK; // twice the size each time, so that reading it stays linear
+    }
+    p->form_tried = p->form.len;
+    struct pass_form form;
+    switch (pass_form_read(p->arena, &r->http->headers, r->s3.bucket, buf_span(&p->form), &form)) {
+    case PASS_FORM_KEY: {
+        p->form_is_signed = form.is_signed;
+        struct span rest = {data.ptr + n, data.len - n};
+        enum err err = form_key_found(p, &form);
+        if (err == ERR_OK && rest.len > 0) {
+            err = feed_file(p, rest);
+        }
+        return err == ERR_OK && rest.len > 0 ? feed(p, rest) : err;
+    }
+    case PASS_FORM_MORE:
+        if (!is_end && !is_full) {
+            return ERR_OK;
+        }
+        break;
+    case PASS_FORM_REFUSED:
+        break;
+    }
+    p->err_message = FORM_REFUSED;
+    return ERR_INVALID_ARGUMENT;
+}
+
+static enum err on_data(struct http_sink *sink, struct span data)
+{
+    struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    if (p->body_dropped) {
+        return ERR_CANCELLED;
+    }
+    enum err err = ERR_OK;
+    if (p->find_form_key) {
+        err = feed_form(p, data, false);
+    } else {
+        err = p->form_tail != NULL ? feed_file(p, data) : ERR_OK;
+        err = err == ERR_OK ? feed(p, data) : err;
+    }
+    if (err != ERR_OK) {
+        pass_outcome_refuse(p, err, p->err_message);
+    }
+    return err;
+}
+
+static void on_data_end(struct http_sink *sink, enum err err)
+{
+    struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    if (p->body_dropped) {
+        return;
+    }
+    if (err == ERR_OK && p->find_form_key) {
+        err = feed_form(p, (struct span){NULL, 0}, true);
+    }
+    if (err == ERR_OK && p->form_tail != NULL && !pass_form_tail_is_closed(p->form_tail)) {
+        p->err_message = FORM_REFUSED;
+        err = ERR_INVALID_ARGUMENT;
+    }
+    if (err == ERR_OK) {
+        err = pass_body_finish(&p->body, p->arena);
+    }
+    if (err == ERR_OK && p->is_sts) {
+        err = pass_sts_authorize(p);
+    }
+    if (err == ERR_OK && p->body.collect) {
+        err = pass_keys_of_body(p);
+        if (err == ERR_OK) {
+            pass_relay_begin(p);
+        }
+    }
+    if (err != ERR_OK) {
+        pass_outcome_refuse(p, err, p->err_message);
+        return;
+    }
+    pass_upload_wake(p);
+}
+
+void pass_receive_start(struct pass_state *p)
+{
+    p->sink.on_data = on_data;
+    p->sink.on_end = on_data_end;
+    p->sink.is_collected = p->body.collect || p->find_form_key;
+    http_body_start(p->request->x, &p->sink);
+}

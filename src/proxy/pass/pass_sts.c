@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls to STS that arrive here because a client was given one endpoint for all services. The one
+// that carries its own proof, AssumeRoleWithWebIdentity, is unsigned and goes on to the region's
+// STS as it came; every other one is signed for another host and is refused. On the
+// request's worker, as a part of the sequence in serve_pass.c.
+#include "proxy/pass/pass_private.h"
+
+enum err pass_sts_authorize(struct pass_state *p)
+{
+    struct span body = buf_span(&p->body.whole), piece;
+    unsigned actions = 0;
+    bool good = true;
+    while (span_split(&body, '&', &piece)) {
+        if (span_starts_with(piece, SPAN("Action="))) {
+            actions++;
+            good = good && span_equal(piece, SPAN("Action=AssumeRoleWithWebIdentity"));
+        }
+    }
+    if (actions == 1 && good) {
+        return ERR_OK;
+    }
+    p->err_message = SPAN("Of STS only the unsigned AssumeRoleWithWebIdentity is passed on. Other "
+                          "calls arrive here when AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 "
+                          "instead");
+    return ERR_NOT_IMPLEMENTED;
+}

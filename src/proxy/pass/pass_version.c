@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A read that passes by the cache is answered with a version, too (or hears that there is no such
+// object). Whoever asks after its client must not be given an older one from the cache, so the
+// key's home hears of it first (rule 31 of fill/README.md), and the head waits until it has
+// answered; the body queues up meanwhile. One who hears only that the version is not the one he
+// means, or shorter, has the home ask the origin for it: else a client that begins anew would begin
+// with the same version from the cache. On the request's worker.
+#include "proxy/pass/pass_private.h"
+
+static bool is_read_of_object(const struct s3_request *s3)
+{
+    return s3->operation == S3_GetObject || s3->operation == S3_HeadObject;
+}
+
+// May the answer be about the object as it is now? Not if a parameter may select another version.
+static bool may_name_version(const struct s3_request *s3)
+{
+    for (unsigned i = 0; i < s3->param_count; i++) {
+        if (span_equal_nocase(s3->params[i].name, SPAN("versionId"))) {
+            return false;
+        }
+    }
+    return is_read_of_object(s3) ||
+           (s3->operation == S3_Unknown && (s3->flags & S3_OP_READ) != 0 && s3->key.len > 0);
+}
+
+// The ETag that the answer names; empty: there is no such object. False: it says nothing. Weak or
+// not: what a proxy on the way has packed is of the same version.
+static bool find_etag(const struct pass_state *p, struct span *ret_etag)
+{
+    *ret_etag = (struct span){NULL, 0};
+    unsigned status = p->relay.status;
+    if (status == 404) {
+        return is_read_of_object(&p->request->s3);
+    }
+    *ret_etag = p->direct.etag;
+    bool has_etag = p->direct.is_used || (headers_count(&p->answered, SPAN("ETag")) == 1 &&
+                                          headers_get(&p->answered, SPAN("ETag"), ret_etag));
+    if (span_starts_with(*ret_etag, SPAN("W/"))) {
+        *ret_etag = (struct span){ret_etag->ptr + 2, ret_etag->len - 2};
+    }
+    return (status == 200 || status == 206 || status == 304) && has_etag && ret_etag->len > 0;
+}
+
+static void on_told(void *ctx, struct subscription *sub)
+{
+    struct pass_state *p = as_pass(ctx);
+    check(p->telling == sub && sub->state == SUBSCRIPTION_ENDED);
+    pass_version_leave(p);
+    if (p->err == ERR_OK && p->head_came) {
+        pass_answer_start(p);
+    } else {
+        pass_outcome_settle(p);
+    }
+}
+
+// The version that the answer names; NULL also for an ETag that is longer than any that is kept.
+static struct store_object *version_named(const struct object_key *key, struct span etag)
+{
+    const struct span none = {NULL, 0};
+    return etag.len == 0 ? NULL
+                         : store_object_new(key->hash, key->realm, key->bucket, key->key, etag,
+                                            none, none, 0, key->limits.block_size_bytes, 0);
+}
+
+bool pass_version_tell(struct pass_state *p)
+{
+    struct span etag;
+    unsigned status = p->relay.status;
+    bool denies = status == 412 || status == 416; // what may be cached, and names nothing instead
+    check(p->telling == NULL && !p->is_answered);
+    if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
+        return false;
+    }
+    struct object_key *key = request_object_key(p->request);
+    struct fill_ask ask = {.key = key, .client = request_client(p->request)};
+    if (denies) {
+        // No reader: it has looked at no record that could be compared.
+        ask.revalidate = ask.strict = ask.skip_index = true;
+    } else {
+        ask.told = true;
+        ask.asked_us = p->asked_us;
+        ask.object = version_named(key, etag);
+    }
+    p->telling = subscription_ask(p->pw->fill, &ask, on_told, p);
+    store_object_unref(ask.object);
+    object_key_unref(key);
+    return true;
+}
+
+void pass_version_leave(struct pass_state *p)
+{
+    if (p->telling != NULL) {
+        subscription_leave(p->telling);
+        p->telling = NULL;
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is not answered from the cache: listings, bucket operations, writes, multipart,
+// sub-resources, everything unknown. Streamed in both directions, bounded each way by one
+// byte_queue. Runs on the request's worker.
+//
+// Who owns what. A pass_state lives on the heap, because a write outlives its client: once it
+// may have reached the origin, the invalidation after it must run. Everything the relay looks at is
+// a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
+// key_write and the bucket_write have ended.
+//
+// The life of a request that changes keys (one that does not skips the two waits):
+//
+//   start     plan the body and read it: a batch delete whole, a form until its key is known
+//   starting  the bucket noted as written to, then the keys held open and every name of each
+//             invalidated (pass_writes.c), or the bucket
+//   relay     the origin is asked, the body goes up; where the body is checked, its last byte
+//             only after the check
+//   known     the answer's head (its end where a 200 may still turn into an error), or a failure
+//   closing   the same once more, if the origin was asked
+//   answer    the head to the client; one that came early is there already, and of its body the
+//             last byte has been held back
+//
+// A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
+// written; after that the write runs to its end. Either way the invalidation follows the origin's
+// last word. A request refused here (hash, framing, rights) is cut in front of its last byte in the
+// same way.
+//
+// The files, none of which calls one further down:
+//   pass_state.c    birth and end           pass_keys.c     what the request changes
+//   pass_origin.c   pause, resume, cancel   pass_direct.c   instead of a relay, for a directory
+//   pass_upload.c   the body's way out      pass_relay.c    starting, relay
+//   pass_answer.c   towards the client      pass_receive.c  the body's way in
+//   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
+//   pass_doubt.c    the outcome stays unknown
+//   pass_writes.c   invalidates what the request changes, in slices
+//   pass_version.c  what a read is told of the object's version
+#include "proxy/pass/pass_private.h"
+
+// What goes on of the request: its copy, its sources, its body, the keys that its head names.
+static enum err plan(struct pass_state *p, struct span *ret_message)
+{
+    struct request *r = p->request;
+    if (!pass_state_copy_request(p->arena, &r->s3, &p->s3) ||
+        !pass_state_copy_headers(p->arena, &r->http->headers, &p->headers)) {
+        return ERR_NO_MEMORY;
+    }
+    enum err err = pass_sources_send(p, ret_message);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct pass_body_input input = {
+        .http = r->http,
+        .s3 = &r->s3,
+        .claim = r->principal.verified ? &r->principal.claim : NULL,
+        .signing_key = r->principal.signing_key,
+        .want_whole =
+            r->s3.operation == S3_DeleteObjects || r->s3.operation == S3_RestoreObject || p->is_sts,
+    };
+    err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
+    if (err == ERR_OK) {
+        err = pass_keys_of_head(p);
+    }
+    if (err == ERR_OK && gate_is_preflight(r)) {
+        err = pass_preflight_plan(p);
+    }
+    p->find_form_key = r->s3.operation == S3_PostObject;
+    if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
+        err = ERR_INVALID_ARGUMENT;
+    }
+    if (err == ERR_OK && r->s3.operation == S3_DeleteObjects && !r->http->has_body) {
+        err = ERR_MALFORMED_XML;
+    }
+    return err;
+}
+
+static enum step_result serve_list_page(struct request *r, struct list_page *page)
+{
+    unsigned status = list_cache_page_status(page);
+    struct pass_state *p = pass_state_new(r);
+    p->list_page = page;
+    r->pass = p;
+    struct span body = list_cache_page_body(page);
+    r->result = r->list_verdict == LIST_HIT ? RESULT_HIT : RESULT_COALESCED;
+    r->collapsed = r->result == RESULT_COALESCED;
+    r->reason = NULL;
+    r->bytes_memory = body.len;
+    r->status = status;
+    p->is_answered = true;
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers != NULL) {
+        const struct headers *kept = list_cache_page_headers(page);
+        request_common_headers(r, headers);
+        for (unsigned i = 0; i < kept->count; i++) {
+            (void)!headers_add(headers, r->arena, kept->items[i].name, kept->items[i].value);
+        }
+    }
+    struct http_reply reply = {.status = status,
+                               .reason = s3_status_reason(status),
+                               .headers = headers,
+                               .has_length = true,
+                               .length = body.len,
+                               .body = body};
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
+static enum step_result serve_direct(struct request *r)
+{
+    struct pass_state *p = pass_state_new(r);
+    r->pass = p;
+    enum err err = pass_direct_start(p);
+    if (err != ERR_OK) {
+        struct s3_error_detail detail = {.message = p->err_message};
+        return request_fail(r, err, &detail);
+    }
+    return STEP_WAIT;
+}
+
+static enum step_result serve_relay(struct request *r, bool is_sts)
+{
+    struct s3_error_detail detail = {0};
+    struct pass_state *p = pass_state_new(r);
+    p->is_sts = is_sts;
+    enum err err = plan(p, &detail.message);
+    if (err != ERR_OK) {
+        pass_state_free(p);
+        return request_fail(r, err, &detail);
+    }
+    r->pass = p;
+    bool has_body = p->body.collect || p->body.kind != ORIGIN_BODY_NONE;
+    if (!p->body.collect && !p->find_form_key) {
+        pass_relay_begin(p);
+    }
+    if (has_body) {
+        pass_receive_start(p);
+    }
+    return STEP_WAIT;
+}
+
+// The origin that is asked; ERR_OK: there is one.
+static enum err find_origin(struct request *r, bool is_sts, struct span *ret_message)
+{
+    bool has_bucket = r->s3.bucket.len > 0;
+    if (is_sts) {
+        r->origin = r->pw->proxy->options.sts_origin;
+    }
+    if (r->origin == NULL) {
+        return has_bucket ? ERR_NO_SUCH_BUCKET : ERR_NOT_IMPLEMENTED;
+    }
+    if (!has_bucket && (r->s3.flags & S3_OP_READ) == 0 && !is_sts) {
+        *ret_message = SPAN("This is no S3 operation. Calls to other services arrive here when "
+                            "AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 instead");
+        return ERR_NOT_IMPLEMENTED;
+    }
+    return ERR_OK;
+}
+
+enum step_result serve_pass_step_start(struct request *r)
+{
+    check(r->pass == NULL);
+    r->result = RESULT_BYPASS;
+    if ((r->s3.flags & S3_OP_READ) == 0) {
+        r->reason = NULL; // a write has no reason but being one
+    }
+    struct s3_error_detail detail = {0};
+    bool is_sts = gate_is_sts(r);
+    enum err err = find_origin(r, is_sts, &detail.message);
+    if (err != ERR_OK) {
+        return request_fail(r, err, &detail);
+    }
+    if (pass_direct_wanted(r)) {
+        return serve_direct(r);
+    }
+    if (list_cache_ask(r)) {
+        r->step = REQUEST_PASS_LISTED;
+        return STEP_WAIT;
+    }
+    return serve_relay(r, is_sts);
+}
+
+enum step_result serve_pass_step_listed(struct request *r)
+{
+    switch (r->list_verdict) {
+    case LIST_WAITS:
+        return STEP_WAIT;
+    case LIST_HIT:
+    case LIST_JOINED:
+        return serve_list_page(r, list_cache_take_page(r));
+    case LIST_FAILED:
+        return request_fail(r, list_cache_take_error(r), NULL);
+    case LIST_ALONE:
+        (void)list_cache_take_error(r);
+        return serve_relay(r, false);
+    case LIST_FETCH:
+        return serve_relay(r, false);
+    }
+    check(false);
+    return STEP_WAIT;
+}
+
+void serve_pass_done(struct request *r)
+{
+    struct pass_state *p = r->pass;
+    list_cache_leave(r);
+    if (p == NULL) {
+        return;
+    }
+    as_pass(p);
+    r->pass = NULL;
+    pass_answer_list_end(p, LIST_END_LEFT, ERR_OK);
+    pass_version_leave(p);
+    bool has_answer =
+        p->head_came && (pass_answer_is_bodiless(p) ||
+                         (p->relay.has_length && p->received_bytes == p->relay.length));
+    p->request = NULL;
+    byte_queue_done(&p->down);
+    if (p->relay_phase == RELAY_RUNNING) {
+        bool has_left = p->body.taken == p->body.length;
+        bool is_known = p->head_came && !p->is_streamed; // the rest has no reader
+        if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
+            pass_origin_resume(p);
+        } else {
+            pass_origin_cancel(p);
+        }
+    }
+    pass_outcome_settle(p);
+    pass_outcome_free_unneeded(p);
+}
