@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scripted fault hook: `op:when:what[:arg]`, comma-separated, from the environment or
-// disk_fault_set(). A rule counts the operations of its kind over all workers; operations that
-// other threads make themselves have names with a point in them. Each strike is a line "op:what" in
-// the file that FOREBAY_FAULT_TALLY names. Any thread; a lock guards the rules, which is why
-// release builds have none of this.
+// Scripted fault injection. The script is a comma-separated list of `op:when:what[:arg]`, from the
+// environment or disk_fault_set(). A rule counts the operations of its kind over all workers. A
+// call that another thread makes itself has a name with a dot in it. Each strike appends a line
+// "op:what" to the file named by FOREBAY_FAULT_TALLY. Any thread may call in. A lock guards the
+// rules, so release builds contain none of this.
 #include "loop/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS
@@ -32,7 +32,8 @@ struct rule {
     char what[NAME_MAX_LEN];
     enum rule_when when;
     uint64_t n, seen;
-    uint64_t busy_until_us; // with bytes_per_second: when the device has done what it has taken
+    // with bytes_per_second: when the simulated device has finished the operations it has so far
+    uint64_t busy_until_us;
     char path[256];
     struct disk_fault fault;
 };
@@ -44,7 +45,7 @@ static struct {
     struct rule rules[RULES_MAX];
 } hook = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-// Lets the hot path of a build with faults, but no script, skip the lock.
+// Lets a fault build without a script skip the lock on the hot path.
 static atomic_int hook_has_rules = -1; // -1 = environment not read yet
 
 static bool kind_parse(struct span s, int *ret_kind)
@@ -149,7 +150,7 @@ static void hook_load_locked(const char *script)
     struct span piece;
     while (rest.len > 0 && span_split(&rest, ',', &piece)) {
         if (hook.count == RULES_MAX || !rule_parse(piece, &hook.rules[hook.count])) {
-            // A test that injects nothing by mistake proves nothing: say so and end.
+            // A test that injects no fault because of a typing error proves nothing, so abort.
             fprintf(stderr, "disk fault script not understood at: %.*s\n", (int)piece.len,
                     piece.ptr);
             abort();
@@ -182,7 +183,7 @@ static bool rule_strikes(struct rule *rule)
     return false;
 }
 
-// A device does one operation after the other.
+// Simulates a device that does one operation after the other.
 static struct disk_fault rule_paced(struct rule *rule, uint64_t bytes)
 {
     struct disk_fault fault = rule->fault;
@@ -206,7 +207,8 @@ static void tally_locked(const struct rule *rule)
     if (fd < 0) {
         fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
-    (void)dprintf(fd, "%s:%s\n", rule->name, rule->what); // a test that counts misses it
+    // on failure, the test that counts strikes fails
+    (void)dprintf(fd, "%s:%s\n", rule->name, rule->what);
 }
 
 static bool rule_is_of(const struct rule *rule, int kind, const char *name)
@@ -258,10 +260,10 @@ int disk_fault_errno(const char *name)
 {
     struct disk_fault fault = fault_next(KIND_NAMED, name, 0);
     while (fault.what == DISK_FAULT_HOLD && name_is_held(name)) {
-        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // cut short: it looks again sooner
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // if interrupted, it checks again sooner
     }
     if (fault.what == DISK_FAULT_SLOW) {
-        (void)poll(NULL, 0, (int)fault.delay_ms); // or less
+        (void)poll(NULL, 0, (int)fault.delay_ms); // may be interrupted
     }
     return fault.what == DISK_FAULT_ERRNO ? fault.errno_value : 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fault hook of disk_io: which fault, if any, the next operation of a kind gets. Absent from
-// release builds. Any thread.
+// Fault injection for disk_io: decides which fault, if any, the next operation of a kind gets.
+// Absent from release builds. Any thread.
 #ifndef FOREBAY_LOOP_DISK_FAULT_H
 #define FOREBAY_LOOP_DISK_FAULT_H
 
@@ -22,13 +22,13 @@ struct disk_fault {
     enum disk_fault_what what;
     int errno_value;   // ERRNO
     uint64_t delay_ms; // SLOW
-    uint64_t
-        bytes_per_second; // SLOW: how long it takes follows from its bytes and from those before
+    // SLOW: the delay follows from this rate and from the bytes of this and of earlier operations.
+    uint64_t bytes_per_second;
 };
 
-// Counts the operation in every rule of its kind; the first rule that strikes wins.
+// Counts the operation in every rule of its kind. The first rule that strikes decides.
 struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes);
-// Does a rule still hold operations of that kind?
+// Returns true while a rule holds operations of that kind.
 bool disk_fault_is_held(enum disk_op_kind kind);
 
 #endif

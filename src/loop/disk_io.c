@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one disk interface. An operation is embedded in its owner and belongs to the worker that
-// started it.
+// The disk interface that all rooms use. An operation is embedded in its owner and belongs to the
+// worker that started it.
 //
-// Operations that write go in a lane of their own, with half the queue depth: where a device is
-// behind with them, the others go past. So do those on an origin's files.
+// Write operations have a lane of their own with half the queue depth, so that reads can overtake
+// writes that a slow device delays. Operations on an origin's files have a third lane.
 //
-// The life of an operation:
-//   WAITING   disk_io_start(): in its lane until the end of the turn, longer above the lane's depth
-//   INFLIGHT  the engine has it; short transfers and EINTR send it round again through WAITING or
-//   inside the
-//             engine, with what is left
-//   FINISHED  its result is known; done() runs in the next dispatch, where it becomes
-//   IDLE      and may be started again, from inside done() too
-// A cancelled operation that waits finishes at once; one in flight finishes with its I/O.
+// The states of an operation:
+// - WAITING: started by disk_io_start(). It waits in its lane until the end of the turn, or longer
+//   if the lane is at its depth.
+// - INFLIGHT: the engine has it. After a short transfer or EINTR, the rest goes back through
+//   WAITING or is repeated inside the engine.
+// - FINISHED: its result is set. The next dispatch sets it to IDLE and runs done().
+// - IDLE: it may be started again, also from inside done().
+// A cancelled operation that is WAITING finishes at once. One that is INFLIGHT finishes with its
+// I/O.
 //
-// Runs on the worker; disk_io_read_nowait(), disk_io_resident() and the probe on any thread.
+// Runs on the worker. disk_io_read_nowait(), disk_io_resident() and the probe may run on any
+// thread.
 #include "loop/loop_private.h"
 
 #include <errno.h>
@@ -34,7 +36,7 @@
 enum { STATE_IDLE, STATE_WAITING, STATE_INFLIGHT, STATE_FINISHED };
 
 #define IOV_MAX_OURS 64
-#define REPEATS_MAX 10000u // of EINTR and EAGAIN for one operation: a bound, never seen
+#define REPEATS_MAX 10000u // limit of repeats after EINTR or EAGAIN for one operation; never seen
 
 void disk_io_init(struct worker *w, unsigned depth)
 {
@@ -190,7 +192,8 @@ bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec 
         return true;
     }
     *ret_one = *iov;
-    // A length that fits every engine's fields; the rest is a short transfer like any other.
+    // Limit the length so that it fits every engine's fields; the rest continues like after a short
+    // transfer.
     ret_one->iov_len = min_u64(iov->iov_len, 1u << 30);
     return *ret_count == 1;
 }
@@ -230,7 +233,8 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         return true;
     }
     if (result == 0 && op->remaining_bytes > 0 && op->kind == DISK_WRITE) {
-        op_fail(op, ERR_IO, EIO); // a device that takes nothing and says so never ends
+        // a device that accepts 0 bytes without an error would make us loop forever
+        op_fail(op, ERR_IO, EIO);
         return true;
     }
     op_advance(op, (uint64_t)result);
@@ -241,13 +245,13 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         op_fail(op, ERR_CANCELLED, ECANCELED);
         return true;
     }
-    op->result = (int64_t)op->progress_bytes; // all of it, or up to the end of the file
+    op->result = (int64_t)op->progress_bytes; // everything, or up to the end of the file
     return true;
 }
 
 // --- Submitting ----------------------------------------------------------------------------------
 
-// Before those that wait: it has waited already.
+// Puts the operation at the front of its lane, because it has already waited.
 static void op_wait_again(struct worker *w, struct disk_op *op)
 {
     struct disk_lane *lane = lane_of(w, op);
@@ -283,10 +287,10 @@ static void on_slow_over(struct timer *timer)
     free(slow);
 }
 
-// True when the hook has dealt with the operation.
+// Returns true if the fault hook has taken over the operation.
 static bool op_injected(struct worker *w, struct disk_op *op)
 {
-    // Asked once per operation, not again for what a short transfer or a delay left.
+    // Ask the hook once per operation, and not again for the rest after a short transfer or delay.
     if (op->progress_bytes > 0 || op->repeat_count > 0) {
         return false;
     }
@@ -367,7 +371,7 @@ int disk_io_sync_blocking(int fd)
 {
 #ifdef FOREBAY_FAULTS
     while (disk_fault_is_held(DISK_SYNC)) {
-        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // cut short: it looks again sooner
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // if interrupted, it checks again sooner
     }
 #endif
     return fdatasync(fd);
@@ -500,7 +504,8 @@ struct cachestat_v1 {
     uint64_t cached_pages, dirty_pages, writeback_pages, evicted_pages, recently_evicted_pages;
 };
 
-// Fixed by the probe before workers ask; relaxed because any answer is a valid one.
+// The probe sets this before workers read it. Relaxed order is enough, because any mode gives valid
+// answers.
 static _Atomic(enum disk_residency) residency_mode = DISK_RESIDENCY_NONE;
 
 static uint64_t page_size_bytes(void)
@@ -544,7 +549,7 @@ static bool mincore_is_resident(int fd, uint64_t offset, uint64_t len)
             is_resident = (pages[i] & 1) != 0;
         }
     }
-    (void)munmap(map, size); // of a map just made: cannot fail
+    (void)munmap(map, size); // unmapping a fresh mapping cannot fail
     return is_resident;
 }
 
@@ -575,8 +580,8 @@ enum disk_residency disk_io_residency_mode(void)
     return atomic_load_explicit(&residency_mode, memory_order_relaxed);
 }
 
-// A file of PROBE_PAGES written pages and a hole of as many: a way that tells them apart can be
-// believed.
+// The probe writes PROBE_PAGES pages, followed by a hole of the same size. A method that tells the
+// two apart is trusted.
 #define PROBE_PAGES 16u
 
 static int probe_file(const char *dir)
@@ -592,7 +597,7 @@ static int probe_file(const char *dir)
     }
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) {
-        (void)unlink(path); // a leftover name does no harm
+        (void)unlink(path); // a leftover file does no harm
     }
     return fd;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
-// most containers. A pool for each lane serves all workers of a loop: a pool thread whose write
-// waits for the device does not keep a read waiting, nor does one that waits for a file server.
+// The disk engine that uses threads and plain system calls, for places where io_uring is not
+// allowed, such as most containers. One pool per lane serves all workers of a loop. So a write that
+// waits for the device does not delay reads, and neither does a call that waits for an origin's
+// file server.
 //
-// A worker hands over what a turn started under one lock; a pool thread runs one operation to its
-// end and pushes it onto its worker's stack of completed ones without a lock, waking the worker
-// only when the stack was empty. An operation belongs to the pool between the two.
+// A worker hands over all operations of a turn under one lock. A pool thread runs one operation to
+// its end and pushes it onto its worker's stack of completed operations without a lock. It wakes
+// the worker only if the stack was empty. In between, the operation belongs to the pool.
 #include "loop/loop_private.h"
 
 #include <errno.h>
@@ -127,7 +128,8 @@ static void threads_flush(struct worker *w)
     for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
         struct disk_lane *lane = &w->disk.lanes[i];
         if (lane->issued_count > 0) {
-            // Bounded by the lane's depth, and the pools stop after the workers.
+            // The lane's depth limits the count, and the pools stop after the workers, so this
+            // cannot fail.
             enum err err = thread_pool_add(w->loop->disk_pools[i], &lane->issued,
                                            lane->issued_count, UINT_MAX);
             check(err == ERR_OK);
@@ -147,7 +149,7 @@ static void threads_collect(struct worker *w, struct list *finished, struct list
     while (node != NULL) {
         struct list_node *older = node->next;
         list_node_init(node);
-        list_push_front(finished, node); // newest come first: turned round
+        list_push_front(finished, node); // the stack is newest first, so this reverses it
         node = older;
     }
 }

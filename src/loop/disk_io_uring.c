@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disk engine on io_uring. Each worker has a ring; its descriptor sits in the worker's event base
-// and only wakes it. What a turn started is submitted with one system call; completions are
-// collected from shared memory without one, all of them first, and dispatched after.
+// The disk engine that uses io_uring. Each worker has a ring. The ring's descriptor is in the
+// worker's event base and only wakes it. One system call submits all operations of a turn.
+// Completions are collected from shared memory without a system call: all are collected first, then
+// dispatched.
 //
-// The ring is made disabled by whoever makes the loop (so that a refusal is known before any thread
-// runs) and enabled on the worker's own thread, its single issuer. Kernels before 6.0 do not know
-// that flag: then without. Completions run when the thread next enters the kernel (COOP_TASKRUN):
-// each turn does, by epoll_wait.
+// loop_new() creates the ring disabled, so that a refusal shows before any thread runs. The
+// worker's own thread enables it and is its only submitter (SINGLE_ISSUER). Kernels before 6.0 do
+// not know that flag, so there the ring is created without it. With COOP_TASKRUN, completions run
+// when the thread next enters the kernel. Each turn does so with epoll_wait.
 #include "loop/loop_private.h"
 
 #include <assert.h>
@@ -105,7 +106,7 @@ enum err disk_io_uring_probe(struct buf *why)
 
 static void on_ring_ready(evutil_socket_t fd, short what, void *ctx)
 {
-    // Each turn looks into the ring by itself; this only ended the wait.
+    // Each turn checks the ring anyway; this event only ended the wait.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -130,17 +131,17 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why)
 void disk_io_uring_enable(struct worker *w)
 {
     if (w->disk.has_ring && !w->disk.is_ring_enabled) {
-        // The library's call of that name is declared but not exported by liburing 2.3.
+        // liburing 2.3 declares io_uring_enable_rings but does not export it.
         check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
                       NULL, 0) == 0);
         w->disk.is_ring_enabled = true;
-        // A thread of the kernel's for each operation that may wait, so that no lane waits for
-        // another's.
-        unsigned most[2] = {0, 0}; // 0: as it is
+        // Allow one kernel worker thread for each operation that may block, so that no lane waits
+        // for another lane's operations.
+        unsigned most[2] = {0, 0}; // 0: unchanged
         for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
             most[0] += w->disk.lanes[i].depth;
         }
-        // Before Linux 5.15 there are four for each CPU.
+        // May fail: before Linux 5.15 the limit is fixed at four for each CPU.
         (void)io_uring_register_iowq_max_workers(&w->disk.ring, most);
     }
 }
@@ -197,7 +198,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
     case DISK_WRITE:
         prepare_transfer(sqe, op);
         if (op->kind == DISK_WRITE) {
-            sqe->flags |= IOSQE_ASYNC; // a thread of the kernel's waits where the device is behind
+            // if the device is slow, a kernel thread waits instead of this worker
+            sqe->flags |= IOSQE_ASYNC;
         }
         break;
     case DISK_SYNC:
@@ -205,8 +207,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
         break;
     case DISK_OPEN:
         prepare_open(sqe, op);
-        sqe->flags |=
-            IOSQE_ASYNC; // of a name that is known the kernel asks the file server at once
+        // without ASYNC, the kernel would ask the file server inline for a name it has cached
+        sqe->flags |= IOSQE_ASYNC;
         break;
     case DISK_STATX:
         io_uring_prep_statx(sqe, op->fd, op->path,
@@ -231,8 +233,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
 
 static void uring_flush(struct worker *w)
 {
-    // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the ring and keeps the
-    // worker awake.
+    // Entries that the kernel does not accept now (EAGAIN, EBUSY, EINTR) stay in the ring. They
+    // keep the worker from sleeping, so the next turn submits them.
     int rc = io_uring_submit(&w->disk.ring);
     check(rc >= 0 || rc == -EAGAIN || rc == -EBUSY || rc == -EINTR);
 }
@@ -242,7 +244,7 @@ static void uring_collect(struct worker *w, struct list *finished, struct list *
     struct io_uring *ring = &w->disk.ring;
     if (io_uring_cq_has_overflow(ring)) {
         (void)io_uring_get_events(
-            ring); // moves what did not fit; if not now, then in the next turn
+            ring); // flushes overflowed completions; a failure is retried in the next turn
     }
     unsigned head, count = 0;
     struct io_uring_cqe *cqe;

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// File pages to a socket, without a copy and without a doubt. Runs on the worker.
+// Sends file pages to a socket without a copy, and only pages whose checksums were verified. Runs
+// on the worker.
 //
-// Between the question whether checked pages are in memory and sendfile(2) a page can be dropped
-// and come from the device again, unchecked. So the way has two steps: splice(2) takes the pages
-// into a pipe of the worker, which holds them whatever happens to the page cache; then we ask
-// whether they are the right ones; only then they go to the socket. They are not if this thread has
-// read from the device meanwhile (the kernel counts that), or if their owner has taken the mark
-// from them, which everybody does before bringing such a page in himself. The count is asked for
-// once a step: what it was after the last one serves as what it was before this one, unless the
-// ring has read for the worker in between. Anything else that read shows as a doubt, and the pages
-// are read and checked again.
+// A plain sendfile(2) would not be safe. Between the check that verified pages are in memory and
+// the call, the kernel can evict a page and read it from the device again, unverified. So there are
+// two steps. First, splice(2) moves the pages into a pipe of the worker; the pipe keeps them,
+// whatever happens to the page cache. Then we check that they are the right pages, and only then
+// splice them to the socket.
 //
-// The pipe is empty between two calls: what the socket does not take is thrown away and taken from
-// the file again. A worker without a pipe sends nothing this way (-ESTALE): the caller reads.
+// The check fails in two cases:
+// - This thread has read from a device in between. The kernel counts the blocks (getrusage). The
+//   count is read once per step: the value after one step is the value before the next, unless the
+//   ring may have read for this worker in between.
+// - The owner of the pages has removed their "verified" mark. Everyone who brings such a page into
+//   memory removes the mark first.
+// Any other read by this thread also makes the check fail. The pages are then read and verified
+// again.
+//
+// The pipe is empty between two calls: bytes that the socket does not accept are discarded, and
+// taken from the file again later. A worker without a pipe sends nothing this way and returns
+// -ESTALE; the caller reads the bytes instead.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -22,7 +29,7 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (512u << 10) // what a full socket leaves of it was taken for nothing
+#define SPLICE_BYTES (512u << 10) // if the socket is full, the rest of this was moved in vain
 
 void file_send_init(struct file_send *fs)
 {
@@ -35,7 +42,7 @@ void file_send_init(struct file_send *fs)
     fs->take = ends[1];
     fs->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (unsigned size = PIPE_BYTES; size > PIPE_BYTES_LEAST; size /= 2) {
-        if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) { // refused above the user's limit
+        if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) { // fails above the user's pipe limit
             break;
         }
     }
@@ -52,7 +59,8 @@ void file_send_done(struct file_send *fs)
     }
 }
 
-// Blocks that this thread has read from a device; stands still where the kernel does not count.
+// Returns the number of blocks this thread has read from devices. It is constant if the kernel does
+// not count them.
 static long blocks_read(void)
 {
     struct rusage usage;
@@ -82,7 +90,7 @@ bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len
     return resident && (range->is_good == NULL || range->is_good(range, range->offset + skip, len));
 }
 
-// Empties the pipe; a pipe that cannot be emptied is replaced.
+// Empties the pipe. If that fails, replaces it.
 static void throw_away(struct file_send *fs, uint64_t len)
 {
     while (len > 0) {
@@ -96,7 +104,7 @@ static void throw_away(struct file_send *fs, uint64_t len)
     }
 }
 
-// Pages of [at, at + len) into the pipe. Bytes taken, 0: none that may be sent.
+// Moves pages of [at, at + len) into the pipe. Returns the number of bytes; 0 if none may be sent.
 static uint64_t take(struct file_send *fs, const struct file_range *range, int fd, uint64_t at,
                      uint64_t len)
 {
@@ -158,7 +166,7 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
     }
     int64_t sent = send_from(fs, range, fd, skip, len, socket);
     fs->is_counted =
-        fs->is_counted && disk_io_is_quiet(w); // else the ring may read until the next call
+        fs->is_counted && disk_io_is_quiet(w); // otherwise the ring may read before the next call
     range_fd_done(range);
     return sent;
 }

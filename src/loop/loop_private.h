@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this room share: the worker, its parts, and the face of a disk engine.
+// Private declarations of this room: the worker, its parts, and the interface of a disk engine.
 //
-// Threads: everything in struct worker belongs to its worker, except the fields named atomic.
-// Before loop_start() and after loop_stop() it belongs to whoever holds the loop.
+// Threads: each field of struct worker belongs to its worker's thread, except fields marked atomic.
+// Before loop_start() and after loop_stop() it belongs to the thread that holds the loop.
 #ifndef FOREBAY_LOOP_LOOP_PRIVATE_H
 #define FOREBAY_LOOP_LOOP_PRIVATE_H
 
@@ -25,15 +25,16 @@ struct timer_heap {
     unsigned count, cap;
 };
 void timer_heap_done(struct timer_heap *heap);
-// Runs what is due now; timers started meanwhile wait for the next turn.
+// Runs all timers that are due now. Timers started by their callbacks wait for the next turn.
 void timer_heap_run(struct timer_heap *heap, uint64_t now_us);
-// UINT64_MAX when no timer runs.
+// Returns the time of the next timer; UINT64_MAX if none runs.
 uint64_t timer_heap_next_us(const struct timer_heap *heap);
 
 // --- mailbox.c -----------------------------------------------------------------------------------
 struct mailbox {
-    _Atomic(struct message *) pushed; // newest first; any thread pushes, the owner takes all
-    struct message *inbox;            // taken, in order of arrival
+    // newest first; any thread pushes, the owner takes all of them
+    _Atomic(struct message *) pushed;
+    struct message *inbox; // taken by the owner, oldest first
     struct message *self_first, *self_last;
     // Messages of this turn per receiver, newest first.
     struct {
@@ -49,32 +50,32 @@ bool mailbox_has_work(const struct worker *w);
 
 // --- thread_pool.c -------------------------------------------------------------------------------
 struct thread_pool;
-// `name` and `kind`: thread_begin(). Its threads call run() with each piece of work.
+// `name` and `kind` go to thread_begin(). The pool's threads call run() with each piece of work.
 struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work));
 void thread_pool_start(struct thread_pool *pool);
-// Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than
-// `queued_max` would wait, ERR_SHUTDOWN once the pool stops. From any thread.
+// Queues all `count` nodes of `work` in order, or none of them. Returns ERR_LIMIT if more than
+// `queued_max` would be queued, and ERR_SHUTDOWN once the pool is stopping. Any thread may call it.
 enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned count,
                          unsigned queued_max) MUST_USE;
-void thread_pool_stop(struct thread_pool *pool); // finishes what is queued and joins
+void thread_pool_stop(struct thread_pool *pool); // finishes the queued work, then joins
 void thread_pool_free(struct thread_pool *pool); // NULL is fine
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
 
-// Three kinds of operations go apart: a device that takes no more writes holds back writes alone,
-// and a file server that hangs holds back nothing of the cache's.
+// Each lane has its own queue and depth. A device that is slow to write delays only writes. A file
+// server that hangs delays only the operations on an origin's files.
 enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_LANE_COUNT };
 struct disk_lane {
     struct list waiting; // started, not yet given to the engine
     unsigned waiting_count, inflight_count, depth;
-    struct list issued; // threads: in this pass, not yet given to the pool
+    struct list issued; // threads engine: issued in this pass, not yet given to the pool
     unsigned issued_count;
 };
 struct disk_io {
     struct disk_lane lanes[DISK_LANE_COUNT];
-    struct list finished;        // results known, done() still to run
-    unsigned inflight_published; // what the gauge says of us
+    struct list finished;        // result is set, done() has not run yet
+    unsigned inflight_published; // this worker's part of the gauge
     // io_uring
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
@@ -84,40 +85,40 @@ struct disk_io {
 };
 
 struct disk_engine_calls {
-    // Takes the operation; false = no room now.
+    // Accepts the operation. Returns false if there is no room now.
     bool (*issue)(struct worker *w, struct disk_op *op);
-    // Hands over what was issued since the last flush.
+    // Submits the operations issued since the last flush.
     void (*flush)(struct worker *w);
-    // Appends operations whose result is known to `finished`, others that must go on to `again`.
+    // Appends operations that are complete to `finished`, and those that must continue to `again`.
     void (*collect)(struct worker *w, struct list *finished, struct list *again);
 };
 extern const struct disk_engine_calls disk_io_uring_calls;
 extern const struct disk_engine_calls disk_io_threads_calls;
 
-// One real read through a real ring; on ERR_INVALID the reason is in *ret_why (a static or errno
-// text).
+// Does one real read through a real ring. On ERR_INVALID, the reason is appended to *why.
 enum err disk_io_uring_probe(struct buf *why) MUST_USE;
 enum err disk_io_uring_open(struct worker *w, struct buf *why) MUST_USE;
-void disk_io_uring_enable(struct worker *w); // on the worker's own thread, first thing
+void disk_io_uring_enable(struct worker *w); // on the worker's own thread, before anything else
 void disk_io_uring_close(struct worker *w);
 
-// One for each lane, for all workers together.
+// Creates the pool of one lane. It serves all workers.
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count);
 
 void disk_io_init(struct worker *w, unsigned depth);
 void disk_io_dispatch(struct worker *w); // collects completions, then runs their done()
 void disk_io_submit(struct worker *w);
-bool disk_io_has_work(const struct worker *w); // something to do without waiting
-bool disk_io_is_quiet(const struct worker *w); // nothing under way at all
+bool disk_io_has_work(const struct worker *w); // there is work that needs no waiting
+bool disk_io_is_quiet(const struct worker *w); // no operation is waiting, in flight or finished
 void disk_io_publish(struct worker *w);
 
 enum disk_lane_kind disk_op_lane(const struct disk_op *op);
 
-// Helpers of the engines. The next piece of a READ or WRITE: false = use iov/iov_count, true = one
-// buffer.
+// Returns the next piece of a READ or WRITE, for the engines. True: use the single buffer *ret_one.
+// False: use *ret_iov and *ret_count.
 bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec **ret_iov,
                         unsigned *ret_count);
-// Takes one system call's result (bytes or -errno) into account. False: the operation goes on.
+// Applies the result of one system call (bytes or -errno). Returns false if the operation must
+// continue.
 bool disk_op_take_result(struct disk_op *op, int64_t result) MUST_USE;
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
@@ -129,11 +130,12 @@ struct dead {
     void *ptr;
 };
 
-// file_send.c: a pipe that is empty between two calls, and a place to empty it into.
+// State of file_send.c: a pipe that is empty between two calls, and a descriptor of /dev/null to
+// empty it into.
 struct file_send {
     int take, give, nowhere; // -1: none
-    long blocks;             // that the worker's thread had read when it was last asked
-    bool is_counted;         // and has not read since, as far as is known
+    long blocks;             // blocks the thread had read from devices at the last getrusage()
+    bool is_counted;         // `blocks` is still current, as far as this worker knows
 };
 void file_send_init(struct file_send *fs);
 void file_send_done(struct file_send *fs);
@@ -144,17 +146,17 @@ struct worker {
     struct loop *loop;
     struct event_base *base;
     struct event *wake_event;  // eventfd, edge triggered: never read
-    struct event *timer_event; // the nearest moment we must be awake
+    struct event *timer_event; // the next time at which the worker must be awake
     int wake_fd;
     pthread_t thread;
     bool is_running;
 
     uint64_t now_us_value;
-    uint64_t *now_us; // of now_us_value; 0 = not asked yet in this turn
+    uint64_t *now_us; // points to now_us_value; 0 = clock not read yet in this turn
     uint64_t wake_at_us;
-    uint64_t short_until_us;                // short work is expected
-    uint64_t quick_until_us;                // worker_note_quick() lets us expect others
-    uint64_t last_turn_at_us, last_turn_us; // when the turn before began, how long it lasted
+    uint64_t short_until_us;                // short work is expected until then
+    uint64_t quick_until_us;                // more quick answers are expected until then
+    uint64_t last_turn_at_us, last_turn_us; // start and duration of the previous turn
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;
@@ -162,7 +164,7 @@ struct worker {
     struct mailbox mailbox;
     struct disk_io disk;
     struct file_send file_send;
-    unsigned expected_count; // messages of other threads that are due
+    unsigned expected_count; // messages that other threads are going to send
     void *slots[WORKER_SLOT_COUNT_];
 
     atomic_ulong heartbeat_ms; // any thread reads
@@ -177,12 +179,13 @@ struct loop {
     struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring
     struct thread_pool *blocking_pools[BLOCKING_LANE_COUNT];
     bool is_started;
-    uint64_t idle_wait_us;           // the longest wait of a worker
-    atomic_ulong outside_sent_count; // messages from threads that are no worker
+    uint64_t idle_wait_us;           // longest time that a worker sleeps
+    atomic_ulong outside_sent_count; // messages sent by non-worker threads
     atomic_bool is_stopping;         // workers report after each turn
     atomic_bool is_exiting;          // workers leave after this turn
 
-    // Only while stopping: what each worker said after its last turn. Last in the order of locks.
+    // Used only while stopping: each worker's report after its last turn. In the lock order this
+    // mutex comes last.
     struct {
         pthread_mutex_t mutex;
         pthread_cond_t changed;
@@ -194,7 +197,8 @@ struct loop {
 };
 
 void worker_wake(struct worker *w); // any thread
-// One turn, see worker.c. On its thread; or by whoever holds a loop that is not started.
+// Runs one turn, see worker.c. Called on the worker's thread, or by the holder of a loop that has
+// not started.
 void worker_turn(struct worker *w);
 
 static inline struct worker *as_worker(void *ptr)

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers, and from other threads to them. The sender gives the message away;
-// deliver() runs on the receiver, which frees it.
+// Messages between workers, and from other threads to workers. The sender transfers ownership of
+// the message. deliver() runs on the receiver, which frees it.
 //
-// A mailbox is a stack that any thread pushes onto with one compare-and-swap and the owner empties
-// with one exchange; turned round once, it is in order of arrival. The receiver's eventfd is
-// written only by the push that found the stack empty. A worker's messages of one turn are chained
-// per receiver and pushed together at the end of the turn. No lock anywhere.
+// A mailbox is a lock-free stack: any thread pushes with one compare-and-swap, and the owner takes
+// all of it with one exchange. The owner reverses the stack once to get the order of arrival. A
+// push writes to the receiver's eventfd only if the stack was empty. A worker chains its messages
+// of one turn per receiver and pushes each chain at the end of the turn.
 //
-// Order: FIFO per sender and receiver, because a chain keeps the sender's order and pushes are
-// totally ordered by the swap.
+// Order: FIFO per sender and receiver, because a chain keeps the sender's order and the
+// compare-and-swap orders all pushes.
 #include <stdatomic.h>
 
 #include "loop/loop_private.h"
 #include "stats/stats.h"
 
-// Bounds of one turn; what is left over keeps the worker from sleeping.
+// Limits for one turn. If messages are left over, the worker does not sleep.
 #define DELIVER_MAX 4096
 #define SELF_ROUNDS_MAX 8
 
-// Pushes a chain linked from `newest` to `oldest`. The message must not be touched after.
+// Pushes a chain linked from `newest` to `oldest`. The caller must not touch the messages
+// afterwards.
 static void mailbox_push(struct worker *to, struct message *newest, struct message *oldest)
 {
     struct message *head = atomic_load_explicit(&to->mailbox.pushed, memory_order_relaxed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that take work from one queue: of the disk engine `threads` and of blocking_pool.c. Work
-// is a list node in an owner that the pool's run() knows; it belongs to the pool from the call that
-// adds it until run() has it, on a thread of the pool.
+// Threads that take work from one queue, for the disk engine `threads` and for blocking_pool.c. A
+// piece of work is a list node in an owner that the pool's run() knows. It belongs to the pool from
+// thread_pool_add() until a pool thread calls run() with it.
 #include "loop/loop_private.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ struct thread_pool {
     void (*run)(struct list_node *work);
     unsigned thread_count, started_count;
     pthread_t *threads;
-    // Guarded by its mutex. No other lock is taken while it is held.
+    // Guarded by `mutex`. No other lock is taken while it is held.
     struct {
         pthread_mutex_t mutex;
         pthread_cond_t filled;
@@ -67,7 +67,7 @@ enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned c
         wake_count = count < pool->shared.idle_count ? count : pool->shared.idle_count;
     }
     check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
-    // After the lock, so that who wakes does not run into it.
+    // Signal after the unlock, so that a woken thread does not block on the mutex.
     for (unsigned i = 0; i < wake_count; i++) {
         check(pthread_cond_signal(&pool->shared.filled) == 0);
     }
@@ -95,7 +95,7 @@ void thread_pool_start(struct thread_pool *pool)
 {
     for (unsigned i = 0; i < pool->thread_count; i++) {
         if (pthread_create(&pool->threads[i], NULL, pool_main, pool) != 0) {
-            break; // fewer threads serve as well, only slower
+            break; // fewer threads work too, only slower
         }
         pool->started_count++;
     }

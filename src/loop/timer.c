@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One-shot timers of a worker in a binary heap of our own: starting, moving and stopping one costs
-// no system call, and a test clock moves them too. Runs on the owning worker. The worker keeps one
-// libevent timer for the nearest of them.
+// One-shot timers of a worker, in a binary heap. With our own heap, starting, moving and stopping a
+// timer costs no system call, and a test clock controls the timers too. The worker keeps one
+// libevent timer for the next timer that is due. Runs on the owning worker.
 //
 // Invariants: heap->items[t->heap_slot - 1] == t for every running timer; heap_slot is 0 for any
 // other.
@@ -93,7 +93,7 @@ void timer_start(struct timer *timer, uint64_t delay_ms)
     check(worker_is_mine(w));
     check(delay_ms < UINT64_MAX / 2000);
     struct timer_heap *heap = &w->timers;
-    // One more than now: a timer of no delay fires in the next turn, so a turn always ends.
+    // At least 1 us from now: a timer with no delay fires in the next turn, so every turn ends.
     timer->due_us = worker_now_us(w) + delay_ms * 1000 + 1;
     if (timer->heap_slot == 0) {
         if (heap->count == heap->cap) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listening sockets with a name in the file system. At start and stop, on any thread; blocks on the
-// file system.
+// Listening Unix sockets with a file in the file system. Used at start and stop, on any thread;
+// blocks on the file system.
 //
-// The name is never open to more than its mode says: a socket's mode before bind() is the file's,
-// less the umask, and nobody can connect before listen(). Who replaces a name left by a killed
-// process holds a lock on the folder, so that two starting at once do not take each other's; in a
-// folder that the process has locked for good (the cache directory) that lock is enough. A name
-// that is not a socket, or is another user's, is never removed, nor at the end one that has become
-// somebody else's.
+// The file never has wider permissions than its mode. The socket's mode before bind() becomes the
+// file's mode, less the umask, and nobody can connect before listen().
+//
+// To replace a file left by a killed process, the caller takes a lock on the folder, so that two
+// processes that start at the same time do not remove each other's file. In a folder that this
+// process has locked for good (the cache directory), that lock is enough.
+//
+// Never removed: a file that is not a socket, another user's socket, and, at stop, a file that has
+// become another process's socket.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +30,7 @@
 #define LOCK_TRIES 200
 #define LOCK_PAUSE_MS 10
 
-// The folder that this process keeps locked; inode 0: none.
+// The folder that this process has locked for good; inode 0: none.
 static atomic_ullong locked_dev, locked_ino;
 
 void unix_socket_folder_is_locked(int fd)
@@ -54,7 +57,9 @@ static void fd_close(int fd)
     }
 }
 
-// Without a lock (-1) where the folder cannot be read or has none: bind() says what else is wrong.
+// Locks the folder. *ret_fd is -1, without a lock, if the folder cannot be opened or does not
+// support locks; bind() then reports any other problem. Returns ERR_IN_USE if another process holds
+// the lock.
 static enum err folder_lock(const char *path, int *ret_fd)
 {
     char folder[UNIX_PATH_SIZE];
@@ -73,7 +78,7 @@ static enum err folder_lock(const char *path, int *ret_fd)
             }
             break;
         }
-        (void)poll(NULL, 0, LOCK_PAUSE_MS); // at start, on no worker
+        (void)poll(NULL, 0, LOCK_PAUSE_MS); // runs at start-up, never on a worker
     }
     *ret_fd = fd;
     return ERR_OK;
@@ -93,7 +98,7 @@ static enum err name_make_free(const struct sockaddr_un *un, struct buf *ret_why
     struct stat st;
     const char *trouble = NULL;
     if (lstat(un->sun_path, &st) != 0) {
-        return ERR_OK; // free, or bind() says why it is not
+        return ERR_OK; // the name is free, or bind() reports the problem
     }
     if (!S_ISSOCK(st.st_mode)) {
         trouble = "something else than a socket is there";
@@ -110,7 +115,8 @@ static enum err name_make_free(const struct sockaddr_un *un, struct buf *ret_why
     return trouble == NULL ? ERR_OK : ERR_IN_USE;
 }
 
-// Undoes what the umask took off the mode, by a descriptor that no symbolic link leads astray.
+// Restores the mode bits that the umask removed. It works on a descriptor, so that a symbolic link
+// cannot redirect it.
 static bool name_settle(struct unix_listener *u, unsigned mode)
 {
     char link[32];
@@ -185,6 +191,6 @@ void unix_socket_remove(const struct unix_listener *listener)
     struct stat st;
     if (listener->path[0] != '\0' && lstat(listener->path, &st) == 0 &&
         st.st_dev == listener->dev && st.st_ino == listener->ino && S_ISSOCK(st.st_mode)) {
-        (void)unlink(listener->path); // gone already is as good
+        (void)unlink(listener->path); // no error if it is already gone
     }
 }

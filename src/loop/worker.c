@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file holds
-// the order of a turn and the life of a set of workers (struct loop).
+// the order of a turn and the life cycle of a set of workers (struct loop).
 //
 // A turn, on the worker's thread:
-//   1. wait for and run events: sockets, curl's sockets; the ring, the eventfd and the timer only
-//      wake
+//   1. wait for events and run them: our sockets and curl's; the ring, the eventfd and the timer
+//      only wake the worker
 //   2. due timers, finished disk operations, messages from other threads
-//   3. messages to itself, deferred work, messages to itself
+//   3. messages to itself, deferred work, messages to itself again
 //   4. submit disk operations
-//   5. hand outgoing messages to their receivers
-//   6. free the dead
+//   5. push outgoing messages to their receivers
+//   6. run the destructors of worker_free_later()
 //   7. publish gauges and the heartbeat
-// What was started in 3 to 6 and needs another turn keeps the next one from waiting. Time is asked
-// of the clock once a turn, at the first use after the wait.
+// Work that steps 3 to 6 start and that needs another turn keeps the next turn from sleeping. The
+// clock is read once a turn, at its first use after the wait.
 //
-// Stopping: loop_stop() sets is_stopping; from then on each worker reports in each turn how many
-// messages it sent (before they leave) and delivered, and whether anything is under way. A delivery
-// is thus never reported before its sending: when all are quiet and the sums are equal, nothing is
-// on its way; the workers leave and are joined. Timers and open sockets do not hold this up, and
-// STOP_WAIT_US bounds it.
+// Stopping: loop_stop() sets is_stopping. From then on each worker reports in every turn how many
+// messages it has sent (before they leave) and delivered, and whether it is quiet. So no delivery
+// is ever reported before its sending. When all workers are quiet and the sums are equal, no
+// message is in flight. Then the workers leave their loops and are joined. Timers and open sockets
+// do not delay this, and STOP_WAIT_US limits it.
 #include <errno.h>
 #include <event2/event.h>
 #include <signal.h>
@@ -34,11 +34,11 @@
 #include "base/thread.h"
 #include "loop/loop_private.h"
 
-#define IDLE_WAIT_US 500000u    // so that a worker beats at least once a second
-#define FAKED_IDLE_WAIT_US 5000 // a clock moved by a test is noticed this soon
+#define IDLE_WAIT_US 500000u    // so that a worker updates its heartbeat at least once a second
+#define FAKED_IDLE_WAIT_US 5000 // delay until a worker notices that a test has moved the clock
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
-#define QUICK_LASTS_US 100000u // how long one quick answer lets us expect others
+#define QUICK_LASTS_US 100000u // how long after a quick answer more are expected
 
 static __thread struct worker *current_worker;
 
@@ -188,7 +188,7 @@ void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 
 static void worker_free_dead(struct worker *w)
 {
-    // By index: a destructor may bury others, which moves the array.
+    // Iterate by index, because a destructor may add others, which moves the array.
     for (unsigned i = 0; i < w->dead_count; i++) {
         struct dead dead = w->dead[i];
         dead.fn(dead.ptr);
@@ -205,13 +205,13 @@ void worker_wake(struct worker *w)
     do {
         n = write(w->wake_fd, &one, sizeof(one));
     } while (n < 0 && errno == EINTR);
-    // EAGAIN: 2^64 - 2 unread wake-ups, so it is awake.
+    // EAGAIN: the counter is full with unread wake-ups, so the worker is awake.
     check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *ctx)
 {
-    // The waking was all: each turn looks into the mailbox and the engine by itself.
+    // This event only wakes the worker; each turn checks the mailbox and the engine anyway.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -230,8 +230,8 @@ static bool worker_has_work(const struct worker *w)
            w->dead_count > 0;
 }
 
-// Makes the wait that follows end in time for the next timer. Mostly nothing changes: the libevent
-// timer is moved only towards now.
+// Makes the next wait end in time for the next timer. Usually nothing changes, because the libevent
+// timer is only ever moved to an earlier time.
 static void worker_arm_timer(struct worker *w)
 {
     uint64_t want_us =
@@ -246,7 +246,8 @@ static void worker_arm_timer(struct worker *w)
     w->wake_at_us = want_us;
 }
 
-// Reports sendings before the messages leave, and whether the worker is quiet after that.
+// Reports the worker's message counts and whether it is quiet. Called before its messages leave,
+// and again at the end of the turn.
 static void worker_report(struct worker *w, bool is_quiet)
 {
     struct loop *loop = w->loop;
@@ -326,8 +327,8 @@ void worker_expect_done(struct worker *w)
 
 // --- A set of workers ----------------------------------------------------------------------------
 
-// Asynchronous signals go to the threads that ask for them; workers keep only those a fault raises
-// in themselves.
+// Blocks asynchronous signals in workers, because other threads handle them. Signals that a fault
+// raises in the thread itself stay unblocked.
 static void loop_block_signals(sigset_t *ret_old)
 {
     sigset_t set;
@@ -421,7 +422,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     } else {
         unsigned count = options->disk_threads;
         if (count == 0) {
-            // One may be held up by a sync while another reads.
+            // At least two per worker, so that one can read while a sync blocks the other.
             count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
         }
         loop->engine = DISK_ENGINE_THREADS;
@@ -436,7 +437,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     return ERR_OK;
 }
 
-// What libevent has to say goes the way of all lines, at their rate.
+// Sends libevent's messages to our log, with its rate limit.
 static void on_libevent_log(int severity, const char *text)
 {
     if (severity != EVENT_LOG_DEBUG) {
@@ -517,7 +518,7 @@ enum err loop_start(struct loop *loop)
     return err;
 }
 
-// Has everything that was queued been delivered?
+// Returns true if every queued message has been delivered.
 static bool loop_is_quiet_locked(struct loop *loop)
 {
     uint64_t delivered = 0, sent = 0;
@@ -557,8 +558,8 @@ static void loop_wake_all(struct loop *loop)
     }
 }
 
-// What arrived after the workers had left (messages from pools and other threads), run here in
-// their name.
+// Delivers messages that arrived after the workers had stopped (from pools and other threads). Runs
+// them on this thread as if it were the worker.
 static void loop_deliver_leftovers(struct loop *loop)
 {
     for (unsigned round = 0; round < LEFTOVER_ROUNDS_MAX; round++) {
