@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libcurl lets through and a cache must not believe: two Content-Lengths, Content-Length
-// beside Transfer-Encoding, odd numbers, bare line feeds, folded lines. Whatever bears on where the
-// body ends is an error at once; other malformed lines are dropped, never repeated to a client, and
-// make the answer unstorable.
+// Rejects answers that libcurl accepts but a cache must not trust: two Content-Lengths,
+// Content-Length together with Transfer-Encoding, malformed numbers, bare line feeds, folded lines.
+// Any doubt about where the body ends is an error at once. Other malformed lines are dropped and
+// never sent to a client, and they make the answer unstorable.
 #include <string.h>
 
 #include "net/net.h"
@@ -77,7 +77,7 @@ static enum err take_transfer_encoding(struct response_head *h, struct span valu
     return ERR_OK;
 }
 
-// Names on which it depends where the body ends or what it is.
+// Headers that decide where the body ends or which bytes it holds.
 static bool is_framing_name(struct span name)
 {
     return span_equal_nocase(name, SPAN("Content-Length")) ||
@@ -92,7 +92,7 @@ static enum err take_folded(struct response_head *h)
         return ERR_ORIGIN_PROTOCOL;
     }
     if (h->has_last && h->headers.count > 0) {
-        h->headers.count--; // only half of it is known
+        h->headers.count--; // drop it: its value continues in the folded line, which is ignored
         h->has_last = false;
     }
     return ERR_OK;
@@ -148,7 +148,7 @@ static void head_complete(struct response_head *h)
 {
     h->state = RESPONSE_DONE;
     if (has_body(h) && !h->has_length) {
-        h->is_strict = false; // chunked, or ends with the connection
+        h->is_strict = false; // chunked, or ended by closing the connection
     }
     if (!has_body(h) && h->is_chunked && !h->is_head_request) {
         h->is_strict = false;
@@ -159,7 +159,7 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
 {
     *ret_done = h->state == RESPONSE_DONE;
     if (*ret_done) {
-        return ERR_OK; // a trailer: nothing of it is used
+        return ERR_OK; // a trailer, which is ignored
     }
     h->head_bytes += line.len;
     if (h->head_bytes > RESPONSE_HEAD_MAX) {

@@ -2,26 +2,29 @@
 // HTTP/1.1 requests: curl multi handles (transfer_lane.c) in the worker's event base. Everything
 // here runs on the pool's worker.
 //
-// curl forbids multi calls inside its callbacks, and we promise no callback inside a starting call.
-// So calls from outside (start, pause, resume, cancel) and curl's callbacks only note what they
-// want, put the transfer on the pool's list `changed` and defer pool_drive(), which alone acts: it
-// adds and removes handles, pauses and un-pauses, lets curl act on its timers, and reports ends.
+// curl forbids multi calls inside its callbacks, and we promise that no starting call runs a
+// callback. So calls from outside (start, pause, resume, cancel) and curl's callbacks only record
+// what they want, put the transfer on the pool's list `changed` and defer pool_drive(). Only
+// pool_drive() acts: it adds and removes handles, pauses and resumes, runs curl's timers, and
+// reports ends.
 //
-// The life of a transfer:
-//   STARTING  transfer_start(): described to curl, not yet given to it
-//   RUNNING   in the multi handle; header, body and upload callbacks come
-//   ENDED     out of the multi handle, on_end() runs, then it is freed
-// It ends when curl says so, when a callback of the caller's returned an error, when one of our own
-// time-outs struck, or by transfer_cancel().
+// The states of a transfer:
+// - STARTING: from transfer_start() until its handle is added to curl's multi handle.
+// - RUNNING: in the multi handle; header, body and upload callbacks come.
+// - ENDED: out of the multi handle; on_end() runs, then the transfer is freed.
+// A transfer ends when curl says so, when a callback of the caller returned an error, when one of
+// our own timeouts struck, or by transfer_cancel().
 //
-// Time-outs: curl watches name look-up and connecting (one limit). We watch three waits, each only
-// while nobody on our side holds the transfer up: for the first line of the answer once the request
-// has left, for the origin to take more of an upload, and for more of a body. A timer is not moved
-// by each piece of data; it looks at the moment of the last one when it fires.
+// Timeouts: curl watches name look-up and connecting, with one limit for both. We watch three
+// waits: for the first line of the answer after the request was sent, for the origin to accept more
+// of an upload, and for more of a body. They run only while nothing on our side holds the transfer
+// back. A piece of data does not move the timer. When the timer fires, it looks at the time of the
+// last progress.
 //
-// Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
-// keeps it, at most one receive buffer), and is paused in curl, so that the socket fills up; so is
-// one that waits for its turn to receive (transfer_turn.c), which takes what has been read.
+// Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for data that curl has already read. curl
+// keeps that data, at most one receive buffer. The transfer is then paused in curl, so that the
+// socket's buffer fills up. A transfer that waits for its turn to receive (transfer_turn.c) is
+// paused in curl too, but accepts the data that has already been read.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -129,13 +132,13 @@ void transfer_cancel(struct transfer *t)
     }
 }
 
-// --- Time-outs -----------------------------------------------------------------------------------
+// --- Timeouts ------------------------------------------------------------------------------------
 
 static uint64_t transfer_limit_ms(const struct transfer *t)
 {
     switch (t->wait) {
     case WAIT_CONNECT:
-        return 0; // curl's
+        return 0; // curl has its own limit
     case WAIT_UPLOAD:
         return t->is_upload_paused ? 0 : t->idle_timeout_ms;
     case WAIT_FIRST_BYTE:
@@ -146,7 +149,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
     return 0;
 }
 
-// Progress: the wait starts anew.
+// Records progress: the current wait starts again.
 static void transfer_touch(struct transfer *t)
 {
     t->active_us = worker_now_us(t->pool->worker);
@@ -161,7 +164,7 @@ static void transfer_wait_for(struct transfer *t, enum transfer_wait wait)
 {
     if (t->wait != wait) {
         t->wait = wait;
-        timer_stop(&t->timer); // the limit may be another
+        timer_stop(&t->timer); // the new wait may have another limit
     }
     transfer_touch(t);
 }
@@ -171,7 +174,7 @@ static void on_transfer_timer(struct timer *timer)
     struct transfer *t = as_transfer(container_of(timer, struct transfer, timer));
     uint64_t limit_ms = transfer_limit_ms(t);
     if (limit_ms == 0) {
-        return; // held up by our side; resuming touches it
+        return; // held back by our side; resuming calls transfer_touch()
     }
     uint64_t passed_us = worker_now_us(t->pool->worker) - t->active_us;
     if (passed_us < limit_ms * 1000) {
@@ -196,7 +199,7 @@ static bool transfer_is_doomed(const struct transfer *t)
     return t->is_cancelled || t->abort_err != ERR_OK;
 }
 
-// Just before the request is sent on a connection that stands.
+// Called just before the request is sent on an established connection.
 static int on_curl_prereq(void *ctx, char *primary_ip, char *local_ip, int primary_port,
                           int local_port)
 {
@@ -227,7 +230,8 @@ static void transfer_note_head(struct transfer *t, struct span line)
         t->is_head_over = true;
         transfer_judge_upload(t);
         if (t->status >= 300 && t->is_upload_paused) {
-            t->is_upload_paused = false; // curl sends no more, but waits while this is paused
+            // curl sends no more of the upload, but would wait while it is paused
+            t->is_upload_paused = false;
             transfer_changed(t);
         }
     }
@@ -242,7 +246,7 @@ static size_t on_curl_header(char *ptr, size_t size, size_t count, void *ctx)
     }
     if (t->is_head_over) {
         transfer_touch(t);
-        return len; // trailer fields: nobody here uses them
+        return len; // trailer fields are not used
     }
     struct span line = {ptr, len};
     transfer_note_head(t, line);
@@ -300,7 +304,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
         return CURL_READFUNC_PAUSE;
     }
     if (err == ERR_OK && len == 0) {
-        err = ERR_INCOMPLETE_BODY; // the length has been announced: never a clean end
+        err = ERR_INCOMPLETE_BODY; // the announced length was not reached, so this is no clean end
     }
     if (err != ERR_OK) {
         transfer_abort(t, err);
@@ -310,7 +314,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     }
     check(len <= max);
     t->body_sent += len;
-    // An answer that came early keeps its own wait.
+    // An early answer keeps the wait that it started.
     if (t->wait == WAIT_UPLOAD && t->body_sent == t->body_length) {
         transfer_wait_for(t, WAIT_FIRST_BYTE);
     } else {
@@ -331,7 +335,8 @@ static CURL *handle_take(struct transfer_pool *pool)
     return easy;
 }
 
-// A handle whose request failed may still hold its receive buffer, so only the others are kept.
+// Only handles of successful requests are kept, because a failed one may still hold its receive
+// buffer.
 static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
 {
     if (has_succeeded && pool->idle_count < IDLE_HANDLES_MAX) {
@@ -344,7 +349,7 @@ static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_su
 
 // --- Ends ----------------------------------------------------------------------------------------
 
-// Nothing has come from the address that curl chose.
+// Returns true if the transfer failed before any answer came from the address that curl chose.
 static bool address_has_failed(const struct transfer *t, enum err err)
 {
     return (err == ERR_ORIGIN_CONNECT || err == ERR_ORIGIN_TLS || err == ERR_ORIGIN_RESET ||
@@ -382,7 +387,7 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     free(t);
 }
 
-// Our own verdict comes before curl's, which only saw a callback refuse.
+// Reports our own reason, not curl's, because curl saw only that a callback refused.
 static void transfer_end_doomed(struct transfer *t)
 {
     if (t->is_cancelled) {
@@ -395,7 +400,8 @@ static void transfer_end_doomed(struct transfer *t)
     }
 }
 
-// Nothing of the request has left, so it may go out again, whatever it is.
+// Starts the request again on a new connection. This is safe for any request, because none of it
+// has been sent.
 static void transfer_reconnect(struct transfer *t)
 {
     struct transfer_pool *pool = t->pool;
@@ -437,7 +443,7 @@ static void lane_report_ends(struct transfer_lane *lane)
 {
     int left;
     CURLMsg *msg;
-    // Bounded by the transfers that curl has finished; on_end() only notes new ones.
+    // Bounded by the transfers that curl has finished, because on_end() only queues new ones.
     while ((msg = curl_multi_info_read(lane->multi, &left)) != NULL) {
         if (msg->msg == CURLMSG_DONE) {
             CURLcode code = msg->data.result;
@@ -448,8 +454,8 @@ static void lane_report_ends(struct transfer_lane *lane)
     }
 }
 
-// Of a transfer that is paused one way only curl receives once more, and keeps it: so both ways
-// where there is one.
+// If only one direction is paused, curl receives once more and keeps the data. So a transfer
+// without an upload is paused in both directions.
 static int transfer_pause_mask(const struct transfer *t)
 {
     if (t->body_length == 0) {
@@ -459,11 +465,11 @@ static int transfer_pause_mask(const struct transfer *t)
            (t->is_upload_held_by_curl ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
 }
 
-// Holds up what is to be, and no longer what is not.
+// Makes the pauses in curl match those that are wanted.
 static CURLcode transfer_tell_curl(struct transfer *t)
 {
-    // Before the head there is nothing to hold up, and curl would forget it when the request
-    // starts.
+    // Before the response head there is nothing to pause, and curl would drop the pause when the
+    // request starts.
     bool is_held = (t->is_paused || list_node_linked(&t->turn_node)) && t->is_head_over;
     if (is_held == t->is_held_by_curl && t->is_upload_paused == t->is_upload_held_by_curl) {
         return CURLE_OK;
@@ -472,7 +478,7 @@ static CURLcode transfer_tell_curl(struct transfer *t)
     t->is_upload_held_by_curl = t->is_upload_paused;
     bool was_in_curl = t->pool->is_in_curl;
     t->pool->is_in_curl = true;
-    // May deliver kept bytes, which may pause again, before it returns.
+    // Before it returns, this may deliver kept bytes, and their callback may pause again.
     CURLcode code = curl_easy_pause(t->easy, transfer_pause_mask(t));
     t->pool->is_in_curl = was_in_curl;
     transfer_lane_is_due(t->lane);
@@ -495,16 +501,17 @@ static void transfer_apply_pauses(struct transfer *t)
     }
 }
 
-// When an address refuses, or does not answer in its time, curl notes the next one and waits to be
-// run by something else (7.88, where sockets drive it): with nothing else that is the end of the
-// time to connect. Pausing runs it, and before the request that changes nothing.
+// When an address refuses or does not answer in time, curl 7.88, if driven by socket events, notes
+// the next address but does not try it until something else runs curl. If nothing does, the connect
+// timeout ends the transfer. Pausing and resuming runs curl, and has no other effect before the
+// request is sent.
 static void transfer_run_connect(struct transfer *t)
 {
     bool must_run = t->must_run && t->wait == WAIT_CONNECT;
     t->must_run = false;
     if (must_run) {
         t->pool->is_in_curl = true;
-        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails where curl has ended it
+        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails if curl has ended it
         (void)curl_easy_pause(t->easy, CURLPAUSE_CONT);
         t->pool->is_in_curl = false;
         transfer_lane_is_due(t->lane);
@@ -548,7 +555,7 @@ static void pool_drive(struct task *task)
     struct transfer_pool *pool = as_pool(container_of(task, struct transfer_pool, drive));
     struct list batch;
     list_init(&batch);
-    pool_run_lanes(pool); // what has ended in curl is not acted on any more
+    pool_run_lanes(pool); // first, so that transfers that curl has ended are not acted on
     list_append_all(&batch, &pool->changed);
     struct list_node *node;
     while ((node = list_pop_front(&batch)) != NULL) {
@@ -558,7 +565,7 @@ static void pool_drive(struct task *task)
     struct transfer *t;
     while ((t = transfer_turn_next(pool)) != NULL) {
         transfer_apply_pauses(as_transfer(t));
-        pool_run_lanes(pool); // here it receives
+        pool_run_lanes(pool); // this receives its data
     }
     if (!list_empty(&pool->waiting)) {
         worker_defer(pool->worker, &pool->drive);
@@ -616,7 +623,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     }
     check(worker_is_mine(as_pool(pool)->worker));
     check(!pool->is_in_curl);
-    check(!pool->is_reporting); // not from on_end(): worker_free_later()
+    check(!pool->is_reporting); // inside on_end(), use worker_free_later()
     pool->is_freeing = true;
     struct list_node *node;
     while ((node = list_first(&pool->transfers)) != NULL) {

@@ -2,15 +2,15 @@
 // The connections of a lane: which addresses they may lead to, and whether an idle one may carry
 // another request. Runs on the pool's worker.
 //
-// Nothing may come on a connection between two requests. What does come (a second answer, an
-// answer to an upload that had been given up, a server's farewell) would be read as the answer to
-// the next request. curl calls such a connection alive, so we look ourselves, just before a request
-// is sent. curl does not say then which descriptor it has chosen, but from which port it leads: so
-// the lane remembers what it opened. Two connections to different addresses may share a port; then
-// either one's bytes count against both, which costs no more than a new connection.
+// Between two requests, no bytes may arrive on a connection. Bytes that do arrive (a second answer,
+// the answer to a cancelled upload, a server's goodbye) would be read as the answer to the next
+// request. curl takes such a connection for alive, so we check it ourselves just before a request
+// is sent. At that moment curl tells us only the local port, not the descriptor, so the lane
+// records the sockets it opened. Two connections to different addresses may share a port. Then
+// bytes on either one count against both, which only costs a new connection.
 //
-// Under TLS, tickets and the like are bytes, too. They come before the first answer and are read
-// with it. A server that sends them later loses the connection by it, and nothing else.
+// Under TLS, session tickets and the like are bytes too. Servers usually send them before the first
+// answer, and they are read with it. A server that sends them later only loses the connection.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -27,13 +27,13 @@
 struct pool_connection {
     struct list_node node;
     curl_socket_t fd;
-    int local_port; // 0: not known yet
+    int local_port; // 0: unknown so far
 };
 
 // --- Opening and closing -------------------------------------------------------------------------
 
-// Where clouds hand out credentials to whoever asks from inside: link-local addresses, and those
-// that are not. An IPv4 address counts in every way IPv6 has to write it.
+// Addresses at which clouds hand out credentials to any local caller: link-local addresses, and a
+// few others. An IPv4 address is recognised in every IPv6 form of it.
 static bool v4_is_metadata(const uint8_t a[4])
 {
     static const uint8_t alibaba[4] = {100, 100, 100, 200};
@@ -159,7 +159,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     check(t->magic == TRANSFER_MAGIC);
     struct transfer_lane *lane = t->lane;
     struct transfer_pool *pool = t->pool;
-    lane->must_look_up = t->has_opened; // the one before has led nowhere
+    lane->must_look_up = t->has_opened; // a second socket means that the previous address failed
     t->has_opened = true;
     transfer_note_socket(t);
     if (purpose != CURLSOCKTYPE_IPCXN) {
@@ -179,13 +179,16 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     }
     int unread = (int)chunk_budget_socket_bytes() * 4;
     if (unread > 0 && addr->family != AF_UNIX) {
-        // A paused transfer's: else it grows to megabytes. Best effort.
+        // Limit the receive buffer, because a paused transfer's would grow to megabytes. Best
+        // effort.
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
     }
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
     for (unsigned i = 0; i < pool->lane_count; i++) {
-        connection_forget(&pool->lanes[i], fd); // curl closes some that never stood without a word
+        // curl closes some sockets that never connected without a callback, so remove old records
+        // of this descriptor
+        connection_forget(&pool->lanes[i], fd);
         transfer_lane_forget_socket(&pool->lanes[i], fd);
     }
     c->fd = fd;
@@ -227,7 +230,7 @@ static int port_of(curl_socket_t fd)
     return 0;
 }
 
-// Bytes, the peer's end or an error.
+// Returns true if the socket has bytes, the peer's end or an error.
 static bool socket_has_news(curl_socket_t fd)
 {
     char byte;
@@ -235,7 +238,8 @@ static bool socket_has_news(curl_socket_t fd)
     return len >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// curl reads no more of a TLS record than it wants; the rest waits here and not in the socket.
+// Returns true if OpenSSL holds unread bytes. curl may read only part of a TLS record; the rest
+// waits there and not in the socket.
 static bool tls_has_news(const struct transfer *t)
 {
     const struct curl_tlssessioninfo *tls = NULL;
@@ -276,8 +280,8 @@ bool transfer_reused_connection(const struct transfer *t)
 
 // --- After its answer ----------------------------------------------------------------------------
 
-// An origin that refuses an upload, or answers before it has all of it, may be left in a state in
-// which it understands nothing that follows.
+// An origin that refuses an upload, or answers before it has received all of it, may not understand
+// what follows on the connection.
 void transfer_judge_upload(struct transfer *t)
 {
     curl_off_t sent = 0;

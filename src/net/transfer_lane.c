@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lanes of a pool: curl multi handles, each with some of the pool's connections, their sockets
-// and curl's timer. Runs on the pool's worker.
+// The lanes of a pool. A lane is a curl multi handle with some of the pool's connections, their
+// sockets and curl's timer. Runs on the pool's worker.
 //
-// For each request curl goes through the connections it has to that host until one is free: with a
-// thousand of them that takes longer than the rest of the request. So no lane has more than
-// LANE_CONNECTIONS. (Each looks names up for itself; see transfer_setup.c.) A transfer runs in the
-// first lane with room: few transfers stay on few connections, and where most of a lane's are busy
-// the one that came free last is soon found.
+// For each request, curl searches its connections to that host for a free one. With a thousand of
+// them, the search takes longer than the rest of the request. So a lane has at most
+// LANE_CONNECTIONS. (Each lane looks names up for itself; see transfer_setup.c.) A transfer runs in
+// the first lane with room. So a few transfers use few connections, and in a busy lane the
+// connection that became free last is found soon.
 //
-// curl closes connections that have been idle for too long only when it looks for one. What no
-// transfer uses any more is closed here, with its lane.
+// curl closes connections that were idle for too long only when it searches for one. So this file
+// closes the connections of an unused lane.
 //
-// Between two requests curl does not watch a connection. The event loop goes on watching it, which
-// costs nothing as long as nothing comes: the next request finds it watched. What comes ends that,
-// and is left in the socket, where transfer_connection.c finds it.
+// Between two requests curl does not watch a connection. The event loop keeps watching it, which
+// costs nothing while no data comes, and saves adding the socket again for the next request. If
+// data comes, the watching ends and the data stays in the socket, where transfer_connection.c finds
+// it.
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>
 
 #include "net/transfer_private.h"
 
-#define UNUSED_MS_MIN 1000u // as curl counts: in seconds
+#define UNUSED_MS_MIN 1000u // curl counts in seconds
 
 struct lane_socket {
     struct list_node node;
     struct transfer_lane *lane;
-    struct transfer *transfer; // that curl watches it for; NULL: none of ours
+    struct transfer *transfer; // the transfer curl watches it for; NULL: none of ours
     curl_socket_t fd;
-    bool is_idle; // curl does not watch it now
+    bool is_idle; // curl does not watch the socket now
     struct event event;
 };
 
@@ -97,7 +98,7 @@ static void lane_socket_free(struct lane_socket *s)
 
 static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
 {
-    // The record may be gone after a call of curl's.
+    // A call into curl may free the record.
     struct lane_socket *s = ctx;
     struct transfer_lane *lane = as_lane(s->lane);
     if (s->is_idle) {
@@ -109,7 +110,7 @@ static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
         return;
     }
     if (s->transfer != NULL && what == EV_READ && !transfer_turn_takes_socket(s->transfer)) {
-        return; // the next turn begins with the same event
+        return; // the same event comes again in the next turn
     }
     uint64_t begun_us = transfer_turn_begun(lane->pool);
     lane_socket_action(lane, fd,
@@ -160,7 +161,8 @@ void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd)
     }
 }
 
-// curl watches it no longer.
+// Handles that curl stops watching the socket: keeps the record of a reusable connection, and frees
+// any other.
 static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
 {
     bool has_answered = t != NULL && t->is_head_over && !t->is_held_by_curl;
@@ -168,7 +170,7 @@ static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
         s->transfer = NULL;
         s->is_idle = true;
     } else {
-        lane_socket_free(s); // the descriptor may be another connection's in a moment
+        lane_socket_free(s); // the descriptor may soon belong to another connection
     }
 }
 
@@ -176,7 +178,7 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
 {
     struct transfer_lane *lane = as_lane(ctx);
     struct lane_socket *s = socket_ctx;
-    struct transfer *t = NULL; // a handle of curl's own has none
+    struct transfer *t = NULL; // a handle that curl made itself has none
     check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
     if (what == CURL_POLL_REMOVE) {
         if (s != NULL) {
@@ -225,7 +227,7 @@ static void lane_open(struct transfer_lane *lane)
     CURL_MULTI_SET(lane->multi, CURLMOPT_MAXCONNECTS, (long)lane->most);
 }
 
-// Nothing runs in it any more; its connections close.
+// Closes the lane and its connections. No transfer may run in it.
 static void lane_close(struct transfer_lane *lane)
 {
     check(lane->running == 0);
@@ -245,7 +247,7 @@ static void lane_close(struct transfer_lane *lane)
         lane_socket_free(container_of(node, struct lane_socket, node));
     }
     transfer_connections_done(lane);
-    timer_stop(&lane->timer); // curl may have set it once more
+    timer_stop(&lane->timer); // curl may have set it again
     list_remove(&lane->due_node);
     lane->is_timeout_due = false;
 }
@@ -262,7 +264,7 @@ struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool)
     struct transfer_lane *lane = &pool->lanes[0];
     for (unsigned i = 1; i < pool->lane_count && lane->running >= lane->most; i++) {
         struct transfer_lane *other = &pool->lanes[i];
-        // Where all are full, the one before which the fewest wait.
+        // If all lanes are full, take the one with the shortest queue.
         if (other->running < other->most ||
             other->running - other->most < lane->running - lane->most) {
             lane = other;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of curl on workers. A transfer allocates and frees a few dozen pieces, among them a
-// receive buffer; with many transfers at once that was a third of what a small one costs. Here
-// pieces of one size class wait for the next of that class, on the thread that freed them. Other
-// threads (curl looks names up in some) and other sizes go to malloc; so does everything under a
-// sanitizer, which is to see each.
+// curl's allocator on workers. A transfer allocates and frees a few dozen pieces, among them a
+// receive buffer. With many transfers at once, malloc took a third of the cost of a small transfer.
+// So the thread that frees a piece keeps it for its next allocation of the same size class.
 //
-// In front of each piece lies its class, so that it may be freed on any thread.
+// Other sizes go to malloc, and so do other threads, such as curl's name look-up threads. Under a
+// sanitizer everything goes to malloc, so that the sanitizer sees each allocation.
+//
+// A header before each piece holds its class, so that any thread can free it.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -14,11 +15,11 @@
 
 #include "net/transfer_private.h"
 
-#define CLASS_BYTES_MIN                                                                            \
-    64u                 // each class holds half as much again or a third more than the one before
-#define CLASS_COUNT 23u // up to 128 KiB
-#define SLACK_BYTES 32u // that curl adds to a power of two still fits its class
-#define KEPT_BYTES (256u * 1024) // of a class, on a thread; of all: TRANSFER_MEMORY_KEPT_MOST
+#define CLASS_BYTES_MIN 64u // each class is a half or a third larger than the one before
+#define CLASS_COUNT 23u     // up to 128 KiB
+#define SLACK_BYTES 32u     // room for what curl adds to a power of two
+// limit per class and thread; for all classes: TRANSFER_MEMORY_KEPT_MOST
+#define KEPT_BYTES (256u * 1024)
 #define NO_CLASS CLASS_COUNT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true
@@ -31,7 +32,7 @@ struct piece {
         unsigned size_class;
         max_align_t align;
     } head;
-    struct piece *next; // while it waits; else the caller's bytes begin here
+    struct piece *next; // while it is kept; otherwise the caller's bytes begin here
 };
 #define HEAD_BYTES offsetof(struct piece, next)
 
@@ -50,13 +51,13 @@ static size_t class_bytes(unsigned size_class)
     return (size_class % 2 == 0 ? power : power + power / 2) + SLACK_BYTES;
 }
 
-// The first that holds so much.
+// Returns the smallest class that holds `bytes`.
 static unsigned class_of(size_t bytes)
 {
     if (bytes <= CLASS_BYTES_MIN + SLACK_BYTES) {
         return 0;
     }
-    // The power of two with 64 << power < bytes, slack apart.
+    // The power with 64 << power < bytes, ignoring the slack.
     unsigned power = 63u - (unsigned)__builtin_clzll(bytes - SLACK_BYTES - 1) - 6;
     unsigned size_class = 2 * power + 1;
     size_class += bytes > class_bytes(size_class);

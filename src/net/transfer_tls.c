@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The authorities that certificates of origins are checked against. Reading and parsing a system's
-// file of them takes tens of ms of the worker and a MiB, and curl keeps them for a lane at best.
-// Here they are parsed once a file, when the first connection wants them, and shared by all threads
-// until the process ends.
+// The certificate authorities for checking origins' certificates. Reading and parsing the system's
+// file takes the worker tens of ms and a MiB of memory, and curl caches the result only per lane.
+// So this file parses each authority file once, when the first connection needs it. All threads
+// share the result until the process ends.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 #include "net/transfer_private.h"
 
-#define FILES_MAX 8u // origin.ca_file and the system's; what does not fit is parsed each time
+#define FILES_MAX 8u // origin.ca_file and the system's; a file above the limit is parsed each time
 
 static struct {
     pthread_mutex_t lock;
@@ -21,7 +21,7 @@ static struct {
     } files[FILES_MAX];
 } parsed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// NULL: it cannot be read, or holds none.
+// Returns NULL if the file cannot be read or holds no authority.
 static X509_STORE *parse(const char *path)
 {
     X509_STORE *store = X509_STORE_new();
@@ -32,12 +32,12 @@ static X509_STORE *parse(const char *path)
         ERR_clear_error();
         return NULL;
     }
-    // As curl sets them.
+    // The same flags as curl sets.
     check(X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) == 1);
     return store;
 }
 
-// A reference, or NULL.
+// Returns a reference that the caller owns, or NULL.
 static X509_STORE *authorities(const char *path)
 {
     X509_STORE *store = NULL;
@@ -84,7 +84,7 @@ enum err transfer_authorities_load(const char *ca_file, struct transfer_authorit
 void transfer_authorities_free(struct transfer_authorities *fresh)
 {
     if (fresh != NULL) {
-        X509_STORE_free(fresh->store); // a reference
+        X509_STORE_free(fresh->store); // drops our reference
         free(fresh->path);
         free(fresh);
     }
@@ -101,7 +101,7 @@ void transfer_authorities_use(struct transfer_authorities *fresh)
         if (strcmp(parsed.files[i].path, fresh->path) == 0) {
             X509_STORE *was = parsed.files[i].store;
             parsed.files[i].store = fresh->store;
-            fresh->store = was; // connections that have it hold references
+            fresh->store = was; // connections that use the old store hold references to it
             break;
         }
     }
@@ -109,7 +109,8 @@ void transfer_authorities_use(struct transfer_authorities *fresh)
     transfer_authorities_free(fresh);
 }
 
-// Before the handshake; curl has loaded nothing. Without authorities no certificate is accepted.
+// Called before the handshake; curl has loaded no authorities. Without authorities, the connection
+// fails.
 static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
 {
     (void)easy;
@@ -119,7 +120,7 @@ static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
     if (store == NULL) {
         return CURLE_SSL_CACERT_BADFILE;
     }
-    SSL_CTX_set_cert_store(ssl_ctx, store); // with the reference
+    SSL_CTX_set_cert_store(ssl_ctx, store); // takes over our reference
     return CURLE_OK;
 }
 
@@ -131,8 +132,8 @@ void transfer_set_authorities(struct transfer *t)
     if (t->pool->ca_file != NULL) {
         CURL_SET(easy, CURLOPT_CAINFO, NULL);
         CURL_SET(easy, CURLOPT_CAPATH, NULL);
-        // Else curl keeps the store that it finds at a lane's first connection, and puts it in the
-        // place of ours at all others, behind the callback.
+        // Without this, curl caches the store of a lane's first connection. For later connections
+        // it would then replace our store after this callback.
         CURL_SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
         CURL_SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_curl_ssl_ctx);
         CURL_SET(easy, CURLOPT_SSL_CTX_DATA, t->pool);

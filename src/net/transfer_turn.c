@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a pool's transfers receive in a turn of the loop, and for how long. Runs on the pool's
-// worker.
+// Limits how much a pool's transfers receive in one turn of the loop, and for how long. Runs on the
+// pool's worker.
 //
-// curl receives for as long as a socket holds something, up to a hundred buffers in one call: of a
-// near origin a whole run, of which nobody is sent anything before, and for which everybody else
-// waits. So a turn has room for TURN_BYTES of long bodies, and for less while short work is
-// expected. Who comes when they are used up waits: it is held up in curl and stands in a list, from
-// which the next turns go on, in order. While anybody stands there, who comes stands behind them.
-// Heads and short bodies never wait.
+// In one call, curl reads from a socket while it has data, up to a hundred buffers. From a near
+// origin that can be a whole run. Until the call returns, no client gets any of it, and all other
+// work waits. So each turn may receive TURN_BYTES of long bodies, or TURN_SHORT_BYTES while short
+// work is expected. When these are used up, further long bodies are paused in curl and queued. The
+// next turns resume them in order. While any transfer is queued, others join the end of the queue.
+// This limit never delays heads and short bodies.
 //
-// The first bytes of a long body use the turn up: somebody waits for them, and they leave before
-// anything else is received.
+// The first bytes of a long body use up the turn, because a client waits for them. So they are sent
+// on before anything else is received.
 //
-// What a waiting one has not received stays in its socket: curl keeps nothing of it.
+// Data of a queued transfer stays in its socket; curl buffers none of it.
 //
-// A short reply of the origin's costs several times what a hit does, and with many cold requests
-// many come at once. So while requests are answered in the turn in which they come (hits), sockets
-// are received from for SHARE_LEAST_US of a turn, or for a SHARE_PART-th of what all else took in
-// the turn before. That is no small share: of all else a part is what follows from receiving, which
-// takes several times as long. The others are passed over, and nothing is to be done for that:
-// their events come again in the next turn. Which come first is the kernel's to say, so nobody is
-// passed over for more than PASSED_OVER_MAX_US. What lies in a socket meanwhile is not late. One
-// that connects is not passed over: curl counts that time.
+// A short reply from the origin costs several times what a hit costs, and with many cold requests
+// many arrive at once. So while requests are answered in the turn in which they arrive (hits), the
+// time for reading from sockets is limited. The limit for a turn is SHARE_LEAST_US or, if longer,
+// 1/SHARE_PART of the time of all other work in the previous turn. This share is not small: part of
+// that other work follows from receiving, and takes several times as long.
+//
+// Sockets beyond the limit are passed over. This needs no bookkeeping, because their events come
+// again in the next turn. The kernel decides which events come first, so no socket is passed over
+// for more than PASSED_OVER_MAX_US. Data that waits in a socket for this reason is not counted as
+// late. A transfer that is connecting is not passed over, because curl counts that time.
 #include "base/clock.h"
 #include "net/transfer_private.h"
 
 #define TURN_BYTES (1024u << 10)
-// While short work is expected. With half of it long bodies come a fifth slower; with twice as much
-// they come no faster, and short work waits longer.
+// The limit while short work is expected. With half of it, long bodies are a fifth slower. With
+// twice as much, they are no faster and short work waits longer.
 #define TURN_SHORT_BYTES (128u << 10)
-#define LONG_BYTES (64u << 10) // as much as curl receives at once
+#define LONG_BYTES (64u << 10) // size of curl's receive buffer
 #define SHARE_LEAST_US 80u
 #define SHARE_PART 10u
 #define PASSED_OVER_MAX_US 100000u
@@ -52,7 +54,7 @@ static struct transfer_turn *turn_now(struct transfer_pool *pool)
     return turn;
 }
 
-// Has it come far enough to know, and is there more of it?
+// Returns true if enough has arrived to know that the body is long, and more is to come.
 static bool has_long_body(const struct transfer *t)
 {
     if (!t->has_length) {
@@ -99,7 +101,7 @@ bool transfer_turn_takes_socket(struct transfer *t)
 
 bool transfer_turn_is_passed_over(const struct transfer *t)
 {
-    // Twice as long, and it was received in some other way.
+    // After twice the maximum, the data was received in another way and the mark is stale.
     return t->passed_over_us != 0 &&
            worker_now_us(t->pool->worker) - t->passed_over_us < 2ull * PASSED_OVER_MAX_US;
 }
