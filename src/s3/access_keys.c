@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may sign requests to us, with which secret, and what each may do. The table is read from a
-// YAML file once, never changed after, counted by references and swapped as a whole on reload.
-// access_keys_load() may block and belongs on no worker; all else is safe from any thread.
+// The access keys: clients that may sign requests, their secrets, and their rights. The table is
+// read from a YAML file once, never changes after that, has a reference count, and is replaced as a
+// whole on reload. access_keys_load() may block and must not run on a worker. Everything else is
+// safe on any thread.
 //
 //   - id: trainer
 //     secret: ...
 //     allow:
 //       - {bucket: datasets, prefix: imagenet/, ops: [read, list]} # write, delete, any
-//     origin_access_key_file: /secrets/id    # optional: keys of its own towards the origin,
-//     origin_secret_key_file: /secrets/key   # read when the table is
+//     origin_access_key_file: /secrets/id    # optional: its own keys for the origin,
+//     origin_secret_key_file: /secrets/key   # read when the table is loaded
 //     origin_session_token_file: /secrets/token
 //     realm: team-a                          # optional: shares cached bytes with this realm only
 //
-// Rows are sorted by id, which is no secret; secrets are wiped when the last reference goes.
+// Rows are sorted by id, which is no secret. Secrets are wiped with the last reference.
 #include "s3/s3.h"
 
 #include <openssl/crypto.h>
@@ -42,7 +43,7 @@ struct access_keys {
     struct arena *arena;
     struct access_keys_principal *principals; // sorted by id
     size_t count;
-    struct span *realms; // the file's, and those kept of tables before it
+    struct span *realms; // those of the file, and those kept from earlier tables
     size_t realm_count;
 };
 
@@ -52,7 +53,7 @@ struct access_keys *access_keys_ref(struct access_keys *table)
     return table;
 }
 
-// The arena's own copy, so it may be written.
+// Wipes a secret. It is the arena's own copy, so it may be written.
 static void wipe(struct span secret)
 {
     char *bytes;
@@ -171,7 +172,7 @@ static struct span scalar_text(const yaml_node_t *node)
     return (struct span){(const char *)node->data.scalar.value, node->data.scalar.length};
 }
 
-// A text value; complains and gives an empty one otherwise.
+// Returns a text value. If it is not text, reports an error and returns an empty span.
 static struct span read_text(struct keys_reader *reader, const yaml_node_t *node)
 {
     if (node->type != YAML_SCALAR_NODE) {
@@ -219,8 +220,8 @@ static unsigned read_ops(struct keys_reader *reader, const yaml_node_t *node)
     return ops;
 }
 
-// Gives each key of a mapping once, as the index into `names`; -1 for one that was complained
-// about.
+// Returns the index of a mapping's key in `names`, once for each key; -1 after it reported an
+// error.
 static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const char *const *names,
                        unsigned name_count, unsigned *seen)
 {
@@ -310,7 +311,8 @@ static struct span without_white_space(struct span text)
     return text;
 }
 
-// The text of a file without the white space around it; complains and gives an empty one otherwise.
+// Returns the text of a file without surrounding white space. On failure, reports an error and
+// returns an empty span.
 static struct span read_secret_file(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span copy = NO_SUBJECT;
@@ -342,7 +344,8 @@ static struct span read_secret_file(struct keys_reader *reader, const yaml_node_
     return copy;
 }
 
-// Letters, digits and "._-": never what the name of a principal's own realm looks like.
+// A realm's name has only letters, digits and "._-", so it never equals the name of a principal's
+// own realm.
 static struct span read_realm(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span realm = read_text(reader, node);
@@ -667,7 +670,7 @@ bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_
     if (!is_allowed(p, effect)) {
         return false;
     }
-    // A path that does not climb stays below the prefix that the key is below.
+    // A path without ".." stays below the prefix that the key is below.
     struct s3_path path;
     s3_key_as_path(effect->key, &path);
     if (!path.climbs) {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// aws-chunked bodies: a streaming decoder for the signed and the unsigned form, and the encoder of
-// the unsigned one. Pure but for the decoder's own memory; a decoder belongs to one thread.
+// aws-chunked bodies: a streaming decoder for the signed and the unsigned form, and an encoder for
+// the unsigned one. Pure except for the decoder's own memory. A decoder belongs to one thread.
 //
-//   chunk    = hex-size [";chunk-signature=" 64 hex] CRLF data CRLF     ... the last one has size
-//   0, no data trailer  = *(name ":" value [CR] LF) ["x-amz-trailer-signature:" 64 hex [CR] LF]
-//   CRLF
+//   chunk    = hex-size [";chunk-signature=" 64 hex] CRLF data CRLF
+//              (the last chunk has size 0 and no data)
+//   trailer  = *(name ":" value [CR] LF) ["x-amz-trailer-signature:" 64 hex [CR] LF] CRLF
 //
 // Each signature covers the one before it, so a chunk cannot be left out, repeated or moved:
 //   "AWS4-HMAC-SHA256-PAYLOAD" \n date \n scope \n previous \n hex(SHA256("")) \n hex(SHA256(data))
-//   "AWS4-HMAC-SHA256-TRAILER" \n date \n scope \n previous \n hex(SHA256(trailer lines,
-//   "name:value\n"))
+//   "AWS4-HMAC-SHA256-TRAILER" \n date \n scope \n previous \n
+//       hex(SHA256(trailer lines, "name:value\n"))
 //
-// The states below are the grammar; input may be cut anywhere. Chunk headers end in CRLF and
-// nothing else. Trailer lines are written with a bare LF by one common client, which also puts an
-// empty line before the trailer's signature and one more CRLF behind the end: these three are
-// accepted.
+// The states below follow the grammar; input may be split anywhere. Chunk headers must end in CRLF.
+// One common client ends trailer lines with a bare LF, puts an empty line before the trailer's
+// signature, and sends one more CRLF after the end. These three deviations are accepted.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "base/date.h"
 #include "s3/s3_private.h"
@@ -34,10 +33,10 @@
 enum decoder_state {
     AT_CHUNK_HEADER, // collecting a line up to CRLF
     AT_DATA,
-    AT_DATA_CR, // the CRLF behind a chunk's data
+    AT_DATA_CR, // the CRLF after a chunk's data
     AT_DATA_LF,
     AT_TRAILER, // collecting lines up to an empty one
-    AT_END,     // all seen; one more CRLF may follow
+    AT_END,     // everything arrived; one more CRLF may follow
     AT_END_LF,
     AT_FAILED
 };
@@ -46,17 +45,17 @@ struct aws_chunked_decoder {
     enum decoder_state state;
     enum err failure; // in AT_FAILED
     bool has_signatures;
-    bool is_signed; // the framing carries signatures, whether they are checked here or not
+    bool is_signed; // the framing has signatures, even if they are not verified here
     bool has_trailer;
     bool has_decoded_length;
-    bool trailer_signed; // x-amz-trailer-signature seen and right
-    bool end_skipped;    // the extra CRLF behind the end was there
+    bool trailer_signed; // x-amz-trailer-signature arrived and is valid
+    bool end_skipped;    // the extra CRLF after the end has arrived
     uint64_t decoded_length;
-    uint64_t decoded; // payload bytes handed on
-    uint64_t left;    // of the current chunk
+    uint64_t decoded; // payload bytes passed on
+    uint64_t left;    // bytes left of the current chunk
     bool last_chunk;
     uint8_t signing_key[32];
-    char previous_signature[SIGNATURE_LEN + 1]; // of the chunk before, at first the seed
+    char previous_signature[SIGNATURE_LEN + 1]; // of the previous chunk; at first the seed
     char chunk_signature[SIGNATURE_LEN + 1];    // what this chunk claims
     char amz_date[DATE_AMZ_LEN + 1];
     char scope[SIGV4_SCOPE_MAX + 1];
@@ -65,7 +64,7 @@ struct aws_chunked_decoder {
     char line[CHUNK_HEADER_MAX + 2]; // of a chunk header
     size_t line_len;
     struct buf trailer_line;
-    size_t trailer_len; // all lines together
+    size_t trailer_len; // length of all lines together
     unsigned trailer_lines;
     struct arena *arena; // trailers
     struct headers trailers;
@@ -159,7 +158,7 @@ static bool is_signature(struct span s)
     return hex_decode(s, bytes, sizeof(bytes));
 }
 
-// Compares the claimed signature of a chunk or trailer with ours and makes it the previous one.
+// Verifies the claimed signature of a chunk or trailer, and makes it the previous one.
 static enum err verify_signature(struct aws_chunked_decoder *d, const char *algorithm,
                                  const char *before_hash, SHA256_CTX *hash, const char *claimed)
 {
@@ -194,7 +193,7 @@ static enum err end_chunk(struct aws_chunked_decoder *d)
                             d->chunk_signature);
 }
 
-// "hex-size" and, in the signed form, ";chunk-signature=" with 64 digits behind it.
+// Parses "hex-size", followed in the signed form by ";chunk-signature=" and 64 hex digits.
 static enum err parse_chunk_header(struct aws_chunked_decoder *d, struct span line)
 {
     struct span size = {line.ptr, span_find(line, ';')};
@@ -274,7 +273,7 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
         return ERR_BAD_REQUEST;
     }
     if (!d->has_signatures) {
-        d->trailer_signed = true; // there, but not ours to check
+        d->trailer_signed = true; // present, but not verified here
         return ERR_OK;
     }
     enum err err = verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr);
@@ -285,7 +284,7 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
 static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span line)
 {
     if (line.len == 0) {
-        // A signed trailer ends behind its signature; one empty line before that is no end.
+        // A signed trailer ends after its signature; one empty line before that does not end it.
         bool waits = d->is_signed && d->trailer_lines > 0 && !d->trailer_signed;
         if (!waits) {
             if (d->has_trailer && d->has_signatures && !d->trailer_signed) {
@@ -344,7 +343,7 @@ static enum err take_trailer_byte(struct aws_chunked_decoder *d, char c)
     return err;
 }
 
-// Hands on what this input holds of the current chunk.
+// Passes on the current chunk's bytes in this input.
 static enum err take_data(struct aws_chunked_decoder *d, struct span *input,
                           aws_chunked_data_fn *on_data, void *ctx)
 {

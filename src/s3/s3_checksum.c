@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksums that S3 clients send and ask for, computed as bytes pass: ISA-L for CRC32 and
-// CRC32C, OpenSSL for SHA and MD5. CRC64NVME (polynomial AD93D23594C93659, reflected, all ones in
-// and out) is computed here, because ISA-L learned it only later: by carry-less multiplication, 64
-// bytes at a time, where the CPU can, else eight bytes at a time from tables. Any thread; a state
-// belongs to one.
+// The checksums that S3 clients send and ask for, computed while bytes pass. ISA-L computes CRC32
+// and CRC32C, and OpenSSL computes SHA and MD5. CRC64NVME (polynomial AD93D23594C93659, reflected,
+// all ones in and out) is computed here, because older versions of ISA-L lack it. If the CPU has
+// carry-less multiplication, it takes 64 bytes at a time; otherwise eight at a time from tables.
+// Any thread; a state belongs to one thread.
 #include "s3/s3.h"
 
 #include <isa-l/crc.h>
@@ -69,7 +69,7 @@ static uint64_t crc64_table_update(uint64_t crc, const uint8_t *bytes, size_t le
 #define FOLD_LANES 4u
 #define FOLD_BYTES (FOLD_LANES * sizeof(__m128i))
 
-// x^n modulo the polynomial, reflected.
+// Returns x^n modulo the polynomial, reflected.
 static uint64_t crc64_power(unsigned n)
 {
     uint64_t power = 1ull << 63;
@@ -79,8 +79,9 @@ static uint64_t crc64_power(unsigned n)
     return power;
 }
 
-// What a lane is multiplied with to stand `bits` further on: its low half, whose terms are the
-// higher ones, and its high half. A product of reflected numbers is short of one place.
+// The factors that move a lane forward by 128 or 512 bits: [0] for its low half, which holds the
+// higher terms, [1] for its high half. The exponents are one lower, because a product of reflected
+// numbers is shifted by one place.
 static uint64_t fold_by_1[2], fold_by_4[2];
 
 static void crc64_folds_init(void)
@@ -118,7 +119,7 @@ crc64_fold(uint64_t crc, const uint8_t *bytes, size_t len)
     for (unsigned i = 1; i < FOLD_LANES; i++) {
         lanes[i] = fold(lanes[i - 1], by_1, lanes[i]);
     }
-    uint8_t rest[sizeof(__m128i)]; // of the same remainder as all that was folded
+    uint8_t rest[sizeof(__m128i)]; // has the same remainder as everything folded so far
     _mm_storeu_si128((__m128i *)(void *)rest, lanes[FOLD_LANES - 1]);
     return crc64_table_update(0, rest, sizeof(rest));
 }
@@ -220,7 +221,7 @@ void s3_checksum_free(struct s3_checksum_state *s)
 
 void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 {
-    // ISA-L takes lengths as int in one of its two calls and a pointer without const in the same.
+    // One of ISA-L's two calls takes the length as int and a pointer without const.
     while (data.len > 0) {
         size_t step = data.len < 1u << 30 ? data.len : 1u << 30;
         switch (s->kind) {
@@ -251,12 +252,12 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 
 // --- CRCs of pieces ------------------------------------------------------------------------------
 
-// A CRC that is reflected, with all ones in and out (or both folded in by who computes it): its
-// value is a polynomial over GF(2), x^0 in the highest bit, and behind n more bytes it is
-// multiplied by x^(8n) modulo the CRC's own.
+// A reflected CRC with all ones in and out (or inverted by the caller). Its value is a polynomial
+// over GF(2) with x^0 in the highest bit. Appending n bytes multiplies it by x^(8n) modulo the
+// CRC's polynomial.
 struct crc_field {
     unsigned width;
-    uint64_t modulus; // reflected, without its highest term
+    uint64_t modulus; // reflected, without the highest term
 };
 
 static uint64_t field_multiply(const struct crc_field *field, uint64_t a, uint64_t b)
@@ -357,6 +358,6 @@ void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64)
     check(len <= 45); // 60 characters and a NUL in the caller's 64
     ret_base64[0] = '\0';
     if (len > 0) {
-        (void)EVP_EncodeBlock((unsigned char *)ret_base64, value, (int)len); // length is known
+        (void)EVP_EncodeBlock((unsigned char *)ret_base64, value, (int)len); // cannot fail
     }
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request may read, write, delete and list at an origin: the one answer from which rights
-// and invalidation both follow. Pure; any thread.
+// Finds what a request may read, write, delete and list at an origin. Both rights and invalidation
+// follow from this one answer. Pure; any thread.
 //
-// A request that the route table knows has the effect that its row in operations.def names. What
-// the table does not know is taken for more, not for less:
-//   - A read needs the rights of every operation that it could be if the parameters that make it
-//     unknown did not matter, and at least the right to read the key or to list the bucket.
-//   - A write needs ANY, and may change the key; without one, or where a body may name keys nobody
-//     here reads, everything in the bucket.
+// A request that the route table knows has the effect in its row of operations.def. For other
+// requests the worst case is assumed:
+//   - A read needs the rights of every operation that it could be without its unknown parameters,
+//     and at least the right to read the key or to list the bucket.
+//   - A write needs ANY and may change the key. Without a key, or if its body may name keys that
+//     are not read here, it may change the whole bucket.
 //
-// A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks
-// must be allowed both (access_keys_allowed), and a write changes both.
+// A key also counts as the path that a file-based origin would make of it (s3_key_as_path). The
+// principal must be allowed both (access_keys_allowed), and a write changes both.
 //
-// The id of a version or an upload that climbs out of its key's place is refused.
+// A version or upload id that leads out of its key's path is refused.
 //
-// A write on a condition tells by its outcome what is there, so it needs the right to read it, too.
+// The outcome of a conditional write shows what exists, so it needs the right to read it too.
 //
-// Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
-// whatever the request is called and whether it stands in a header or in the query, where
-// presigning moves it; it is sent on as it was read (s3_source_render). Two, or one where S3 takes
+// Sources (x-amz-copy-source, x-amz-rename-source) are read only here. A source counts whatever the
+// operation is, and whether it is a header or a query parameter, into which presigning moves it. It
+// is sent to the origin as it was read here (s3_source_render). Two sources, or one where S3 takes
 // none, are refused.
 #include "s3/s3_private.h"
 
@@ -57,7 +57,7 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     struct s3_path *path = ret_path;
     path->len = 0;
     path->climbs = path->leaves = false;
-    bool names_folder = false; // by its last segment, so that no '/' belongs behind it
+    bool names_folder = false; // the last segment names a folder, so no '/' is appended
     for (size_t at = 0; at < key.len;) {
         struct span rest = {key.ptr + at, key.len - at};
         struct span segment = {rest.ptr, min_u64(span_find(rest, '/'), span_find(rest, '\\'))};
@@ -74,7 +74,7 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
             }
         } else if (segment.len > 0 && !names_folder) {
             if (path->len + segment.len + 1 > sizeof(path->text)) {
-                path->leaves = true; // no key is that long
+                path->leaves = true; // longer than any key
                 continue;
             }
             memcpy(path->text + path->len, segment.ptr, segment.len);
@@ -88,8 +88,8 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     path->differs = !span_equal(key, (struct span){path->text, path->len});
 }
 
-// An id is a folder or a file beside its key at an origin on files: "../" in one is the way to
-// other keys.
+// Returns true if an id leads to another key. A file-based origin may use the id as the name of a
+// file or folder next to its key, so "../" in it leads to other keys.
 bool s3_id_climbs(struct span id)
 {
     struct s3_path path;
@@ -110,7 +110,7 @@ bool s3_ids_climb(const struct s3_request *r)
     return false;
 }
 
-// --- names that stand in a header or in the query ------------------------------------------------
+// --- names in headers and in the query -----------------------------------------------------------
 
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name)
 {
@@ -139,7 +139,7 @@ bool s3_name_is_of_source(struct span name)
     return has_prefix(name, S3_COPY_SOURCE "-") || has_prefix(name, S3_RENAME_SOURCE "-");
 }
 
-// Those of S3's API, of its signatures and of what SDKs add.
+// The x-amz-* headers of S3's API, of its signatures, and those that SDKs add.
 bool s3_header_is_of_write(struct span name)
 {
     static const char *const NAMES[] = {"acl",
@@ -195,7 +195,7 @@ bool s3_header_is_of_write(struct span name)
     return false;
 }
 
-// Does `fits` hold for a name among the headers or the parameters, with what stands behind it?
+// Returns true if `fits` accepts a header or a parameter, by its name and value.
 static bool has_name(const struct s3_request *r, const struct headers *headers,
                      bool (*fits)(struct span name, struct span value))
 {
@@ -212,8 +212,9 @@ static bool has_name(const struct s3_request *r, const struct headers *headers,
     return false;
 }
 
-// "Only where nothing is" says as much as any write's outcome; every other condition is a question
-// about the bytes that are there, and so is where an appended piece begins.
+// Returns true for a condition that reveals more than any write does. "If-None-Match: *" (only if
+// no object exists) reveals no more. Every other condition asks about the existing bytes, and so
+// does the offset of an append.
 static bool asks_what_is_there(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("if-none-match"))) {
@@ -224,7 +225,8 @@ static bool asks_what_is_there(struct span name, struct span value)
            span_equal_nocase(name, SPAN(AMZ "write-offset-bytes"));
 }
 
-// Of a new bucket, or of one that is there: an origin may take the request for that, too.
+// Returns true for a header that sets permissions. The bucket may already exist, because an origin
+// may apply the request to it too.
 static bool says_who_may(struct span name, struct span value)
 {
     (void)value;
@@ -245,11 +247,12 @@ bool s3_headers_are_of_write(const struct headers *headers)
 
 bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers)
 {
-    // Of Snowball, and of MinIO, which writes each member of the archive under a name of its own.
+    // A header of Snowball, and of MinIO, which stores each member of the archive under its own
+    // key.
     return s3_name_count(r, headers, "x-amz-meta-snowball-auto-extract") > 0;
 }
 
-// The one value of that name; ERR_INVALID_ARGUMENT for two.
+// Finds the only value of a name. Two values are ERR_INVALID_ARGUMENT.
 static enum err find_value(const struct s3_request *r, const struct headers *headers,
                            const char *name, bool *ret_found, struct span *ret_value)
 {
@@ -285,7 +288,7 @@ static enum err decode(struct arena *arena, struct span raw, struct span *ret_de
     return ERR_OK;
 }
 
-// Cuts "bucket/key"; false when there is no bucket or no key in it.
+// Splits "bucket/key". Returns false if the bucket or the key is missing.
 static bool cut_bucket(struct span text, struct span *ret_bucket, struct span *ret_key)
 {
     size_t slash = span_find(text, '/');
@@ -302,8 +305,8 @@ static struct span without_slash(struct span text)
     return text.len > 0 && text.ptr[0] == '/' ? (struct span){text.ptr + 1, text.len - 1} : text;
 }
 
-// "bucket/key?versionId=V": escaped, one '/' in front of it optional, no other query. The '?' is
-// raw, one that is escaped belongs to the key.
+// Parses an escaped "bucket/key?versionId=V" with an optional leading '/' and no other query. Only
+// a raw '?' starts the query; an escaped one belongs to the key.
 static enum err read_copy_source(struct arena *arena, struct span value, struct s3_source *source)
 {
     static const char VERSION[] = "versionId=";
@@ -330,7 +333,7 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
         return err;
     }
     if (span_starts_with(without_slash(decoded), SPAN("arn:"))) {
-        return ERR_OK; // of an access point
+        return ERR_OK; // an access point's ARN
     }
     if (!cut_bucket(without_slash(decoded), &source->bucket, &source->key)) {
         return ERR_INVALID_ARGUMENT;
@@ -339,7 +342,7 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
     return source->key.len > S3_KEY_MAX ? ERR_KEY_TOO_LONG : ERR_OK;
 }
 
-// "bucket/key" by the letter; a bare key is in use as well.
+// Parses "bucket/key". The specification demands that form, but clients send a bare key as well.
 static enum err read_rename_source(struct arena *arena, const struct s3_request *r,
                                    struct span value, struct s3_source *source)
 {
@@ -371,7 +374,7 @@ void s3_source_render(const struct s3_source *source, struct span origin_bucket,
         buf_append_span(out, origin_bucket);
         buf_append_char(out, '/');
     } else if (span_starts_with(source->key, SPAN("/"))) {
-        buf_append_char(out, '/'); // the one that a reader takes off
+        buf_append_char(out, '/'); // the reader removes one leading '/', so add one
     }
     buf_append_uri_encoded(out, source->key, true);
     if (source->has_version) {
@@ -389,7 +392,7 @@ static void add(struct s3_effects *e, unsigned rights, enum s3_scope scope, stru
     e->items[e->count++] = (struct s3_effect){rights, scope, bucket, key, changes};
 }
 
-// Rights of every operation that the read could be.
+// Returns the rights of every operation that the read could be.
 static unsigned rights_of_unknown_read(const struct s3_request *r)
 {
     unsigned rights = r->key.len > 0 ? S3_ALLOW_READ : S3_ALLOW_LIST;
@@ -418,7 +421,7 @@ static void add_unknown(struct s3_effects *e, const struct s3_request *r,
     }
     bool is_wide =
         r->key.len == 0 || span_equal(r->method, SPAN("POST")) || s3_request_unpacks(r, headers);
-    // A browser's question whether it may ask changes nothing.
+    // A browser's preflight changes nothing.
     add(e, S3_ALLOW_ANY, is_wide ? S3_SCOPE_BUCKET : S3_SCOPE_KEY, r->bucket,
         is_wide ? nothing : r->key, !span_equal(r->method, SPAN("OPTIONS")));
 }
@@ -447,8 +450,8 @@ static bool takes_rename(const struct s3_request *r)
            (r->operation == S3_Unknown && (r->flags & S3_OP_READ) == 0);
 }
 
-// A rename shows under the new name what the old one held, so it takes the right to read besides.
-// An origin may take the value for "bucket/key" or for a bare key: every reading counts.
+// A rename makes the old key's content readable under the new key, so it needs the right to read
+// too. An origin may take the value for "bucket/key" or for a bare key, so every reading counts.
 static enum err add_rename(struct arena *arena, struct s3_effects *e, const struct s3_request *r,
                            struct span origin_bucket)
 {
@@ -524,7 +527,7 @@ enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
     if (e->asks_what_is_there && e->items[0].scope != S3_SCOPE_SOMEWHERE) {
         e->items[0].rights |= S3_ALLOW_READ;
     }
-    // A header that names a source makes a read one that the cache does not answer.
+    // A header that names a source makes a read uncacheable.
     return (r->flags & S3_OP_CACHEABLE) != 0 ? ERR_OK
                                              : add_sources(arena, e, r, headers, origin_bucket);
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error documents: from an error of ours to the XML that an S3 client reads. Status and code stand
-// in base/errors.def. And an origin's errors: packed to travel between workers, and the parts
-// of them that a client may read. Pure; any thread.
+// Error documents. Renders one of our errors as the XML that an S3 client reads; base/errors.def
+// holds status and code. It also packs an origin's error for the way between workers, and selects
+// the parts of it that a client may read. Pure; any thread.
 //
-// Packed: the status in decimal, then a line for each header, then an empty line, each ended by a
-// line feed; then the document to the end.
+// Packed form: the status in decimal, a line for each header, an empty line, then the document up
+// to the end. Each line ends with a line feed.
 #include "s3/s3.h"
 
 #include <string.h>
 
-#define ELEMENTS_MAX 16384u // bytes of an origin's details that go on
+#define ELEMENTS_MAX 16384u // most bytes of an origin's details that are passed on
 
-// Is this UTF-8 (no overlong forms, no surrogates)? An error document must stay well-formed
-// whatever bytes a client put into its key.
+// Returns true for valid UTF-8 (no overlong forms, no surrogates). An error document must stay
+// well-formed whatever bytes a client puts into its key.
 static bool utf8_is_valid(struct span s)
 {
     size_t i = 0;
@@ -109,7 +109,7 @@ bool s3_error_unpack(struct arena *arena, struct span packed, struct s3_error_an
         return false;
     }
     answer.status = (unsigned)status;
-    while (end < packed.len) { // each line is shorter than what is left
+    while (end < packed.len) { // each line is shorter than the rest
         packed = (struct span){packed.ptr + end + 1, packed.len - end - 1};
         end = span_find(packed, '\n');
         if (end == packed.len) {
@@ -138,7 +138,8 @@ struct adopting {
     bool has_code, names_key, names_bucket;
 };
 
-// About the origin and the requests that are signed for it, not about the client's.
+// Elements about the origin, or about the requests that Forebay signs for it, and not about the
+// client's request.
 static bool is_origins_own(const char *name)
 {
     static const char *const names[] = {"RequestId",
@@ -161,7 +162,7 @@ static bool is_origins_own(const char *name)
     return false;
 }
 
-// The reader has cut off one prefix of it and looked no further.
+// The XML reader has removed only one prefix of the name, so check the rest here.
 static bool is_plain_name(const char *name)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -198,7 +199,7 @@ bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_d
     buf_init(&a.elements, ELEMENTS_MAX);
     bool ok = s3_xml_read(document, on_adopted_leaf, &a) == ERR_OK && a.has_code;
     if (ok && buf_ok(&a.elements) && a.elements.len > 0) {
-        found.elements = arena_copy(arena, buf_span(&a.elements)); // none where memory is short
+        found.elements = arena_copy(arena, buf_span(&a.elements)); // none if memory is short
     }
     buf_done(&a.elements);
     if (ok) {

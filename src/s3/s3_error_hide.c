@@ -15,7 +15,7 @@ struct hiding {
     bool is_error, has_hidden;
 };
 
-// Elements that hold a name, and the parameter of the request that each may repeat.
+// Elements that hold a name, and the request parameter whose value each may repeat.
 static const struct {
     const char *element, *param;
 } NAMING[] = {
@@ -37,7 +37,7 @@ static bool may_name(const struct hiding *h, struct span name, const char *param
            (said != NULL && span_equal(name, said->value)) || h->may_show(h->ctx, name);
 }
 
-// "/KEY", "/BUCKET/KEY", or the path of the request.
+// Returns true for "/KEY" or "/BUCKET/KEY" that may be shown, or the path of the request itself.
 static bool may_name_resource(const struct hiding *h, struct span resource)
 {
     if (span_equal(resource, h->asked->raw_path)) {
@@ -74,7 +74,7 @@ static void on_leaf(void *ctx, const char *path, struct span text)
     const char *last = strrchr(path, '/') + 1;
     if (!may_show_leaf(h, last, text)) {
         h->has_hidden = true;
-    } else if (last == element) { // of elements within elements none is known that matters
+    } else if (last == element) { // nested elements are dropped, because no known one matters
         s3_xml_element(h->out, element, text);
     }
 }

@@ -10,15 +10,15 @@
 
 enum name_kind {
     NAME_LISTED,   // never empty
-    NAME_POSITION, // may be empty, as all that follow
+    NAME_POSITION, // this kind and the following ones may be empty
     NAME_TOKEN,
-    NAME_ECHO // of what the request says
+    NAME_ECHO // repeats a parameter of the request
 };
 
 struct s3_list_element {
     const char *tag;
     enum name_kind kind;
-    const char *param; // that it repeats
+    const char *param; // the parameter that it repeats
 };
 
 static const struct s3_list_element ELEMENTS[] = {
@@ -53,8 +53,8 @@ static const struct s3_list_element *element_find(const struct s3_list_names *na
     return NULL;
 }
 
-// Does it have the form of base64 or of a number, as opaque tokens do? Of what has a slash: letters
-// of both cases and digits, or padding.
+// Returns true if the token looks like base64 or a number, as opaque tokens do. With a slash, it
+// must also have padding, or digits and letters of both cases.
 static bool is_opaque(struct span token)
 {
     bool has_lower = false, has_upper = false, has_digit = false, has_slash = false;
@@ -85,7 +85,8 @@ static bool is_allowed(const struct s3_list_names *names, struct span name,
            (open->kind == NAME_TOKEN && is_opaque(name)) || may_show(ctx, name);
 }
 
-// Which coding it has depends on the origin: not each heeds what was asked for.
+// Judges the name as it is, and then percent-decoded if the request asked for encoding. Both are
+// needed, because not every origin obeys that request.
 static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void *ctx)
 {
     size_t len;
@@ -107,8 +108,8 @@ static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void 
            is_allowed(names, (struct span){names->name, len}, may_show, ctx);
 }
 
-// Without attributes, and without the prefix of its namespace. An element that is closed at once
-// has no text.
+// Returns the tag's name without attributes and namespace prefix. A self-closing element has no
+// text.
 static struct span tag_name(struct span tag, bool *ret_is_end, bool *ret_is_closed)
 {
     *ret_is_end = span_starts_with(tag, SPAN("/"));

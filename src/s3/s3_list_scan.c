@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of objects in a listing (ListObjects and ListObjectsV2), read as its bytes pass. A
-// hint, not a document: it takes what has the form of an entry, in whatever pieces it comes, and
-// leaves out the rest. Pure; any thread; bounded by the struct.
+// Reads the sizes of objects from a listing (ListObjects and ListObjectsV2) while its bytes pass.
+// The result is a hint: it takes whatever looks like an entry, in pieces of any size, and skips the
+// rest. Pure; any thread; memory is limited to the struct.
 #include <string.h>
 
 #include "s3/s3_private.h"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ListObjects, ListObjectsV2, ListBuckets and GetBucketLocation for origins that have no S3 behind
-// them: what the client asked, and the document that answers it. Pure; any thread.
+// ListObjects, ListObjectsV2, ListBuckets and GetBucketLocation for origins without S3: parses the
+// request and renders the answer. Pure; any thread.
 //
-// A continuation token made here is "1" and the hexadecimal bytes of the last name of the page.
-// Clients send it back as it is; nothing in it is secret, and any name is a legal place to go on
-// from.
+// A continuation token made here is "1" and the last name of the page in hexadecimal. Clients send
+// it back unchanged. It holds no secret, and a listing may continue after any name.
 #include "base/date.h"
 #include "s3/s3_private.h"
 
@@ -63,7 +62,7 @@ static enum err refuse(struct s3_error_detail *detail, const char *name, struct 
     return ERR_INVALID_ARGUMENT;
 }
 
-// The words are S3's.
+// The messages are those of S3.
 static enum err parse_max_keys(struct span text, unsigned *ret_max_keys,
                                struct s3_error_detail *detail)
 {
@@ -151,7 +150,7 @@ static void render_position(const struct s3_listing_query *q, const struct s3_li
 {
     if (!q->v2) {
         name_element(out, q, "Marker", q->marker);
-        // Without a delimiter a client goes on from the last key.
+        // Without a delimiter, a client continues after the last key.
         if (page->truncated && q->delimiter.len > 0) {
             name_element(out, q, "NextMarker", page->last_name);
         }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// From method, Host and raw target to an operation of the S3 API, a bucket and a key. Pure; any
-// thread.
+// Finds the S3 operation, bucket and key from method, Host and raw target. Pure; any thread.
 //
-// The path is cut raw: in path style the first segment is the bucket and all the rest is the key,
-// slashes included; in virtual-host style the whole path behind its first '/' is the key. Then each
-// piece is percent-decoded exactly once and never normalised: "//", "..", a trailing '/' and %2F
-// are bytes of the key.
+// The raw path is split first. In path style the first segment is the bucket and everything after
+// it is the key, slashes included. In virtual-host style the whole path after its first '/' is the
+// key. Then each piece is percent-decoded exactly once and never normalised: "//", "..", a trailing
+// '/' and %2F are bytes of the key.
 //
-// Routing is a table of rows, first match wins. A row names the parameter that selects the
-// operation and the parameters that may stand beside it. A parameter that is not listed there,
-// stands there twice or has a value that does not fit may select something else at the origin, as
-// may an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through
-// complete, never answered from cache, and judged by what it could be (s3_effects.c).
+// Routing is a table of rows; the first match wins. A row names the parameter that selects the
+// operation and the other parameters that are allowed with it. At the origin, something else may be
+// selected by a parameter that is not listed, is repeated, or has a value that does not fit, or by
+// an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through
+// complete, never answered from the cache, and checked for everything it could be (s3_effects.c).
 //
 // Everything in the result is a view into the target or into the arena.
 #include "s3/s3_private.h"
@@ -27,9 +26,9 @@ enum level { LEVEL_SERVICE, LEVEL_BUCKET, LEVEL_OBJECT };
 struct route {
     const char *method;
     enum level level;
-    const char *selector; // parameter that must be there; NULL: none needed
-    const char *also;     // a second one that must be there
-    const char *allowed;  // others that may be there, separated by blanks
+    const char *selector; // required parameter; NULL: none
+    const char *also;     // a second required parameter
+    const char *allowed;  // other allowed parameters, separated by spaces
     enum s3_operation operation;
 };
 
@@ -214,7 +213,7 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
 
 // --- Host ----------------------------------------------------------------------------------------
 
-// Cuts ":port" off; false when what follows the colon is not a port.
+// Removes ":port". Returns false if the text after the colon is not a port.
 static bool host_cut_port(struct span *host)
 {
     size_t colon = span_find(*host, ':');
@@ -229,7 +228,7 @@ static bool host_cut_port(struct span *host)
     return true;
 }
 
-// Is `label` a decimal octet without leading zeros?
+// Returns true if `label` is a decimal octet without leading zeros.
 static bool label_is_octet(struct span label)
 {
     uint64_t value;
@@ -237,7 +236,7 @@ static bool label_is_octet(struct span label)
            (label.len == 1 || label.ptr[0] != '0');
 }
 
-// Length of the dotted IPv4 address that ends the host, 0 when there is none.
+// Returns the length of the dotted IPv4 address at the end of the host; 0 if there is none.
 static size_t host_ipv4_suffix_len(struct span host)
 {
     size_t end = host.len;
@@ -260,7 +259,8 @@ static size_t host_ipv4_suffix_len(struct span host)
     return host.len - begin;
 }
 
-// "[::1]" and "[::1]:9000". Only the alphabet is checked: nothing is ever connected to.
+// Accepts "[::1]" and "[::1]:9000". It checks only the characters, because Forebay never connects
+// to this address.
 static bool host_is_ipv6(struct span host)
 {
     size_t close = span_find(host, ']');
@@ -352,8 +352,8 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
 
 // --- Path ----------------------------------------------------------------------------------------
 
-// Decodes once; the result is a view of `raw` itself when nothing is escaped. In a query S3 reads a
-// raw '+' as a blank.
+// Decodes once. The result is a view of `raw` itself if nothing is escaped. In a query, S3 reads a
+// raw '+' as a space.
 static enum err decode_piece(struct arena *arena, struct span raw, bool plus_is_blank,
                              struct span *ret_decoded)
 {
@@ -377,7 +377,7 @@ static enum err decode_piece(struct arena *arena, struct span raw, bool plus_is_
     return ERR_OK;
 }
 
-// The raw bytes of the key inside raw_path.
+// Returns the raw bytes of the key in raw_path.
 static struct span raw_key(const struct s3_request *r)
 {
     struct span rest = span_after(r->raw_path, 1);
@@ -479,9 +479,9 @@ static bool name_in(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// Parameters of a signature, and headers that signers move into the query, select nothing (one that
-// names another object is a source). Nor does x-id, which names the operation again, and must name
-// this one.
+// Returns true for a parameter that selects no operation: those of a signature, and headers that
+// signers move into the query (one that names another object is a source). x-id selects nothing
+// either, but must name this operation.
 static bool param_is_neutral(struct span name, bool is_read)
 {
     static const char *const EXACT[] = {
@@ -515,7 +515,8 @@ static bool word_in(struct span word, const char *words)
     return false;
 }
 
-// What selects a part of an upload must be able to: an origin may take the request for one without.
+// Returns false if a parameter's value cannot select a part of an upload. An origin may take such a
+// request for one without the parameter.
 static bool param_value_fits(const struct s3_param *param, bool is_read)
 {
     if (span_equal_cstr(param->name, "uploadId")) {
@@ -526,7 +527,7 @@ static bool param_value_fits(const struct s3_param *param, bool is_read)
            (span_to_u64(param->value, &number) && number >= 1 && number <= PART_NUMBER_MAX);
 }
 
-// Does each parameter stand there once, and is it one that the row knows?
+// Returns true if each parameter occurs once and the row knows it.
 static bool route_knows_params(const struct route *route, const struct s3_request *r)
 {
     bool is_read = method_is_read(r->method);
@@ -549,7 +550,7 @@ static bool route_knows_params(const struct route *route, const struct s3_reques
 
 static bool route_matches(const struct route *route, const struct s3_request *r, enum level level)
 {
-    // What is told apart soonest comes first: of most requests, that they have no parameters.
+    // The cheapest tests come first: most requests have no parameters.
     if (route->level != level || (route->selector != NULL && r->param_count == 0) ||
         !span_equal_cstr(r->method, route->method) ||
         (route->selector != NULL && s3_param_find(r, route->selector) == NULL)) {
@@ -587,7 +588,8 @@ static enum s3_operation route_find(const struct s3_request *r, enum level level
     return S3_Unknown;
 }
 
-// A form names its key in its body. Two types are two readings.
+// Returns true if the body may be a form, which names its key in the body. With two content types,
+// the origin may read either one.
 static bool may_be_form(const struct headers *headers)
 {
     const struct span form = SPAN("multipart/form-data");
@@ -601,8 +603,8 @@ static bool may_be_form(const struct headers *headers)
     return false;
 }
 
-// Headers decide between operations that share method and parameters. An origin may look for a form
-// before it looks at the parameters.
+// Headers distinguish operations that share method and parameters. An origin may check for a form
+// before it checks the parameters.
 static enum s3_operation refine_by_headers(enum s3_operation operation, const struct s3_request *r,
                                            const struct headers *headers)
 {
@@ -611,7 +613,7 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
         return S3_Unknown;
     }
     switch (operation) {
-    case S3_CreateBucket: // to an origin that unpacks, an object without a name
+    case S3_CreateBucket: // an origin that unpacks archives takes it for an object without a name
         return s3_request_unpacks(r, headers) ? S3_Unknown : S3_CreateBucket;
     case S3_PutObject:
         if (s3_request_unpacks(r, headers)) {
@@ -640,7 +642,7 @@ bool s3_header_is_neutral(struct span name)
                                           "x-amz-user-agent",
                                           "x-amz-api-version",
                                           "x-amz-te"};
-    // The mode, and the checksum of a body, which a read does not have.
+    // The checksum mode, and the checksum of a body; a read has no body.
     const struct span checksum = SPAN("x-amz-checksum-");
     if (name.len > checksum.len &&
         span_equal_nocase((struct span){name.ptr, checksum.len}, checksum)) {
@@ -654,7 +656,7 @@ bool s3_header_is_neutral(struct span name)
     return false;
 }
 
-// Why these headers make the answer differ from the object itself; NULL: they do not.
+// Returns why these headers make the answer differ from the plain object; NULL if they do not.
 static const char *headers_bypass_reason(const struct headers *headers)
 {
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
@@ -662,7 +664,8 @@ static const char *headers_bypass_reason(const struct headers *headers)
         struct span name = headers->items[i].name;
         if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-")) ||
             s3_header_is_neutral(name) ||
-            span_equal_nocase(name, SPAN("x-amz-optional-object-attributes"))) { // of a listing
+            // applies to listings only
+            span_equal_nocase(name, SPAN("x-amz-optional-object-attributes"))) {
             continue;
         }
         if (name.len > customer_key.len &&
@@ -695,7 +698,7 @@ static const char *find_bypass_reason(const struct s3_request *r, const struct h
     return reason == NULL && r->has_part_number && r->part_number != 1 ? "part-number" : reason;
 }
 
-// Values that the operations served here depend on; the origin judges all others itself.
+// Reads the values that operations served here depend on. The origin checks all others itself.
 static enum err read_params(struct s3_request *r)
 {
     const struct s3_param *p;
@@ -729,7 +732,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
         return ERR_INVALID_URI;
     }
     struct s3_request *r = ret_request;
-    // All but the large array, of which only the first param_count count.
+    // Clear everything but the large array, of which only the first param_count items are valid.
     size_t behind_params = offsetof(struct s3_request, param_count);
     memset(r, 0, offsetof(struct s3_request, params));
     memset((char *)r + behind_params, 0, sizeof(*r) - behind_params);
@@ -740,7 +743,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    r->host_kind = s3_host_parse(host, domains, &r->bucket); // for the gate to judge
+    r->host_kind = s3_host_parse(host, domains, &r->bucket); // the gate decides about it
     r->virtual_host = r->bucket.len > 0;
 
     enum err err = parse_path(arena, r);

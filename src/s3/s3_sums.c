@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object's checksum headers in few bytes, so that an index can keep those of many objects. The
-// lines go in and come out as text; each line is one item:
+// Packs an object's checksum headers into few bytes, so that an index can keep them for many
+// objects. The lines go in and come out as text. Each line becomes one item:
 //
 //   none      the store has said that the object has no checksum; never sent to a client
 //   type      x-amz-checksum-type: FULL_OBJECT or COMPOSITE
 //   digest    a known algorithm, the raw digest, and the number of parts if the value ends in "-N"
 //   text      any other line
-//   too long  the object has checksums that do not fit; nobody but the store can name them
+//   too long  the object has checksums that do not fit; only the store can supply them
 //
 // Items keep their order. Lines without a digest are packed as none, because a type alone says
-// nothing. Where one line does not fit, none is kept, because a client would take the others for
-// all. Pure; any thread.
+// nothing. If one line does not fit, none is kept, because a client would take the rest for all.
+// Pure; any thread.
 #include "s3/s3.h"
 
 #include <assert.h>
@@ -24,14 +24,14 @@
 #define ITEM_TEXT 0x04u // then a length of one byte, and "name: value"
 static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next ones");
 #define ITEM_DIGEST 0x10u // plus the index in `algorithms`; then the digest
-#define ITEM_PARTS 0x80u  // of a digest: then the number of parts, little endian
+#define ITEM_PARTS 0x80u  // flag of a digest: the number of parts follows, little endian
 #define PARTS_MAX 0xffffu
 #define DIGEST_MAX 64u
 #define BASE64_MAX 89u // of a digest, with a NUL
 
 #define PREFIX "x-amz-checksum-"
 
-// The index is on disk: rows are added at the end only.
+// These numbers are in the index on disk, so add rows only at the end.
 static const struct {
     const char *name;
     uint8_t len;
@@ -58,7 +58,7 @@ static bool pack_item(struct packing *p, unsigned item, struct span bytes, struc
     return true;
 }
 
-// Base64 of exactly `len` bytes, as every encoder writes it.
+// Decodes Base64 of exactly `len` bytes, and only in the form that encoders write.
 static bool digest_parse(struct span text, size_t len, uint8_t ret_digest[DIGEST_MAX + 2])
 {
     char again[BASE64_MAX];
@@ -95,7 +95,7 @@ static bool pack_digest(struct packing *p, struct span name, struct span value)
     return false;
 }
 
-// `line` without its prefix and end.
+// Packs one line, given without its prefix and end.
 static void pack_line(struct packing *p, struct span line)
 {
     size_t colon = span_find(line, ':');

@@ -4,7 +4,8 @@
 #include "s3/s3.h"
 
 #define BUCKET_MAX 255u
-#define BYTE_MAX ((uint64_t)INT64_MAX) // of a range: what is reckoned from it does not overflow
+// largest position in a range, so that arithmetic on it cannot overflow
+#define BYTE_MAX ((uint64_t)INT64_MAX)
 
 static bool parse_names(struct span text, struct s3_uri *ret_uri, const char **ret_why)
 {

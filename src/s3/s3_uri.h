@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How people name what is cached: s3://BUCKET/KEY. Pure.
+// Parses the URIs that people use to name cached data: s3://BUCKET/KEY. Pure.
 #ifndef FOREBAY_S3_S3_URI_H
 #define FOREBAY_S3_S3_URI_H
 
@@ -9,17 +9,17 @@
 #include "base/bytes.h"
 
 struct s3_uri {
-    struct span bucket, key; // views; key empty: the bucket
-    bool is_prefix; // the bucket, what ends in '/', and what ends in '*' (which key is without)
+    struct span bucket, key; // views; an empty key means the bucket
+    bool is_prefix;          // names a bucket, or ended in '/' or '*'; the '*' is not in `key`
 };
-// False: no such URI; *ret_why says in a few words what is wrong.
+// Returns false if the text is no such URI. *ret_why then says why in a few words.
 bool s3_uri_parse(struct span text, struct s3_uri *ret_uri, const char **ret_why);
-// A '*' that does not stand at the end is a letter of the key, which may not be what was meant:
-// then *ret_prefix is the text up to and with the first one.
+// Returns true if the key has a '*' that is not at its end. Such a '*' is part of the key, which
+// may not be what the user meant. *ret_prefix is then the text up to and including the first one.
 bool s3_uri_has_star(struct span text, const struct s3_uri *uri, struct span *ret_prefix);
-// An object's, its key by the letter, also one that ends in '/' or '*'.
+// Parses the URI of one object. The key is taken literally, even if it ends in '/' or '*'.
 bool s3_uri_parse_object(struct span text, struct s3_uri *ret_uri, const char **ret_why);
-// "A-B", inclusive as in HTTP, or "A-": *ret_end is exclusive, UINT64_MAX for the latter.
+// Parses "A-B", inclusive as in HTTP, or "A-". *ret_end is exclusive; it is UINT64_MAX for "A-".
 bool s3_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end);
 
 #endif

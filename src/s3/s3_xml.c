@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The little XML we write and read. Pure; any thread.
+// The small part of XML that we write and read. Pure; any thread.
 //
-// Writer: escapes and appends, nothing more. Reader: expat, which decodes the encodings that XML
-// declares. A document type declaration ends the reading at once, so there are no entities but the
-// five of XML itself and nothing is ever fetched. Depth, size and the length of a path are bounded;
-// the text of an element is kept only until its end, and only leaves are reported.
+// The writer only escapes and appends. The reader is expat, which decodes the encodings that XML
+// declares. A document type declaration stops the reader at once, so only XML's own five entities
+// exist and nothing is ever fetched. Depth, size and the length of a path are limited. The text of
+// an element is kept only until its end, and only leaf elements are reported.
 #include "s3/s3.h"
 
 #include <expat.h>
@@ -17,7 +17,7 @@
 
 void s3_xml_escape(struct buf *out, struct span text)
 {
-    size_t plain = 0; // start of what was not appended yet
+    size_t plain = 0; // start of the bytes not appended yet
     for (size_t i = 0; i < text.len; i++) {
         unsigned char c = (unsigned char)text.ptr[i];
         const char *entity = c == '&'    ? "&amp;"
@@ -43,8 +43,8 @@ void s3_xml_escape(struct buf *out, struct span text)
     }
 }
 
-// A character in UTF-8, which is never longer than the reference to it. Returns its length; 0:
-// there is none.
+// Writes a character as UTF-8, which is never longer than the reference to it. Returns its length;
+// 0 if there is no such character.
 static size_t utf8_put(uint32_t c, char *to)
 {
     if (c > 0x10ffff) {
@@ -59,7 +59,7 @@ static size_t utf8_put(uint32_t c, char *to)
     return len;
 }
 
-// "&#65;" or "&#x41;": how long it is, 0 if it is none.
+// Reads a reference such as "&#65;" or "&#x41;". Returns its length; 0 if it is not one.
 static size_t number_read(struct span text, char *to, size_t *len)
 {
     size_t end = span_find(text, ';');
@@ -77,7 +77,7 @@ static size_t number_read(struct span text, char *to, size_t *len)
         if (digit < 0) {
             return 0;
         }
-        c = c * (is_hex ? 16 : 10) + (uint32_t)digit; // six or seven digits
+        c = c * (is_hex ? 16 : 10) + (uint32_t)digit; // at most seven digits
     }
     size_t put = utf8_put(c, to + *len);
     *len += put;
@@ -140,7 +140,7 @@ struct leaf_reader {
     size_t path_len;
     size_t path_len_at[DEPTH_MAX]; // length of the path before the element of that depth
     unsigned depth;
-    bool leaf; // no child element since the innermost start tag
+    bool leaf; // no child element since the last start tag
     enum err err;
 };
 
@@ -149,7 +149,7 @@ static void reader_stop(struct leaf_reader *reader, enum err err)
     if (reader->err == ERR_OK) {
         reader->err = err;
     }
-    (void)XML_StopParser(reader->parser, XML_FALSE); // fails only when stopped already
+    (void)XML_StopParser(reader->parser, XML_FALSE); // fails only if it is already stopped
 }
 
 static void on_start(void *ctx, const XML_Char *name, const XML_Char **attributes)
@@ -215,7 +215,7 @@ static void on_doctype(void *ctx, const XML_Char *name, const XML_Char *system_i
     reader_stop(ctx, ERR_MALFORMED_XML);
 }
 
-// Servers that answer before they know the outcome send blanks ahead of the document.
+// Servers that begin an answer before they know the outcome send spaces before the document.
 static struct span skip_leading_blanks(struct span s)
 {
     while (s.len > 0 &&
@@ -242,7 +242,7 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
     XML_SetCharacterDataHandler(reader.parser, on_text);
     XML_SetStartDoctypeDeclHandler(reader.parser, on_doctype);
 
-    // In steps, so that a handler's stop takes effect soon and no length exceeds an int.
+    // Parse in steps, so that a handler's stop takes effect soon and no length exceeds an int.
     struct span rest = skip_leading_blanks(document);
     bool last = false;
     while (!last && reader.err == ERR_OK) {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies that say what to do to which keys: read strictly, and written anew for the origin. Pure;
-// any thread.
+// Strict reader for bodies that list keys and what to do to them. The bodies are written again for
+// the origin. Pure; any thread.
 //
-// What another reader could take for a key and this one would not (an element inside a key, one
-// level more, a second key, an attribute, another name space) must never reach the origin. So a
-// schema names every element by its path and says how often it may stand in its parent, and nothing
-// else is taken: no other element, no attribute but xmlns, no prefix, no name space but S3's or
-// none, no comment, no processing instruction, no CDATA, no document type (so no entity but the
-// five of XML), no encoding but UTF-8, no text but blanks between elements. Text is taken by the
-// letter, blanks included; it is written with references where an XML reader would change it.
+// Something that this reader ignores, but another reader takes for a key, must never reach the
+// origin. Examples are an element inside a key, one more level, a second key, an attribute, or
+// another namespace. So a schema names every element by its path, with the number of times it may
+// occur in its parent. Everything else is refused:
+// - other elements, and attributes other than xmlns
+// - prefixes, and namespaces other than S3's or none
+// - comments, processing instructions, CDATA and document types (so the only entities are XML's
+//   five)
+// - encodings other than UTF-8
+// - text between elements, except white space
+// Text is taken literally, white space included. It is written with references where an XML reader
+// would change it.
 #include "s3/s3_private.h"
 
 #include <expat.h>
@@ -17,7 +22,7 @@
 #define NAMESPACE "http://s3.amazonaws.com/doc/2006-03-01/"
 #define DEPTH_MAX 4u
 #define RULES_MAX 16u
-#define TEXT_MAX 8192u // of one element; keys are judged by their own limit
+#define TEXT_MAX 8192u // of one element; keys have their own limit
 #define READ_STEP_BYTES (64u << 10)
 #define DELETE_OBJECTS_MAX 1000u
 
@@ -25,7 +30,7 @@
 
 struct rule {
     const char *path; // "Delete/Object/Key"; the root comes first
-    unsigned max;     // in one parent
+    unsigned max;     // most occurrences in one parent
     bool is_leaf;
 };
 
@@ -35,7 +40,7 @@ typedef enum err leaf_fn(void *ctx, const struct rule *rule, struct span text);
 struct schema {
     const struct rule *rules;
     unsigned rule_count;
-    begin_fn *on_begin; // an element with others in it
+    begin_fn *on_begin; // an element with child elements
     leaf_fn *on_leaf;
 };
 
@@ -46,8 +51,8 @@ struct schema_reader {
     bool has_namespace;
     const struct rule *open[DEPTH_MAX];
     unsigned depth;
-    unsigned seen[RULES_MAX]; // of each rule, in its parent that is open
-    struct buf text;          // of the leaf that is open
+    unsigned seen[RULES_MAX]; // occurrences of each rule in its open parent
+    struct buf text;          // text of the open leaf
     enum err err;
 };
 
@@ -55,11 +60,11 @@ static void stop(struct schema_reader *reader, enum err err)
 {
     if (reader->err == ERR_OK && err != ERR_OK) {
         reader->err = err;
-        (void)XML_StopParser(reader->parser, XML_FALSE); // fails only when stopped already
+        (void)XML_StopParser(reader->parser, XML_FALSE); // fails only if it is already stopped
     }
 }
 
-// The local name of "uri|name" or "name"; NULL: not in the document's name space.
+// Returns the local name of "uri|name" or "name"; NULL if it is not in the document's namespace.
 static const char *local_name(struct schema_reader *reader, const char *name)
 {
     static const char PREFIX[] = NAMESPACE "|";
@@ -74,7 +79,7 @@ static const char *local_name(struct schema_reader *reader, const char *name)
     return strchr(local, '|') == NULL ? local : NULL;
 }
 
-// Is `path` the path of the open element and `name` behind it?
+// Returns true if `path` is the path of the open element followed by `name`.
 static bool is_child(const struct schema_reader *reader, const char *path, const char *name)
 {
     if (reader->depth == 0) {
@@ -200,7 +205,8 @@ static void on_cdata(void *ctx)
     stop(ctx, ERR_MALFORMED_XML);
 }
 
-// No byte of UTF-16 or of its marks: expat follows a mark whatever encoding it was given.
+// Rejects bytes of UTF-16 and byte order marks, because expat obeys a mark whatever encoding it was
+// given.
 static bool may_be_utf8(struct span document)
 {
     return document.len > 0 && memchr(document.ptr, '\0', document.len) == NULL &&
@@ -245,7 +251,7 @@ static enum err read_strictly(struct span document, const struct schema *schema,
     return reader.err;
 }
 
-// A copy that is not NULL where the text is empty.
+// Copies text. The copy is not NULL even if the text is empty.
 static enum err keep_text(struct arena *arena, struct span text, struct span *ret_copy)
 {
     const char *copy = arena_cstr(arena, text);
@@ -368,8 +374,8 @@ void s3_delete_render(const struct s3_delete *delete, struct buf *out)
 
 // --- RestoreObject -------------------------------------------------------------------------------
 
-// Without Type, SelectParameters and OutputLocation: such a restore writes to a bucket of its own
-// choosing.
+// Leaves out Type, SelectParameters and OutputLocation, because such a restore writes to a bucket
+// that its body names.
 static const struct rule RESTORE_RULES[] = {
     {"RestoreRequest", 1, false},
     {"RestoreRequest/Days", 1, true},

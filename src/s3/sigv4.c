@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signature version 4: the signer towards an origin and the verifier of clients. One canonical
-// request serves both: a method, a path, a query, the headers named by a list, a payload hash. Any
-// thread.
+// Signature version 4: signs requests to an origin and verifies those of clients. Both use one
+// canonical request: a method, a path, a query, the headers named by a list, and a payload hash.
+// Any thread.
 //
 //   StringToSign = "AWS4-HMAC-SHA256" \n date-time \n scope \n hex(SHA256(CanonicalRequest))
 //   key          = HMAC(HMAC(HMAC(HMAC("AWS4" secret, date), region), service), "aws4_request")
 //
-// A verifier must judge what was sent, so it works on the raw target and the raw headers, in the
-// order of the client's SignedHeaders. The S3 form of the path is: decoded once, encoded once,
-// nothing normalised. Three bytes are ambiguous among signers, and the verifier tries each form:
+// The verifier must check what was sent, so it uses the raw target and the raw headers, in the
+// order of the client's SignedHeaders. S3's form of the path is decoded once, encoded once, and not
+// normalised. Signers disagree on three bytes, and the verifier tries each form:
 //   a raw '+' in the path       signed as %2B or %20
 //   an escaped slash            signed as %2F or '/'
-//   a tab in a header's value   folded into one blank with what surrounds it (botocore, the SDKs
-//                               for Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK for
-//                               Go)
-// No form lets another key in, because the key is what the request's path decodes to. The signer
-// folds.
+//   a tab in a header's value   folded with the white space around it into one space (botocore, the
+//                               SDKs for Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK
+//                               for Go)
+// No form gives access to another key, because the key is what the request's path decodes to. Our
+// signer folds tabs.
 //
-// The canonical request is hashed in pieces of a few hundred bytes and only written out as text for
-// an error document. Signing keys are kept (sigv4_keys.c). Low-level SHA-256 is used because
-// fetching an EVP digest costs more than hashing these few bytes.
+// The canonical request is hashed in pieces of a few hundred bytes. It is written out as text only
+// for an error document. Signing keys are cached (sigv4_keys.c). The low-level SHA-256 calls are
+// used because fetching an EVP digest costs more than hashing these few bytes.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "s3/s3.h"
 
@@ -82,7 +82,7 @@ void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_
 
 // --- Canonical path and query --------------------------------------------------------------------
 
-// How the two ambiguous bytes of a path are written.
+// How the two ambiguous bytes of a path are encoded.
 struct path_form {
     bool plus_as_space;
     bool keep_escaped_slash;
@@ -111,8 +111,8 @@ static char *put_escaped(char *out, unsigned char c)
     return out;
 }
 
-// Decodes once and encodes once; `out` has room for three times raw.len. Returns the end; NULL:
-// broken escape.
+// Decodes once and encodes once. `out` must have room for three times raw.len. Returns the end, or
+// NULL for a broken escape.
 static char *put_canonical(char *out, struct span raw, bool keep_slash, struct path_form form)
 {
     for (size_t i = 0; i < raw.len; i++) {
@@ -168,7 +168,8 @@ struct canonical_param {
     struct span name, value;
 };
 
-// Sorted by encoded name, then value. At most S3_QUERY_PARAMS_MAX, so insertion is fine.
+// Inserts a parameter, sorted by encoded name, then value. There are at most S3_QUERY_PARAMS_MAX,
+// so insertion is fast enough.
 static void insert_param(struct canonical_param *params, unsigned count,
                          struct canonical_param added)
 {
@@ -191,10 +192,10 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
         *ret_query = (struct span){NULL, 0};
         return ERR_OK;
     }
-    const struct path_form form = {.plus_as_space = true}; // in a query it is one
+    const struct path_form form = {.plus_as_space = true}; // in a query, '+' is a space
     struct canonical_param params[S3_QUERY_PARAMS_MAX];
     unsigned count = 0;
-    // Encoded pieces first, the joined text behind them.
+    // The encoded pieces first, then the joined text.
     char *pieces = arena_alloc(arena, raw_query.len * 3);
     char *text = arena_alloc(arena, raw_query.len * 3 + 2 * S3_QUERY_PARAMS_MAX);
     if (pieces == NULL || text == NULL) {
@@ -246,15 +247,15 @@ struct canonical_request {
     const struct headers_index *headers;
     struct span signed_headers; // "a;b;c", lower case, as the signer wrote it
     struct span payload_hash;
-    bool keeps_tabs; // white space to fold is blanks only
+    bool keeps_tabs; // only spaces are folded, tabs are kept
 };
 
 #define SINK_BYTES 1024
 
-// Where a canonical request goes: as text into a buffer, or into a hash, by way of `bytes`, because
-// handing a few bytes to SHA-256 costs as much as hashing them.
+// The destination of a canonical request: a text buffer, or a hash. Bytes for the hash are
+// collected in `bytes` first, because passing a few bytes to SHA-256 costs as much as hashing them.
 struct sink {
-    struct buf *text; // NULL: into the hash
+    struct buf *text; // NULL: the hash is used
     SHA256_CTX sha;
     size_t len;
     char bytes[SINK_BYTES];
@@ -294,7 +295,8 @@ static inline bool is_folded(char c, bool keeps_tabs)
     return c == ' ' || (c == '\t' && !keeps_tabs);
 }
 
-// Trimall of the specification: trimmed, and each inner run of white space becomes one blank.
+// The specification's Trimall: trims the value and folds each inner run of white space into one
+// space.
 static void put_header_value(struct sink *sink, struct span value, bool keeps_tabs)
 {
     value = span_trim(value);
@@ -316,7 +318,7 @@ static void put_header_value(struct sink *sink, struct span value, bool keeps_ta
     put(sink, (struct span){value.ptr + begin, value.len - begin});
 }
 
-// False when a header of the list is not there.
+// Returns false if a header of the list is missing.
 static bool put_canonical_request(struct sink *sink, const struct canonical_request *c)
 {
     put(sink, c->method);
@@ -347,8 +349,8 @@ static bool put_canonical_request(struct sink *sink, const struct canonical_requ
     return all_there;
 }
 
-// The string to sign; `ret_text` holds STRING_TO_SIGN_MAX bytes. False when a listed header is
-// absent.
+// Builds the string to sign. `ret_text` must have room for STRING_TO_SIGN_MAX bytes. Returns false
+// if a listed header is missing.
 static bool string_to_sign(const struct canonical_request *c, const char *amz_date,
                            const struct sigv4_scope *scope, char *ret_text, size_t *ret_len)
 {
@@ -393,7 +395,7 @@ static bool starts_with_nocase(struct span s, struct span prefix)
     return s.len >= prefix.len && span_equal_nocase((struct span){s.ptr, prefix.len}, prefix);
 }
 
-// What botocore never signs, because somebody on the way may change it.
+// Headers that botocore never signs, because an intermediary may change them.
 static bool header_is_never_signed(struct span name)
 {
     static const char *const NEVER[] = {"authorization", "expect", "user-agent", "accept-encoding",
@@ -422,7 +424,7 @@ static int compare_names(const void *a, const void *b)
     return span_compare(*(const struct span *)a, *(const struct span *)b);
 }
 
-// "a;b;c": lower case, sorted, each once.
+// Builds the list "a;b;c": lower case, sorted, each name once.
 static enum err list_signed_headers(struct arena *arena, const struct headers *headers, bool is_s3,
                                     struct span *ret_list)
 {
@@ -453,7 +455,7 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
     size_t len = 0;
     for (unsigned i = 0; i < count; i++) {
         if (i > 0 && span_equal(names[i], names[i - 1])) {
-            continue; // a repeated header: its values are joined under one name
+            continue; // a repeated header; its values are joined under one name
         }
         if (i > 0) {
             list[len++] = ';';
@@ -465,8 +467,8 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
     return ERR_OK;
 }
 
-// RFC 3986 section 5.2.4 and double slashes, as services other than S3 do: segments that survive
-// are appended, ".." cuts the last one off again.
+// Normalises a path as services other than S3 do: RFC 3986 section 5.2.4, and double slashes. Each
+// remaining segment is appended, and ".." removes the last one again.
 static enum err normalize_path(struct arena *arena, struct span path, struct span *ret_path)
 {
     char *out = arena_alloc(arena, path.len + 2);
@@ -607,8 +609,7 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
 
 static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 {
-    // The key was made for the day of the scope; a signature of another day's key is not this
-    // request's.
+    // The key is valid for the day of the scope, so the request's date must be that day.
     if (!span_equal(claim->date, (struct span){claim->amz_date, 8})) {
         return claim->presigned ? ERR_AUTHORIZATION_QUERY : ERR_AUTHORIZATION_MALFORMED;
     }
@@ -622,9 +623,10 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
     return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
 }
 
-// The list bounds the work of everything after it: each name once, host among them, and no x-amz-*
-// header that is not listed and could change what the request does. A listed header that is not
-// there never gets a signature past signature_fits(), so a repeated name of one does no harm.
+// Checks the list of signed headers; this limits the work of everything after it. Each name must
+// occur once, host must be listed, and so must every x-amz-* header that could change what the
+// request does. A missing listed header never passes signature_fits(), so repeating the name of one
+// does no harm.
 static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
     const struct headers *headers = index->headers;
@@ -673,7 +675,7 @@ static void fill_mismatch(struct arena *arena, const struct canonical_request *c
     buf_init(&canonical, CANONICAL_TEXT_MAX);
     struct sink sink;
     sink.text = &canonical;
-    (void)put_canonical_request(&sink, c); // an absent header shows as an empty one
+    (void)put_canonical_request(&sink, c); // an absent header is shown as an empty one
     ret_mismatch->string_to_sign = arena_copy(arena, (struct span){text, text_len});
     if (buf_ok(&canonical)) {
         ret_mismatch->canonical_request = arena_copy(arena, buf_span(&canonical));
@@ -702,7 +704,7 @@ static bool any_value_holds_tab(const struct headers *headers)
     return false;
 }
 
-// The ways in which signers may have written one request.
+// The ambiguous bytes that a request has.
 struct forms {
     bool has_plus, has_slash, has_tab;
 };
@@ -712,14 +714,15 @@ static unsigned forms_count(struct forms forms)
     return 1u << (forms.has_plus + forms.has_slash + forms.has_tab);
 }
 
-// Bits of `i` in this order: plus, slash, tab; each takes one only if the request has such a byte.
+// Picks form number `i`. Its bits mean plus, slash and tab, in this order. A bit is present only if
+// the request has such a byte.
 static struct path_form forms_pick(struct forms forms, unsigned i, bool *ret_keeps_tabs)
 {
     bool plus_as_space = forms.has_plus && (i & 1u) != 0;
     i >>= forms.has_plus;
     bool decodes_slash = forms.has_slash && (i & 1u) != 0;
     i >>= forms.has_slash;
-    *ret_keeps_tabs = i != 0 || !forms.has_tab; // without one there is less to look for
+    *ret_keeps_tabs = i != 0 || !forms.has_tab; // without a tab, only spaces must be looked for
     return (struct path_form){plus_as_space, !decodes_slash};
 }
 

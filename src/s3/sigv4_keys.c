@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signing keys: derived once a day for each secret, region and service, and kept by the thread that
-// asked, with SHA-256 as it stands behind each of HMAC's two pads, which are the same for all that
-// a key signs. A kept key is found by all that it is made of, the secret included, so that a
-// rotated secret never meets an old key. It serves one day: when one of another day is made the old
-// ones are wiped, and all of them when the thread ends.
+// Cache of signing keys. A key is derived once a day for each secret, region and service, and
+// cached by the thread that asked. The cache also keeps the SHA-256 states after HMAC's two pads,
+// which are the same for everything that a key signs.
+//
+// A cached key is found by all its inputs, including the secret, so that a rotated secret never
+// finds an old key. A key is valid for one day. When a key for another day is made, the old ones
+// are wiped; when the thread ends, all are wiped.
 #define OPENSSL_SUPPRESS_DEPRECATED // as in sigv4.c
 #include "s3/s3_private.h"
 
@@ -14,12 +16,12 @@
 #include "base/hash.h"
 
 #define KEY_CACHE_SIZE 64u
-#define KEY_ID_MAX 256u // longer ones are derived each time
+#define KEY_ID_MAX 256u // keys with longer ids are not cached
 
 static void derive_signing_key(struct span secret, struct span date, struct span region,
                                struct span service, uint8_t *ret_key)
 {
-    // The secret with its prefix is hashed as a key first when it is longer than a block.
+    // As HMAC demands, a key longer than a block is hashed first.
     uint8_t start[SHA256_CBLOCK] = {'A', 'W', 'S', '4'};
     size_t start_len = secret.len + 4;
     if (start_len > sizeof(start)) {
@@ -115,7 +117,7 @@ unsigned sigv4_cached_keys(void)
 }
 #endif
 
-// Each piece behind its length. 0: too long.
+// Joins the pieces, each after its length. Returns the length; 0 if it is too long.
 static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
 {
     size_t len = 0;
@@ -132,7 +134,7 @@ static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
     return len;
 }
 
-// Cuts the next piece of an id off; false: it is another.
+// Removes the next piece of an id. Returns false if it is not `piece`.
 static bool id_takes(struct span *id, struct span piece)
 {
     if (piece.len + 1 > id->len || id->ptr[0] != (char)piece.len) {
@@ -150,7 +152,7 @@ const struct sigv4_key *sigv4_signing_key(struct span access_key, struct span se
 {
     const struct span pieces[] = {access_key, date, region, service, secret};
     uint64_t hash = hash64(access_key.ptr, access_key.len, 0);
-    if (region.len > 0) { // the same key signs for several
+    if (region.len > 0) { // one access key signs for several regions
         hash = hash64(region.ptr, region.len, hash);
     }
     struct cached_key *cached = &key_cache[hash % KEY_CACHE_SIZE];
