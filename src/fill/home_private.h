@@ -1,45 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a key's home share: home.c (which version is current, publication),
-// home_write.c (invalidation, open writes), home_revalidate.c (is a version current?). All of it
-// runs on the home's worker.
+// Shared by the files of a key's home: home.c (which version is current, publication), home_write.c
+// (invalidation, open writes) and home_revalidate.c (is a version current?). All of it runs on the
+// home's worker.
 #ifndef FOREBAY_FILL_HOME_PRIVATE_H
 #define FOREBAY_FILL_HOME_PRIVATE_H
 
 #include "fill/fill_private.h"
 
-// Deletes of what nobody could look at (rule 33) that a worker's homes have on their way: each
-// holds its home's entry. Above, the bucket is in doubt instead.
+// Maximum number of deletes in flight, per worker, that were posted because no look-up was possible
+// (rule 33). Each keeps its home's entry alive. Above this limit the whole bucket is in doubt
+// instead.
 #define HOME_UNSURE_MAX 1024u
 
 enum home_state { HOME_NONE, HOME_DECIDING, HOME_KNOWN };
 
-struct held { // a subscription that waits here
+struct held { // a subscription that waits at the home
     struct list_node node;
     struct subscription *subscription;
 };
 
-struct held_publish { // that came while the version was being decided
+struct held_publish { // a PUBLISH that came while the version was being decided
     struct list_node node;
     struct publish_message message;
 };
 
-struct revalidation {      // one HEAD for all who ask while it is out
-    struct list_node node; // answered, in the home's list of those that wait
+struct revalidation {      // one HEAD for all that ask while it is in flight
+    struct list_node node; // when answered: in home_key.concluded
     struct origin_fetch fetch;
     struct origin_trace trace;
     struct home_key *home;
-    struct object_key *key;     // of who asked first: with these credentials
-    struct store_object *asked; // about which version; NULL: none
+    struct object_key *key;     // the first asker's, with its credentials
+    struct store_object *asked; // the version asked about; NULL: none
     struct store_object *found;
-    struct store_object *by_head; // what HEAD said before GET was asked; NULL: it was not doubted
-    bool is_learning; // for the checksums alone, and no client has waited when it was sent
+    struct store_object *by_head; // HEAD's answer if GET was sent after it; else NULL
+    // It is sent for the checksums alone, and no client waited for it when it was sent.
+    bool is_learning;
     struct list waiters;
     uint64_t floor, began_us;
-    enum err err;         // the answer
-    struct span document; // its error; a copy
+    enum err err;         // the result
+    struct span document; // the origin's error; a copy
 };
 
-// The answer may be no change: it is to be asked for once more, by GET (home_doubt.c).
+// Returns true if the answer may not be a real change, so that the home asks again with GET
+// (home_doubt.c).
 bool home_doubts_answer(struct revalidation *c);
 
 struct home_key {
@@ -47,36 +50,39 @@ struct home_key {
     struct fill_worker *fw;
     struct object_key *key;
     enum home_state state;
-    uint64_t token; // of the first request, while the run that carries it is in its table; else 0
-    struct store_object *known; // with its generation
-    uint64_t known_us;          // when the request was sent that found it
-    // What has been found elsewhere while this is being decided; NULL: no object, more than one
-    // answer, or one that says no more than a version's name.
+    // Token of the first request, while the run that carries it is in its owner's table. 0: none.
+    uint64_t token;
+    struct store_object *known; // the known version, with its generation
+    uint64_t known_us;          // when the request that found it was sent
+    // The version that another answer found while this one is being decided. NULL: no object, more
+    // than one answer, or an answer that names a version and nothing else.
     bool has_found;
     struct store_object *found;
-    struct store_object *put; // the last that was published while this entry lived; or NULL
+    struct store_object *put; // the last version published in this entry's life; or NULL
     struct list held;         // until it is decided, or no delete is on its way
     struct list publishing;   // struct held_publish: until it is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
-    bool has_floor;      // not lifted yet
-    unsigned deletes;    // not yet durable, and waited for
-    enum err delete_err; // of the last of these that has ended
-    unsigned unsure;     // deletes of what nobody could look at (rule 33): nobody waits for them
-    bool is_hidden;      // one of them is on its way, and nothing was put since
+    bool has_floor;      // the floor is not lifted yet
+    unsigned deletes;    // deletes that are not durable yet and that writes or readers wait for
+    enum err delete_err; // result of the last of them that ended
+    // Deletes posted because no look-up was possible (rule 33). Nobody waits for them.
+    unsigned unsure;
+    bool is_hidden; // one of those is in flight, and nothing was put since
     unsigned open_writes;
-    unsigned doubts;      // of these
+    unsigned doubts;      // open writes that are doubts
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
-    struct list next_revalidation; // those for whom the one that was sent will not do
-    struct list concluded; // struct revalidation: answered, until what it made untrue is gone
-    // The visible version as it is described now, while the index takes that over. NULL: it does
-    // not.
+    struct list next_revalidation; // waiters that need a request sent after they asked
+    // struct revalidation: the origin has answered, but what its answer
+    // invalidates is not gone yet.
+    struct list concluded;
+    // The visible version with its new headers, while the index takes them over. NULL: none.
     struct store_object *described;
 };
 
-// Every worker has acknowledged the last floor.
+// Returns true if every worker has acknowledged the last floor.
 static inline bool home_is_acknowledged(const struct home_key *h)
 {
     bool acked = true;
@@ -86,22 +92,22 @@ static inline bool home_is_acknowledged(const struct home_key *h)
     return acked;
 }
 
-// A write is open: nothing of the key is published.
+// Returns true if a write is open, so that no run of the key is published.
 static inline bool home_is_open(const struct home_key *h)
 {
     return h->open_writes > 0 || open_keys_has(h->fw->room, h->key);
 }
 
-// And no delete is outstanding.
+// Returns true if every worker has acknowledged the last floor and no delete is outstanding.
 static inline bool home_is_settled(const struct home_key *h)
 {
     return h->deletes == 0 && home_is_acknowledged(h);
 }
 
-// The visible record that counts at the home.
+// The visible record, not below the home's floor.
 struct home_visible {
     bool found, rebuilt;
-    bool unknown; // there may be one all the same
+    bool unknown; // the look-up could not look: there may be a record
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     struct store_sums sums;
@@ -111,100 +117,106 @@ struct home_visible {
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
-void home_maybe_free(struct home_key *h); // when nothing of the key is undecided any more
+void home_maybe_free(struct home_key *h); // frees it if nothing of the key is undecided
 void home_hold(struct list *list, struct subscription *sub);
-struct subscription *home_unhold(struct list *list); // the oldest; NULL: there is none
+struct subscription *home_unhold(struct list *list); // the oldest; NULL: none
 struct home_visible home_look_up(struct home_key *h);
-// Rule 31: could a crash now bring back what is older than what somebody is about to be given? Not
-// where the bucket is noted as written to: whatever the next process finds there it confirms first.
+// Rule 31. Returns true if a crash now could bring back a version older than the one that a reader
+// is about to get. It cannot if the bucket is noted as written to, because the next process
+// confirms whatever it finds there.
 bool home_awaits_disk(const struct home_key *h);
-// May a first request go out? What it finds may be newer than what a delete removes that a crash
-// would undo (31). It may be older than what a first request from before an invalidation has found,
-// as long as a worker has not met that one.
+// Returns true if a first request may be sent. It must wait for a delete that a crash would undo,
+// because it may find a version newer than the deleted one (rule 31). It must also wait until every
+// worker has met the last invalidation: until then a first request from before the invalidation may
+// find a newer version than this one.
 static inline bool home_may_decide(const struct home_key *h)
 {
     return home_is_acknowledged(h) && !home_awaits_disk(h);
 }
-// Is `object` the version that the record names?
+// Returns true if the record names the version of `object`.
 bool home_visible_is(const struct home_visible *v, const struct store_object *object);
-// As somebody described it to this entry's home; NULL: nobody has.
+// Returns the visible version if this entry published it or took over its headers. Otherwise NULL.
 const struct store_object *home_visible_object(const struct home_key *h,
                                                const struct home_visible *v);
-// Is `object` the version that counts now: known here, else visible in the index?
+// Returns true if `object` is the current version: the one known here, otherwise the one visible in
+// the index or kept.
 bool home_is_current(struct home_key *h, const struct store_object *object);
-// Rule 31: the origin has this version (NULL: no such object), and somebody is given it. What
-// counts here and is another is invalidated, and true returned. So it is if the version known here
-// has other headers.
+// Rule 31. Call it when a client is about to be given the version that an origin's answer names
+// (NULL: no such object). Invalidates the visible or known version if it is another, or if the
+// known version has other headers. Returns true if it invalidated.
 bool home_find_out(struct home_key *h, struct store_object *object);
-// Rule 32: the version is as good as a record that was confirmed when the origin was asked.
+// Rule 32. Answers with the version, which counts like a record confirmed at `asked_us`.
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
 void home_answer_again(struct home_key *h, struct subscription *sub);
-// Rule 32. Answers a reader who has nothing with the kept version. False: none counts now.
+// Rule 32. Answers a reader that has no version with the kept answer. Returns false if no kept
+// answer counts now.
 bool home_answer_kept(struct home_key *h, struct subscription *sub);
-void home_forget(struct home_key *h); // what is known, or being decided
+void home_forget(struct home_key *h); // forgets the version that is known or being decided
 void home_route_held(struct home_key *h);
 void home_publish_held(struct home_key *h);
-// Rule 9: the version that answered 412 to this reader counts no more.
+// Rule 9. Invalidates the version that answered 412 to this reader, if it is still current.
 void home_drop_refused(struct home_key *h, struct subscription *sub);
 
 // --- home_given.c --------------------------------------------------------------------------------
 
 struct home_given home_given(struct home_key *h);
-// From now on older versions are given to nobody. NULL: there is no such object.
+// Notes that this version is given, so that no reader gets an older one from now on. NULL: there is
+// no such object.
 void home_give(struct home_key *h, const struct store_object *object);
-// The same of the version with this version_hash(), whose headers are not known. 0: it may be any,
-// or none.
+// The same for the version with this version_hash(), whose headers are not known. 0: it may be any
+// version, or none.
 void home_give_named(struct home_key *h, uint64_t version);
-// A client has been told that this version is not the current one: it is given to nobody that was
-// not asked for later.
+// Notes that a client got an answer that denies this version: it is not current. No reader gets the
+// version any more unless it was requested later.
 void home_deny(struct home_key *h, uint64_t version);
-// Two answers that were under way at once describe this version otherwise, or name another: which
-// is newer nobody can say. Nothing counts that was learnt until now.
+// Notes that two answers in flight at once describe this version differently, or that one names
+// another version. Nobody can say which is newer, so no description learnt until now counts.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);
 
-// Was somebody given another version than `object`, or other headers of it, since then? Exact for
-// this worker's clock.
+// Returns true if, since `since_us`, a reader was given another version than `object` or other
+// headers of it. Times of this worker's clock compare exactly.
 bool home_was_given_other(struct home_key *h, const struct store_object *object, uint64_t since_us);
 
 // --- home_kept.c ---------------------------------------------------------------------------------
 
-// Returns what the origin last said of the key, while nothing of it was stored; NULL: nothing that
-// counts is kept.
+// Returns the version in the key's kept answer. NULL: no kept answer counts.
 struct store_object *home_kept(const struct home_key *h);
-uint64_t home_kept_us(const struct home_key *h); // when the origin was asked
-// Likewise, also where it does not count any more: only for the checksums of the version that it
-// names.
+uint64_t home_kept_us(const struct home_key *h); // when the origin was asked for it
+// The same, even if the kept answer does not count any more. Use it only for the checksums of the
+// version that it names.
 struct store_object *home_described(const struct home_key *h);
-// Keeps what the origin has said, unless there is no room for it.
+// Keeps the origin's answer, if there is room for it.
 void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_us);
 void home_unkeep(struct home_key *h);
-void home_kept_outdate(struct home_key *h); // what is kept counts no more
-// Likewise, unless it is of this version with the same headers.
+void home_kept_outdate(struct home_key *h); // the kept answer does not count any more
+// The same, unless the kept answer has this version and the same headers.
 void home_kept_outdate_by(struct home_key *h, const struct store_object *object);
 
 // --- home_redescribed.c --------------------------------------------------------------------------
 
 struct home_redescribed home_redescribed(struct home_key *h);
-// The origin describes the current version as `object` does, and did otherwise before.
+// Notes that the current version has the headers of `object` now and had others before.
 void home_redescribe(struct home_key *h, const struct store_object *object);
 
 // --- fill_assert.c -------------------------------------------------------------------------------
 
-void fill_assert_home(const struct home_key *h); // aborts when what must hold does not
+void fill_assert_home(const struct home_key *h); // aborts if an invariant is broken
 
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
-// The visible version has the headers of `found` now, found by a question sent at `asked_us`. Its
-// bytes stay, and nothing else changes until the index has taken the headers over. False: they
-// cannot stay.
+// Has the index take over the headers of `found`, which a question sent at `asked_us` found for the
+// visible version. Its bytes stay, and nothing else changes until the index has taken them over.
+// Returns false if the bytes cannot stay.
 bool home_take_over(struct home_key *h, const struct home_visible *v, struct store_object *found,
                     uint64_t asked_us) MUST_USE;
-// Rule 33: what may be held is deleted, without an invalidation, and nobody waits for it: a disk
-// that is in trouble holds up no reader. Once is enough until something is put.
+// Rule 33. Deletes whatever the index may hold of the key, without an invalidation. Nobody waits
+// for it, so that a disk in trouble delays no reader. While one is in flight, another is
+// posted only after a put.
 void home_delete_unseen(struct home_key *h);
-// Whatever waited for acknowledgements or deletes and need not wait any more goes on; may free `h`.
+// Continues all that waited for acknowledgements or deletes and need not wait any more. May free
+// `h`.
 void home_settle(struct home_key *h);
 
 // --- home_revalidate.c ---------------------------------------------------------------------------

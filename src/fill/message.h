@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages between workers: one payload type each, or the same where the same is carried.
-// messages.def says who sends which to whom.
+// The messages between workers. messages.def names each message, its payload, its sender and its
+// receiver; messages that carry the same data share a payload type.
 //
-// What a payload refers to is given away with it: message.c gives back what the receiver has not
-// taken. A receiver takes a reference by clearing the field. Between two workers messages arrive in
-// the order in which they were sent; to itself a worker sends like to any other.
+// A message owns the references in its payload. A receiver takes one by clearing the field, and
+// message.c releases the others. Between two workers, messages arrive in the order in which they
+// were sent. A worker sends to itself in the same way.
 #ifndef FOREBAY_FILL_MESSAGE_H
 #define FOREBAY_FILL_MESSAGE_H
 
@@ -20,21 +20,25 @@ struct fill;
 
 // The version that the home gave last (home_given.c).
 struct home_given {
-    uint64_t version;      // its version_hash(); 0: that there is no object
-    uint64_t until_us;     // what was asked for until then and is of another may be older
-    uint64_t any_until_us; // the same of any version: which was given last is not known any more
-    // The version whose headers were given last, by its version_hash(); these, by
-    // fill_version_headers_hash(), 0: in doubt; and until when others of it may be older, if asked
-    // for then. It need not be the version above, because which version was given last may be in
-    // doubt while its headers are not.
+    uint64_t version;  // its version_hash(); 0: the object does not exist
+    uint64_t until_us; // another version requested until then may be older
+    // A run of any version requested until then may be older, because the version given last is not
+    // known.
+    uint64_t any_until_us;
+    // `described` is the version_hash() of the version whose headers were given last, and `headers`
+    // is their fill_version_headers_hash(). 0: the headers are in doubt. Other headers of that
+    // version may be older if they were requested until `described_until_us`. `described` may
+    // differ from `version`, because the version given last may be in doubt while its headers are
+    // not.
     uint64_t described, headers, described_until_us;
-    uint64_t denied;          // a version that was not current any more (a 412)
-    uint64_t denied_until_us; // it may be what was asked for until then
+    // A version of which the origin said that it is not current (412).
+    uint64_t denied;
+    uint64_t denied_until_us; // a run requested until then may be of it
 };
 
-// Since when the headers of the key's version are others than before (home_redescribed.c).
+// When the headers of the key's version changed (home_redescribed.c).
 struct home_redescribed {
-    uint64_t at_us;   // a description that was learnt until then is outdated ...
+    uint64_t at_us;   // a description learnt until then is outdated ...
     uint64_t headers; // ... unless its fill_version_headers_hash() is this one
 };
 
@@ -45,25 +49,26 @@ enum fill_message_type {
     MESSAGE_COUNT_
 };
 
-// Every payload begins with it.
+// The first member of every payload.
 struct fill_message {
     struct message message;
     enum fill_message_type type;
     struct fill_worker *from;
-    struct object_key *key; // reference; NULL where the payload points at what it is about
+    struct object_key *key; // reference; NULL if the payload points to its subject
 };
 
 struct ask_message {
     struct fill_message base;
-    struct subscription *subscription; // its `ask`; whoever holds the message may change it
+    struct subscription *subscription; // its `ask` belongs to the holder of the message
 };
 
 struct first_message {
     struct fill_message base;
     struct subscription *subscription;
     uint64_t token;
-    struct home_given given; // a run of another version that was asked for before it is not adopted
-    struct home_redescribed redescribed; // nor is one with an outdated description
+    // A run of another version that was requested earlier must not be joined.
+    struct home_given given;
+    struct home_redescribed redescribed; // nor a run with outdated headers
 };
 
 struct version_message {
@@ -76,10 +81,10 @@ struct version_message {
 struct first_end_message {
     struct fill_message base;
     uint64_t token;
-    enum err err;                      // ERR_OK: there was a head, or no request at all
-    struct origin_condition condition; // of a reader, which the error is about; or none
-    uint64_t version; // version_hash() of the one that a 304 confirms, a 412 denies; 0: not known
-    struct span document; // the origin's error, packed; heap; may be empty
+    enum err err;                      // ERR_OK: a head came, or no request was sent
+    struct origin_condition condition; // the reader's condition that the error concerns, if any
+    uint64_t version;     // version_hash() that a 304 confirms or a 412 denies; 0: not known
+    struct span document; // the origin's error, packed; on the heap; may be empty
 };
 
 struct publish_message {
@@ -88,8 +93,8 @@ struct publish_message {
     struct store_object *object; // reference
     struct store_place place;    // borrowed: the run keeps its pin until visible or dropped
     uint64_t first_byte, end_byte;
-    uint64_t asked_us;             // when its request was sent
-    struct s3_checksum_state *sum; // of these bytes; owned; NULL: none is known
+    uint64_t asked_us;             // when the run's request was sent
+    struct s3_checksum_state *sum; // of these bytes; owned; NULL: not known
 };
 
 struct floor_message {
@@ -155,7 +160,7 @@ struct body_message {
 struct pages_message {
     struct fill_message base;
     struct subscription *subscription;
-    struct store_place pages; // pinned for the receiver, who unpins it
+    struct store_place pages; // pinned for the receiver, which unpins it
     uint64_t first_byte;
 };
 
@@ -164,7 +169,7 @@ struct final_message {
     struct subscription *subscription;
     enum subscription_outcome outcome;
     enum err err;
-    struct store_place place; // pinned for the receiver, who unpins it; or no segment
+    struct store_place place; // pinned for the receiver, which unpins it; or no segment
     struct span document;     // as above
 };
 
@@ -193,19 +198,20 @@ struct revalidated_message {
     enum subscription_outcome outcome;
     enum err err;
     struct store_object *object; // reference; NULL unless another version was found
-    uint64_t validated_us; // the home knew it, from a request that was sent then; 0: asked now
+    uint64_t validated_us; // when the request was sent from which the home knew it; 0: asked now
     struct span document;  // as above
 };
 
-// Zeroed but for its base; takes a reference to the key, which may be NULL.
+// Returns a message that is zeroed except for its base. Takes a reference to the key, which may be
+// NULL.
 struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
                                  struct object_key *key);
 void message_send(struct fill_worker *to, struct fill_message *message);
 void message_release(struct fill_message *message); // with what the receiver has not taken
-// For a message's document: a copy on the heap; empty when memory is short.
+// Returns a copy on the heap for a message's document. Empty if memory is short.
 struct span message_document(struct span s);
 
-// message_route_new() and so on make one of their own type, with each receiver's declaration.
+// Defines message_route_new() and so on, one for each message, and declares each receiver.
 #define MESSAGE(name, payload, receiver, ...)                                                      \
     static inline struct payload##_message *message_##name##_new(struct fill_worker *from,         \
                                                                  struct object_key *key)           \
@@ -217,7 +223,7 @@ struct span message_document(struct span s);
 #include "fill/messages.def"
 #undef MESSAGE
 
-// message_dispatch.c: calls the receiver, releases the message.
+// message_dispatch.c: calls the receiver and releases the message.
 void message_dispatch(struct worker *to, struct message *delivered);
 
 #endif

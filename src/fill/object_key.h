@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key on its way between workers: what it takes to ask the origin for an object and to find it in
-// the store. Immutable, refcounted (atomic); any thread.
+// The key of an object, as workers pass it to each other. It has all that is needed to ask the
+// origin for the object and to find it in the store. Immutable, with an atomic reference count; any
+// thread.
 #ifndef FOREBAY_FILL_OBJECT_KEY_H
 #define FOREBAY_FILL_OBJECT_KEY_H
 
@@ -17,41 +18,41 @@ struct origin;
 struct sigv4_credentials;
 struct store;
 
-// How an object is kept.
+// The cache rules that apply to an object.
 struct object_limits {
-    bool cache;                     // false: its runs are not stored
-    uint64_t max_object_size_bytes; // larger ones are not stored; 0: no limit
+    bool cache;                     // false: runs of the object are not stored
+    uint64_t max_object_size_bytes; // larger objects are not stored; 0: no limit
     uint32_t block_size_bytes;
-    unsigned group; // store.h
+    unsigned group; // of the store's policy; see store.h
 };
 
 struct object_key {
     atomic_uint refs;
-    uint32_t room; // bytes behind it, for the names
+    uint32_t room; // size in bytes of the memory after the struct, which holds the names
     struct hash128 hash;
-    struct span realm, bucket,
-        key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls
-             // it
-    size_t realm_own_len; // of realm, without origin and epoch
+    // `realm` includes the origin's name and the bucket's epoch. `bucket` is the origin's name for
+    // it.
+    struct span realm, bucket, key;
+    size_t realm_own_len; // length of the realm alone, without origin and epoch
     uint64_t epoch;
     struct origin *origin;
     struct object_limits limits;
-    const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
-    struct access_keys *table;                   // reference that keeps them alive, or NULL
+    const struct sigv4_credentials *credentials; // for the origin; NULL: the origin's own
+    struct access_keys *table;                   // reference, keeps the credentials valid; or NULL
 };
 
-// Copies the names of `from` (refs and hash are not read) and takes a reference to its table. The
-// name that a key is held under is realm, origin and, once the bucket has one, its epoch.
+// Copies the names of `from` and takes a reference to its table. Does not read refs and hash of
+// `from`. A key is stored under realm, origin and, if the bucket has one, its epoch.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from);
-// The same in the memory of *spare, which may be NULL and is used up.
+// The same, in the memory of *spare, which may be NULL. Sets *spare to NULL.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
-// The same; was it the last reference, *spare is memory for another afterwards, which free() gives
-// back.
+// The same; if this was the last reference, *spare becomes memory for another key. The caller
+// releases it with free().
 void object_key_unref_to(struct object_key *key, struct object_key **spare);
-// Is the origin asked in the same way for both, which are of one object?
+// Returns true if requests to the origin are alike for both keys, which name the same object.
 bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);
 
 #endif
