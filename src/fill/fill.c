@@ -1,39 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills: runs in flight, on the worker that owns their stripe. No block is asked of the origin
-// twice.
+// A fill is a run in flight, on the worker that owns its stripe. The owner asks the origin for each
+// block only once.
 //
-// Threads: everything here runs on the stripe's owner; readers on other workers are reached by
-// messages. A fill lives until it has left the table and its transfer, its store run and its memory
-// wait are over.
+// Everything here runs on the stripe's owner. It reaches readers on other workers by messages. A
+// fill is freed when it has left the table and its transfer, its store run and its wait for memory
+// are over.
 //
-// What happens to a run, by its state:
+// This table shows what happens to a run in each state:
 //
-//   ASKED    reader joins: waits for the head. Origin fails: one error to all for whom it is true,
-//            the others ask again; no first byte (416): asked for whole, once. Another version
-//            (412, 404, 416, another ETag or size): GONE, the record is dropped. Last reader
-//            leaves: cancelled at once.
-//   BODY     reader joins: gets what is there, then the rest. Body breaks: the rest is asked with
-//            Range + If-Match; past the budget readers are cut, whole blocks kept. Another version:
-//            GONE. Last reader leaves: the block under way is finished and kept. Store refuses:
-//            goes on unstored, within a window of its fastest reader (1 MiB, less while memory is
-//            short), slow ones are detached. Paused for long: parked, its place at the origin goes
-//            to others (fill_pause.c).
-//   WRITING  reader joins: gets the bytes while they are in memory, else waits for the place. Last
-//            reader leaves: goes on. Store fails: readers who wait rejoin.
-//   WRITTEN  reader joins: gets the place. Goes on until the home has answered.
-//   (left)   the index answers.
+//   ASKED    - A reader that joins waits for the head.
+//            - The origin fails: all readers for which the error holds get it; the others ask
+//              again.
+//            - 416 for the first byte: the run is requested without a range, once.
+//            - Another version (412, 404, 416, another ETag or size): GONE; the home drops the
+//              record.
+//            - The last reader leaves: the run is cancelled at once.
+//   BODY     - A reader that joins gets the bytes that are there, then the rest.
+//            - The body breaks: the rest is requested with Range and If-Match. When the budget for
+//              that is used up, the readers are cut, and whole blocks are kept.
+//            - Another version: GONE.
+//            - The last reader leaves: the block in flight is finished and kept.
+//            - The store refuses the run: it continues unstored, within a window of its fastest
+//              reader (1 MiB, less while memory is short). Slow readers are removed.
+//            - The run stays paused: it is parked and frees its place at the origin (fill_pause.c).
+//   WRITING  - A reader that joins gets the bytes while they are in memory, else waits for the
+//              place.
+//            - The last reader leaves: the run continues.
+//            - The store fails: readers that wait ask again.
+//   WRITTEN  - A reader that joins gets the place.
+//            - The run stays until the home has answered.
+//   (left)   - The index answers.
 //
-// A write to the key dooms the fill in any state: it takes no joins and is never published, its
-// readers keep it.
+// A write to the key dooms the fill in any state: no reader joins it and it is never published, but
+// its readers keep it.
 //
-// Attachment: a reader that joined gets ATTACHED, then HEAD, BODY..., and exactly one FINAL; it
-// sends exactly one LEAVE (on its own or in answer to FINAL). Either side frees its half when it
-// has done the one and seen the other.
+// A reader that joined gets ATTACHED, then HEAD, BODY..., and exactly one FINAL. It sends exactly
+// one LEAVE, on its own or in answer to FINAL. Each side frees its half when it has sent its last
+// message and received the other's.
 //
-// Memory: payload lies in chunks of 64 KiB. The store and each reader's queue hold references of
-// their own; the fill keeps its own until the run ends while memory is ample (late joiners
-// start at once), and gives them up as soon as written or delivered when it is not.
-// limits.max_buffer pauses the transfer, it never fails a request.
+// Payload is in chunks of 64 KiB. The store and each reader's queue hold references of their own.
+// While memory is ample the fill keeps its references until the run ends, so that late readers
+// start at once. Otherwise it releases a chunk as soon as it is written or delivered. A full
+// limits.max_buffer pauses the transfer and never fails a request.
 
 #include "fill/fill_private.h"
 
@@ -106,7 +114,7 @@ void fill_release_promise(struct fill *fill)
     }
 }
 
-// Rule 19: an entry with a token tells the home exactly once when it leaves.
+// Rule 19: a run with a token sends FIRST_END exactly once, when it leaves the table.
 void fill_leave_table(struct fill *fill)
 {
     if (!fill->in_table) {
@@ -135,7 +143,7 @@ void fill_send_version(struct fill *fill)
         return;
     }
     if (fill->weak) {
-        fill_send_first_end(fill); // nothing to name it by: let the others ask for themselves
+        fill_send_first_end(fill); // no ETag names the version: the others ask for themselves
         return;
     }
     struct version_message *m = message_version_new(fill->fw, fill->key);
@@ -182,8 +190,8 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
     }
 }
 
-// Rule 22. A range past the end is true for who wants any version: one who has a version knows its
-// size.
+// Rule 22. A range past the end is an error for a reader without a version only, because a reader
+// with a version knows its size.
 static bool fill_error_is_for(const struct fill *fill, const struct attachment *a, enum err err)
 {
     bool is_other_version = err == ERR_INVALID_RANGE && a->wanted != NULL;
@@ -222,7 +230,7 @@ static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
-// Answers with the place: written, and on its way to the home.
+// Answers with the place of a run that is written and not yet published.
 static void fill_answer_place(struct fill *fill, struct subscription *sub)
 {
     struct store_place place = fill->place;
@@ -257,7 +265,8 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->ahead = sub->ask.ahead;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
-    // What is not held any more comes from disk, as far as it is there.
+    // A reader that begins below retained_from gets those bytes from the disk, if the run is
+    // stored.
     a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
     a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
@@ -285,7 +294,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
 
 // --- asks ----------------------------------------------------------------------------------------
 
-// Rule 6: its segment is being given back, before the home has answered.
+// Rule 6: the run's segment is being freed before the home has answered.
 static bool fill_has_lost_its_place(const struct fill *fill)
 {
     struct store_place place = fill->place;
@@ -296,12 +305,13 @@ static bool fill_has_lost_its_place(const struct fill *fill)
     return true;
 }
 
-// `first`: of a first request; NULL: a version is asked for.
+// Decides whether a reader can join the run. `first` is the first request; NULL: the reader names a
+// version.
 static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
     bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill->has_head);
-    // In bytes: another reader's rule may give the object blocks of another size.
+    // Compared in bytes, because another reader's rule may give the object blocks of another size.
     uint64_t wanted = sub->ask.first_byte;
     uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
     if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= end ||
@@ -326,7 +336,7 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
     }
     if (first == NULL && fill->object != NULL && !sub->ask.has_sent &&
         !fill_same_headers(fill->object, sub->ask.object)) {
-        return false; // it would be given the run's headers
+        return false; // the reader would get the run's headers
     }
     uint64_t at = max_u64(sub->ask.first_byte, fill->first_byte) - fill->first_byte;
     uint64_t chunk = at / CHUNK_SIZE;
@@ -334,17 +344,18 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                     (at < fill->pages.payload_len && !sub->ask.no_pages);
     if (fill->state == FILL_WRITING && !is_there &&
         !store_keeps_up(fill->fw->worker, fill->fw->store)) {
-        return false; // rule 20: who knows when its place is there
+        return false; // rule 20: the disk has a backlog, so nobody waits for the place
     }
     if (!fill->unstored || !fill->has_head) {
         return true;
     }
-    // Who would be detached at once, having fallen too far behind, gets a run of its own.
+    // A reader that is already too far behind gets a run of its own, because this one would remove
+    // it at once.
     return sub->ask.first_byte >= fill->retained_from &&
            fill->received <= sub->ask.first_byte + chunk_budget_lean(FILL_DETACH_BEHIND);
 }
 
-// Rule 16: a live entry for the block.
+// Rule 16: finds a run in flight that the reader can join.
 static struct fill *fill_find(struct fill_worker *fw, const struct subscription *sub,
                               const struct first_message *first)
 {
@@ -358,9 +369,9 @@ static struct fill *fill_find(struct fill_worker *fw, const struct subscription 
     return NULL;
 }
 
-// Rule 16: the index once more. How many of `count` blocks from the reader's on are absent; 0: its
-// block is there. Only what the reader can use counts: any version if it has sent nothing, else its
-// own.
+// Rule 16: looks in the index once more. Returns how many of `count` blocks, from the reader's on,
+// are absent. 0: the reader's block is there. A record counts if the reader can use it: any version
+// if the reader names none, otherwise its own.
 static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *sub, uint64_t count)
 {
     static _Thread_local struct store_view view;
@@ -385,8 +396,8 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
     return count;
 }
 
-// How many blocks a new run may cover: not past the stripe, a long run's size, the object, or a run
-// in flight.
+// Returns how many blocks a new run may cover. It must not extend past the stripe, the size of a
+// long run, the object, or the start of a run in flight.
 static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *sub)
 {
     uint64_t size = sub->ask.block_size_bytes, stripe = fw->room->options.stripe_bytes;
@@ -449,7 +460,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     return fill;
 }
 
-// Rules 17, 29: the first request is not made: the home forgets it, the reader looks again.
+// Rules 17, 29: the owner does not make the first request. The home forgets it, and the reader
+// looks again.
 static void fill_decline_first(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
     struct first_end_message *m = message_first_end_new(fw, sub->ask.key);
@@ -463,7 +475,7 @@ bool fill_has_run(struct fill_worker *fw, const struct subscription *sub)
     return fill_find(fw, sub, NULL) != NULL;
 }
 
-// Rule 16, in its order.
+// Rule 16: looks for a run in flight, then in the index, then asks the origin.
 static void fill_ask(struct fill_worker *fw, struct subscription *sub,
                      const struct first_message *first)
 {
@@ -473,18 +485,20 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     check(is_owner || object_key_home(fw, sub->ask.key) == fw); // rule 2
     struct fill *fill = fill_find(fw, sub, first);
     if (fill == NULL && !is_owner) {
-        fill_answer_again(fw, sub); // the run that the home has seen here has left
+        fill_answer_again(fw, sub); // the run that the home saw here has ended
         return;
     }
     if (fill != NULL && token != 0 && sub->ask.strict) {
-        fill_decline_first(fw, sub, token); // it was sent before the reader asked
+        fill_decline_first(fw, sub, token); // the run's request was sent before the strict reader
+                                            // asked
         return;
     }
     if (fill != NULL) {
         stats_add(COUNTER_fills_joined, 1);
-        fill->resumes = 0; // a reader that joins adds attempts; origin_retry_take() bounds them all
+        // A reader that joins renews the attempts; origin_retry_take() limits them all.
+        fill->resumes = 0;
         if (token != 0) {
-            fill_send_first_end(fill); // rule 17: the older token first
+            fill_send_first_end(fill); // rule 17: end the older token first
             fill->token = token;
             fill_send_version(fill);
         }
@@ -514,8 +528,9 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
           (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
     fill_attach(fill, sub, false);
     if (describes && !fill->asks_whole) {
-        fill_describe_start(
-            fill); // first: no run has a place at the origin whose HEAD waits for one
+        // The HEAD is sent first, so that no run holds a place at the origin while its HEAD waits
+        // for one.
+        fill_describe_start(fill);
     }
     fill_fetch(fill);
     fill_assert_run(fill);
@@ -533,8 +548,8 @@ void fill_on_first(struct fill_worker *fw, struct first_message *m)
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Rule 21. Before the head the entry leaves in that moment; in the body the block under way is
-// finished and kept.
+// Rule 21. Before the head the run ends at once. In the body, the block in flight is finished and
+// kept.
 void fill_on_no_readers(struct fill *fill)
 {
     if (fill->state == FILL_WRITING || fill->state == FILL_WRITTEN || fill->abandoned) {
@@ -543,16 +558,16 @@ void fill_on_no_readers(struct fill *fill)
     uint64_t done = fill->received - fill->first_byte;
     if (fill->state == FILL_BODY && fill->run != NULL && !fill->doomed) {
         uint64_t blocks = max_u64((done + fill->block_size_bytes - 1) / fill->block_size_bytes, 1);
-        if (!fill->fetching) { // nothing is on its way: only what is whole
+        if (!fill->fetching) { // no transfer: keep whole blocks only
             blocks = done / fill->block_size_bytes;
         }
         if (blocks > 0) {
             fill_shorten(fill, blocks);
             if (fill->received < fill->end_byte) {
-                return; // the rest of this block is on its way
+                return; // the rest of this block is in flight
             }
             if (fill->fetching) {
-                origin_fetch_cancel(&fill->fetch); // on_fetch_end completes it
+                origin_fetch_cancel(&fill->fetch); // on_fetch_end() completes it
             } else {
                 timer_stop(&fill->resume_timer);
                 fill->resume_waiting = fill->parked = false;
@@ -579,7 +594,7 @@ void fill_on_leave(struct fill_worker *fw, struct leave_message *m)
     struct fill *fill = a->fill;
     check(!a->left); // rule 10
     a->left = true;
-    if (fill == NULL) { // FINAL crossed it on the way
+    if (fill == NULL) { // FINAL was sent before this message came
         store_object_unref(a->wanted);
         free(a);
         return;
@@ -601,12 +616,13 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
     }
 }
 
-// Rule 34: what the reader did not keep is delivered again, where that can be had now.
+// Rule 34: bytes that the reader dropped are delivered again, from memory, pages or the run's
+// place.
 void fill_on_want(struct fill_worker *fw, struct want_message *m)
 {
     struct attachment *a = m->attachment;
     check(!a->left && m->first_byte <= a->next_byte);
-    if (a->fill == NULL) { // FINAL crossed it on the way
+    if (a->fill == NULL) { // FINAL was sent before this message came
         return;
     }
     check(m->first_byte >= a->acked_byte && !a->fill->unstored);
@@ -616,7 +632,8 @@ void fill_on_want(struct fill_worker *fw, struct want_message *m)
     worker_defer(fw->worker, &a->fill->deliver_task);
 }
 
-// Rule 25: what a first request has yet to find may be newer than what the home decides after it.
+// Rule 25: sends readers away from a run whose version is not known yet. It may find a newer
+// version than the one that the home decides after the invalidation.
 static void fill_turn_away(struct fill *fill)
 {
     if (fill->state == FILL_ASKED && fill->object == NULL) {

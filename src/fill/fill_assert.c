@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of a run in flight, a key's home and a subscription whenever their worker is done
-// with them. Each function looks at one struct; it is called where the state changes, in every
-// build. Builds with fault injection also walk what hangs on it.
+// The invariants of a run in flight, a key's home and a subscription, which hold whenever their
+// worker has finished with them. Each function checks one struct and is called where the state
+// changes, in every build. Builds with fault injection also check the lists that belong to the
+// struct.
 #include "fill/home_private.h"
 
 // --- a run in flight -----------------------------------------------------------------------------
@@ -22,7 +23,7 @@ static void assert_attachments(const struct fill *fill)
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
         bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
-        bool may_be_gone = given_up || fill->state >= FILL_WRITING; // memory was short
+        bool may_be_gone = given_up || fill->state >= FILL_WRITING; // may be released
         check(chunk == NULL || (fill->in_table && fill->state < FILL_WRITTEN));
         check(chunk == NULL || !given_up);
         check(chunk != NULL || !has_come || may_be_gone || !fill->in_table);
@@ -51,7 +52,7 @@ void fill_assert_run(const struct fill *fill)
     check(fill->place.segment == NULL || fill->in_table);
     check(fill->pages.segment == NULL || fill->run != NULL || fill->finishing);
     check(fill->pages.segment != NULL || fill->pages.payload_len == 0);
-    check(fill->state != FILL_WRITTEN || list_empty(&fill->readers)); // they have its place
+    check(fill->state != FILL_WRITTEN || list_empty(&fill->readers)); // its readers got the place
     check(fill->state < FILL_WRITING || !fill->fetching);
     check(fill->token == 0 || fill->in_table); // rule 19
     check(fill->in_table == list_node_linked(&fill->map_node));
@@ -127,7 +128,7 @@ static void assert_pieces(const struct subscription *sub)
         check(is_chunk == (piece->pages.segment == NULL));
         check(piece->len > 0);
         check(!is_chunk || piece->offset + piece->len <= CHUNK_SIZE);
-        check(next_byte == 0 || piece->first_byte == next_byte); // a run comes in order
+        check(next_byte == 0 || piece->first_byte == next_byte); // pieces are in order
         next_byte = piece->first_byte + piece->len;
         bytes += is_chunk ? piece->len : 0;
     }
@@ -148,7 +149,7 @@ void fill_assert_subscription(const struct subscription *sub)
     check(sub->state != SUBSCRIPTION_ATTACHED || sub->attachment != NULL);
     check((sub->attachment != NULL) == (sub->owner != NULL));
     check(!sub->has_left || sub->attachment != NULL);
-    // Rule 10: who was attached owes one LEAVE.
+    // Rule 10: an attached reader owes one LEAVE.
     check(sub->state != SUBSCRIPTION_ATTACHED || sub->has_left == (sub->on_change == NULL));
     check(sub->state != SUBSCRIPTION_ENDED || sub->attachment == NULL || sub->has_left);
     check(sub->place.segment == NULL || sub->state == SUBSCRIPTION_ENDED);

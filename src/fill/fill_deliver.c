@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
+// Delivers a run's bytes to its readers, and manages the run's memory. Runs on the stripe's owner.
 //
-// Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While
-// memory is ample the run keeps its chunks until it ends, so late joiners start at once. Else those
-// go that every reader was sent and that late joiners can be sent from pages; while memory is
-// short, or when nothing is stored, all that every reader was sent.
+// A delivery sends each reader the bytes that it has not been sent. How long the run keeps a chunk
+// depends on memory:
+//   ample        until the run ends, so that late readers start at once
+//   less         until every reader was sent the chunk and pages can serve late readers
+//   short        until every reader was sent the chunk; a run that is not stored always does this
 //
-// What is written of a stored run can be sent from its pages, whose checksums were computed before
-// they were written. A reader that has fallen behind goes on from there (rule 34), so does who
-// needs what is not in memory any more. What cannot be sent that way comes from memory or, at the
-// run's end, from its place.
+// The written part of a stored run can be sent from its pages, because its checksums were computed
+// before it was written. A reader that has fallen behind continues from the pages (rule 34), and so
+// does one whose bytes are not in memory any more. Other bytes come from memory or, at the run's
+// end, from its place.
 //
 // Two things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
-// window), a stored one for memory, except the one of each worker that leads.
+// window). A stored run waits for memory, except the leading run of each worker.
 #include "fill/fill_private.h"
 
 static void fill_on_memory(struct worker *w, struct message *message)
@@ -27,11 +28,11 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill_assert_run(fill);
 }
 
-// When memory is used up, one stored run of each worker goes on all the same: paused runs hold
-// chunks that are not full yet, so all of them together could wait for each other. What it holds
-// beyond the limit is given up as it is delivered and written: it waits for the disk when that is
-// much, and leads until all of it is written, so that many short runs hold no more than one long
-// one.
+// When memory is used up, one stored run of each worker continues: it leads. Without it all paused
+// runs could wait for each other, because each holds chunks that are not full yet. The leading run
+// may exceed the limit, but releases its chunks as they are delivered and written. It waits for the
+// disk when many bytes are unwritten. It leads until all of it is written, so that many short runs
+// hold no more than one long run.
 bool fill_take_lead(struct fill *fill)
 {
     if (fill->fw->memory_lead == NULL && (fill->fetching || fill->parked)) {
@@ -61,7 +62,7 @@ void fill_yield_lead(struct fill *fill)
     }
 }
 
-// Runs on whatever thread freed memory.
+// Runs on the thread that freed memory.
 static void on_memory_free(void *ctx)
 {
     struct fill *fill = ctx;
@@ -108,8 +109,8 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     chunk = chunk_new_forced();
-    if (fill->unstored) { // its window is all that it needs: memory or not, it goes on as it is
-                          // read
+    // Its window limits it already, so it does not wait for memory.
+    if (fill->unstored) {
         fill_window_update(fill);
         stats_add(COUNTER_buffer_paused, fill->paused_window ? 1 : 0);
         return chunk;
@@ -128,7 +129,8 @@ struct chunk *fill_chunk(struct fill *fill)
     return chunk;
 }
 
-// Rule 34. False: what the reader needs next is not written, or it cannot be sent pages.
+// Rule 34. Returns false if the reader's next bytes are not written, or if pages cannot be sent to
+// it.
 static bool fill_deliver_pages(struct fill *fill, struct attachment *a)
 {
     uint64_t end = fill->first_byte + fill->pages.payload_len;
@@ -173,17 +175,17 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
     }
 }
 
-// Who falls too far behind the fastest reader of an unstored run goes on alone.
+// Removes readers that are too far behind the fastest reader of an unstored run. They ask again.
 static void fill_pace(struct fill *fill)
 {
     uint64_t fastest = fill_window_fastest(fill);
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
+        // The reader may begin after the fastest one.
         if (a->waiting_place ||
             (a->acked_byte != fastest &&
-             fill->received > a->acked_byte + chunk_budget_lean(
-                                                  FILL_DETACH_BEHIND))) { // it may begin further on
+             fill->received > a->acked_byte + chunk_budget_lean(FILL_DETACH_BEHIND))) {
             stats_add(COUNTER_readers_detached, 1);
             fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }
@@ -192,7 +194,8 @@ static void fill_pace(struct fill *fill)
     fill_pause_update(fill);
 }
 
-// Who joins late is most likely like those that are there.
+// A late reader is assumed to be like the present ones: it cannot be sent pages if one of them
+// cannot.
 static bool fill_has_readers_without_pages(const struct fill *fill)
 {
     bool any = false;
@@ -212,7 +215,7 @@ static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
             keep_from = min_u64(keep_from, a->next_byte);
         }
     }
-    // Only whole chunks; the one being filled stays.
+    // Only whole chunks are released; the one that is being filled stays.
     check(keep_from >= fill->first_byte && keep_from <= fill->received);
     uint64_t whole = (keep_from - fill->first_byte) / CHUNK_SIZE;
     for (uint64_t i = (fill->retained_from - fill->first_byte) / CHUNK_SIZE; i < whole; i++) {
@@ -234,7 +237,7 @@ void fill_deliver(struct fill *fill)
     {
         struct attachment *a = container_of(node, struct attachment, node);
         fill_deliver_to(fill, a);
-        if (fill->state == FILL_WRITING && !a->waiting_place) { // rule 32: it joined after the end
+        if (fill->state == FILL_WRITING && !a->waiting_place) { // rule 32: it joined late
             fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
         }
     }
@@ -256,7 +259,8 @@ void fill_on_deliver(struct task *task)
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
     if (fill->state == FILL_BODY && fill->in_table && list_empty(&fill->readers)) {
-        fill_on_no_readers(fill); // the last were taken out: they asked for another version
+        // The last readers were removed, for example because they wanted another version.
+        fill_on_no_readers(fill);
     }
     fill_assert_run(fill);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the first run of an unknown object is asked for, so that its reader has the object's
-// checksums. S3 names them in answers to HEAD and of whole objects, never of ranges.
+// Chooses the request for the first run of an unknown object, so that its reader also gets the
+// object's checksums. S3 names them in answers to HEAD and to GET of a whole object, never of a
+// range.
 //
 //   listed as small, or of a    The request has no range, so one answer brings bytes and
 //   kind that may be small      checksums. If the object is larger than the run, the run takes
@@ -12,32 +13,32 @@
 //                               checksums, and its home has a HEAD sent that nobody waits for.
 //
 // If the store has no room for a long run, as in small caches, a run may be shorter than a small
-// object. Forebay asks for such a run by its range, as for a large kind, because a cut would bring
-// bytes twice.
+// object. Such a run is requested by its range, as for a large kind, because cutting the transfer
+// would fetch bytes twice.
 //
-// What is fetched ahead of readers (a warm job) is asked for whole only if its kind is known to be
-// small: the job does not hurry, and a HEAD costs less than what a cut loses.
+// A run that is fetched ahead of readers (a warm job) has no range only if its kind has proved to
+// be small. The job is not in a hurry, and a HEAD costs less than the bytes lost with a cut.
 //
-// Large kinds are not asked for whole each time, because a connection and up to some MiB are lost
-// with each cut. Their HEAD is waited for, because nobody could judge the reply or what is stored
-// of it if the checksums came later.
+// Large kinds are not requested whole each time, because each cut loses a connection and up to some
+// MiB. The run waits for their HEAD, because without the checksums neither the reply nor the stored
+// run could be verified.
 //
-// An object is of two kinds: one is its bucket, its own folder and its key's ending, the other has
-// the first folder instead. The second decides while the first is unknown, because chunks lie few
-// to a folder (`c/0/3/2`). Each kind has a score between -KIND_SCORE_MAX and KIND_SCORE_MAX. An
-// object that fits in a run adds 1, a larger one takes KIND_SCORE_MAX away, and a kind is large
-// while its score is negative. So one transfer is cut for KIND_SCORE_MAX small objects at most, in
-// the long run.
+// An object has two kinds. The first consists of its bucket, its own folder and its key's ending.
+// The second has the first folder of the key instead of its own. The second decides while the first
+// is unknown, because there are few chunks in a folder (`c/0/3/2`). Each kind has a score between
+// -KIND_SCORE_MAX and KIND_SCORE_MAX. An object that fits in a run adds 1, and a larger one
+// subtracts KIND_SCORE_MAX. A kind is large while its score is negative. So, in the long run, at
+// most one transfer is cut for every KIND_SCORE_MAX small objects.
 //
-// If two kinds share a slot, the later one begins anew. Kinds and what listings named are hints of
-// all workers. A listed object has a name of 15 bits, and one bit that says whether it fits in a
-// run. All else runs on the stripe's owner.
+// If two kinds share a slot, the later one starts from 0. All workers share the kinds and the
+// listed objects, as hints. A listed object has a name of 15 bits, and one bit that says whether it
+// fits in a run. Everything else runs on the stripe's owner.
 #include "fill/fill_private.h"
 
 #define ENDING_MAX 16u
 #define KIND_SCORE_MAX 16
-// How long a run's head is held for the HEAD beside it: as long as it took to come itself, within
-// these.
+// A run's head is held for the answer to HEAD as long as the head itself took, but within these
+// limits.
 #define DESCRIBE_WAIT_LEAST_MS 100u
 #define DESCRIBE_WAIT_MAX_MS 1000u
 
@@ -54,7 +55,7 @@ static bool fits_in_run(const struct fill_worker *fw, uint64_t size_bytes)
 // --- listed --------------------------------------------------------------------------------------
 
 enum listed { LISTED_NOT, LISTED_SMALL, LISTED_LARGE };
-#define LISTED_NAME_SHIFT 49u // of a hash: 15 bits, in a slot above the one that says small
+#define LISTED_NAME_SHIFT 49u // the name is the hash's upper 15 bits, above the bit for small
 
 static _Atomic uint16_t *listed_slot(struct fill_room *room, struct span bucket, struct span key,
                                      uint16_t *ret_name)
@@ -98,8 +99,8 @@ struct kind {
     int score; // 0: unknown
 };
 
-// Digits number the objects of one kind, as those of chunks do (`c/0/3`, `0.3`): they are no
-// ending.
+// Returns the key's ending after the last dot. An ending of digits only does not count, because
+// digits number the objects of one kind (chunks `c/0/3`, `0.3`).
 static struct span ending_of(struct span name)
 {
     size_t dot = name.len;
@@ -113,7 +114,7 @@ static struct span ending_of(struct span name)
     return has_ending ? (struct span){name.ptr + dot, name.len - dot} : (struct span){NULL, 0};
 }
 
-// `width` bytes of the key's name are the folder's.
+// The first `width` bytes of the key's name are the folder.
 static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reach reach)
 {
     struct span name = fill->key->key, bucket = fill->key->bucket, ending = ending_of(name);
@@ -144,7 +145,7 @@ static void kind_add(const struct kind *kind, bool is_small)
     score = score < -KIND_SCORE_MAX  ? -KIND_SCORE_MAX
             : score > KIND_SCORE_MAX ? KIND_SCORE_MAX
                                      : score;
-    if (score != kind->score) { // no store where nothing changes: the slots are shared
+    if (score != kind->score) { // do not write if nothing changes: the slots are shared
         uint64_t known =
             (uint64_t)kind->name << KIND_NAME_SHIFT | (uint32_t)(score + KIND_SCORE_MAX);
         atomic_store_explicit(kind->slot, known, memory_order_relaxed);
@@ -159,21 +160,22 @@ void fill_describe_learn(const struct fill *fill)
         struct kind kind = kind_of(fill, reach);
         kind_add(&kind, is_small);
     }
-    if (!is_small && listed_as(fill) == LISTED_SMALL) { // it has grown since
+    if (!is_small && listed_as(fill) == LISTED_SMALL) { // the object has grown since
         fill_describe_listed(fill->fw, fill->key->bucket, fill->key->key, size_bytes);
     }
 }
 
-// Above 0: small, below: large, 0: unknown.
+// Returns a positive score for a small kind, a negative one for a large kind, 0 if unknown.
 static int kinds_score(const struct fill *fill)
 {
     int narrow = kind_of(fill, KIND_OF_FOLDER).score;
     return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER).score;
 }
 
-// Does the run hold all of an object that fits in a long run? A reader who wants checksums asks up
-// to the object's end as far as it is known, so its run holds the object unless the store or
-// another run has shortened it. Other readers may want less than the object.
+// Returns true if the run can hold every object that fits in a long run. A reader that wants
+// checksums asks up to the object's end if it knows the end. So its run holds the whole object
+// unless the store or another run has shortened it. Other readers may want only a part of the
+// object.
 static bool may_hold_all(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
 {
     uint64_t size = fill->block_size_bytes, needed = run_bytes(fill->fw);
@@ -217,7 +219,7 @@ static enum err on_describe_body(struct origin_fetch *f, struct span data)
 static void on_describe_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
-    (void)err; // whatever it is, the run goes on without
+    (void)err; // the run continues without checksums
     check(fill->describing);
     fill->describing = false;
     if (!fill->head_waits) {
@@ -228,7 +230,7 @@ static void on_describe_end(struct origin_fetch *f, enum err err)
     timer_stop(&fill->pause_timer);
     fill->head_err = fill_take_head(fill);
     if (fill->head_err != ERR_OK) {
-        origin_fetch_cancel(&fill->fetch); // on_fetch_end() says why
+        origin_fetch_cancel(&fill->fetch); // on_fetch_end() reports the error
     } else {
         fill_pause_update(fill);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's way from the origin into the store: the request, its head, its body, what happens when it
-// breaks, and every end of it. Runs on the stripe's owner. fill.c has the table of states.
+// Fetches a run from the origin into the store: the request, the head, the body, retries after a
+// break, and all ends. Runs on the stripe's owner. fill.c has the table of states.
 #include "fill/fill_private.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@ static bool fill_is_whole(const struct fill *fill)
     return fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
 }
 
-// A run that is the object is judged here. The sum of one that comes beside others is for the
-// replies that have it, and goes to the home with what is stored.
+// If the run is the whole object, its sum is compared here. The sum of a run that is only a part
+// serves replies that contain it (reply_sum.c), and goes to the home with the stored run.
 static void checksum_begin(struct fill *fill)
 {
     struct span value;
@@ -24,7 +24,8 @@ static void checksum_begin(struct fill *fill)
     fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
 }
 
-// Once, when all of a run has come: in that moment, so that its last bytes reach nobody unjudged.
+// Compares the sum once, as soon as the whole run has come, so that no reader gets the last bytes
+// before.
 static void checksum_judge(struct fill *fill)
 {
     if (fill->checksum == NULL || fill->is_judged) {
@@ -37,7 +38,8 @@ static void checksum_judge(struct fill *fill)
     }
     fill->is_wrong = !whole_sum_is_right(fill->key, fill->object, fill->checksum);
     if (!fill->is_wrong && fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
-        reply_sum_note(fill); // for replies that do not know whether it came in one
+        // A reply does not know whether the object came in one run, so it needs this sum too.
+        reply_sum_note(fill);
     }
     s3_checksum_free(fill->checksum);
     fill->checksum = NULL;
@@ -54,7 +56,7 @@ void fill_drop_run(struct fill *fill)
     }
 }
 
-// Rule 22: this version is no more.
+// Rule 22: the origin has denied this version.
 static void fill_gone(struct fill *fill)
 {
     fill_drop_run(fill);
@@ -87,12 +89,13 @@ void fill_shorten(struct fill *fill, uint64_t blocks)
         min_u64(fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
     if (fill->received > fill->end_byte) {
         fill->received = fill->end_byte;
-        s3_checksum_free(fill->checksum); // it covers more than is kept
+        s3_checksum_free(fill->checksum); // the sum covers more bytes than are kept
         fill->checksum = NULL;
     }
 }
 
-// Body broken and the budget used up: whole blocks so far are kept, readers are cut.
+// The body broke and the budget for continuing it is used up. Whole blocks are kept, readers are
+// cut.
 static void fill_cut(struct fill *fill, enum err err)
 {
     uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
@@ -113,13 +116,13 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill->finishing = false;
     timer_stop(&fill->pause_timer);
     fill_yield_lead(fill);
-    fill_deliver(fill); // to who has joined since its last byte
+    fill_deliver(fill); // to readers that joined after the last byte had come
     fill_drop_chunks(fill);
     fill_drop_pages(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
-        fill_final_all(fill, OUTCOME_REJOIN, err,
-                       (struct span){0}); // who can waits before it asks again
+        // Readers that can wait do so before they ask again.
+        fill_final_all(fill, OUTCOME_REJOIN, err, (struct span){0});
         fill_leave_table(fill);
         fill_maybe_free(fill);
         return;
@@ -146,10 +149,9 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill_assert_run(fill);
 }
 
-// Everything wanted has been received.
 void fill_complete(struct fill *fill)
 {
-    checksum_judge(fill); // an empty one has no body
+    checksum_judge(fill); // an empty object has no body to trigger this
     if (fill->is_wrong) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
@@ -177,7 +179,7 @@ void fill_complete(struct fill *fill)
     fill->run = NULL;
     fill->paused_disk = false;
     if (chunk_budget_is_short()) {
-        fill_drop_chunks(fill); // whoever joins now waits for the place
+        fill_drop_chunks(fill); // a reader that joins now waits for the place
     } else {
         fill_here_note(fill, !fill->doomed);
     }
@@ -207,12 +209,13 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 
 // --- the transfer --------------------------------------------------------------------------------
 
-// Rules 18 and 22: the head has come. Readers bound to another version are taken out; where
-// replicas have answered with several versions, so are those who are not bound to this one.
+// Rules 18 and 22: announces the head. Readers that have sent bytes of another version are removed.
+// If replicas have answered with several versions, readers that have sent no bytes of this one are
+// too.
 static void fill_announce(struct fill *fill)
 {
     if (fill->is_for_bound) {
-        fill_send_first_end(fill); // it decides nothing
+        fill_send_first_end(fill); // this answer decides nothing for the home
     }
     fill_send_version(fill);
     list_for_each(node, &fill->readers)
@@ -228,7 +231,8 @@ static void fill_announce(struct fill *fill)
     }
 }
 
-// Why it must not be stored, in a word; NULL: it may. Counts that, so call it once for each run.
+// Returns in a word why the run must not be stored; NULL: it may be stored. Counts the reason, so
+// call it once for each run.
 static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f)
 {
     const struct object_limits *limits = &fill->key->limits;
@@ -270,12 +274,13 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {
-        fill->unstored_why =
-            refusal_text(refusal_of_error(err))->word; // which the store has counted
+        // The store has counted the refusal.
+        fill->unstored_why = refusal_text(refusal_of_error(err))->word;
     }
 }
 
-// Room for as many as it has bytes for: most objects are small, and an owner has many fills.
+// Allocates exactly the pointers that the run needs, because most objects are small and an owner
+// has many fills.
 static void fill_expect_chunks(struct fill *fill)
 {
     check(fill->chunks == NULL);
@@ -285,9 +290,9 @@ static void fill_expect_chunks(struct fill *fill)
     check(fill->chunks != NULL);
 }
 
-// What the answer describes. Runs of one version that was asked for carry its headers, whatever
-// their own answers say: else a reply's headers would depend on where in the object it begins. Only
-// a revalidation finds out that they have changed.
+// Returns the version that the answer describes. If the run asked for a known version, it keeps
+// that version's headers. Otherwise the headers of a reply would depend on where in the object it
+// begins. Only a revalidation detects that headers have changed.
 static struct store_object *fill_head_version(const struct fill *fill)
 {
     const struct origin_fetch *f = &fill->fetch;
@@ -312,7 +317,7 @@ enum err fill_take_head(struct fill *fill)
         return ERR_ORIGIN_UNFIT;
     }
     if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
-        store_object_unref(object); // one of the two answers lied
+        store_object_unref(object); // one of the two answers is wrong
         return ERR_ORIGIN_CHANGED;
     }
     object->block_size_bytes = fill->block_size_bytes;
@@ -324,7 +329,7 @@ enum err fill_take_head(struct fill *fill)
                            object->size_bytes);
     bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
     bool is_cut = fill->asks_whole && end < object->size_bytes;
-    // What looked empty may have grown since.
+    // An object that looked empty may have grown since.
     bool fits = f->body_first + f->body_len == end ||
                 ((is_cut || fill->looks_empty) && f->body_len == object->size_bytes);
     if (!begins || end < fill->first_byte || !fits ||
@@ -347,7 +352,7 @@ enum err fill_take_head(struct fill *fill)
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill_expect_chunks(fill);
     fill->state = FILL_BODY;
-    if (is_first) { // once for each object, however many runs it has
+    if (is_first) { // once for each object, not for each run
         fill_describe_learn(fill);
     }
     stats_add(COUNTER_fills_whole_cut, is_cut ? 1 : 0);
@@ -365,7 +370,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     if (fill->abandoned) {
         return ERR_CANCELLED;
     }
-    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
+    if (fill->has_head) { // the rest of a broken body, of the same version by If-Match
         if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
             fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
             fill->is_for_bound |= f->is_bound;
@@ -412,16 +417,16 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         checksum_judge(fill);
     }
     if (are_first) {
-        // At once, so that they leave with the head of the reply: HEAD and VERSION are on their way
-        // already (18), whatever is sent here is delivered after them, and whoever has to go is
-        // seen to by the task.
+        // The first bytes are delivered at once, so that they leave together with the reply's head.
+        // HEAD and VERSION were sent before (rule 18), so these bytes arrive after them. The task
+        // removes readers that have to go.
         fill_deliver(fill);
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
-    fill_window_update(fill); // at once: one turn may bring all that the socket holds
+    fill_window_update(fill); // update now, because one turn may bring all that the socket holds
     fill_pause_update(fill);
     fill_assert_run(fill);
-    // The answer may hold more than the run: it was asked for without a range, or its last reader
+    // The answer holds more than the run if the request had no range, or if the run's last reader
     // has left since.
     bool has_more = data.len > 0 || f->body_first + f->body_len > fill->end_byte;
     return has_more && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
@@ -443,15 +448,14 @@ static bool err_is_broken_body(enum err err)
            err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no place, no descriptor
 }
 
-// Answers to a request for a known version that say there is no such thing: deleted, or of another
-// size.
+// Returns true for errors that deny a known version: it is deleted or has another size.
 static bool err_denies_version(enum err err)
 {
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// No range of an empty object can be satisfied, so it is asked for whole. The call that has ended
-// is on the stack, so not from here.
+// An empty object has no range that can be satisfied, so it is requested without one. The timer
+// starts that request later, because the call that has ended is still on the stack.
 static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
     bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
@@ -472,7 +476,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     fill->fetching = fill->parking = fill->head_waits = false;
     fill_pause_over(fill);
     bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
-    if (!writes || fill->abandoned) { // else it leads until it is written
+    if (!writes || fill->abandoned) { // a run that is being written keeps the lead
         fill_yield_lead(fill);
     }
     if (fill->abandoned) {
@@ -517,7 +521,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     fill_assert_run(fill);
 }
 
-// Has a client bytes of the version?
+// Returns true if a client has received bytes of the version.
 static bool fill_has_sent(const struct fill *fill)
 {
     bool has_sent = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floors of one worker: per key the generation below which nothing of it counts, from its
-// invalidation until the home has it lifted (rules 5, 25, 26). On that worker.
+// The key floors of one worker. Records of a lower generation do not count. A floor stays from the
+// key's invalidation until the home lifts it (rules 5, 25, 26). Runs on that worker.
 #include "fill/fill_private.h"
 
 #include <stdlib.h>

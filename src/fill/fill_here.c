@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks are here though the index does not show them yet: of runs that have come whole and
-// are being written or published (rule 32). Any worker may ask, without a message; the run's owner
-// says so and takes it back. A name has the few slots of its set; one too many takes another's. So
-// it is a hint, for what a reply says of itself; its bytes are had by joining the run.
+// Lists the blocks of runs that have come whole and are being written or published, so that the
+// index does not show them yet (rule 32). The run's owner adds and removes them; any worker may
+// look without a message. Each name has a set of few slots, and a name too many replaces another.
+// So the list is only a hint for what a reply says of itself. A reader gets the bytes by joining
+// the run.
 #include "fill/fill_private.h"
 
 static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t block_size_bytes,
@@ -12,7 +13,7 @@ static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t bloc
     return max_u64(hash64(words, sizeof(words), 0), 1);
 }
 
-// The first of its set.
+// Returns the first slot of the name's set.
 static _Atomic uint64_t *set_of(const struct fill_room *room, uint64_t name)
 {
     return &room->here[name % (FILL_HERE_SLOTS / FILL_HERE_WAYS) * FILL_HERE_WAYS];
@@ -45,7 +46,7 @@ static void set_remove(_Atomic uint64_t *set, uint64_t name)
 {
     for (unsigned i = 0; i < FILL_HERE_WAYS; i++) {
         uint64_t ours = name;
-        (void)atomic_compare_exchange_strong(&set[i], &ours, 0); // else it is another's by now
+        (void)atomic_compare_exchange_strong(&set[i], &ours, 0); // fails if reused
     }
 }
 

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits the HEADs that learn the checksums of stored objects while no client waits for them
-// (home_revalidate.c). A hit decides here by itself whether it asks the key's home at all. While
-// the answer is no it costs a few loads.
+// (home_revalidate.c). A hit decides here whether it asks the key's home at all. A refusal costs a
+// few loads:
 //
-//   LEARNING_MAX of them are in flight             the object is asked about when it is read again
-//   one has failed at that origin PAUSE_MS ago     so is each object of that origin
-//   this version is being asked about              its hits wait for nothing and ask nobody
+//   LEARNING_MAX of them are in flight             asked about when the object is read again
+//   one failed at that origin PAUSE_MS ago         the same, for all objects of that origin
+//   this version is being asked about              its other hits neither ask nor wait
 //
-// Slots are shared by all workers. Each holds a name of 36 bits and the time. A slot that is taken
-// belongs to its name until the home gives it back, or until PAUSE_MS have passed. A version has
-// WAYS slots to choose from. Where others hold all of them it is asked about when it is read again.
-// Any worker.
+// All workers share the slots. A slot holds a name of 36 bits and a time. It belongs to that name
+// until the home releases it, or until PAUSE_MS have passed. A version can use any of WAYS slots.
+// If other versions hold all of them, the version is asked about when it is read again. Any worker.
 #include "fill/fill_private.h"
 
 #define LEARNING_MAX 1024u
 #define PAUSE_MS 10000u
 #define WAYS 8u
-#define NAME_SHIFT 28u // the time below it is in milliseconds and wraps after three days
+#define NAME_SHIFT 28u // the time in the lower bits is in milliseconds and wraps after three days
 #define TIME_MASK ((UINT64_C(1) << NAME_SHIFT) - 1)
 
 static uint64_t now_ms(const struct fill_worker *fw)
@@ -26,7 +25,7 @@ static uint64_t now_ms(const struct fill_worker *fw)
 
 static uint64_t name_of(uint64_t hash)
 {
-    return max_u64(hash >> NAME_SHIFT, 1) << NAME_SHIFT; // 0: a free slot
+    return max_u64(hash >> NAME_SHIFT, 1) << NAME_SHIFT; // 0 is a free slot
 }
 
 static bool is_over(const struct fill_worker *fw, uint64_t value)
@@ -39,7 +38,7 @@ static uint64_t version_of(const struct object_key *key, const struct store_obje
     return hash64(object->etag.ptr, object->etag.len, key->hash.lo);
 }
 
-// The first of the slots that may hold it.
+// Returns the first of the slots that may hold the version.
 static _Atomic uint64_t *version_slots(struct fill_worker *fw, uint64_t version)
 {
     return &fw->room->learning.versions[version % (FILL_LEARN_VERSIONS / WAYS) * WAYS];
@@ -103,7 +102,7 @@ void fill_learn_release(struct fill_worker *fw, const struct object_key *key,
     for (unsigned i = 0; i < WAYS; i++) {
         uint64_t value = atomic_load_explicit(&slots[i], memory_order_relaxed);
         if (is_named(value, version)) {
-            (void)atomic_compare_exchange_strong(&slots[i], &value, 0); // else another has it now
+            (void)atomic_compare_exchange_strong(&slots[i], &value, 0); // fails if reused
         }
     }
 }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pauses of a run's transfer, and its place at the origin. Runs on the stripe's owner.
+// Pauses a run's transfer, and frees its place at the origin. Runs on the stripe's owner.
 //
-// A transfer that is paused keeps one of the few places at the origin (origin/origin.c), and its
-// connection. So one that stays paused is ended: the run is *parked*. When nothing pauses it any
-// more the rest is asked for with Range and If-Match, as after a body that broke. A version that
-// cannot be named keeps its place.
+// A paused transfer keeps its connection and one of the few places at the origin (origin/origin.c).
+// So a transfer that stays paused is ended, and the run is *parked*. When nothing pauses the run
+// any more, the rest is requested with Range and If-Match, as after a broken body. A version
+// without a strong ETag cannot be requested so, and keeps its place.
 //
-//   fetching, running   pausing: paused, the timer runs
-//   fetching, paused    pause over in time: running. Timer: the call is cancelled, parking
-//   parking             the call's end: parked
-//   parked              nothing pauses it: fetching, running
+//   state               event                          next state
+//   fetching, running   a reason to pause              fetching, paused; the timer starts
+//   fetching, paused    the reason is gone in time     fetching, running
+//   fetching, paused    the timer ends                 parking; the call is cancelled
+//   parking             the call has ended             parked
+//   parked              no reason to pause any more    fetching, running
 //
-// The rest of an unstored run that was parked is asked for in pieces of its window, each only when
-// its reader has taken most of the one before: nothing is thrown away with a transfer then, and a
-// slow reader holds a place only while its piece comes. A reader that takes a piece quickly gets
-// the whole rest again.
+// After it was parked, an unstored run is requested in pieces. A piece fits in its window, and is
+// requested when its reader has taken most of the previous one. So no bytes are thrown away with a
+// transfer, and a slow reader holds a place only while its piece comes. If a reader takes a piece
+// quickly, the whole rest is requested again.
 #include "fill/fill_private.h"
 
 uint64_t fill_window_fastest(const struct fill *fill)
@@ -27,7 +29,7 @@ uint64_t fill_window_fastest(const struct fill *fill)
     return fastest;
 }
 
-// An unstored run may not run ahead of its fastest reader by more than a window.
+// Pauses an unstored run that is more than a window ahead of its fastest reader.
 void fill_window_update(struct fill *fill)
 {
     if (!fill->unstored) {
@@ -38,7 +40,7 @@ void fill_window_update(struct fill *fill)
         window /= FILL_PIECES_PER_WINDOW;
     }
     bool waits = fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
-    // Not without need: a store here would hold up the load of the flags beside it.
+    // Writes only a change, because a store here would delay the load of the neighbouring flags.
     if (waits != fill->paused_window) {
         fill->paused_window = waits;
     }
@@ -68,7 +70,7 @@ void fill_park(struct fill *fill)
 
 void fill_wait_for_place(struct fill *fill)
 {
-    if (list_empty(&fill->readers) || !fill->finishing) { // those that are left need the place
+    if (list_empty(&fill->readers) || !fill->finishing) { // the remaining readers need the place
         return;
     }
     if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {
@@ -88,11 +90,12 @@ void fill_on_pause_timer(struct timer *timer)
         return;
     }
     check(fill->paused && fill->fetching && !fill->parking && !fill->weak);
-    if (fill->head_waits) { // it goes on without
+    if (fill->head_waits) { // the run continues without checksums
         origin_fetch_cancel(&fill->describe);
         return;
     }
-    if (fill->paused_disk) { // it waits no longer: what comes is streamed
+    // The run waits for the disk no longer. It is not stored, and its bytes are streamed.
+    if (fill->paused_disk) {
         store_run_give_up(fill->run);
         fill->paused_disk = false;
         fill_pause_update(fill);
@@ -104,7 +107,7 @@ void fill_on_pause_timer(struct timer *timer)
     stats_add(COUNTER_fills_parked, 1);
     fill->parking = true;
     fill->paused = false;
-    origin_fetch_cancel(&fill->fetch); // on_fetch_end() parks it
+    origin_fetch_cancel(&fill->fetch); // on_fetch_end() parks the run
     fill_assert_run(fill);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the room: one context per worker.
+// Creates and frees the room, with one context per worker.
 #include "fill/fill_private.h"
 #include "fill/home_private.h"
 #include "fill/message.h"
@@ -21,8 +21,8 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     check(room->workers != NULL);
     room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));
     room->kinds = calloc(FILL_KINDS, sizeof(*room->kinds));
-    room->listed =
-        calloc(FILL_LISTED, sizeof(*room->listed)); // no memory until something is listed
+    // Uses no memory until something is listed.
+    room->listed = calloc(FILL_LISTED, sizeof(*room->listed));
     room->uncacheable = calloc(FILL_UNCACHEABLE, sizeof(*room->uncacheable));
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
     check(room->here != NULL && room->kinds != NULL && room->listed != NULL &&

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers keys whose last answer was not stored because of what the origin sent, and what that
-// was.
+// Remembers keys whose last answer could not be stored because of what the origin sent, and why.
 //
 // An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, no
 // length, or is the whole object for a range. A request for it asks the origin twice: once for a
-// fill, which fails, and once to pass the answer on. While its key is remembered, requests pass
-// through at once. So do reads of a key that has no strong ETag (ORIGIN_FORBIDS_ETAG), because two
-// of its runs cannot be joined to one reply, and reads of a key of which replicas have answered
-// with several versions (ORIGIN_FORBIDS_VERSIONS), because a reply of several runs might be cut
-// where one GET is not. The others are streamed by fills; what is remembered of them is for
-// explain.
+// fill, which fails, and once to pass the answer on. So, while a key is remembered, some requests
+// pass through at once:
+// - ORIGIN_FORBIDS_SHAPE: all requests.
+// - ORIGIN_FORBIDS_ETAG: reads of a key without a strong ETag, because a reply cannot be made
+//   of two of its runs.
+// - ORIGIN_FORBIDS_VERSIONS: reads of a key of which replicas sent several versions, because a
+//   reply of several runs might be cut where one GET is not.
 //
-// A key is forgotten when it is invalidated and when an answer can be stored, unless replicas
-// differ, and after a time: a minute at first, because a balancer's mood may pass, and twice as
-// long each time that the same is found again, up to 17 hours.
+// For all other reasons fills stream the answer, and only `explain` uses the remembered reason.
 //
-// The table is shared by all workers. A slot holds a name of 36 bits, how often the time was
-// doubled, the reason and the time. Two keys that share a slot forget each other, and two that
-// share a name as well are both believed uncacheable: that costs hits or requests, never bytes. Any
-// worker.
+// A key is forgotten when it is invalidated, and when an answer can be stored, unless replicas
+// differ. It is also forgotten after a time, because the cause may be temporary, such as a load
+// balancer's. The time is a minute at first. It doubles each time that the same is found again, up
+// to 17 hours.
+//
+// All workers share the table. A slot holds a name of 36 bits, the number of doublings, the reason
+// and the time. Two keys that share a slot replace each other. Two keys that also share a name are
+// both taken for uncacheable, which costs hits or requests but never a wrong byte. Any worker.
 #include "fill/fill_private.h"
 
 #define UNCACHEABLE_S 60u // doubled at most DOUBLED_MAX times
 #define DOUBLED_MAX 10u
 #define NAME_SHIFT 28u
 #define DOUBLED_SHIFT 24u
-#define WHY_SHIFT 20u // the time below it is in seconds and wraps after 12 days
+#define WHY_SHIFT 20u // the time in the lower bits is in seconds and wraps after 12 days
 #define NAME_MASK (~((UINT64_C(1) << NAME_SHIFT) - 1))
 #define TIME_MASK ((UINT64_C(1) << WHY_SHIFT) - 1)
 #define FIELD_MASK 15u
@@ -44,7 +46,7 @@ static uint64_t now_s(const struct fill_worker *fw)
 
 static uint64_t name_of(struct hash128 hash)
 {
-    return max_u64(hash.hi >> NAME_SHIFT, 1) << NAME_SHIFT; // 0: an unused slot
+    return max_u64(hash.hi >> NAME_SHIFT, 1) << NAME_SHIFT; // 0 is an unused slot
 }
 
 static unsigned doubled(uint64_t value)

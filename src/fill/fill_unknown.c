@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of an object that the cache knows nothing about, for a reader with a condition or a suffix
-// range. Both go to the origin with the run's request, so that no HEAD comes first.
+// Fetches a run of an object of which the cache knows nothing, for a reader with a condition or a
+// suffix range. Both are sent to the origin with the run's request, so that no HEAD comes first.
 //
-//   condition  The origin judges it. Its 304 is the answer for readers with the same condition
-//              only, and its 412 for those of them who came before the request was sent. All others
-//              ask again, and the version that the answer names makes older runs invalid (rule 31).
-//              Before the head has come, a reader with a version of its own joins the run only when
-//              it asks again.
+//   condition  The origin evaluates it. Its 304 is the answer for readers with the same condition
+//              only. Its 412 is the answer for those of them that came before the request was sent.
+//              All others ask again. The version that the answer names makes older runs invalid
+//              (rule 31). Before the head comes, a reader with a version of its own does not join.
 //   suffix     The owner of the last stripe is unknown until the size is known, so the key's home
 //              makes the run (rule 2). It asks for one block less one byte more than the reader
-//              wants. So the answer holds the whole block that the wanted bytes begin in, wherever
-//              the object ends. Bytes before that block are dropped.
+//              wants. So the answer holds the whole block in which the wanted bytes begin,
+//              wherever the object ends. Bytes before that block are dropped.
 //
 // Runs on the key's home, which owns the stripe that such a run is asked for.
 #include "fill/fill_private.h"
@@ -83,7 +82,7 @@ void fill_unknown_place(struct fill *fill, uint64_t size_bytes)
     fill->received = fill->retained_from = fill->first_byte;
     uint64_t blocks = (size_bytes - fill->first_byte + block_size - 1) / block_size;
     fill->block_count = (uint32_t)max_u64(blocks, 1);
-    list_for_each(node, &fill->readers) // who began it
+    list_for_each(node, &fill->readers) // the reader that began the run
     {
         struct attachment *a = container_of(node, struct attachment, node);
         a->next_byte = a->acked_byte = fill->wanted_first_byte;

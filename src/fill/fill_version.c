@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A version of an object, made from an origin's answer.
+// Builds the description of an object's version from an origin's answer, and compares descriptions.
 #include "fill/fill_version.h"
 
 #include <assert.h>
@@ -11,9 +11,9 @@
 
 static_assert(S3_SUMS_MAX == STORE_SUMS_MAX, "what is packed is kept");
 
-// Checksums stand last among an object's headers, since only some replies may have them.
+// Checksums are the last of an object's headers, because only some replies may have them.
 static const char CHECKSUM[] = "x-amz-checksum-";
-// In their place, of an object that the origin has named none for though it was asked; never sent.
+// Stored instead of checksums if Forebay asked for them and the origin has none. Never sent.
 static const char NO_CHECKSUM[] = "x-amz-checksum-none: -\r\n";
 
 struct span fill_version_checksums(struct span headers)
@@ -58,7 +58,8 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
         buf_append_span(&rendered, f->headers.items[i].value);
         buf_append_cstr(&rendered, "\r\n");
     }
-    // S3 names them in answers to HEAD and of whole objects, not of ranges.
+    // S3 names checksums in answers to HEAD and to GET of a whole object, but not to a GET of a
+    // range.
     bool has_none = f->ask_checksums && f->status == 200 && f->checksums.count == 0 &&
                     origin_capabilities(key->origin)->has_checksums;
     if (f->checksums.count > 0) {
@@ -81,7 +82,7 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
     return object;
 }
 
-// All headers but the checksums.
+// Returns all headers except the checksums.
 static struct span plain_headers(const struct store_object *object)
 {
     struct span plain = object->headers;
@@ -89,7 +90,7 @@ static struct span plain_headers(const struct store_object *object)
     return plain;
 }
 
-// `object` as `described` describes it, with these checksums.
+// Returns a copy of `object` with the headers of `described` and these checksums.
 static struct store_object *put_together(const struct store_object *object,
                                          const struct store_object *described,
                                          struct span checksums)

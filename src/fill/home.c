@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key's home: the worker that owns its stripe 0. It alone decides which version is current, names
-// generations and posts the key's index changes. All of this runs on that worker; an entry lives
-// while something of the key is undecided (home_private.h). Rules 11 to 15 of README.md.
+// A key's home is the worker that owns its stripe 0. It alone decides which version is current,
+// names generations and posts the key's index changes. All of this runs on that worker. An entry
+// exists while something of the key is undecided (home_private.h). Rules 11 to 15 of README.md.
 //
-// What an entry knows of the version, by its state:
+// This table shows what each state knows of the version and what it does with each message:
 //
-//   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees
-//             it). A delete on its way that a crash would undo, or a worker that has not
-//             acknowledged the last floor: held. A kept answer that will do (home_kept.c): answered
-//             from it. Else a new token goes out with FIRST: DECIDING.
-//   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
-//             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH:
-//             held.
-//   KNOWN     ROUTE: JOIN to the stripe's owner. REVALIDATE of a reader who has nothing: answered
-//             from it. FIRST_END: NONE, what it has published is visible.
-//   (any)     an invalidation (home_write.c): NONE, the held are routed again; a VERSION or
-//             FIRST_END that still comes has an old token and is ignored.
+//   NONE      ROUTE: the first case that fits:
+//             - A record is visible, not below the floor: AGAIN. The reader's own look-up finds it.
+//             - A delete is in flight that a crash would undo, or a worker has not acknowledged the
+//               last floor: the reader is held.
+//             - A kept answer suffices (home_kept.c): it is the answer.
+//             - Otherwise a new token goes out with FIRST: DECIDING.
+//   DECIDING  - ROUTE: the reader is held.
+//             - VERSION with the token: KNOWN; the held readers are routed.
+//             - FIRST_END with the token: NONE; the held readers are routed again, or fail with the
+//               origin's error.
+//             - PUBLISH: held.
+//   KNOWN     - ROUTE: JOIN goes to the stripe's owner.
+//             - REVALIDATE of a reader without a version: the known version is the answer.
+//             - FIRST_END: NONE; the runs it has published are visible.
+//   (any)     - An invalidation (home_write.c): NONE; the held readers are routed again. A VERSION
+//               or FIRST_END that comes later has an old token and decides nothing.
 #include "base/date.h"
 #include "fill/home_private.h"
 
@@ -182,7 +187,7 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
     message_send(sub->at, &m->base);
 }
 
-// Rule 11, version known: the owner is asked for that version.
+// Rule 11, version known: sends JOIN to the owner, for that version.
 static void home_forward(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_KNOWN);
@@ -192,13 +197,14 @@ static void home_forward(struct home_key *h, struct subscription *sub)
     }
     uint64_t first_byte = sub->ask.block * sub->ask.block_size_bytes;
     if (first_byte > 0 && first_byte >= h->known->size_bytes) {
-        // The version that others found out is shorter: there is nothing to ask the origin for.
+        // The known version is shorter than the wanted range, so there is nothing to ask the origin
+        // for.
         home_answer_error(h, sub, ERR_INVALID_RANGE, (struct span){0});
         return;
     }
     store_object_unref(sub->ask.object);
     sub->ask.object = store_object_ref(h->known);
-    sub->ask.condition.kind = ORIGIN_CONDITION_NONE; // the reader judges it on this version
+    sub->ask.condition.kind = ORIGIN_CONDITION_NONE; // the reader evaluates it
     struct ask_message *m = message_join_new(h->fw, h->key);
     m->subscription = sub;
     message_send(fill_has_run(h->fw, sub) ? h->fw : object_key_owner(h->fw, h->key, first_byte),
@@ -225,9 +231,9 @@ void home_answer_version(struct home_key *h, struct subscription *sub, struct st
 
 // --- kept answers --------------------------------------------------------------------------------
 
-// Nothing newer is known, or may have been given to somebody already: the readers of a first
-// request meet its version before the home does. No worker holds anything older, and no write is
-// open.
+// Returns true if the kept answer counts. No newer version may be known or already given to a
+// reader: readers of a first request get its version before the home does. No worker may hold
+// anything older, and no write may be open.
 static bool kept_counts(struct home_key *h)
 {
     if (home_kept(h) == NULL || h->state != HOME_NONE || !home_may_decide(h) || home_is_open(h)) {
@@ -254,8 +260,9 @@ static bool is_not_modified_since(const struct store_object *kept, const char *t
            kept->last_modified <= date;
 }
 
-// Does the answer tell the reader what the origin would only say again, or where its bytes are?
-// What the origin judges with the first request for bytes costs nothing, and is never out of date.
+// Returns true if the kept answer saves the reader a request: the origin would only repeat it, or
+// the answer says where the wanted bytes are. Other conditions go to the origin with the first
+// request for bytes, which costs no more and is never out of date.
 static bool kept_helps(const struct store_object *kept, const struct fill_ask *ask)
 {
     bool is_this = span_equal_cstr(kept->etag, ask->condition.value);
@@ -274,8 +281,8 @@ static bool kept_helps(const struct store_object *kept, const struct fill_ask *a
     return false;
 }
 
-// Rule 11. Answers a reader who wants bytes with the kept version, if it is fresh and helps. False:
-// the first request decides.
+// Rule 11. Answers a reader that wants bytes with the kept version, if that is fresh and helps.
+// Returns false if the first request must decide.
 static bool home_route_kept(struct home_key *h, struct subscription *sub)
 {
     const struct store_object *kept = home_kept(h);
@@ -288,7 +295,7 @@ static bool home_route_kept(struct home_key *h, struct subscription *sub)
 
 // --- routing -------------------------------------------------------------------------------------
 
-// Rule 11, nothing known: the first request decides.
+// Rule 11, nothing known: sends FIRST, and the first request decides.
 static void home_decide(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_NONE && list_empty(&h->held));
@@ -345,7 +352,7 @@ static void home_route(struct home_key *h, struct subscription *sub)
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
-        home_answer_again(h, sub); // what is under way was sent before it came
+        home_answer_again(h, sub); // the request in flight was sent before this reader came
     } else if (h->state == HOME_KNOWN && sub->ask.wants_version) {
         home_answer_version(h, sub, h->known, h->known_us); // rule 32
     } else if (h->state == HOME_KNOWN) {
@@ -369,11 +376,15 @@ void home_route_held(struct home_key *h)
     }
 }
 
-// Rule 22: one error to all who waited for the same first request and for whom it is true. A range
-// past the end is that reader's own, and so is a condition, unless others ask with the same one. A
-// 412 says that another version than the reader's is current. It says nothing to readers who came
-// when the request was out already, because theirs may be the newer one. Who asks without a
-// condition comes first then: its request fails for none of them.
+// Rule 22: sends the error to all readers that waited for the same first request and for which it
+// holds. The others are held again:
+// - A range past the end concerns its own reader only.
+// - A condition concerns its own reader, and readers with the same condition.
+// - A 412 says that another version than the reader's is current. It does not concern readers that
+//   came after the request was sent, because their version may be the newer one.
+//
+// If the error concerns a condition, readers without one are first in the new order, because their
+// request fails for none of the others.
 static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
     struct list others, conditional;
@@ -419,8 +430,9 @@ void home_on_route(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// A run of the visible version is put beside those that the index has; a run of another one, or in
-// blocks of another size, gets a generation of its own, whose first put hides the older one.
+// Returns the generation for a put. A run of the visible version is added to the runs that the
+// index has. A run of another version, or in blocks of another size, gets a new generation, whose
+// first put hides the older one.
 static uint64_t home_generation_of(struct home_key *h, const struct home_visible *v,
                                    const struct store_object *object)
 {
@@ -428,9 +440,9 @@ static uint64_t home_generation_of(struct home_key *h, const struct home_visible
     return same ? v->generation : store_generation_next(h->fw->store);
 }
 
-// Rule 31: is `object`, which a first request has found, none to be given? A check that was
-// answered meanwhile found another one, or other headers, or the index shows one now: which is
-// older nobody can say.
+// Rule 31. Returns true if `object`, which a first request found, must not be given. That is so if
+// a check found another version or other headers while the request was in flight, or if the index
+// shows another version now. Nobody can say which is older.
 static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
                              const struct store_object *object)
 {
@@ -444,7 +456,7 @@ static void home_note_found(struct home_key *h, struct store_object *object)
                    (h->found != NULL && object != NULL && fill_same_headers(h->found, object));
     bool is_described = is_same && h->found != NULL && h->found->headers.len > 0;
     if (is_described && object->headers.len == 0) {
-        return; // a read past the cache names no headers
+        return; // a read that bypassed the cache names no headers
     }
     store_object_unref(h->found);
     h->found = is_same && object != NULL ? store_object_ref(object) : NULL;
@@ -480,7 +492,7 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
     check(m->token != 0 && m->object != NULL);
-    if (h->token != m->token) { // its readers are given it all the same
+    if (h->token != m->token) { // its readers get the version all the same
         (void)home_find_out(h, m->object);
         home_maybe_free(h);
         return;
@@ -502,22 +514,22 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     fill_assert_home(h);
 }
 
-// Rule 31: what the origin has answered to a first request that had no head, and its readers are
-// told.
+// Rule 31. Returns true if a first request ended without a head but with an answer that its readers
+// get: there is no object, or a verdict on a condition.
 static bool first_end_tells(const struct first_end_message *m)
 {
     return m->err == ERR_NO_SUCH_KEY || m->condition.kind != ORIGIN_CONDITION_NONE;
 }
 
-// The version that it denies and says no more of; 0: it says which one is current, or that there is
-// none.
+// Returns the version that the answer denies without naming the current one. 0: it names the
+// current one, or says that there is none.
 static uint64_t first_end_denies(const struct first_end_message *m)
 {
     return m->err == ERR_PRECONDITION_FAILED ? m->version : 0;
 }
 
-// Rule 31: does it contradict what was found elsewhere while this was being decided? Which is newer
-// nobody can say.
+// Rule 31. Returns true if the answer contradicts another answer that came while this one was being
+// decided. Nobody can say which is newer.
 static bool first_end_is_in_doubt(const struct home_key *h, const struct first_end_message *m)
 {
     bool is_found = h->found != NULL && version_hash(h->found) == m->version;
@@ -525,7 +537,7 @@ static bool first_end_is_in_doubt(const struct home_key *h, const struct first_e
     return h->has_found && (h->found == NULL || is_found == is_denied);
 }
 
-// True: what counts here is another, and has been invalidated.
+// Returns true if another version counted here, which is now invalidated.
 static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
 {
     if (m->version == 0) {
@@ -545,13 +557,14 @@ static bool home_find_out_by_end(struct home_key *h, const struct first_end_mess
         return true;
     }
     if (h->state == HOME_DECIDING) {
-        home_note_found(h, NULL); // nobody knows more of it
+        home_note_found(h, NULL); // the answer has no description of the version
     }
     return false;
 }
 
-// The answer to a first request that still decides. True: it contradicts another one. It decides
-// nothing then, what counts here is invalidated, and the held have been routed again.
+// Handles the answer to a first request that still decides. Returns true if it contradicts another
+// answer. Then it decides nothing, the version that counts is invalidated, and the held readers
+// have been routed again.
 static bool home_doubts_end(struct home_key *h, const struct first_end_message *m)
 {
     if (!first_end_tells(m)) {
@@ -604,16 +617,16 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
     message_send(owner, &m->base);
 }
 
-// Rule 14: it met no invalidation where it comes from. Judged when it comes: the acknowledgement is
-// behind it. While the index takes headers over, a run has those of before, or a generation that
-// goes.
+// Rule 14. Returns true if no invalidation has met the run. Judged when the PUBLISH arrives: an
+// acknowledgement that the sender sent later arrives later. While the index takes headers over, a
+// run has the earlier headers, or a generation that is being replaced, and is refused.
 static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
     return h->described == NULL && !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
-// Rule 14: does `object` have headers that the version had before? Not if it belongs to the
-// generation that counts (0: there is none).
+// Rule 14. Returns true if `object` has headers that its version had earlier. The generation that
+// counts (0: none) is never outdated.
 static bool home_is_outdated(struct home_key *h, const struct store_object *object,
                              uint64_t generation)
 {
@@ -623,7 +636,7 @@ static bool home_is_outdated(struct home_key *h, const struct store_object *obje
            (home_redescribed_outdates(&redescribed, object) || home_given_outdates(&given, object));
 }
 
-// Rule 14. The generation under which it is put; 0: it is not.
+// Rule 14. Returns the generation under which the run is put. 0: the run is not accepted.
 static uint64_t home_accepts(struct home_key *h, const struct publish_message *m)
 {
     if (!home_is_undoomed(h, m)) {
@@ -649,7 +662,8 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
     return fits ? home_generation_of(h, &v, m->object) : 0;
 }
 
-// With this run the object may be whole; false: then it is not what the origin says it is.
+// Adds the run's sum. Returns false if the object is complete with this run and does not match the
+// origin's checksum.
 static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
 {
     struct s3_checksum_state *sum = m->sum;
@@ -657,9 +671,9 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
     return sum == NULL || whole_sum_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
-// What the record of this run's version is to keep of its checksums. The header of a run that holds
-// all of the object is read for every reply; one of several may be gone, or have been fetched
-// without them.
+// Returns the checksums to keep in the record of this run's version. A reply always reads the
+// headers of a run that holds the whole object, so the record refers to them. Any other run may be
+// evicted, or may have been fetched without checksums, so the record keeps them itself.
 static struct store_sums home_sums(struct home_key *h, const struct publish_message *m)
 {
     const struct store_object *described = home_described(h);
@@ -680,8 +694,8 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     uint64_t generation = home_accepts(h, m);
     if (generation != 0 && !home_sum_is_right(h, m)) {
         store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
-        home_invalidate(h);                  // and with it the runs before
-        reply_sum_condemn(h->fw, m->object); // who begins after this finds none of them
+        home_invalidate(h);                  // this also removes the earlier runs of the object
+        reply_sum_condemn(h->fw, m->object); // a reply that begins after this finds none of them
         generation = 0;
     }
     if (generation == 0) {
@@ -690,7 +704,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     }
     struct store_object *object = store_object_with_generation(m->object, generation);
     struct store_sums sums = home_sums(h, m);
-    // A run of a version that was asked for has the headers that were learnt before.
+    // A run of a version that was requested with If-Match has headers that were learnt earlier.
     uint64_t validated_us = min_u64(m->asked_us, object->learnt_us);
     store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, validated_us);
     h->is_hidden = false;
@@ -729,7 +743,7 @@ void home_on_publish(struct fill_worker *fw, struct publish_message *m)
     check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
     struct home_key *h = home_get(fw, m->base.key);
     if (h->state == HOME_DECIDING && home_is_undoomed(h, m)) {
-        home_hold_publish(h, m); // it may be of the version that is about to be known
+        home_hold_publish(h, m); // it may be of the version that is being decided
     } else {
         home_publish(h, m);
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is what a check has found a change, or is the store odd? What a client is given comes by GET, so
-// a HEAD that contradicts it proves nothing by itself. An upload has a later Last-Modified. Where a
-// HEAD tells of a change without one, or of nothing but a date of this moment, the home asks once
-// more, by GET of one byte, before it drops anything. What it learns so is the origin's
-// (origin_doubt.c), so that further checks cost one request again.
+// Decides whether a difference that a check found is a real change or an oddity of the origin.
+// Clients get what GET returns, so a HEAD that contradicts it proves nothing by itself. An upload
+// has a later Last-Modified. If a HEAD reports a change without a later date, or only a date of
+// this moment, the home asks once more with GET of one byte before it drops anything. The result
+// belongs to the origin (origin_doubt.c), so that later checks need one request again.
 #include "fill/home_private.h"
 
 #include "origin/origin.h"
 
-// An answer that differs in its date alone, from a store that gives each answer the time, is about
-// the version as it was.
+// If a store sends the current time as each answer's date, an answer that differs only in its date
+// describes the unchanged version.
 static void take_as_it_was(struct revalidation *c)
 {
     struct store_object *same = fill_version_described_by(c->found, c->asked);
@@ -21,7 +21,7 @@ static void take_as_it_was(struct revalidation *c)
     }
 }
 
-// HEAD has proven right, and names more: its checksums.
+// GET has confirmed the HEAD, whose answer also has the checksums: uses the HEAD's answer.
 static void take_head(struct revalidation *c)
 {
     store_object_unref(c->found);
@@ -38,7 +38,7 @@ static bool is_alike_but_date(const struct store_object *a, const struct store_o
     return fill_same_version(a, b) && fill_version_is_alike_but_date(a, b);
 }
 
-// What HEAD says of the checksums holds if it is about this version.
+// Takes the checksums of HEAD's answer, if it is about the same version.
 static void take_checksums(struct revalidation *c)
 {
     struct span checksums = fill_version_checksums(c->by_head->headers);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a key's home gave last: the version that a first request or a check found. A run of
-// another version that was asked for before may be older: nobody is to be given it any more (rules
-// 14 and 16 of README.md). A home is forgotten when nothing of its key is undecided, a run in
-// flight is not: so this outlives it, in a table of its worker. Where keys share a slot, what was
-// pushed out is known by its time alone: a run may then go unstored or unjoined in vain, never the
-// other way round.
+// Remembers which version a key's home gave last: the one that a first request or a check found. A
+// run of another version that was requested earlier may be older, so no reader may get it any more
+// (rules 14 and 16 of README.md).
+//
+// A home's entry ends when nothing of its key is undecided, but a run in flight may live longer. So
+// this is in a table of its worker. Keys may share a slot. Of a key that lost its slot only the
+// time is known. A run may then be refused storage or joins without need, but an old run is never
+// accepted.
 #include "fill/home_private.h"
 
-// A worker's clock stands still for a turn of its loop: those of two differ by that much.
+// A worker's clock does not advance within a turn of its loop. The clocks of two workers differ by
+// at most this.
 #define GIVEN_SLACK_US 1000000u
 
 static struct given_slot *given_slot(struct home_key *h)
@@ -23,7 +26,8 @@ struct home_given home_given(struct home_key *h)
                : (struct home_given){.any_until_us = slot->given.any_until_us};
 }
 
-// The key's own from now on. What another key has left in it counts for this one by its time alone.
+// Makes the slot the key's own. Of another key that had the slot only the time remains, and counts
+// for this key.
 static struct home_given *given_take(struct home_key *h)
 {
     struct given_slot *slot = given_slot(h);
@@ -43,7 +47,8 @@ void home_give_named(struct home_key *h, uint64_t version)
         home_kept_outdate(h);
     }
     if (given->version != version) {
-        given->any_until_us = max_u64(given->any_until_us, given->until_us); // newer or not
+        // Nobody knows which of the two versions is newer.
+        given->any_until_us = max_u64(given->any_until_us, given->until_us);
         given->version = version;
     }
     given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kept answers: what the origin last said of keys of which nothing is stored. A HEAD describes an
-// object without its bytes, so no record can hold what it says. Clients that send several HEADs
-// before they read would ask the origin each time.
+// Kept answers: the origin's last answers about keys of which nothing is stored. A HEAD describes
+// an object without its bytes, so no record can hold the answer. Clients that send several HEADs
+// before they read would otherwise ask the origin each time.
 //
 // A kept answer counts like a record that was validated when the origin was asked (rule 32 of
-// README.md). The reader judges whether it is fresh. It counts no more when somebody is given
-// another version or other headers of the key, when the key is invalidated, and when a run of
-// another version is published. From then on it only tells the checksums of the version that it
-// names. A write that has ended drops it. The home's entry does not live that long, so the answers
-// are in a table of its worker.
+// README.md). The reader decides whether it is fresh. It stops counting in each of these cases:
+// - a reader is given another version or other headers of the key
+// - the key is invalidated
+// - a run of another version is published
 //
-// All kept answers take no more than a KEPT_SHARE-th of limits.max_buffer, and no more than
-// KEPT_BYTES_MAX. Each worker has an equal part of that. Beyond it the answer that was kept longest
-// ago goes.
+// After that, only the checksums of the version that it names are used. The end of a write drops
+// it. The home's entry does not live that long, so the answers are in a table of its worker.
+//
+// All kept answers together take at most 1/KEPT_SHARE of limits.max_buffer, and at most
+// KEPT_BYTES_MAX. Each worker has an equal part of that. When its part is full, the answer that was
+// kept longest ago is dropped.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -23,9 +25,9 @@
 struct kept_answer {
     struct list_node map_node, age_node;
     struct store_object *object;
-    bool counts;       // nothing newer has been met; else it only tells its version's checksums
+    bool counts;       // false: only its version's checksums are used
     uint64_t asked_us; // when the origin was asked
-    uint64_t bytes;    // charged
+    uint64_t bytes;    // bytes charged to the budget
 };
 
 static uint64_t answer_bytes(const struct store_object *object)
@@ -82,7 +84,7 @@ static void drop_oldest(struct fill_worker *fw)
     answer_free(fw, container_of(list_first(&fw->kept.by_age), struct kept_answer, age_node));
 }
 
-// Charges the answer, in the place of older ones if need be. False: there is no room for it.
+// Charges the answer, and drops older ones if necessary. Returns false if there is no room for it.
 static bool take_room(struct fill_worker *fw, uint64_t bytes)
 {
     uint64_t all = min_u64(chunk_budget_max_bytes() / KEPT_SHARE, KEPT_BYTES_MAX);

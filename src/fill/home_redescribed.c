@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Versions whose headers changed while their ETag stayed (a copy onto itself, an upload of the same
-// bytes). Nothing older than the new headers is published or given to anyone any more (rules 14, 16
-// and 31 of README.md). The new floor takes care of all that is stored or in flight. A reader in
-// mid-body goes on with its version, because its bytes are the same, and begins runs that carry the
-// old headers. This table tells those runs apart. It outlives the home's entry, as home_given.c
-// does. Where keys share a slot, the time of the change alone is kept of the key that gave way: a
-// run may then go unstored in vain, never the other way round.
+// Remembers versions whose headers changed while their ETag stayed (a copy onto itself, an upload
+// of the same bytes). Nothing older than the new headers is published or given to a reader (rules
+// 14, 16 and 31 of README.md). The new floor covers all that is stored or in flight. But a reader
+// in mid-body continues with its version, because the bytes are the same, and begins runs that
+// carry the old headers. This table identifies those runs.
+//
+// It outlives the home's entry, as home_given.c does. Keys may share a slot. Of a key that lost its
+// slot only the time of the change is kept. A run may then stay unstored without need, but a run
+// with old headers is never stored.
 #include "fill/home_private.h"
 
 static struct redescribed_slot *redescribed_slot(struct home_key *h)

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a version current? The key's home asks the origin, once for all who ask while the answer is on
-// its way (rules 29, 31 and 32 of README.md).
+// Checks whether a version is current. The key's home asks the origin, once for all that ask while
+// the answer is in flight (rules 29, 31 and 32 of README.md).
 //
-// The home sends HEAD without a condition and compares the answer itself, because 304 says nothing
-// of the headers. Same ETag and same headers: confirmed. Same ETag and other headers (a copy onto
-// itself, an upload of the same bytes): its bytes stay, and the index takes the headers over
-// (home_take_over()). Where they cannot stay, it is a new version as with another ETag, and they
-// are fetched again. The answer names the version's checksums, too: they are kept with the record.
-// A reader of bytes does not wait for these. The home sends a HEAD that nobody waits for, ahead of
-// no other request, and the next reader finds what it has told. fill_learn.c says which readers ask
-// for one.
+// The home sends HEAD without a condition and compares the answer itself, because a 304 says
+// nothing of the headers:
+// - Same ETag and same headers: the version is confirmed.
+// - Same ETag and other headers (a copy onto itself, an upload of the same bytes): the bytes stay,
+//   and the index takes the headers over (home_take_over()).
+// - Another ETag, or bytes that cannot stay: it is a new version, and its bytes are fetched again.
+//
+// The answer also names the version's checksums, which are kept with the record. A reader of bytes
+// does not wait for these. The home sends a HEAD for which nobody waits and which overtakes no
+// other request. The next reader finds the checksums. fill_learn.c says which readers cause such a
+// HEAD.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -22,7 +25,7 @@ static bool same_version(const struct store_object *a, const struct store_object
     return a != NULL && b != NULL && fill_same_version(a, b);
 }
 
-// Has the origin just described this version as it is known here?
+// Returns true if the origin's answer describes the version as `object` does.
 static bool revalidation_confirms(const struct revalidation *c, const struct store_object *object)
 {
     return c->err == ERR_OK && same_version(object, c->found) &&
@@ -38,7 +41,7 @@ static void revalidation_answer(struct revalidation *c, struct subscription *sub
     bool asks_any = sub->ask.object == NULL;
     if (asks_any && revalidation_confirms(c, c->asked)) {
         m->err = ERR_NOT_MODIFIED;
-        m->object = store_object_ref(c->asked); // what the home knew
+        m->object = store_object_ref(c->asked); // the description that the home knew
     } else if (revalidation_confirms(c, sub->ask.object) && sub->ask.with_checksums) {
         m->outcome = OUTCOME_DESCRIBED;
         m->object = store_object_ref(c->found);
@@ -56,7 +59,8 @@ static bool err_says_absent(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
 }
 
-// The visible version, as somebody who asked about it knows it; NULL: nobody did.
+// Returns the visible version as this home published it or as an asker describes it. NULL: nobody
+// described it.
 static const struct store_object *revalidation_visible(const struct revalidation *c,
                                                        const struct home_visible *v)
 {
@@ -77,8 +81,9 @@ static const struct store_object *revalidation_visible(const struct revalidation
     return NULL;
 }
 
-// What the record keeps of the checksums. An answer that contradicts the record's size says nothing
-// of its bytes. Nobody is asked again for their checksums then, unless a client waits for them.
+// Returns the checksums to keep in the record. If the answer contradicts the record's size, it says
+// nothing of the record's bytes. The value then prevents further HEADs for checksums, unless a
+// client waits for them.
 static struct store_sums revalidation_sums(const struct revalidation *c, uint64_t size_bytes)
 {
     if (c->found->size_bytes != size_bytes) {
@@ -88,7 +93,7 @@ static struct store_sums revalidation_sums(const struct revalidation *c, uint64_
     return fill_version_sums(fill_version_checksums(c->found->headers));
 }
 
-// Keeps the answer for who asks next, as a record of the version would be: while nothing of it is
+// Keeps the answer for the next asker, as a record of the version would, while nothing of it is
 // stored.
 static void revalidation_keep(struct revalidation *c, bool is_newest)
 {
@@ -99,8 +104,7 @@ static void revalidation_keep(struct revalidation *c, bool is_newest)
     }
 }
 
-// Rule 31: what the answer means for what counts here: the record, the version known, a first
-// request.
+// Rule 31: applies the answer to the record, the known version and a first request in flight.
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
@@ -115,7 +119,7 @@ static void revalidation_conclude(struct revalidation *c)
     }
     if (h->described != NULL) {
         if (found == NULL || !fill_same_headers(h->described, found)) {
-            home_invalidate(h); // which of the two is newer nobody can say
+            home_invalidate(h); // nobody can say which of the two is newer
         }
         return;
     }
@@ -197,7 +201,7 @@ static void answer_described(struct home_key *h, struct subscription *sub,
     struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_DESCRIBED;
-    m->object = described; // its reference
+    m->object = described; // the caller's reference
     message_send(sub->at, &m->base);
 }
 
@@ -207,7 +211,8 @@ static bool has_checksums_of(const struct store_object *known, const struct stor
            fill_version_checksums(known->headers).len > 0;
 }
 
-// The version asked about with its checksums (a reference), if they are known here; or NULL.
+// Returns the version asked about with its checksums (a reference), if they are known here; or
+// NULL.
 static struct store_object *with_checksums(struct home_key *h, const struct store_object *asked)
 {
     if (has_checksums_of(h->known, asked)) {
@@ -233,8 +238,8 @@ static void home_learnt(struct revalidation *c)
     fill_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
-// Answers who asks for checksums alone, if it need not wait. False: it insists on them, and waits.
-// A warm job insists as long as HEADs for them may be sent.
+// Answers a reader that asks for checksums alone, unless it must wait. Returns false if it insists
+// on the checksums and waits. A warm job insists only while HEADs for checksums may be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     struct store_object *described = with_checksums(h, sub->ask.object);
@@ -275,12 +280,12 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     if (c->is_learning) {
         home_learnt(c);
     }
-    // Sent before an invalidation it says nothing to anyone.
+    // A request that was sent before an invalidation answers nobody.
     bool outdated = c->floor != h->floor;
     bool concludes = c->err == ERR_OK || err_says_absent(c->err);
     if (outdated || !concludes) {
-        // A failed question for checksums alone says nothing of the version: who joined it asks by
-        // itself.
+        // A failed HEAD for checksums alone says nothing of the version, so readers that joined it
+        // ask again.
         revalidation_end(c, outdated || c->is_learning);
     } else {
         revalidation_conclude(c);
@@ -347,8 +352,8 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
-// Is a record visible that the reader does not ask about? Then nobody could compare the answer's
-// headers with those of the record, unless it was published a moment ago.
+// Returns true if a record is visible that the reader does not ask about. Then nobody could compare
+// the answer's headers with the record's, unless this entry published the record.
 static bool home_shows_another(struct home_key *h, const struct subscription *sub)
 {
     struct home_visible v = home_look_up(h);
@@ -372,7 +377,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         return;
     }
     if (!sub->ask.skip_index && !sub->ask.with_checksums && home_shows_another(h, sub)) {
-        home_answer_again(h, sub); // since the reader looked
+        home_answer_again(h, sub); // the record appeared after the reader's look-up
         return;
     }
     if (asks_any && home_answer_kept(h, sub)) {
@@ -399,8 +404,8 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Rule 31. Whoever was told it may have asked before others were given another version: then nobody
-// can say which is newer, and no run that is under way counts for either.
+// Rule 31. The client of that answer may have asked before other clients were given another
+// version. Nobody can then say which is newer, and no run in flight counts for either.
 void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a write makes untrue, at the key's home: the floor and its acknowledgements, the deletes in
-// the index, the writes that are open. Rules 22 and 24 to 28 of README.md.
+// Invalidation at the key's home: the floor and its acknowledgements, the deletes in the index, and
+// the open writes. Rules 22 and 24 to 28 of README.md.
 //
-// The order of flush, commit and reply for a write's deletes, and why none of its steps can be
-// moved. Before any of it `format` notes that the bucket is written to (store_write_note()): step
-// 0.
+// A write's deletes, flushes and reply have this order, and no step can be moved. Before step 1,
+// step 0: `format` notes that the bucket is written to (store_write_note()).
 //
-//   1  floor           named; the memory side hides all below it from every look-up,
-//                      then INVALIDATE
-//   2  delete, durable one commit of the index, which LMDB flushes before it returns;
-//                      the answer comes after
-//   3  WRITE_READY     no delete is on its way: only now is the origin asked
-//   4  WRITE_END       whatever it has answered: a second floor above all that was
-//                      read meanwhile, as in 1
-//   5  delete, durable as in 2, and every worker has acknowledged the floor, each after it
-//                      has doomed its runs
-//   6  WRITE_DONE      only now does the client get its reply
+//   1  floor            named; the memory side hides everything below it from every look-up,
+//                       then INVALIDATE
+//   2  delete, durable  one commit of the index, which LMDB flushes before it returns;
+//                       the answer comes after
+//   3  WRITE_READY      no delete is in flight: only now is the origin asked
+//   4  WRITE_END        whatever the origin has answered: a second floor above all that was
+//                       read in between, as in 1
+//   5  delete, durable  as in 2, and every worker has acknowledged the floor, each after it
+//                       has doomed its runs
+//   6  WRITE_DONE       only now does the client get its reply
 //
-// A crash (kill -9, or the power with a disk that does not lie) between any two of them, and what
-// the next process finds:
+// A crash may come between any two of them (kill -9, or a power failure with a disk that keeps what
+// it has confirmed). The next process then finds:
 //
-//   before 2   the old record, perhaps; the origin was not asked, so the record is true
-//   2 to 3     nothing older than the first floor; the origin was not asked; a miss
-//   3 to 6     nothing of before 1, and nothing since: while a write is open no run is published
-//              (home_is_undoomed()). Whether the origin has applied the write nobody knows; the
-//              client has no reply, and the note of 0 makes the next process confirm all of the
-//              bucket before use
-//   after 6    the same: nothing that the reply makes untrue
+//   before 2   Perhaps the old record. The origin was not asked, so the record is true.
+//   2 to 3     Nothing older than the first floor. The origin was not asked: a miss.
+//   3 to 6     Nothing from before 1, and nothing newer: while a write is open no run is published
+//              (home_is_undoomed()). Nobody knows whether the origin has applied the write. The
+//              client has no reply, and the note of step 0 makes the next process confirm
+//              everything in the bucket before use.
+//   after 6    The same: nothing that the reply makes untrue.
 //
-// Why the floor comes before the delete is posted: what a look-up finds between the two would be
-// the old record, given to somebody after the origin had been asked. Why deletes and puts cannot
-// change places on their way: a key's come from its home alone, through one queue in its order, and
-// of one key a batch keeps that order (index_batch.c). Why a run's bytes need no flush here: a
-// delete names none. A run that was written whole before the crash, and whose put was never
-// committed, is found again in its segment only when the index is rebuilt or a segment has no seal;
-// it is confirmed before use (rule 30), and what is durable as deleted stays so (index_memory.c).
+// - The floor comes before the delete is posted, because a look-up between the two would find the
+//   old record, and a reader would get it after the origin had been asked.
+// - Deletes and puts of a key cannot change places: they come from its home alone, through one
+//   queue, in its order. A batch keeps that order for each key (index_batch.c).
+// - A run's bytes need no flush here, because a delete names none. A run may have been written
+//   whole before the crash without a committed put. Such a run is found in its segment only when
+//   the index is rebuilt or a segment has no seal. It is confirmed before use (rule 30), and a
+//   durable delete stays in force (index_memory.c).
 //
-// A commit that fails: store_delete() answers well only if the next process can be kept from
-// believing the index at all (index_writer.c); else, or after STORE_DELETE_WAIT_MS, with an error,
-// and the write is refused before the origin has been asked (home_start_write()). At 5 it cannot be
-// refused any more, and need not be: between the two floors nothing was published, so what the
-// second delete has to find is at most what the first has left, and that was durable when the
-// origin was asked. The reply goes out when the index writer has answered.
+// If a commit fails, store_delete() still reports success if the next process can be kept from
+// believing the index at all (index_writer.c). Otherwise, or after STORE_DELETE_WAIT_MS, it reports
+// an error. The write is then refused before the origin has been asked (home_start_write()). At
+// step 5 the write cannot be refused any more, and need not be. Nothing was published between the
+// two floors, so the second delete has to find at most what the first has left. The first was
+// durable when the origin was asked. The reply goes out when the index writer has answered.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -91,7 +91,7 @@ void home_delete_unseen(struct home_key *h)
         return;
     }
     if (h->fw->unsure >= HOME_UNSURE_MAX) {
-        // What it holds is confirmed before it is used: that needs no entry for each key.
+        // Records of a bucket in doubt are confirmed before use, which needs no entry for each key.
         store_doubt(h->fw->store, span_from_cstr(origin_place(h->key->origin)), h->key->bucket);
         stats_add(COUNTER_unseen_deletes_left_out, 1);
         return;
@@ -119,7 +119,7 @@ static void home_raise_floor(struct home_key *h, uint64_t floor, bool deletes)
     home_route_held(h);
 }
 
-// Rules 24 and 33. The store answers at once where it knows that the disk holds nothing of the key.
+// Rules 24 and 33. The store answers at once if it knows that the disk holds nothing of the key.
 void home_invalidate(struct home_key *h)
 {
     stats_add(COUNTER_invalidations, 1);
@@ -135,8 +135,8 @@ struct take_over {
 };
 
 // Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones.
-// The floor is the version's new generation: whatever goes by the old one counts no more. A newer
-// floor has deleted both.
+// The floor becomes the version's new generation, so that nothing of the old generation counts. If
+// a newer floor exists, it has deleted both.
 static void on_taken_over(struct store_delete *post)
 {
     struct take_over *keep = container_of(post, struct take_over, post);
@@ -144,7 +144,7 @@ static void on_taken_over(struct store_delete *post)
     struct store_object *kept = h->described;
     h->described = NULL;
     if (post->err != ERR_OK) {
-        home_invalidate(h); // the index may still take it over
+        home_invalidate(h); // the index may still take the headers over
     } else if (keep->generation > h->floor) {
         stats_add(COUNTER_redescribed_kept, 1);
         store_object_unref(h->put);
@@ -191,7 +191,8 @@ static void home_answer_write(struct list_node *node, struct write_message *m)
     message_send(m->write->at, &m->base);
 }
 
-// Rule 27: the origin must not be asked where a later process would believe the old record.
+// Rule 27: after a failed delete the origin must not be asked, because a later process would
+// believe the old record.
 static void home_start_write(struct home_key *h, struct list_node *node)
 {
     struct key_write *kw = container_of(node, struct key_write, node);
@@ -199,7 +200,7 @@ static void home_start_write(struct home_key *h, struct list_node *node)
     if (kw->err != ERR_OK) {
         stats_add(COUNTER_invalidation_failures, 1);
     }
-    h->open_writes -= kw->is_listed; // open_keys.c keeps it open from here on
+    h->open_writes -= kw->is_listed; // from here on open_keys.c keeps the key open
     home_answer_write(node, message_write_ready_new(h->fw, NULL));
 }
 
@@ -237,7 +238,7 @@ void home_settle(struct home_key *h)
 void home_on_floor_ack(struct fill_worker *fw, struct floor_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
-    check(h != NULL); // its floor stays until this has come
+    check(h != NULL); // the floor stays until every acknowledgement has come
     check(h->has_floor && m->floor <= h->floor && m->floor > h->acked[m->base.from->index]);
     h->acked[m->base.from->index] = m->floor;
     home_settle(h);
@@ -260,7 +261,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     h->open_writes += m->write->is_listed;
     check(h->open_writes > 0);
     check(!list_node_linked(&m->write->node));
-    home_unkeep(h); // most likely the version has new checksums
+    home_unkeep(h); // most likely the object has new checksums
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
     home_settle(h);

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a write that passes through makes untrue is removed on every worker: the writer's side of
-// it, and every worker's answer to an invalidation. The home decides (home_write.c): rules 24 to 28
-// of README.md.
+// The writer's side of an invalidation, and every worker's answer to one. The home decides
+// (home_write.c). Rules 24 to 28 of README.md.
 //
-// A change of unknown extent has no keys to send round. It raises the bucket's epoch
-// (state_epoch.c), which is part of every key and of every listing's name: whoever looks from then
-// on finds nothing that was asked for before. What began earlier goes on under the key it has.
+// A change of unknown extent names no keys. It raises the bucket's epoch (state_epoch.c), which is
+// part of every key and of every listing's name. Look-ups from then on find nothing that was
+// fetched earlier. Requests that began earlier continue under the key they have.
 //
-// The two meet where the epoch of a bucket moves while a write to one of its keys is open: a reader
-// may have cached the key's old version under the new epoch. So the write goes through the same
-// again with the key of the epoch that counts when the origin has answered.
+// A bucket's epoch may rise while a write to one of its keys is open. A reader may then have cached
+// the key's old version under the new epoch. So, when the origin has answered, the write goes
+// through the same steps again with the key of the current epoch.
 
 #include "fill/fill_private.h"
 
 #include <stdlib.h>
 
-// Rule 25: raise the floor, doom every run of the key in flight here, forget what is remembered of
-// it, acknowledge.
+// Rule 25: raises the floor, dooms every run of the key in flight on this worker, forgets what the
+// worker remembers of the key, and acknowledges.
 void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
 {
     fill_floor_raise(fw, m->base.key->hash, m->floor);
@@ -53,9 +52,10 @@ static struct span key_place(const struct object_key *key)
     return span_from_cstr(origin_place(key->origin));
 }
 
-// Directories from before a place had one name have epochs of a bucket under its origin's endpoint
-// as it is spelt. No endpoint that is no place is any place, so those do not rise any more: they
-// are added, and names stay above all that they were raised for.
+// Older cache directories have epochs of a bucket under its origin's endpoint as the configuration
+// spells it. Current epochs are under the origin's place. An endpoint that differs from its place
+// is no other origin's place, so its epoch does not rise any more. Both are added, so that names
+// stay above every epoch that was raised.
 static uint64_t epoch_as_spelt(const struct store *store, const struct origin *origin,
                                struct span bucket)
 {
@@ -69,7 +69,7 @@ uint64_t fill_epoch(const struct store *store, const struct origin *origin, stru
            epoch_as_spelt(store, origin, bucket);
 }
 
-// True: the bucket's epoch is another one by now, and so is the key.
+// Returns true if the bucket's epoch has changed, and moves the key to it.
 static bool write_moves(struct key_write *kw, uint64_t epoch)
 {
     if (kw->key->epoch == epoch) {
@@ -138,12 +138,12 @@ void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
     struct key_write *kw = m->write;
     check(kw->at == fw && !list_node_linked(&kw->node));
     if (kw->is_listed) {
-        kw->on_ended(kw); // open_keys holds its bucket's epoch
+        kw->on_ended(kw); // open_keys keeps the bucket's epoch
         return;
     }
     uint64_t epoch = fill_epoch(fw->store, kw->key->origin, kw->key->bucket);
     if (!kw->has_moved && write_moves(kw, epoch)) {
-        kw->has_moved = true; // once: a later epoch began after the origin's answer
+        kw->has_moved = true; // once only: a later epoch began after the origin's answer
         write_send_begin(kw);
         return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers: made, sent, and what the receiver has left in them given back. Runs on
-// the sender's and then on the receiver's worker; message_dispatch.c lies between.
+// Creates and sends messages between workers, and releases what the receiver has left in them. Runs
+// on the sender's worker, then on the receiver's; message_dispatch.c calls the receiver in between.
 #include "fill/message.h"
 
 #include <stdlib.h>
@@ -96,7 +96,7 @@ void message_release(struct fill_message *message)
     case MESSAGE_invalidate:
     case MESSAGE_floor_lift:
     case MESSAGE_COUNT_:
-        break; // nothing is given away but the key
+        break; // these own nothing but the key
     }
     object_key_unref(message->key);
     free(message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands a message to the receiver that messages.def names. Runs on the receiver's worker. The one
-// file that knows every receiver: they send through message.c, which knows none.
+// Calls the receiver that messages.def names. Runs on the receiver's worker. This is the only file
+// that includes every receiver; they send through message.c, which knows none of them.
 #include "fill/message.h"
 
 #include "fill/fill_private.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Object keys: built once, then shared by reference between workers. The key of a hit is not
-// shared, so its memory serves the next one.
+// Object keys are built once and then shared by reference between workers. The key of a hit is not
+// shared, so the next hit reuses its memory.
 #include "fill/object_key.h"
 
 #include <stdio.h>
@@ -10,7 +10,8 @@
 #include "base/check.h"
 #include "fill/fill_private.h"
 
-#define KEY_ROOM_MIN 256u // so that the next one fits as well
+// Minimum size, so that the next key most likely fits too.
+#define KEY_ROOM_MIN 256u
 
 struct object_key *object_key_ref(struct object_key *key)
 {
@@ -18,7 +19,7 @@ struct object_key *object_key_ref(struct object_key *key)
     return key;
 }
 
-// True: it was the last one.
+// Returns true if it was the last reference.
 static bool unref(struct object_key *key)
 {
     if (key == NULL || atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) != 1) {
@@ -37,7 +38,7 @@ void object_key_unref(struct object_key *key)
 
 void object_key_unref_to(struct object_key *key, struct object_key **spare)
 {
-#ifdef FOREBAY_ASAN // shows who uses it after that
+#ifdef FOREBAY_ASAN // a real free() shows a later use
     (void)spare;
     object_key_unref(key);
 #else
@@ -57,7 +58,7 @@ bool object_key_asks_alike(const struct object_key *a, const struct object_key *
            a->limits.group == b->limits.group;
 }
 
-// Zeroed but for its room, which is at least `len`.
+// Returns a zeroed key with room for at least `len` bytes of names.
 static struct object_key *key_alloc(struct object_key **spare, size_t len)
 {
     struct object_key *k = *spare;
@@ -82,7 +83,7 @@ static char *key_copy(char *at, struct span from, struct span *ret)
     return at + from.len;
 }
 
-// Number and epoch follow the origin's name, each behind a byte that no name has.
+// The origin's number and the epoch follow its name, each after a byte that no name contains.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from)
 {

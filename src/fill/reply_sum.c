@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runs of an object add up to, for the replies that are made of several: the last bytes of
-// one leave when all of them are what the origin's checksum says. The home's word (whole_sum.c)
-// comes when the last run is written; a reply does not wait for the disk.
+// Verifies replies that are made of several runs. The last bytes of such a reply are sent only if
+// all of its bytes match the origin's checksum. The home also verifies the object (whole_sum.c),
+// but only when the last run is written, and a reply does not wait for the disk.
 //
-// A run's owner notes the run's sum when its last byte has come, before any reader is given that
-// byte. So who has all bytes of a run finds its sum here, on any worker, without a message, whoever
-// had it fetched. CRCs only. The slots are few, in sets of FILL_RUN_SUM_WAYS: a later sum takes an
-// older one's place, and a reply that misses one is not judged, which is counted; the home still
-// judges what is kept.
+// A run's owner notes the run's sum when its last byte has come, before any reader gets that byte.
+// So a reply that has all bytes of a run finds its sum here, on any worker, without a message. CRCs
+// only. The slots are few, in sets of FILL_RUN_SUM_WAYS, and a later sum may replace an older one.
+// A reply that misses a sum is not verified, which is counted; the home still verifies the stored
+// runs.
 //
-// A slot is four words, written without a lock; one that is being written does not fit its proof.
+// A slot is written without a lock. Its `proof` does not match while another word is being written.
 //
-// A run may be fetched again, right, while a reply has the wrong bytes of the one before. So
-// replies that were begun before their object was judged wrong, or before two runs of the same
-// bytes had different sums, are cut whatever the sums here say. Those verdicts are counted by a few
-// bits of the object's name: at worst another one's replies are cut. A sum of before the last
-// verdict still counts until its run has come again: the bytes it is of may be stored, and handed
-// out until the home has judged them too.
+// A run may be fetched again, with right bytes, while a reply still has the wrong bytes of the
+// earlier fetch. So a reply is cut, whatever the sums here say, if it began before one of these
+// verdicts: its object was judged wrong, or two runs of the same bytes had different sums. The
+// verdicts are counted by a few bits of the object's hash, so at worst replies of another object
+// are cut too. A sum from before the last verdict still counts until its run has come again. Its
+// bytes may be stored, and are handed out until the home has verified them too.
 #include "base/log.h"
 #include "fill/fill_private.h"
 
-#define NOTHING UINT64_MAX // an end that no reply comes to
+#define NOTHING UINT64_MAX // an end that no reply reaches
 
 struct run_sum {
     uint64_t name, end_byte, crc, verdicts;
@@ -43,7 +43,7 @@ static struct run_sum_slot *set_of(struct fill_room *room, uint64_t name)
     return &room->run_sums[name % (FILL_RUN_SUMS / FILL_RUN_SUM_WAYS) * FILL_RUN_SUM_WAYS];
 }
 
-// The slot of that name in a set, else NULL. 0: one that is free.
+// Returns the slot of that name in a set, or NULL. Name 0 finds a free slot.
 static struct run_sum_slot *slot_find(struct run_sum_slot *set, uint64_t name)
 {
     for (unsigned i = 0; i < FILL_RUN_SUM_WAYS; i++) {
@@ -77,7 +77,7 @@ static bool slot_read(struct fill_room *room, uint64_t name, struct run_sum *ret
 static void slot_write(struct fill_room *room, const struct run_sum *sum)
 {
     struct run_sum_slot *set = set_of(room, sum->name), *slot = slot_find(set, sum->name);
-    slot = slot != NULL ? slot : slot_find(set, 0); // no name is 0
+    slot = slot != NULL ? slot : slot_find(set, 0); // 0 finds a free slot
     slot = slot != NULL ? slot : &set[(sum->name >> 32) % FILL_RUN_SUM_WAYS];
     atomic_store_explicit(&slot->name, sum->name, memory_order_relaxed);
     atomic_store_explicit(&slot->end_byte, sum->end_byte, memory_order_relaxed);
@@ -127,8 +127,8 @@ void reply_sum_done(struct reply_sum *total)
     *total = (struct reply_sum){0};
 }
 
-// Adds the next run. False: its sum is not here; or the reply does not have all of it, and what is
-// here may be the sum of an earlier one.
+// Adds the next run. Returns false if its sum is not here, or if the reply does not have all of the
+// run: the sum may then be that of an earlier run.
 static bool total_grow(struct fill_worker *fw, const struct store_object *object,
                        struct reply_sum *total, uint64_t end_byte)
 {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A subscription: one attachment of a request to a run in flight, or one question to a key's home.
 //
-// It lives on its request's worker. Each ask (ROUTE, JOIN, REVALIDATE) gets exactly one answer:
+// It belongs to its request's worker. Each ask (ROUTE, JOIN, REVALIDATE) gets exactly one answer:
 // ATTACHED, PLACE, AGAIN, ERROR or REVALIDATED. ATTACHED is followed by exactly one FINAL and owes
-// exactly one LEAVE. A request that ends earlier lets go with subscription_leave(); the
-// subscription then waits alone for what it still owes and is owed, and gives back whatever
-// arrives.
+// exactly one LEAVE. A request that ends earlier calls subscription_leave(). The subscription then
+// waits for the messages that are still due, and releases whatever they carry.
 
 #include "fill/fill_private.h"
 
@@ -29,7 +28,7 @@ static void piece_free(struct subscription *sub, struct piece *piece)
     free(piece);
 }
 
-// The last ones first, until no more than `keep_bytes` are left.
+// Drops pieces from the end of the queue, until at most `keep_bytes` are left.
 static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_bytes)
 {
     struct list_node *node;
@@ -41,9 +40,10 @@ static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_byt
     }
 }
 
-// What a reader of a stored run has queued beyond its share its owner has too, in memory or on
-// disk: it asks again when its share is sent, and the memory is somebody else's. A reader that
-// keeps up has never that much. Who was given nothing each time would ask for ever.
+// Drops what a reader of a stored run has queued beyond its share. The run's owner has those bytes
+// too, in memory or on disk, and the reader asks for them again when its share is sent. So the
+// memory can serve other readers. A reader that keeps up never has that much. The share is never 0,
+// because such a reader would ask again for ever.
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
@@ -156,7 +156,7 @@ void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes
     }
     ask->block_size_bytes = block_size_bytes;
     ask->block = ask->first_byte / size;
-    uint64_t blocks = (end - ask->block * size + size - 1) / size; // `end` lies behind first_byte
+    uint64_t blocks = (end - ask->block * size + size - 1) / size; // `end` is after first_byte
     ask->block_count = (uint32_t)min_u64(blocks, STORE_RUN_BLOCKS_MAX);
 }
 
@@ -180,7 +180,7 @@ void subscription_pop(struct subscription *sub)
     uint32_t bytes = piece->len;
     piece_free(sub, piece);
     if (chunk_budget_is_short()) {
-        subscription_yield_pieces(sub); // they came when it was not
+        subscription_yield_pieces(sub); // the pieces came while memory was not short
     }
     fill_assert_subscription(sub);
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
@@ -226,7 +226,7 @@ static void subscription_changed(struct subscription *sub)
     }
 }
 
-// A reference that a message brings; what a message still has after delivery is given back.
+// Takes over a reference from a message, which releases whatever it still has after delivery.
 static void take_object(struct subscription *sub, struct store_object **object)
 {
     check(sub->answer == NULL);
@@ -240,7 +240,7 @@ static void take_document(struct subscription *sub, struct span *document)
     *document = (struct span){0};
 }
 
-// Nobody may be left to use it.
+// Takes over a pinned place, or unpins it if the reader has left.
 static void take_place(struct subscription *sub, struct store_place *place)
 {
     if (sub->on_change == NULL) {
@@ -250,7 +250,7 @@ static void take_place(struct subscription *sub, struct store_place *place)
     }
 }
 
-// The last answer: the subscription ends, or is freed when nobody is left.
+// Handles the last answer: the subscription ends, and is freed if its reader has left.
 static void subscription_end(struct subscription *sub, enum subscription_outcome outcome,
                              enum err err)
 {
@@ -272,7 +272,7 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     sub->state = SUBSCRIPTION_ATTACHED;
     sub->attachment = m->attachment;
     sub->owner = m->base.from;
-    sub->next_byte = sub->ask.first_byte; // the home may have placed what was asked for
+    sub->next_byte = sub->ask.first_byte; // the home may have converted a suffix to a range
     sub->joined = m->joined;
     sub->whole = m->whole;
     if (sub->on_change == NULL) {
@@ -300,7 +300,8 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
     subscription_changed(sub);
 }
 
-// Is it what follows the last piece? What was sent before a WANT was met may be any of the run.
+// Returns true if `first_byte` follows the last piece. Messages that the owner sent before it got a
+// WANT may begin anywhere in the run.
 static bool subscription_takes(struct subscription *sub, uint64_t first_byte)
 {
     if (sub->on_change == NULL || first_byte != sub->next_byte) {

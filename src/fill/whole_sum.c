@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origin's own checksum of a whole object, believed only when the bytes add up to it. An object
-// that comes in one run is summed as it comes (fill_fetch.c). For one that comes in several, the
-// key's home keeps the sum of each stored run until together they are the whole: neighbours become
-// one piece, so that an object read in order is one piece all the time. CRCs only: no other
-// checksum can be put together from pieces.
+// Verifies the origin's checksum of a whole object. An object that comes in one run is summed as it
+// comes (fill_fetch.c). For an object in several runs, the key's home keeps the sum of each stored
+// run until together they are the whole object. Neighbouring sums become one piece, so that an
+// object read in order is always one piece. CRCs only: no other checksum can be combined from
+// pieces.
 //
-// The pieces of an object are a balanced tree of the C library's. No two of them touch, so they are
-// in one order; a piece that touches or overlaps another is equal to it, which is how a new one
-// finds, in logarithmic time, whom it grows together with.
+// The pieces of an object are in a balanced tree of the C library. No two of them touch, so they
+// are in one order. A piece that touches or overlaps another compares equal to it. So a new piece
+// finds the pieces that it merges with in logarithmic time.
 //
-// Runs on the home's worker. Bounded by SUM_PIECES_MAX pieces per worker: above it the object that
-// was added to longest ago is given up, and counted.
+// Runs on the home's worker. Each worker has at most SUM_PIECES_MAX pieces. Above that it drops the
+// object that no run was added to for the longest time, and counts that.
 #include "fill/fill_private.h"
 
 #include <search.h>
@@ -25,18 +25,18 @@ struct sum_piece {
     struct s3_checksum_state *sum;
 };
 
-struct whole_sum { // of one version of one object
+struct whole_sum { // the sums of one version of one object
     struct list_node map_node, age_node;
     struct hash128 key_hash;
     uint64_t etag_hash, size_bytes;
     enum s3_checksum kind;
-    void *pieces; // of tsearch(3)
+    void *pieces; // a tree of tsearch(3)
     unsigned piece_count;
 };
 
 struct whole_sums {
     struct fill_map map;
-    struct list by_age; // the front was added to longest ago
+    struct list by_age; // least recently added to first
     unsigned piece_count;
 };
 
@@ -60,7 +60,8 @@ enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span
             return S3_CHECKSUM_NONE;
         }
         if (kind == S3_CHECKSUM_NONE && span_find(value, '-') == value.len) {
-            kind = s3_checksum_from_name(name); // "...-N" is of its parts' checksums
+            // A value "...-N" is a checksum of the parts' checksums, and cannot be used.
+            kind = s3_checksum_from_name(name);
             *ret_value = value;
         }
     }
@@ -140,7 +141,8 @@ static struct whole_sums *sums_of(struct fill_worker *fw)
     return fw->whole_sums;
 }
 
-// The entry of this version, as the youngest; one of another version of the key goes.
+// Returns the entry of this version, as the most recent one. An entry of another version of the key
+// is freed.
 static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 hash,
                                        const struct store_object *object, enum s3_checksum kind)
 {
@@ -173,7 +175,7 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
     return ws;
 }
 
-// Two that touch become one, in the first.
+// Merges two pieces that touch into the first.
 static void piece_merge(struct sum_piece *left, struct sum_piece *right)
 {
     s3_checksum_append(left->sum, right->sum, right->end_byte - right->first_byte);
@@ -181,14 +183,14 @@ static void piece_merge(struct sum_piece *left, struct sum_piece *right)
     piece_free(right);
 }
 
-// Puts a piece where it belongs; what it has become, with its neighbours. What was fetched again
-// replaces what it covers; what others cover already is thrown away: NULL.
+// Adds a piece, and returns it merged with its neighbours. A piece that was fetched again replaces
+// the pieces that it covers. If others cover it already, it is freed, and NULL is returned.
 static struct sum_piece *piece_add(struct whole_sums *sums, struct whole_sum *ws,
                                    struct sum_piece *piece)
 {
     struct sum_piece **found;
-    while ((found = tfind(piece, &ws->pieces, piece_compare)) !=
-           NULL) { // each goes out of the tree
+    // Takes each touching piece out of the tree.
+    while ((found = tfind(piece, &ws->pieces, piece_compare)) != NULL) {
         struct sum_piece *other = *found;
         if (other->first_byte <= piece->first_byte && other->end_byte >= piece->end_byte) {
             piece_free(piece);
