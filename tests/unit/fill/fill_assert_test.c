@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: each state that must not be aborts, and only that one: what is sound passes.
+// Proves: each broken invariant aborts, and sound states pass.
 #include "fill/home_private.h"
 
 #include <fcntl.h>
@@ -176,7 +176,7 @@ static bool aborts(void (*injure)(void))
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-Test(fill_assert, what_must_not_be_aborts)
+Test(fill_assert, each_broken_invariant_aborts)
 {
     static const struct {
         const char *name;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a reader slower than its run goes on while the run still comes, from the pages that were
-// written or else from memory, without asking the origin or checking anything again; what can be
-// had in neither way comes from the place at the run's end.
+// Proves: a reader slower than its run continues while the run still comes, from written pages or
+// from memory, without asking the origin or verifying bytes again. Bytes that neither has come from
+// the place at the run's end.
 #include "world.h"
 
 #include "test.h"
@@ -29,7 +29,7 @@ static void expect(int client, enum client_outcome outcome)
     cr_assert(outcome != CLIENT_COMPLETE || client_received(client) == RUN);
 }
 
-// So much of the run has come, and been written if `written`; its reader has taken nothing.
+// Receives this many bytes of the run, and writes them if `written`. The reader has taken nothing.
 static int start_and_fall_behind(bool written)
 {
     int client = client_get(1, 0, UINT64_MAX);
@@ -86,8 +86,8 @@ Test(deliver, a_reader_behind_its_run_goes_on_from_memory)
     end_once(client);
 }
 
-// As under TLS: pages are no use to it. Rule 34.
-Test(deliver, who_cannot_be_sent_pages_goes_on_from_memory)
+// As under TLS, pages cannot be sent to this reader. Rule 34.
+Test(deliver, a_reader_without_pages_goes_on_from_memory)
 {
     begin(BUFFER, 0);
     int client = start_and_fall_behind(true);
@@ -97,7 +97,7 @@ Test(deliver, who_cannot_be_sent_pages_goes_on_from_memory)
     cr_assert_eq(counter(COUNTER_hit_sendfile), 0);
 }
 
-// Pages that have left memory are not looked at again before the run has its header. Rule 34.
+// Pages that have left memory are not read before the run has its header. Rule 34.
 Test(deliver, pages_that_are_gone_are_waited_for)
 {
     begin(4 * CHUNK_SIZE, 1);
@@ -106,9 +106,9 @@ Test(deliver, pages_that_are_gone_are_waited_for)
     end_once(client);
 }
 
-// Where memory is not ample the run keeps nothing that is written and delivered, and who joins then
-// gets that from pages. Rule 34.
-Test(deliver, what_is_written_need_not_stay_in_memory)
+// If memory is not ample, the run keeps no chunk that is written and delivered. A late reader gets
+// those bytes from pages. Rule 34.
+Test(deliver, written_bytes_need_not_stay_in_memory)
 {
     begin(4 * MIB, 100);
     int client = client_get(0, 0, UINT64_MAX);
@@ -131,7 +131,7 @@ Test(deliver, what_is_written_need_not_stay_in_memory)
 }
 
 // ... unless a reader of the run cannot be sent pages. Rule 34.
-Test(deliver, what_is_written_stays_in_memory_for_who_cannot_be_sent_pages)
+Test(deliver, written_bytes_stay_in_memory_for_a_reader_without_pages)
 {
     begin(8 * MIB, 0);
     int client = client_get(0, 0, UINT64_MAX);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a reader who asks for an object's checksums is given them with the first request, whose
-// transfer ends with the run. Where that is too dear, or another reader was first, one HEAD tells
-// them and nobody waits for it.
+// Proves: a reader that asks for an object's checksums gets them with the first request, whose
+// transfer ends with the run. If that costs too much, or if another reader was first, one HEAD
+// brings them and nobody waits for it.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -26,7 +26,7 @@ static void expect(int client, bool has_checksums)
     cr_assert_eq(client_has_checksums(client), has_checksums);
 }
 
-// Wherever it is asked now, nobody asks the origin.
+// Any worker now answers without the origin.
 static void expect_known(bool has_checksums)
 {
     unsigned before = origin_requests();
@@ -207,7 +207,7 @@ static unsigned read_anew(unsigned count, uint64_t size_bytes)
 }
 
 #define SMALL (2u * WORLD_BLOCK)
-#define SCORE 16u // so many small ones make up for one that is large
+#define SCORE 16u // this many small objects outweigh a large one
 
 Test(fill_describe, after_one_large_object_its_kind_is_asked_for_by_ranges)
 {
@@ -239,7 +239,7 @@ Test(fill_describe, one_large_object_among_many_small_ones_changes_nothing)
     world_end();
 }
 
-// Readers of ranges show it, too.
+// Readers of ranges teach the kind too.
 Test(fill_describe, kind_is_learnt_from_whoever_reads)
 {
     begin(0);
@@ -267,7 +267,8 @@ Test(fill_describe, reader_who_does_not_ask_sees_no_other_requests)
 
 // --- HEAD beside a run ---------------------------------------------------------------------------
 
-// The kind is large. Returns a reader of key 1 whose run and HEAD are out, and the HEAD's place.
+// The kind is large. Returns a reader of key 1 whose run and HEAD are in flight, and the HEAD's
+// index.
 static int ask_beside(int *ret_head)
 {
     begin(0);
@@ -286,7 +287,7 @@ static int ask_beside(int *ret_head)
     return client;
 }
 
-Test(fill_describe, reply_has_what_the_head_beside_its_run_has_told_in_time)
+Test(fill_describe, reply_has_the_checksums_that_head_brings_in_time)
 {
     int head, client = ask_beside(&head);
     while (world.fetches[head].used && world.fetches[head].f->head) {
@@ -300,7 +301,7 @@ Test(fill_describe, reply_has_what_the_head_beside_its_run_has_told_in_time)
     world_end();
 }
 
-// HEAD does not answer: the run's head waits as long as it took to come, and goes without.
+// HEAD does not answer: the run's head waits as long as it took to come, then continues without it.
 Test(fill_describe, run_does_not_wait_for_long)
 {
     int head, client = ask_beside(&head);
@@ -317,8 +318,8 @@ Test(fill_describe, run_does_not_wait_for_long)
     world_end();
 }
 
-// The HEAD tells of a version that was written since.
-Test(fill_describe, head_that_tells_of_another_version_is_not_believed)
+// The HEAD describes a version that was written after the run began.
+Test(fill_describe, head_of_another_version_is_not_believed)
 {
     int head, client = ask_beside(&head);
     while (!world_do(EVENT_ORIGIN, head, -1)) {
@@ -332,8 +333,8 @@ Test(fill_describe, head_that_tells_of_another_version_is_not_believed)
     world_end();
 }
 
-// Stored by readers who did not ask for them: one HEAD, which nobody waits for; the next reader has
-// them.
+// Readers that did not ask for checksums stored the object. One HEAD, for which nobody waits,
+// learns them, and the next reader has them.
 Test(fill_describe, a_version_without_them_is_described_once)
 {
     begin(0);
@@ -387,9 +388,9 @@ Test(fill_describe, one_head_tells_all_who_ask_meanwhile)
     world_end();
 }
 
-// The run that is under way was asked for by a reader who did not want them: the HEAD is answered
-// before the run is stored, and its record has them.
-Test(fill_describe, what_is_learnt_before_the_put_is_kept_with_it)
+// The run in flight belongs to a reader that did not want checksums. The HEAD is answered before
+// the run is stored, and the run's record has them.
+Test(fill_describe, checksums_learnt_before_the_put_are_kept_with_it)
 {
     begin(0);
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -406,8 +407,8 @@ Test(fill_describe, what_is_learnt_before_the_put_is_kept_with_it)
     world_end();
 }
 
-// A write in between: the HEAD tells of the version before it, and what it tells is kept with no
-// other.
+// With a write in between, the HEAD describes the earlier version. Its checksums are kept with no
+// other version.
 Test(fill_describe, checksums_of_another_version_are_not_kept)
 {
     begin(0);
@@ -430,8 +431,8 @@ Test(fill_describe, checksums_of_another_version_are_not_kept)
     world_end();
 }
 
-// The version is at hand and HEAD does not answer: no reader of bytes waits, who asks for nothing
-// else does.
+// The version is cached and HEAD does not answer. No reader of bytes waits; a reader that asks for
+// checksums alone does.
 Test(fill_describe, a_hit_does_not_wait)
 {
     begin(0);
@@ -476,8 +477,8 @@ Test(fill_describe, a_failed_head_is_not_repeated_for_a_while)
     world_end();
 }
 
-// Its last byte leaves when it is known to be right, however late the transfer ends.
-Test(fill_describe, what_is_not_what_the_origin_says_never_looks_whole)
+// The last byte is sent when the checksum is verified, however late the transfer ends.
+Test(fill_describe, an_object_with_a_wrong_checksum_never_looks_whole)
 {
     begin(2 * WORLD_BLOCK);
     origin_name_wrong_checksums();
@@ -492,7 +493,7 @@ Test(fill_describe, what_is_not_what_the_origin_says_never_looks_whole)
     world_end();
 }
 
-// A run that nobody waits for any more takes its HEAD with it.
+// When the last reader leaves a run, its HEAD is cancelled too.
 Test(fill_describe, run_that_is_left_leaves_nothing_behind)
 {
     for (unsigned steps = 0; steps < 12; steps++) {

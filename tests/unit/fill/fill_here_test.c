@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: of a few runs that are here, whatever they are named, each block is found; and none that
-// is not.
+// Proves: while the table has room, each block that was added is found, and no other.
 #include "fill/fill_private.h"
 
 #include "test.h"
@@ -40,7 +39,7 @@ Test(fill_here, each_block_of_a_run_is_found_until_it_is_taken_back)
     }
 }
 
-// The latest are found, whatever was there before.
+// The latest blocks are found, whatever the slots held before.
 Test(fill_here, more_blocks_than_there_are_slots)
 {
     struct object_key key = {.hash = {1, 2}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: one version is asked about once at a time, objects that share a slot one after the other,
-// an origin whose HEAD has failed is left alone for ten seconds, and no more HEADs are out than the
-// limit says.
+// Proves: one version is asked about once at a time, and objects that share slots one after the
+// other. An origin whose HEAD has failed is not asked for ten seconds, and the number of HEADs in
+// flight is limited.
 #include "fill/fill_private.h"
 #include "world_private.h"
 

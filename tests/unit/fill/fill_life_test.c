@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the table of a run's life, state by state (asked, body, written, doomed) and event by
-// event (a reader joins, the origin fails, the version differs, the last reader leaves, the store
-// refuses).
+// Proves: the table of a run's states (asked, body, written, doomed) and events (a reader joins,
+// the origin fails, the version differs, the last reader leaves, the store refuses) in fill.c.
 #include "world_private.h"
 
 #include "test.h"
@@ -47,7 +46,7 @@ static void origin_steps(unsigned count)
     }
 }
 
-// Evaluated, answered, and so many pieces of body.
+// The origin evaluates and answers the request, then sends this many pieces of body.
 static void origin_begin_body(unsigned pieces)
 {
     world_deliver_all();
@@ -100,8 +99,7 @@ Test(asked, a_reader_joins)
     world_end();
 }
 
-// The origin fails: one S3 error to all, those who wait at the home included.
-// Rule 13.
+// The origin fails: one S3 error to all readers, including those that wait at the home. Rule 13.
 Test(asked, the_origin_fails)
 {
     begin();
@@ -122,7 +120,7 @@ Test(asked, the_origin_fails)
     world_end();
 }
 
-// What is not there is said to all who asked meanwhile, and not remembered.
+// A missing object is the answer to all that asked in the meantime, and is not remembered.
 Test(asked, the_object_is_not_there)
 {
     begin();
@@ -140,7 +138,7 @@ Test(asked, the_object_is_not_there)
     world_end();
 }
 
-// The version differs (412): who has sent nothing begins anew, once, on the new version.
+// The version differs (412): a reader that has sent nothing starts again, once, on the new version.
 Test(asked, the_version_differs_before_the_first_byte)
 {
     begin();
@@ -156,8 +154,7 @@ Test(asked, the_version_differs_before_the_first_byte)
     world_end();
 }
 
-// Who has sent bytes of the old version is cut.
-// Rules 8, 22.
+// A reader that has sent bytes of the old version is cut. Rules 8, 22.
 Test(asked, the_version_differs_after_the_first_byte)
 {
     begin();
@@ -260,7 +257,7 @@ Test(asked, a_long_run_wants_a_promise)
     world_end();
 }
 
-// What is fetched ahead counts as demand from the moment when somebody comes to wait for it.
+// A prefetched run counts as demand from the moment when a reader waits for it.
 Test(asked, a_reader_joins_what_is_fetched_ahead)
 {
     struct world_options options = {.seed = 2, .piece_bytes = PIECE, .readahead = true};
@@ -283,8 +280,8 @@ Test(asked, a_reader_joins_what_is_fetched_ahead)
     world_end();
 }
 
-// HEAD of the object behind, then its blocks of that version; who comes joins them, and nothing is
-// asked for twice.
+// Read-ahead sends HEAD for the next object, then fetches its blocks of that version. A reader that
+// comes joins them, and nothing is requested twice.
 Test(asked, a_reader_joins_what_is_fetched_ahead_of_the_object_behind)
 {
     struct world_options options = {
@@ -395,8 +392,7 @@ Test(body, the_last_reader_leaves)
     world_end();
 }
 
-// Who comes for a later block after that starts a run of its own.
-// Rules 7, 21.
+// A reader that then comes for a later block starts a run of its own. Rules 7, 21.
 Test(body, a_reader_joins_after_the_last_one_left)
 {
     begin();
@@ -447,7 +443,8 @@ Test(body, unstored_and_nobody_takes_anything)
     world_end();
 }
 
-// Unstored, memory is given back as it is taken; who falls too far behind goes on alone.
+// An unstored run releases memory as its readers take it. A reader that is too far behind continues
+// on its own.
 Test(body, unstored_and_one_reader_is_slow)
 {
     begin_unstored();
@@ -467,8 +464,7 @@ Test(body, unstored_and_one_reader_is_slow)
     world_end();
 }
 
-// Unstored, who comes when the beginning was given back asks for itself.
-// Rule 23.
+// A reader that joins an unstored run after its beginning was released asks for itself. Rule 23.
 Test(body, unstored_and_a_reader_comes_late)
 {
     begin_unstored();
@@ -487,7 +483,8 @@ Test(body, unstored_and_a_reader_comes_late)
     world_end();
 }
 
-// Stored, a reader that falls behind drops its queue and goes on from disk; nobody waits for it.
+// A reader of a stored run that falls behind drops its queue and continues from disk; nobody waits
+// for it.
 Test(body, stored_and_one_reader_is_slow)
 {
     struct world_options options = {
@@ -509,7 +506,7 @@ Test(body, stored_and_one_reader_is_slow)
     world_end();
 }
 
-// Memory is short: transfers pause, but one goes on; nobody fails and nobody waits for ever.
+// Memory is short: transfers pause, but one continues. No reader fails, and none waits for ever.
 Test(body, memory_is_short)
 {
     struct world_options options = {
@@ -720,8 +717,8 @@ Test(written, it_is_visible)
 
 // --- doomed: a write to the key passed through ---------------------------------------------------
 
-// In any state a reader that comes later starts anew, those who are there keep what they began or,
-// with no version yet, ask again; the run is never published.
+// In any state, a reader that comes later starts a new run. Present readers keep what they began,
+// or ask again if no version is known yet. The run is never published.
 static void write_in_state(unsigned origin_steps_before, bool written)
 {
     bool is_asked = origin_steps_before < 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: no transfer stays paused for nobody; one that stays paused for a slow reader gives its
-// place at the origin back and is continued, with the same version or not at all.
+// Proves: no transfer stays paused without a reader. A transfer that stays paused for a slow reader
+// frees its place at the origin, and is continued with the same version or not at all.
 #include "world.h"
 
 #include "test.h"
@@ -131,8 +131,7 @@ Test(pause, the_reader_leaves_a_parked_run)
     world_end();
 }
 
-// Who joins a parked run reads it on, and both get all of it.
-// Rule 23.
+// A reader that joins a parked run continues it, and both readers get all of it. Rule 23.
 Test(pause, a_reader_joins_a_parked_run)
 {
     int slow = begin_parked(4 * MIB);
@@ -209,7 +208,7 @@ static int get_block_behind(uint64_t buffer_bytes)
     return next;
 }
 
-// The disk is behind: who needs the place of a run that is being written asks the origin for
+// The disk has a backlog: a reader that needs the place of a run being written asks the origin for
 // itself. Rule 20.
 Test(pause, nobody_waits_for_a_disk_that_is_behind)
 {
@@ -218,9 +217,8 @@ Test(pause, nobody_waits_for_a_disk_that_is_behind)
     world_end();
 }
 
-// ... and who finds it in memory gets it from there.
-// Rule 20.
-Test(pause, what_is_in_memory_is_not_asked_for_again)
+// ... and a reader that finds the bytes in memory gets them from there. Rule 20.
+Test(pause, bytes_in_memory_are_not_fetched_again)
 {
     expect(get_block_behind(0), CLIENT_COMPLETE, 1);
     cr_assert_eq(origin_requests(), 1);
@@ -257,9 +255,8 @@ Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
     world_end();
 }
 
-// The run that leads while memory is used up waits for the disk, but not for one that stands still:
-// it is given up, and its reader gets the rest.
-// Rule 23.
+// The run that leads while memory is used up waits for the disk. If the disk stands still, the run
+// stops being stored, and its reader gets the rest. Rule 23.
 Test(pause, the_leading_run_does_not_wait_for_a_disk_that_stands_still)
 {
     struct world_options options = {.seed = 2,

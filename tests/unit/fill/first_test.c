@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: how an object is asked for that is not known, or not surely known any more: GET, ranges,
-// HEAD, conditions, empty objects, ranges past the end, no ETag; and what each freshness asks.
+// Proves: which requests an unknown object, or one that must be checked, costs: GET, ranges, HEAD,
+// conditions, empty objects, ranges past the end, no ETag; and what each freshness rule asks.
 #include "world.h"
 
 #include "test.h"
@@ -121,8 +121,8 @@ Test(first, a_failed_condition_is_no_answer_for_others)
     world_end();
 }
 
-// A 412 says that another version than the reader's is current. Who asks when the request is out
-// already may ask for a newer one. Readers who all came before a request share its 412.
+// A 412 says that another version than the reader's is current. A reader that comes after the
+// request was sent may ask for a newer one. Readers that all came before a request share its 412.
 // Rule 22.
 Test(first, a_412_is_no_answer_for_who_came_after_its_request)
 {
@@ -170,7 +170,7 @@ Test(first, no_older_run_counts_after_a_failed_condition)
     world_hold(EVENT_WRITTEN, -1, -1);
     world_run(); // v1 has been given, and is not stored yet
     expect_reply(old, 206, 10);
-    int writer = writer_begin(2); // whoever knew it forgets it
+    int writer = writer_begin(2); // all that knew the version forget it
     world_run();
     writer_write(writer);
     world_run();
@@ -299,8 +299,8 @@ Test(first, all_questions_at_once)
     }
 }
 
-// Rule 22. What looked empty has been written meanwhile: the answer without a range is longer than
-// a run.
+// Rule 22. An object that looked empty has been written in between: the answer without a range is
+// longer than a run.
 Test(first, empty_no_more)
 {
     struct world_options options = {.seed = 3, .piece_bytes = 30000};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what a HEAD has told of an object of which nothing is stored answers who asks next, as
-// long as the rule lets it, and nobody once anything newer is known.
-// Rules 11, 31 and 32.
+// Proves: the answer to a HEAD of an object of which nothing is stored also answers the next asker,
+// as long as the rule allows. It answers nobody once anything newer is known. Rules 11, 31 and 32.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -174,9 +173,8 @@ Test(home_kept, no_cache_with_a_condition_asks_the_origin)
     world_end();
 }
 
-// The run is asked for by the version that a HEAD named, and carries the headers that the HEAD has
-// told. Rule 15.
-Test(home_kept, what_is_stored_by_it_is_as_old_as_its_headers)
+// The run is requested by the version that a HEAD named, and carries that HEAD's headers. Rule 15.
+Test(home_kept, a_run_requested_by_it_is_as_old_as_its_headers)
 {
     begin();
     heads(1, 1);
@@ -286,7 +284,7 @@ Test(home_kept, an_answer_that_may_be_older_than_what_was_given_is_not_kept)
     world_end();
 }
 
-Test(home_kept, what_they_take_is_bounded_and_counted)
+Test(home_kept, memory_of_kept_answers_is_limited_and_counted)
 {
     struct world_options options = {.seed = 5, .buffer_bytes = 48u << 10};
     world_begin(&options);

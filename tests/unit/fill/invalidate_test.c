@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A write to a key whose bucket moves to another epoch meanwhile ends under both keys, and asks the
-// origin once; a change of unknown extent answers when the store has noted it.
+// Proves: a write to a key whose bucket's epoch rises in between ends under both keys, and asks the
+// origin once. A change of unknown extent answers when the store has recorded it.
 #include "world_private.h"
 
 #include "test.h"
@@ -158,7 +158,7 @@ Test(invalidate, whole_bucket)
         cr_assert_eq(ready_count, 1);
         cr_assert_eq(bw.err != ERR_OK, fails > 0);
         invalidate_bucket_end(fw, &bw);
-        cr_assert_eq(world.epoch_ends, 1 - fails); // what was not raised is not raised again
+        cr_assert_eq(world.epoch_ends, 1 - fails); // the end raises only what was raised
         cr_assert_eq(ended_count, 0);              // never inside the call
         turn_end(&world.workers[WRITER]);
         cr_assert_eq(ended_count, 1);

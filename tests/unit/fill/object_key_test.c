@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of objects: what they are held under; memory of one that nobody uses any more serves the
-// next.
+// Proves: the names under which keys are stored, and the reuse of a released key's memory.
 #include "fill/object_key.h"
 
 #include <stdlib.h>
@@ -58,7 +57,7 @@ Test(object_key, memory_of_the_last_one_is_used_again)
 }
 
 // Proves that memory which somebody still refers to is not given to another.
-Test(object_key, what_is_shared_stays)
+Test(object_key, a_shared_key_keeps_its_memory)
 {
     struct object_key *spare = NULL;
     struct object_key *key = make(&spare, "0");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: objects that are overwritten past the cache. Once anybody was given a version, nobody who
-// asks later is given an older one, and after a crash nobody either (which the world judges after
-// every event); and what has been delivered is there for whoever asks next. Rules 31 to 33.
+// Proves: for objects that are overwritten past the cache, no reader gets a version older than one
+// that an earlier reader was given. That holds after a crash too, which the world judges after
+// every event. Bytes that were delivered are a hit for the next reader. Rules 31 to 33.
 #include "fill/home_private.h"
 #include "world_private.h"
 
@@ -51,7 +51,7 @@ static void deliver_and_hold(void)
     cr_assert_not(store_visible(2));
 }
 
-// Whoever asks on any worker is given this version or a newer one.
+// A reader on any worker gets this version or a newer one.
 static void expect_everywhere(int version)
 {
     for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
@@ -407,8 +407,7 @@ Test(past, answered_past_the_cache_while_a_first_request_is_under_way)
     world_end();
 }
 
-// What it was told is the version that counts: nothing is removed, nothing is fetched twice.
-// Rule 31.
+// The answer names the version that counts: nothing is removed, nothing is fetched twice. Rule 31.
 Test(past, answered_past_the_cache_with_what_is_there)
 {
     begin();
@@ -542,8 +541,7 @@ Test(past, strict_asks_twice_because_the_run_has_come_to_be_visible)
     world_end();
 }
 
-// What is known is no fresher than the request that found it.
-// Rule 32.
+// A known version is as fresh as the request that found it. Rule 32.
 Test(past, known_for_longer_than_it_is_fresh)
 {
     struct world_options options = {.seed = 5, .ttl = true};
@@ -641,9 +639,9 @@ Test(past, a_404_from_before_a_check_is_no_answer_for_who_asks_after_it)
     expect_newer_answer(begin_older_answer(ask), 404, ask);
 }
 
-// A client is told 412 for version 1 by a first request that decides nothing any more, because its
-// worker has not met the invalidation. Until that worker has, no other first request goes out,
-// whose answer might be older. Rules 11, 13 and 31.
+// A client gets 412 for version 1 from a first request that decides nothing any more, because its
+// worker has not met the invalidation. Until that worker has, no other first request is sent,
+// because its answer might be older. Rules 11, 13 and 31.
 Test(past, no_first_request_goes_out_beside_one_from_before_an_invalidation)
 {
     begin();
@@ -715,9 +713,8 @@ Test(past, read_while_the_index_cannot_be_looked_at)
     world_end();
 }
 
-// Each delete that is on its way holds its key's entry. Beyond so many none is posted, and what the
-// bucket holds is confirmed before it is used.
-// Rule 33.
+// Each delete in flight keeps its key's entry alive. Above a limit none is posted, and the bucket's
+// records are confirmed before use. Rule 33.
 Test(past, too_many_keys_while_the_index_cannot_be_looked_at)
 {
     begin();
@@ -762,8 +759,9 @@ Test(past, unknown_index_and_a_disk_that_does_not_answer)
     world_end();
 }
 
-// What a reply showed to be wrong, though no home has all of it: nobody finds it any more.
-Test(past, what_is_dropped_is_not_found_on_any_worker)
+// A reply showed that the stored bytes are wrong, although no home has all of them: no reader finds
+// them any more.
+Test(past, wrong_bytes_are_found_on_no_worker_after_the_drop)
 {
     begin();
     int client = get_block(2, 1);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: under any order of events, with overwrites, writes, evictions, failures, slow and leaving
-// readers, look-ups that are switched off and commits that fail, every reply that looks complete is
-// of the one version its ETag names, not older than the last write that had been answered nor than
-// what anybody had been given, and a crash at any moment would bring nothing older back; every
-// reader ends; nothing leaks. A failure names its seed; seeds.h says which of each kind are run.
+// Proves, under any order of events, with overwrites, writes, evictions, failures, slow and leaving
+// readers, look-ups that are switched off and commits that fail:
+// - Every reply that looks complete is of the one version that its ETag names.
+// - That version is not older than the last write that was answered, nor than any version that a
+//   reader was given.
+// - A crash at any moment brings nothing older back.
+// - Every reader ends, and nothing leaks.
+//
+// A failure names its seed; seeds.h says which of each kind are run.
 #include "world.h"
 
 #include "seeds.h"
@@ -121,7 +125,7 @@ static void disturb_cache(struct run *run)
     }
 }
 
-// Whoever was given a version asks again; so do those who want the newest.
+// Readers that were given a version ask again; so do those that want the newest.
 static void ask_past(struct run *run)
 {
     if (run->reader_count >= READERS_MAX) {
@@ -142,7 +146,7 @@ static void ask_past(struct run *run)
     run->readers[run->reader_count++] = client_start(&ask);
 }
 
-// The origin answers past the cache, and later the home is told.
+// The origin answers past the cache, and later the home gets TOLD.
 static void read_past(struct run *run)
 {
     unsigned key = pick(4) == 0;

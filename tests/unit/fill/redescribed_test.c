@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: an object whose headers change while its ETag stays shows the new ones to whoever asks
-// the origin, and nobody who asks later is shown the old ones. The world judges that of every reply
+// Proves: if an object's headers change while its ETag stays, a reader that asks the origin gets
+// the new ones, and no later reader gets the old ones. The world judges that of every reply
 // (world_client.c). Rules 14, 16, 29 and 31.
 #include "fill/home_private.h"
 #include "world_private.h"
@@ -173,7 +173,7 @@ Test(redescribed, between_a_first_request_and_a_check)
 
 // A read past the cache names the same version then, and no headers.
 // Rule 31.
-Test(redescribed, a_version_that_is_told_without_headers_hides_none_that_a_check_found)
+Test(redescribed, a_version_named_without_headers_hides_none_that_a_check_found)
 {
     begin();
     int first = get_block(1, 0);
@@ -197,10 +197,10 @@ Test(redescribed, a_version_that_is_told_without_headers_hides_none_that_a_check
     world_end();
 }
 
-// A client was told 412 for this version before it existed. A read past the cache that names it may
-// be older than that answer for all the home knows. What the home knows of the version's headers
+// A client got 412 for this version before it existed. A read past the cache that names it may be
+// older than that answer, as far as the home knows. The home's knowledge of the version's headers
 // stays true. Rules 14 and 31.
-Test(redescribed, a_version_that_is_told_after_a_412_for_it_brings_no_older_headers_back)
+Test(redescribed, a_version_named_after_a_412_for_it_brings_no_older_headers_back)
 {
     begin();
     int denied = client_start(&(struct client_ask){.worker = 1, .if_match = 2, .last = UINT64_MAX});

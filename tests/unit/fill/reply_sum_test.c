@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a reply made of several runs is wrong only if all of its bytes are not what the origin
-// says, or may be those of a run that is known to be wrong; whoever had the runs fetched, and in
-// whatever order.
+// Proves: a reply made of several runs is judged wrong only if its bytes do not match the origin's
+// checksum, or may be those of a run that was wrong. It does not matter which reader had the runs
+// fetched, nor in which order.
 #include "fill/fill_private.h"
 #include "world_private.h"
 
@@ -122,7 +122,7 @@ Test(reply_sum, every_crc)
     }
 }
 
-Test(reply_sum, what_nobody_can_put_together_is_not_wrong)
+Test(reply_sum, sums_that_cannot_be_combined_are_not_wrong)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "COMPOSITE");
@@ -133,13 +133,13 @@ Test(reply_sum, what_nobody_can_put_together_is_not_wrong)
     cr_assert_eq(unjudged(), 0);
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
     note(0, RUN);
-    note(2 * RUN, SIZE); // one between them is not known any more
+    note(2 * RUN, SIZE); // the sum of one between them is lost
     cr_assert_not(is_wrong(RUN));
     cr_assert_eq(unjudged(), 1);
     cr_assert_eq(cut(), 0);
 }
 
-// What is known of a run that the reply has only a part of may be of one before it.
+// The sum of a run counts only if the reply has the whole run. It may be the sum of an earlier run.
 Test(reply_sum, a_run_counts_when_all_of_it_has_come)
 {
     forget_other_tests();
@@ -155,7 +155,7 @@ Test(reply_sum, a_run_counts_when_all_of_it_has_come)
     reply_sum_done(&total);
 }
 
-// Fetched again it is right, but the reply may have the bytes of before.
+// The run was fetched again and is right, but the reply may have the earlier bytes.
 Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
 {
     forget_other_tests();
@@ -173,7 +173,7 @@ Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
 }
 
 // The wrong run may be stored, and is handed out until the home has judged it.
-Test(reply_sum, who_comes_after_a_wrong_reply_is_judged_by_the_same_runs)
+Test(reply_sum, a_reply_after_a_wrong_one_is_judged_by_the_same_runs)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
@@ -188,7 +188,8 @@ Test(reply_sum, who_comes_after_a_wrong_reply_is_judged_by_the_same_runs)
     cr_assert_eq(unjudged(), 0);
 }
 
-// More runs than there are slots: what is known of the others does not cut who fetched them again.
+// There are more runs than slots: the other runs' sums do not cut a reply whose runs were fetched
+// again.
 Test(reply_sum, runs_that_share_slots_fetched_again)
 {
     forget_other_tests();
@@ -207,7 +208,7 @@ Test(reply_sum, runs_that_share_slots_fetched_again)
     reply_sum_done(&after);
 }
 
-// One of the two is wrong. Who comes later is judged by what comes then.
+// One of the two is wrong. A later reply is judged by runs that come later.
 Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
 {
     forget_other_tests();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what goes wrong when a rule of the protocol between workers is left out does not happen.
-// Each test is the shortest schedule that shows it, named after what would go wrong.
+// Proves: each fault that leaving out a rule of the protocol between workers would cause does not
+// happen. Each test is the shortest schedule that would show the fault, and is named after it.
 #include "world_private.h"
 
 #include "test.h"
@@ -145,8 +145,8 @@ Test(rules, fetched_twice_because_a_first_request_adopted_no_live_entry)
     world_end();
 }
 
-// The home is told when the entry that carries its first request leaves, for whatever reason.
-// Rules 13, 19.
+// The home gets FIRST_END when the run that carries its first request leaves the table, for
+// whatever reason. Rules 13, 19.
 Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
 {
     begin();
@@ -242,9 +242,8 @@ Test(rules, the_refused_record_stays_for_the_next_reader)
     world_end();
 }
 
-// What an invalidation removes is visible to nobody from then on, whatever the disk does; the floor
-// is lifted when the disk has taken it.
-// Rules 24, 26.
+// No look-up finds what an invalidation removes, whatever the disk does. The floor is lifted when
+// the disk has taken the delete. Rules 24, 26.
 Test(rules, floor_lifted_while_the_old_record_is_still_visible)
 {
     begin_with_block(0);
@@ -318,8 +317,7 @@ Test(rules, held_reader_never_ends)
     world_end();
 }
 
-// What a first request answers after it was forgotten decides nothing.
-// Rule 12.
+// The answer to a forgotten first request decides nothing. Rule 12.
 Test(rules, a_forgotten_first_request_decides_the_version)
 {
     begin();
@@ -331,7 +329,7 @@ Test(rules, a_forgotten_first_request_decides_the_version)
     world_hold(EVENT_ORIGIN, -1, -1);
     world_run();
     cr_assert(writer_replied(writer));
-    int held = get_block(2, 2); // decides anew, its own request is under way
+    int held = get_block(2, 2); // decides again, with a request of its own in flight
     world_deliver_all();
     world_do(EVENT_ORIGIN, 0, -1); // VERSION of the old token
     world_deliver_all();
@@ -454,8 +452,8 @@ Test(rules, published_while_a_listed_key_is_open_the_old_version_outlives_the_wr
     }
 }
 
-// The reply waits for every worker: one that was not told would still use the old record.
-// Rules 5, 25, 28.
+// The reply waits for every worker: one that has not met the invalidation would still use the old
+// record. Rules 5, 25, 28.
 Test(rules, replied_while_another_worker_still_sees_the_old_record)
 {
     begin_with_block(0);
@@ -695,8 +693,7 @@ Test(rules, leave_overtakes_a_forwarded_join)
     world_end(); // nobody is attached any more
 }
 
-// A gone reader is the last: its late ATTACHED ends the run.
-// Rule 10.
+// The last reader has gone: its late ATTACHED ends the run. Rule 10.
 Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
 {
     begin();
@@ -780,7 +777,7 @@ Test(rules, an_answer_from_before_the_write_makes_the_old_record_fresh)
 
 // Under `strict` a reader shares only a request that was not sent when it came.
 // Rule 29.
-Test(rules, a_strict_reader_is_told_what_was_true_before_it_came)
+Test(rules, a_strict_reader_gets_an_answer_from_before_it_came)
 {
     struct world_options options = {.seed = 1, .strict = true};
     world_begin(&options);
@@ -857,8 +854,8 @@ static int write_while_the_disk_refuses(unsigned worker)
     return writer;
 }
 
-// A write whose delete the disk does not take is refused before the origin is asked, and whoever
-// asks meanwhile is given what is at the origin. When the disk takes it the writer may try again.
+// A write whose delete the disk does not take is refused before the origin is asked. Readers in
+// between get what is at the origin. When the disk takes the delete, the writer may try again.
 // Rules 24, 27, 33.
 Test(rules, written_although_the_disk_keeps_the_old_version)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object that comes in several runs is judged when it is whole, in whatever order they come.
+// Proves: an object that comes in several runs is verified when it is whole, whatever the order.
 #include "fill/fill_private.h"
 
 #include <stdio.h>
@@ -82,7 +82,7 @@ Test(whole_sum, in_order_backwards_and_shuffled)
     end();
 }
 
-Test(whole_sum, what_comes_again_counts_once)
+Test(whole_sum, bytes_that_come_again_count_once)
 {
     begin("\"a\"", NULL);
     cr_assert(add(0, 3000));
@@ -96,7 +96,7 @@ Test(whole_sum, what_comes_again_counts_once)
     end();
 }
 
-Test(whole_sum, another_version_begins_anew)
+Test(whole_sum, another_version_starts_from_nothing)
 {
     begin("\"a\"", "AAAAAAAAAAA=");
     cr_assert(add(0, 50000));
@@ -107,7 +107,7 @@ Test(whole_sum, another_version_begins_anew)
     end();
 }
 
-Test(whole_sum, the_oldest_object_is_given_up_when_there_are_too_many_pieces)
+Test(whole_sum, the_oldest_object_is_dropped_when_there_are_too_many_pieces)
 {
     begin("\"a\"", "AAAAAAAAAAA=");
     cr_assert(add(0, 50000));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small world around the real room fill and the GETs that use it: workers whose mailboxes, disk,
-// index, clock and origin move one event at a time, chosen by a seed or by a script. The doors of
-// loop, store, origin and http are played by the files world*.c; the code under test is the
-// product's own, as it is linked. Everything runs on one thread.
+// A simulated world around the real rooms fill and proxy/get: workers whose mailboxes, disk, index,
+// clock and origin advance one event at a time, chosen by a seed or by a script. The files world*.c
+// replace loop, store, origin and http. The code under test is the product's own. Everything runs
+// on one thread.
 //
-// The oracle: every byte of version v of key k is the same letter, of its own. A reply that looks
-// complete must be of the one version that its ETag names, not older than what a writer was told
-// had been written before the reader began (under `strict`: not older than the origin was then; a
-// hit under `ttl`: not older than the origin was a ttl before);
-// the index never goes back behind an answered write, so that a crash brings nothing back; every
-// reader ends; nothing leaks.
+// The oracle: every byte of version v of key k is one letter, unique to them. It checks that:
+// - a reply that looks complete is of the one version that its ETag names
+// - that version is not older than the last write that was answered before the reader began; under
+//   `strict` not older than the origin was then; a hit under `ttl` not older than a ttl before
+// - the index never goes back behind an answered write, so that a crash brings nothing back
+// - every reader ends, and nothing leaks
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H
 #define FOREBAY_TESTS_PROTOCOL_WORLD_H
 
@@ -26,7 +26,7 @@
 // Key k's home is worker k; its stripe s belongs to worker (k + s) mod 3. So of key 0, blocks 0 and
 // 1 belong to worker 0 (the home), 2 and 3 to worker 1, 4 to worker 2.
 
-// What may happen next.
+// The kinds of events.
 enum event_kind {
     EVENT_MESSAGE, // a = sender, b = receiver: the oldest message between them is delivered
     EVENT_ORIGIN,  // fetch a moves one step: evaluated, answered, a piece of body, end
@@ -35,7 +35,7 @@ enum event_kind {
     EVENT_READ,    // a disk read completes
     EVENT_TIMER,
     EVENT_PULL, // client a's socket takes a slice
-    EVENT_DONE  // an exchange that has ended tells its user
+    EVENT_DONE  // an exchange that has ended calls its user
 };
 
 struct world_options {
@@ -125,8 +125,8 @@ void origin_name_no_checksums(void);            // it has none of any object
 void origin_fail_next(enum err err);            // the next request fails before its head
 void origin_reset_next(unsigned times);         // the next `times` bodies break off after one piece
 
-// A reader past the cache: the origin has answered with that version, its newest or an older one
-// (0: no such object), and the key's home is told before the client is.
+// A reader that bypasses the cache. The origin has answered with that version, its newest or an
+// older one (0: no such object), and the key's home gets TOLD before the client gets the answer.
 int teller_start(unsigned worker, int version);
 bool teller_answered(int teller);
 
@@ -148,7 +148,7 @@ void store_evict(unsigned block); // the segment of the run with this block star
 bool store_visible(unsigned block); // any version
 int store_visible_version(void);    // 0: no record
 void store_fail_next_commit(void);
-void store_hide(bool hide);       // what is held cannot be looked at: every look-up is unknown
+void store_hide(bool hide);       // the index cannot be looked at: every look-up is unknown
 void store_fail_next_write(void); // of a run
 void store_fail_next_read(
     enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays

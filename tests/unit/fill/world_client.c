@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of http and the request around serve_get.c, played: clients that ask and take slices,
-// and writers. What a client sees is judged here.
+// Replaces the door of http and the request around serve_get.c: clients that ask and take slices,
+// and writers. Judges what each client sees.
 #include "proxy/get/get_private.h"
 #include "world_private.h"
 
@@ -42,7 +42,7 @@ static void client_end(struct client *c, enum client_outcome outcome)
     c->outcome = outcome;
 }
 
-// What is answered without the origin was current there within the ttl.
+// A version that was given without the origin was current there within the ttl.
 static void client_meets_ttl(const struct client *c, uint64_t replaced_us)
 {
     bool is_judged = world.options.ttl && c->result == RESULT_HIT && replaced_us != 0;

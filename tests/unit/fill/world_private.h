@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the played world share. world.c: loop, mailboxes, clock, events, begin and end.
-// world_store.c, world_origin.c: those doors. world_client.c: http, the request around serve_get.c,
-// clients and writers. Single-threaded.
+// Shared by the files of the simulated world. world.c: loop, mailboxes, clock, events, begin and
+// end. world_store.c, world_origin.c: those doors. world_client.c: http, the request around
+// serve_get.c, clients and writers. Single-threaded.
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_PRIVATE_H
 #define FOREBAY_TESTS_PROTOCOL_WORLD_PRIVATE_H
 
@@ -202,7 +202,7 @@ struct world {
     uint64_t next_size_bytes;
     // store
     bool refuse, disk_is_behind, fail_commit, fail_write;
-    bool lookups_off; // what is held cannot be looked at
+    bool lookups_off; // the index cannot be looked at
     bool was_blind;
     bool is_noted; // the bucket, as written to
     enum err fail_read;
@@ -224,7 +224,7 @@ extern struct world world;
 
 unsigned rnd(unsigned below);
 void mail_push(struct queue *q, struct message *message);
-void turn_end(struct worker *w); // what follows every event on a worker
+void turn_end(struct worker *w); // runs after every event on a worker
 // All in one bucket of the tables; key k's home is worker k.
 struct hash128 hash_of(const struct world_key *key);
 struct world_key *key_of_hash(struct hash128 hash);

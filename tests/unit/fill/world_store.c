@@ -784,7 +784,7 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
     return true;
 }
 
-// The version that was there has other headers, and all its runs go by another generation.
+// Gives the stored version its new headers, and all its runs the new generation.
 static enum err redescribe_apply(const struct change *c)
 {
     struct world_key *k = c->key;
