@@ -102,7 +102,7 @@ enum err store_set_limits(struct store *store, const struct store_limits *limits
                           struct buf *ret_why)
 {
     if (store_late_limits(store, limits)) { // there is nothing to be limited yet
-        store->disk.min_free_percent = limits->min_free_percent;
+        disk_set_min_free(&store->disk, limits->min_free_percent);
         return ERR_OK;
     }
     return store_size_order(store, limits, ret_why);

@@ -74,7 +74,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
         }
         format->segment_size_bytes = best;
     }
-    store->disk.segment_size_bytes = format->segment_size_bytes;
+    disk_set_segment_size(&store->disk, format->segment_size_bytes);
     return ERR_OK;
 }
 
@@ -169,9 +169,7 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     if (err != ERR_OK) {
         return err;
     }
-    store->disk.other_bytes = store_dir_other_bytes(&store->disk.dir);
-    atomic_store(&store->disk.used_bytes, store->disk.other_bytes);
-    stats_add(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
+    disk_space_begin(&store->disk, store_dir_other_bytes(&store->disk.dir));
     state_pins_open(&store->pins);
     err = store_open_parts(store, options);
     store_enter_workers(store);
@@ -233,9 +231,7 @@ static void store_give_up(struct store *store)
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
-    uint64_t used = atomic_exchange(&store->disk.used_bytes, 0);
-    stats_sub(COUNTER_cache_bytes, used);
-    store->disk.capacity_bytes = 0;
+    disk_space_end(&store->disk);
 }
 
 static void store_open_degraded(struct store *store, const struct store_options *options,
@@ -255,10 +251,8 @@ static void store_open_degraded(struct store *store, const struct store_options 
     if (store->disk.dir.format.hash_key == 0) {
         store->disk.dir.format.hash_key = random_u64();
     }
-    if (store->disk.dir.format.segment_size_bytes == 0) {
-        store->disk.dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
-    }
-    store->disk.segment_size_bytes = store->disk.dir.format.segment_size_bytes;
+    uint32_t segment_size = store->disk.dir.format.segment_size_bytes;
+    disk_set_segment_size(&store->disk, segment_size != 0 ? segment_size : SEGMENT_SIZE_MIN);
     atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
     why->len = 0;
     if (is_full) {
@@ -341,7 +335,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
         *ret_store = store;
         return ERR_OK;
     }
-    store->disk.attached = true;
+    disk_set_attached(&store->disk);
     store_begin_threads(store);
     scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
     *ret_store = store;
@@ -368,7 +362,7 @@ void store_close(struct store *store)
     }
     store_late_stop(store);
     bool rebuilding = atomic_load(&store->recovery.is_rebuilding);
-    atomic_store(&store->writer.silent, true);
+    index_writer_silence(&store->writer);
     scrub_stop(&store->scrub);
     recovery_stop(&store->recovery);
     segment_supply_stop(&store->log);

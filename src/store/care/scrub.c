@@ -313,14 +313,6 @@ static int run_ascending(const void *a, const void *b)
     return (x->header_offset > y->header_offset) - (x->header_offset < y->header_offset);
 }
 
-static bool segment_is_full(struct segment *segment)
-{
-    pthread_mutex_lock(&segment->log->guarded.lock);
-    bool full = segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0;
-    pthread_mutex_unlock(&segment->log->guarded.lock);
-    return full;
-}
-
 // False: it is still written to, or has gone.
 static bool scrub_segment(struct scrub *scrub, uint32_t number)
 {

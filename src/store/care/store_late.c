@@ -106,7 +106,7 @@ static bool late_take_settings(struct store *store)
         retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
         retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
         store_tell_trouble(&store->disk, false); // while nobody can be in any
-        store->disk.attached = true;
+        disk_set_attached(&store->disk);
     }
     pthread_mutex_unlock(&late->guarded.lock);
     return suits;

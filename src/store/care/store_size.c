@@ -40,7 +40,7 @@ void store_size_init(struct store *store, const struct store_options *options)
         .verify_always = options->verify_always,
         .block_size_bytes_max = options->block_size_bytes_max,
     };
-    store->disk.min_free_percent = options->min_free_percent;
+    disk_set_min_free(&store->disk, options->min_free_percent);
 }
 
 void store_size_done(struct store *store)
@@ -88,8 +88,7 @@ enum err store_size_begin(struct store *store, uint64_t ours)
         }
         bytes = (space.free_bytes + ours) / 100 * limits->size_percent;
     }
-    store->disk.capacity_bytes = store->disk.ceiling_bytes = bytes;
-    store->disk.segment_limit_bytes = segment_limit_of(limits, bytes);
+    disk_set_sizes(&store->disk, bytes, bytes, segment_limit_of(limits, bytes));
     return ERR_OK;
 }
 
@@ -99,8 +98,7 @@ void store_size_raise(struct store *store, uint64_t segments_bytes)
     uint64_t least = (segments_bytes * 100 + 99) / percent_used(limits) + 100;
     least = max_u64(STORE_SIZE_MIN, least);
     if (limits->size_bytes == 0 && store->disk.capacity_bytes < least) {
-        store->disk.capacity_bytes = store->disk.ceiling_bytes = least;
-        store->disk.segment_limit_bytes = segment_limit_of(limits, least);
+        disk_set_sizes(&store->disk, least, least, segment_limit_of(limits, least));
     }
 }
 
@@ -188,9 +186,8 @@ static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool i
 static void size_set(struct store *store, const struct store_limits *limits, uint64_t capacity)
 {
     uint64_t was = store->disk.capacity_bytes;
-    store->disk.ceiling_bytes = max_u64(capacity, atomic_load(&store->disk.used_bytes));
-    store->disk.segment_limit_bytes = segment_limit_of(limits, capacity);
-    store->disk.capacity_bytes = capacity;
+    disk_set_sizes(&store->disk, capacity, max_u64(capacity, atomic_load(&store->disk.used_bytes)),
+                   segment_limit_of(limits, capacity));
     stats_add(COUNTER_cache_capacity_bytes, capacity - was);
     segment_log_limit(&store->log);
     retention_resize(&store->retention);
@@ -227,7 +224,7 @@ void store_size_follow(struct store *store)
     bool is_new = size->guarded.is_new;
     size->guarded.is_new = false;
     pthread_mutex_unlock(&size->guarded.lock);
-    store->disk.min_free_percent = limits.min_free_percent;
+    disk_set_min_free(&store->disk, limits.min_free_percent);
     uint64_t was = store->disk.capacity_bytes;
     uint64_t wanted = is_new || limits.size_bytes == 0 ? size_wanted(store, &limits) : was;
     uint64_t capacity = max_u64(size_least(store, &limits), wanted);
@@ -239,5 +236,5 @@ void store_size_follow(struct store *store)
     }
     uint64_t used = atomic_load(&store->disk.used_bytes);
     uint64_t ceiling = min_u64(store->disk.ceiling_bytes, used + store->index.step_bytes);
-    store->disk.ceiling_bytes = max_u64(store->disk.capacity_bytes, ceiling);
+    disk_set_ceiling(&store->disk, max_u64(store->disk.capacity_bytes, ceiling));
 }

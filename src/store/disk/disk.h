@@ -67,6 +67,18 @@ struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struc
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then.
 bool store_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
 void store_space_give(struct store_disk *disk, uint64_t bytes);
+// Sizes that cache.size comes to. Before threads, or on the supply thread.
+void disk_set_sizes(struct store_disk *disk, uint64_t capacity_bytes, uint64_t ceiling_bytes,
+                    uint64_t segment_limit_bytes);
+void disk_set_ceiling(struct store_disk *disk, uint64_t bytes);
+void disk_set_min_free(struct store_disk *disk, unsigned percent);
+// Segments are of this size, a power of two; `format` says so when it is written next.
+void disk_set_segment_size(struct store_disk *disk, uint32_t bytes);
+// Space is counted from now on, and so much is used already; or it is counted no more.
+void disk_space_begin(struct store_disk *disk, uint64_t other_bytes);
+void disk_space_end(struct store_disk *disk);
+// Everything that holds bytes works.
+void disk_set_attached(struct store_disk *disk);
 // Bytes that the store must free before it uses no more than cache.size.
 uint64_t disk_excess(const struct store_disk *disk);
 

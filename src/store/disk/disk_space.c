@@ -37,3 +37,45 @@ struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struc
     const struct span pieces[] = {realm, bucket, key};
     return hash128_of(pieces, ARRAY_LEN(pieces), disk->dir.format.hash_key);
 }
+
+void disk_set_sizes(struct store_disk *disk, uint64_t capacity_bytes, uint64_t ceiling_bytes,
+                    uint64_t segment_limit_bytes)
+{
+    atomic_store(&disk->ceiling_bytes, ceiling_bytes);
+    atomic_store(&disk->segment_limit_bytes, segment_limit_bytes);
+    atomic_store(&disk->capacity_bytes, capacity_bytes);
+}
+
+void disk_set_ceiling(struct store_disk *disk, uint64_t bytes)
+{
+    atomic_store(&disk->ceiling_bytes, bytes);
+}
+
+void disk_set_min_free(struct store_disk *disk, unsigned percent)
+{
+    atomic_store(&disk->min_free_percent, percent);
+}
+
+void disk_set_segment_size(struct store_disk *disk, uint32_t bytes)
+{
+    disk->dir.format.segment_size_bytes = bytes;
+    atomic_store(&disk->segment_size_bytes, bytes);
+}
+
+void disk_space_begin(struct store_disk *disk, uint64_t other_bytes)
+{
+    disk->other_bytes = other_bytes;
+    atomic_store(&disk->used_bytes, other_bytes);
+    stats_add(COUNTER_cache_bytes, other_bytes);
+}
+
+void disk_space_end(struct store_disk *disk)
+{
+    stats_sub(COUNTER_cache_bytes, atomic_exchange(&disk->used_bytes, 0));
+    atomic_store(&disk->capacity_bytes, 0);
+}
+
+void disk_set_attached(struct store_disk *disk)
+{
+    atomic_store(&disk->attached, true);
+}

@@ -757,6 +757,11 @@ void index_writer_start(struct index_writer *writer)
     writer->runs = true;
 }
 
+void index_writer_silence(struct index_writer *writer)
+{
+    atomic_store(&writer->silent, true);
+}
+
 void index_writer_stop(struct index_writer *writer)
 {
     if (writer->runs) {

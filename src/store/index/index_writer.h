@@ -104,6 +104,8 @@ struct index_writer {
 void index_writer_init(struct index_writer *writer, struct index *index,
                        uint64_t written_pages_bytes, bool (*memory_is_short)(void));
 void index_writer_start(struct index_writer *writer);
+// The workers are gone: no answers from now on.
+void index_writer_silence(struct index_writer *writer);
 // Commits all that waits, renewals included, and joins.
 void index_writer_stop(struct index_writer *writer);
 

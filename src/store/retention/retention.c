@@ -80,6 +80,8 @@ void retention_open(struct retention *r, const struct retention_options *o)
     }
     r->state_bytes = r->state_bytes_then = retention_state_bytes(o->disk);
     r->policy = policy_new(&options, r->region.map);
+    r->segments = calloc((size_t)log->table_mask + 1, sizeof(*r->segments));
+    check(r->segments != NULL);
     retention_pins_groups(r, o->groups, o->group_count);
     retention_pins_fit(r);
     r->ring_count = o->worker_count + 1;
@@ -142,6 +144,7 @@ void retention_close(struct retention *r)
     policy_free(r->policy);
     stats_sub(COUNTER_cache_pinned_bytes, r->pinned_bytes);
     retention_region_close(&r->region);
+    free(r->segments);
     free(r->rings);
     free(r->woken_us);
     free(r->survivors);
@@ -160,8 +163,9 @@ void retention_begin(struct retention *r, struct segment *segment, uint32_t numb
         return;
     }
     pthread_mutex_lock(&r->lock);
-    segment->is_ranked = policy_segment_begin(r->policy, number);
-    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    struct retention_segment *known = retention_segment_of(r, segment);
+    known->is_ranked = policy_segment_begin(r->policy, number);
+    known->lost_runs_then = atomic_load(&r->lost_runs);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -178,12 +182,7 @@ void retention_has_room(struct retention *r)
 // Full, and nothing of it is on its way any more: it may be picked.
 static bool is_settled(struct segment *segment)
 {
-    struct segment_log *log = segment->log;
-    pthread_mutex_lock(&log->guarded.lock);
-    bool settled = segment->state == SEGMENT_SEALED && !segment->recovered &&
-                   atomic_load(&segment->holds) == 0;
-    pthread_mutex_unlock(&log->guarded.lock);
-    return settled;
+    return segment_is_full(segment) && !segment_log_is_recovered(segment);
 }
 
 static void seal_settled_locked(struct retention *r)
@@ -191,8 +190,9 @@ static void seal_settled_locked(struct retention *r)
     struct segment_log *log = r->log;
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
-        if (segment->is_ranked && !segment->is_rank_sealed && is_settled(segment)) {
-            segment->is_rank_sealed = true;
+        struct retention_segment *known = &r->segments[i];
+        if (known->is_ranked && !known->is_rank_sealed && is_settled(segment)) {
+            known->is_rank_sealed = true;
             policy_segment_seal(r->policy, atomic_load(&segment->number));
         }
     }
@@ -208,7 +208,7 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
         struct segment *segment = &log->table[i];
         uint32_t number = atomic_load(&segment->number);
         bool is_older = number != 0 && (oldest == 0 || number < oldest);
-        bool is_known = r->is_loaded && segment->is_rank_sealed;
+        bool is_known = r->is_loaded && r->segments[i].is_rank_sealed;
         if (is_older && !is_known && may_go(ctx, number)) {
             oldest = number;
         }
@@ -344,7 +344,8 @@ void retention_forget(struct retention *r, struct segment *segment,
     }
     pthread_mutex_lock(&r->lock);
     policy_segment_free(r->policy, number);
-    segment->is_ranked = segment->is_rank_sealed = false;
+    struct retention_segment *known = retention_segment_of(r, segment);
+    known->is_ranked = known->is_rank_sealed = false;
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -379,31 +380,33 @@ static bool on_row_ranked(void *ctx, const struct segment_row *row)
 static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
 {
     struct ranking ranking = {.retention = r, .number = number};
+    struct retention_segment *known = retention_segment_of(r, segment);
     uint64_t salt;
     bool lists = true;
     pthread_mutex_lock(&r->lock);
     if ((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) == 0) { // it is forgotten, or will be
         lists = false;
-    } else if (!segment->is_ranked) {
-        segment->is_ranked = policy_segment_begin(r->policy, number);
+    } else if (!known->is_ranked) {
+        known->is_ranked = policy_segment_begin(r->policy, number);
     }
-    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    known->lost_runs_then = atomic_load(&r->lost_runs);
     pthread_mutex_unlock(&r->lock);
     if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
         stats_add(COUNTER_retention_segments_unlisted, 1); // what it holds goes unranked
     }
     if (ranking.has_added &&
         retention_pins_any(r)) { // a kill has cost what was known of their pins
-        segment->wants_review = true;
+        known->wants_review = true;
         retention_review_want(r, RETENTION_REVIEW_MARKED);
     }
 }
 
 static bool needs_ranking(struct retention *r, struct segment *segment)
 {
+    const struct retention_segment *known = retention_segment_of(r, segment);
     pthread_mutex_lock(&r->lock);
-    bool needs = !segment->is_ranked ||
-                 (segment->lost_runs_then != atomic_load(&r->lost_runs) && is_settled(segment));
+    bool needs = !known->is_ranked ||
+                 (known->lost_runs_then != atomic_load(&r->lost_runs) && is_settled(segment));
     pthread_mutex_unlock(&r->lock);
     return needs && !segment_log_is_recovered(segment);
 }

@@ -40,6 +40,15 @@ struct retention_options {
     unsigned group_count;
 };
 
+// What retention knows of a segment, beside its entry in the log's table.
+struct retention_segment {
+    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had
+    // not heard by then.
+    bool is_ranked, is_rank_sealed;
+    unsigned lost_runs_then;
+    bool wants_review; // of the retention thread: some of its runs are new to the policy
+};
+
 struct retention {
     struct store_disk *disk; // NULL: not open
     struct segment_log *log;
@@ -49,9 +58,10 @@ struct retention {
     bool was_clean; // the last process stopped cleanly
     bool learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is
                  // used
-    struct policy *policy;          // under `lock`, but for policy_admit()
-    struct retention_region region; // of the policy
-    struct policy_ring *rings;      // of each worker, then the index writer's
+    struct policy *policy;              // under `lock`, but for policy_admit()
+    struct retention_region region;     // of the policy
+    struct retention_segment *segments; // as many as the log's table has entries
+    struct policy_ring *rings;          // of each worker, then the index writer's
     unsigned ring_count;
     uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
@@ -140,6 +150,12 @@ void retention_read(struct worker *w, struct retention *retention, const struct 
                     uint64_t bytes, unsigned group);
 void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
                     uint32_t number, uint32_t header_offset);
+
+static inline struct retention_segment *retention_segment_of(const struct retention *r,
+                                                             const struct segment *segment)
+{
+    return &r->segments[segment - r->log->table];
+}
 
 // The room that a run takes, but for what it wastes.
 static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32_t payload_len)

@@ -103,8 +103,9 @@ static bool has_pins(struct retention *r, uint32_t number)
 static void segment_begin(struct retention *r, struct segment *segment, uint32_t number)
 {
     struct retention_review *review = r->review;
-    review->takes_all = segment->wants_review;
-    segment->wants_review = false;
+    struct retention_segment *known = retention_segment_of(r, segment);
+    review->takes_all = known->wants_review;
+    known->wants_review = false;
     review->number = number;
     review->row_count = review->row_at = 0;
     bool looks = review->takes_all || (review->wants & STORE_REVIEW_OTHERS) != 0 ||
@@ -118,11 +119,12 @@ static void segment_begin(struct retention *r, struct segment *segment, uint32_t
     }
 }
 
-static void segment_end(struct retention_review *review)
+static void segment_end(struct retention *r)
 {
+    struct retention_review *review = r->review;
     if (review->segment != NULL) {
         bool is_over = review->row_at == review->row_count;
-        review->segment->wants_review |= review->takes_all && !is_over;
+        retention_segment_of(r, review->segment)->wants_review |= review->takes_all && !is_over;
         segment_unpin(review->segment);
         review->segment = NULL;
     }
@@ -168,7 +170,7 @@ static void runs_regroup(struct retention *r)
         review->row_at = review->row_count;
     }
     if (review->row_at == review->row_count) {
-        segment_end(review);
+        segment_end(r);
     }
 }
 
@@ -190,13 +192,13 @@ static void rounds_join(struct retention *r)
                        ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
     r->review->wants |= wants;
     r->review->at = 0;
-    segment_end(r->review);
+    segment_end(r);
 }
 
 void retention_review_end(struct retention *r)
 {
     if (r->review != NULL) {
-        segment_end(r->review);
+        segment_end(r);
         free(r->review->rows);
         free(r->review);
         r->review = NULL;

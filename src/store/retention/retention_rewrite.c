@@ -363,8 +363,7 @@ static void moves_tell(struct rewriting *rw)
                 continue;
             }
             bytes += len;
-            rw->segment->moved_blocks += move->to.block_count;
-            rw->segment->moved_bytes += move->to.payload_len;
+            segment_note_moved(rw->segment, move->to.block_count, move->to.payload_len);
             if (policy_segment_find(r->policy, rw->job->number, move->from.header_offset, &index)) {
                 policy_segment_move(r->policy, rw->job->number, index, move->to.segment_number,
                                     move->to.header_offset, len);
@@ -387,16 +386,6 @@ static bool stays_for_pins(struct rewriting *rw)
     }
     pthread_mutex_unlock(&r->lock);
     return stays;
-}
-
-static void doom(struct rewriting *rw)
-{
-    struct segment_log *log = rw->log;
-    pthread_mutex_lock(&log->guarded.lock);
-    if (rw->segment->state == SEGMENT_SEALED) {
-        segment_free_doom_locked(log, rw->segment, false);
-    }
-    pthread_mutex_unlock(&log->guarded.lock);
 }
 
 static void rewriting_done(struct rewriting *rw)
@@ -441,7 +430,7 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
         moves_tell(&rw);
     }
     if (!retention_stopping(r) && !stays_for_pins(&rw)) {
-        doom(&rw); // with what could not be copied
+        segment_free_doom_full(rw.log, rw.segment); // with what could not be copied
     }
     segment_unpin(rw.segment);
     rewriting_done(&rw);

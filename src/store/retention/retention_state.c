@@ -68,11 +68,12 @@ static void state_is_loaded(struct retention *r)
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
+        struct retention_segment *known = &r->segments[i];
         uint32_t number = atomic_load(&segment->number);
-        bool is_loaded = !segment->is_ranked && policy_segment_knows(r->policy, number);
+        bool is_loaded = !known->is_ranked && policy_segment_knows(r->policy, number);
         if (is_loaded && segment_pin(segment, number)) {
-            segment->is_ranked = policy_segment_begin(r->policy, number);
-            segment->lost_runs_then = atomic_load(&r->lost_runs) - behind;
+            known->is_ranked = policy_segment_begin(r->policy, number);
+            known->lost_runs_then = atomic_load(&r->lost_runs) - behind;
             segment_unpin(segment);
         }
     }

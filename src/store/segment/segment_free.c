@@ -55,6 +55,15 @@ void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
     pthread_cond_signal(&log->guarded.free_wake);
 }
 
+void segment_free_doom_full(struct segment_log *log, struct segment *segment)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    if (segment->state == SEGMENT_SEALED) {
+        segment_free_doom_locked(log, segment, false);
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
 static void doom_one(struct segment_log *log, struct segment *segment, bool index_forgotten)
 {
     pthread_mutex_lock(&log->guarded.lock);

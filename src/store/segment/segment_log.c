@@ -203,6 +203,20 @@ struct segment *segment_log_entry(struct segment_log *log, uint32_t number)
     return &log->table[number & log->table_mask];
 }
 
+bool segment_is_full(struct segment *segment)
+{
+    pthread_mutex_lock(&segment->log->guarded.lock);
+    bool full = segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0;
+    pthread_mutex_unlock(&segment->log->guarded.lock);
+    return full;
+}
+
+void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes)
+{
+    segment->moved_blocks += blocks;
+    segment->moved_bytes += bytes;
+}
+
 void segment_log_set_examined(struct segment_log *log)
 {
     atomic_store(&log->examined, true);

@@ -56,11 +56,6 @@ struct segment {
     struct segment *next;               // in `doomed` or `closable`
     struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
     unsigned pool_at;          // under the pool's lock, while it is open
-    bool wants_review;         // of the retention thread: some of its runs are new to the policy
-    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had
-    // not heard by then.
-    bool is_ranked, is_rank_sealed;
-    unsigned lost_runs_then;
 };
 
 // Runs that are kept apart from what workers store.
@@ -261,6 +256,10 @@ void segment_log_set_examined(struct segment_log *log);
 // Numbers up to some beyond the next one are promised to this process; `format` must say so. Before
 // threads.
 uint32_t segment_log_promise(struct segment_log *log);
+// Is it full, and nothing of it on its way any more? Any thread.
+bool segment_is_full(struct segment *segment);
+// So much of a segment that goes has survived elsewhere. On the retention thread.
+void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes);
 // Was it there at the start, and has not been adopted?
 bool segment_log_is_recovered(struct segment *segment);
 // A file found at the start is no segment of ours: it goes, without a look at the index.

@@ -282,12 +282,7 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
         slot_retire(log, log->slot_max + SEGMENT_SLOT_PROBATION);
     }
     if (pick == SEGMENT_PICK_GOES) {
-        struct segment *segment = segment_log_entry(log, number);
-        pthread_mutex_lock(&log->guarded.lock);
-        if (segment->state == SEGMENT_SEALED) { // else it has been given up meanwhile, and goes
-            segment_free_doom_locked(log, segment, false);
-        }
-        pthread_mutex_unlock(&log->guarded.lock);
+        segment_free_doom_full(log, segment_log_entry(log, number));
     }
     return pick != SEGMENT_PICK_NONE;
 }
