@@ -24,7 +24,7 @@
 #include "cli/client/command_server.h"
 #include "commands/commands.h"
 #include "loop/loop.h"
-#include "store/store.h"
+#include "store/offline/offline.h"
 
 #define MIB (1u << 20)
 #define PIECE (8u * MIB)   // of a large read

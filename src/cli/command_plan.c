@@ -11,6 +11,7 @@
 
 #include "base/human.h"
 #include "config/config.h"
+#include "store/offline/offline.h"
 #include "store/store.h"
 
 #define BLOCKS 6000u

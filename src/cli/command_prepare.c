@@ -3,7 +3,7 @@
 // which has no shell. What it does and refuses to do: store_prepare().
 #include "commands/commands.h"
 
-#include "store/store.h"
+#include "store/offline/offline.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/human.h"
 #include "cli/client/command_client.h"
+#include "store/offline/offline.h"
 #include "store/store.h"
 
 #define BLOCK_BYTES (1u << 20) // cache.block_size by default

@@ -28,7 +28,7 @@
 #include "cli/client/command_client.h"
 #include "cli/client/command_server.h"
 #include "config/config.h"
-#include "store/store.h"
+#include "store/offline/offline.h"
 
 #define EXIT_NOT_STARTED 125
 #define EXIT_NOT_EXECUTABLE 126

@@ -54,3 +54,10 @@ def rooms(root):
             room, _, name = names.partition(" ")
             inner.setdefault(room, {})[name] = uses
     return outer, inner
+
+
+def doors(root):
+    """The headers by which other rooms use a room: ROOM/ROOM.h, and ROOM/NAME/NAME.h of inner rooms that CMakeLists.txt calls a DOOR."""
+    text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
+    named = re.findall(r"^inner\(([a-z0-9_]+) ([a-z0-9_]+) DOOR\b", text, re.M)
+    return {f"{room}/{room}.h" for room in rooms(root)[0]} | {f"{room}/{name}/{name}.h" for room, name in named}

@@ -19,6 +19,7 @@
 //
 // It ends with 2 when what it is asked for is nothing that there is, with 1 when the trace cannot
 // be taken, or not by a cache of that size; standard error says what is wrong.
+#include "store/offline/offline.h"
 #include "store/store.h"
 #include "traces.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "config/config.h"
-#include "store/store.h"
+#include "store/offline/offline.h"
 
 enum doctor_state { DOCTOR_GREEN, DOCTOR_YELLOW, DOCTOR_RED };
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "store/offline/offline.h"
 #include "store/policy/policy.h"
-#include "store/store.h"
 
 #define BATCH_MAX 1024u
 #define RECLAIMS_MAX 8u        // for one segment wanted

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "store/disk/store_dir.h"
-#include "store/store.h"
+#include "store/offline/offline.h"
 
 #define FORMAT_TEXT_MAX 4096u // of a message
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)

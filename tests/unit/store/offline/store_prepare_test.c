@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "store/disk/store_dir.h"
+#include "store/offline/offline.h"
 #include "store/segment/segment_format.h"
 #include "store/store.h"
 
