@@ -15,7 +15,7 @@ enum err store_shortage(const struct store *store)
     if (!store->disk.attached) {
         return ERR_IO;
     }
-    if (!store_is_filling(&store->disk)) {
+    if (!disk_is_filling(&store->disk)) {
         int failed = atomic_load(&store->disk.filling_off_errno);
         return failed == ENOSPC || failed == EDQUOT ? ERR_DISK_FULL : ERR_IO;
     }
@@ -54,7 +54,7 @@ void store_drop_place(struct store *store, const struct store_place *place, stru
     if (why == ERR_CORRUPT) {
         stats_add(COUNTER_checksum_failures, 1);
     } else {
-        store_read_failed(&store->disk);
+        disk_read_failed(&store->disk);
     }
     store_drop_run(store, place, hash, why);
 }
@@ -63,7 +63,7 @@ void store_drop_place(struct store *store, const struct store_place *place, stru
 
 void store_summarize(const struct store *store, struct store_summary *ret_summary)
 {
-    bool is_blind = !store->disk.attached || !store_is_reading(&store->disk) ||
+    bool is_blind = !store->disk.attached || !disk_is_reading(&store->disk) ||
                     atomic_load(&store->index.current) == NULL;
     *ret_summary = (struct store_summary){
         .dir = store->disk.dir.path,
@@ -72,9 +72,9 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .segment_size_bytes = store->disk.segment_size_bytes,
         .objects = atomic_load(&store->index.objects),
         .blocks = atomic_load(&store->index.blocks),
-        .degraded = is_blind || !store_is_filling(&store->disk) || atomic_load(&store->log.no_room),
+        .degraded = is_blind || !disk_is_filling(&store->disk) || atomic_load(&store->log.no_room),
         .is_blind = is_blind,
-        .refusal = is_blind && store->disk.attached && store_is_reading(&store->disk)
+        .refusal = is_blind && store->disk.attached && disk_is_reading(&store->disk)
                        ? REFUSAL_index_degraded
                    : is_blind ? REFUSAL_disk_degraded
                               : store_refuses(store),
@@ -157,7 +157,7 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
         return; // nothing is held
     }
     uint64_t began_us = clock_monotonic_us();
-    index_lookup(&store->index, &store_worker_of(w)->reader, store_is_reading(&store->disk), hash,
+    index_lookup(&store->index, &store_worker_of(w)->reader, disk_is_reading(&store->disk), hash,
                  first_byte, end_byte, floor, ret_view);
     stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
 }

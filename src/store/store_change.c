@@ -58,7 +58,7 @@ static void on_delete_known(struct worker *to, struct message *message)
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
-    return !atomic_load(&index->memory.recovering) && store_is_reading(&store->disk) &&
+    return !atomic_load(&index->memory.recovering) && disk_is_reading(&store->disk) &&
            atomic_load(&store->writer.condemning) == 0 &&
            !index_memory_knows(&index->memory, hash) &&
            index_lookup_durable(index, &store_worker_of(w)->reader, hash) == INDEX_ABSENT;

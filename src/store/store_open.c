@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and closing: which parts the store has, and what each is given.
+// Opening and closing the store: which parts it has, and what each part is given.
 //
-// Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
-// looked through by a child and opened; the segments that are there; then `format` says open, the
-// index writer, the freeing, the supply and the recovery thread start, and each worker gets its
-// context. Everything slow goes on behind serving. A stop is the reverse, and `format` says clean
-// at its end.
+// Opening opens the directory, takes its lock and reads `format`. Then it decides the sizes, and
+// removes what does not fit them. It opens the segments that are there. A child process verifies
+// the index, and the store opens it. Then it writes into `format` that the cache is open. At last
+// it starts the threads: index writer, freeing, retention, supply and recovery. What takes long
+// runs while the store serves. Closing takes the same steps in reverse, and writes into `format`
+// that the stop was clean.
 //
-// A directory that cannot be used at the start is not
-// looked at again, unless it was for want of room: store_late.c.
+// If the directory cannot be used, the store runs without it until the next start. If only room is
+// missing, it tries again: store_late.c.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,7 +246,7 @@ static void store_open_degraded(struct store *store, const struct store_options 
         is_full
             ? "\"free space there, or give cache.dir another place and restart; it is looked for\""
             : "\"repair it, or give cache.dir another place, and restart\"");
-    store_tell_trouble(&store->disk, true);
+    disk_tell_trouble(&store->disk, true);
     store_give_up(store);
     store_dir_give_up(&store->disk.dir);
     if (store->disk.dir.format.hash_key == 0) {

@@ -311,7 +311,7 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
         return; // the write was not tried
     }
-    store_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
+    disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
 // The chunks of the operation that has ended are given back; if it went well their units are
@@ -367,7 +367,7 @@ static void on_run_op(struct disk_op *op)
         run_op_failed(run, op);
         run_drop_chunks(run);
     } else if (step == RUN_HEADER) {
-        store_filling_well(&run->store->disk);
+        disk_filling_well(&run->store->disk);
         run_give_rest(run);
         run_note(run);
         run_end(run);

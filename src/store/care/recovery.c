@@ -96,7 +96,7 @@ void recovery_want_round(struct recovery *recovery)
 // All of the index is known: the round has time.
 static void recovery_rests(struct recovery *recovery)
 {
-    recovery->roll_due_us = store_real_us() + INDEX_ROLL_REST_MS * 1000ull;
+    recovery->roll_due_us = disk_real_us() + INDEX_ROLL_REST_MS * 1000ull;
     atomic_store(&recovery->is_verified, true);
 }
 
@@ -308,7 +308,7 @@ static void recovery_ends(struct recovery *recovery)
 
 static void rebuild_ended(struct recovery *recovery)
 {
-    uint64_t now_us = store_real_us();
+    uint64_t now_us = disk_real_us();
     bool calm = recovery->rebuilt_us == 0 || now_us - recovery->rebuilt_us > REBUILD_CALM_US;
     recovery->pauses = calm ? 0 : (unsigned)min_u64(recovery->pauses + 1, REBUILD_PAUSES_MAX);
     recovery->rebuilt_us = now_us;
@@ -344,10 +344,10 @@ static uint64_t due_us_locked(struct recovery *recovery)
 static bool recovery_wait_locked(struct recovery *recovery)
 {
     uint64_t due_us = due_us_locked(recovery);
-    if (store_real_us() >= due_us) {
+    if (disk_real_us() >= due_us) {
         return true;
     }
-    struct timespec until = store_timespec_of_us(due_us);
+    struct timespec until = disk_timespec_of_us(due_us);
     (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
                                  &until); // looked at again
     return false;
@@ -358,7 +358,7 @@ static void roll_on(struct recovery *recovery)
     if (index_roll_slice(&recovery->roll, recovery->index)) {
         recovery_rests(recovery);
     } else {
-        recovery->roll_due_us = store_real_us() + INDEX_ROLL_PAUSE_MS * 1000ull;
+        recovery->roll_due_us = disk_real_us() + INDEX_ROLL_PAUSE_MS * 1000ull;
     }
 }
 

@@ -63,11 +63,11 @@ static uint64_t rate_locked(const struct scrub *scrub)
 // it read, too. False: it is to stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
-    struct timespec until = store_timespec_of_us(until_us);
+    struct timespec until = disk_timespec_of_us(until_us);
     int rc = 0;
     pthread_mutex_lock(&scrub->guarded.lock);
     while (!scrub->guarded.stop && scrub->guarded.changes == scrub->changes_seen && rc == 0 &&
-           store_real_us() < until_us) {
+           disk_real_us() < until_us) {
         rc = pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
     }
     scrub->changes_seen = scrub->guarded.changes;
@@ -87,7 +87,7 @@ static bool disk_is_behind(const struct write_backlog *backlog)
 static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
 {
     while (disk_is_behind(scrub->backlog)) {
-        if (!scrub_wait(scrub, store_real_us() + BEHIND_US)) {
+        if (!scrub_wait(scrub, disk_real_us() + BEHIND_US)) {
             return false;
         }
     }
@@ -98,7 +98,7 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
     uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
     // What it was late by is not made up for; when the rate has changed it may be early once.
-    scrub->due_us = store_real_us() + (uint64_t)bytes * 1000000 / rate;
+    scrub->due_us = disk_real_us() + (uint64_t)bytes * 1000000 / rate;
     return true;
 }
 
@@ -406,7 +406,7 @@ static void round_end(struct scrub *scrub, bool is_whole)
 
 static void scrub_round(struct scrub *scrub)
 {
-    uint64_t began_us = store_real_us();
+    uint64_t began_us = disk_real_us();
     uint32_t count, left_out = 0;
     uint32_t *numbers = numbers_of_all(scrub->log, &count);
     round_begin(scrub, count);
@@ -426,7 +426,7 @@ static void scrub_round(struct scrub *scrub)
     if (!whole) {
         return;
     }
-    uint64_t took_ms = (store_real_us() - began_us) / 1000;
+    uint64_t took_ms = (disk_real_us() - began_us) / 1000;
     stats_add(COUNTER_scrub_rounds, 1);
     gauge_set(COUNTER_scrub_round_end, clock_wall_us() / 1000000);
     gauge_set(COUNTER_scrub_round_seconds, took_ms / 1000);
@@ -447,7 +447,7 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
         due = !scrub->is_impossible && rate_locked(scrub) > 0 &&
               (late || scrub->guarded.is_wanted) && atomic_load(&scrub->log->examined);
         if (!due) {
-            struct timespec until = store_timespec_of_us(store_real_us() + TICK_US);
+            struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_US);
             (void)pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock,
                                          &until); // looked at again
         }

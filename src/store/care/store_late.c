@@ -105,7 +105,7 @@ static bool late_take_settings(struct store *store)
         scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // of which nothing is held yet
         retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
         retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
-        store_tell_trouble(&store->disk, false); // while nobody can be in any
+        disk_tell_trouble(&store->disk, false); // while nobody can be in any
         disk_set_attached(&store->disk);
     }
     pthread_mutex_unlock(&late->guarded.lock);
@@ -157,7 +157,7 @@ static bool late_attach(struct store *store)
 // False: it is to stop.
 static bool late_wait(struct store_late *late, uint64_t us)
 {
-    struct timespec until = store_timespec_of_us(store_real_us() + us);
+    struct timespec until = disk_timespec_of_us(disk_real_us() + us);
     int rc = 0;
     pthread_mutex_lock(&late->guarded.lock);
     while (!late->guarded.stop && rc == 0) {

@@ -45,14 +45,14 @@ struct store_disk {
 };
 
 // Real monotonic time, which pthread waits by, whatever a test has done to the clock.
-static inline uint64_t store_real_us(void)
+static inline uint64_t disk_real_us(void)
 {
     struct timespec now;
     check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static inline struct timespec store_timespec_of_us(uint64_t us)
+static inline struct timespec disk_timespec_of_us(uint64_t us)
 {
     return (struct timespec){.tv_sec = (time_t)(us / 1000000),
                              .tv_nsec = (long)(us % 1000000 * 1000)};
@@ -65,8 +65,8 @@ struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struc
 // --- space; any thread
 
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then.
-bool store_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
-void store_space_give(struct store_disk *disk, uint64_t bytes);
+bool disk_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
+void disk_space_give(struct store_disk *disk, uint64_t bytes);
 // Sizes that cache.size comes to. Before threads, or on the supply thread.
 void disk_set_sizes(struct store_disk *disk, uint64_t capacity_bytes, uint64_t ceiling_bytes,
                     uint64_t segment_limit_bytes);
@@ -85,13 +85,13 @@ uint64_t disk_excess(const struct store_disk *disk);
 // --- trouble; any thread
 
 // The disk is in trouble, or no longer: shows it in metrics, and logs the end of it.
-void store_tell_trouble(struct store_disk *disk, bool trouble);
+void disk_tell_trouble(struct store_disk *disk, bool trouble);
 // A write, sync, allocation or commit failed: nothing is stored for a while (5 s, doubled up to 60
 // s). EMFILE and ENFILE are no failure of the disk: descriptors are short for a second instead.
-void store_filling_off(struct store_disk *disk, const char *what, int errno_value);
+void disk_filling_off(struct store_disk *disk, const char *what, int errno_value);
 // One went well: the next failure begins with the short pause again.
-void store_filling_well(struct store_disk *disk);
-bool store_is_filling(const struct store_disk *disk);
+void disk_filling_well(struct store_disk *disk);
+bool disk_is_filling(const struct store_disk *disk);
 // Nothing is stored for a second, because a segment could not be opened or made: ERR_DESCRIPTORS if
 // the process has no descriptor left, else ERR_UNREADABLE.
 void disk_fall_short(struct store_disk *disk, enum err err);
@@ -100,8 +100,8 @@ enum err disk_shortage(const struct store_disk *disk);
 // Why the last segment could not be made; ERR_OK: it could.
 void disk_set_make_err(struct store_disk *disk, enum err err);
 // May look-ups search the index, or have too many reads failed lately?
-bool store_is_reading(const struct store_disk *disk);
+bool disk_is_reading(const struct store_disk *disk);
 // The device failed a read: above 100 in a minute, look-ups find nothing for 10 s.
-void store_read_failed(struct store_disk *disk);
+void disk_read_failed(struct store_disk *disk);
 
 #endif

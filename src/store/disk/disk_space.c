@@ -5,7 +5,7 @@
 #include "stats/stats.h"
 #include "store/disk/disk.h"
 
-bool store_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes)
+bool disk_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes)
 {
     uint64_t used = atomic_load(&disk->used_bytes);
     do {
@@ -17,7 +17,7 @@ bool store_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit
     return true;
 }
 
-void store_space_give(struct store_disk *disk, uint64_t bytes)
+void disk_space_give(struct store_disk *disk, uint64_t bytes)
 {
     uint64_t before = atomic_fetch_sub(&disk->used_bytes, bytes);
     check(before >= bytes);

@@ -17,7 +17,7 @@
 #define READING_OFF_US 10000000u
 #define SHORT_US 1000000u
 
-void store_tell_trouble(struct store_disk *disk, bool trouble)
+void disk_tell_trouble(struct store_disk *disk, bool trouble)
 {
     if (atomic_exchange(&disk->disk_trouble_told, trouble) != trouble) {
         if (trouble) {
@@ -29,7 +29,7 @@ void store_tell_trouble(struct store_disk *disk, bool trouble)
     }
 }
 
-void store_filling_off(struct store_disk *disk, const char *what, int errno_value)
+void disk_filling_off(struct store_disk *disk, const char *what, int errno_value)
 {
     unsigned pause_ms = atomic_load(&disk->filling_off_ms);
     uint64_t now_us = clock_monotonic_us();
@@ -48,34 +48,34 @@ void store_filling_off(struct store_disk *disk, const char *what, int errno_valu
     atomic_store(&disk->filling_off_ms, pause_ms);
     atomic_store(&disk->filling_off_errno, errno_value);
     atomic_store(&disk->filling_off_until_us, now_us + pause_ms * 1000ull);
-    store_tell_trouble(disk, true);
+    disk_tell_trouble(disk, true);
     log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
              log_quote(span_from_cstr(strerrordesc_np(errno_value))), pause_ms);
 }
 
-void store_filling_well(struct store_disk *disk)
+void disk_filling_well(struct store_disk *disk)
 {
     if (atomic_load_explicit(&disk->filling_off_ms, memory_order_relaxed) != 0 &&
-        store_is_filling(disk)) {
+        disk_is_filling(disk)) {
         atomic_store(&disk->filling_off_ms, 0);
         atomic_store(&disk->filling_off_until_us, 0);
-        store_tell_trouble(disk, false);
+        disk_tell_trouble(disk, false);
     }
 }
 
-bool store_is_filling(const struct store_disk *disk)
+bool disk_is_filling(const struct store_disk *disk)
 {
     uint64_t until_us = atomic_load_explicit(&disk->filling_off_until_us, memory_order_relaxed);
     return until_us == 0 || clock_monotonic_us() >= until_us;
 }
 
-bool store_is_reading(const struct store_disk *disk)
+bool disk_is_reading(const struct store_disk *disk)
 {
     uint64_t until_us = atomic_load_explicit(&disk->reading_off_until_us, memory_order_relaxed);
     return until_us == 0 || clock_monotonic_us() >= until_us;
 }
 
-void store_read_failed(struct store_disk *disk)
+void disk_read_failed(struct store_disk *disk)
 {
     uint64_t now_us = clock_monotonic_us();
     if (now_us - atomic_load(&disk->read_errors_since_us) > READ_ERRORS_WINDOW_US) {

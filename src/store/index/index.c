@@ -338,7 +338,7 @@ static void env_free(struct index *index, struct index_env *env)
     }
     stats_sub(COUNTER_index_map_bytes, env->map_bytes);
     uint64_t bytes = atomic_exchange(&index->allocated_bytes, 0);
-    store_space_give(index->disk, bytes);
+    disk_space_give(index->disk, bytes);
     stats_sub(COUNTER_index_bytes, bytes);
     index_count(index, 0, 0);
     index_proof_done(&env->proof);
@@ -503,9 +503,9 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     }
     struct store_disk *disk = index->disk;
     uint64_t want = align_up_u64(bytes, index->step_bytes);
-    if (!store_space_reserve(disk, want - have, disk->ceiling_bytes)) {
+    if (!disk_space_reserve(disk, want - have, disk->ceiling_bytes)) {
         want = align_up_u64(bytes, GROW_ALIGN);
-        if (!store_space_reserve(disk, want - have, disk->ceiling_bytes)) {
+        if (!disk_space_reserve(disk, want - have, disk->ceiling_bytes)) {
             index->is_short = true;
             segment_log_want(index->log, true);
             return ERR_DISK_FULL;
@@ -520,7 +520,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
         failed = errno;
     }
     if (failed != 0) {
-        store_space_give(disk, want - have);
+        disk_space_give(disk, want - have);
         if (failed == ENOSPC || failed == EDQUOT) {
             room_answer(index, true);
         }
@@ -544,7 +544,7 @@ static void index_cut(struct index *index, struct index_env *env)
     uint64_t need = align_up_u64(used, GROW_ALIGN);
     if (need < have && ftruncate(fd, (off_t)need) == 0) {
         atomic_store(&index->allocated_bytes, need);
-        store_space_give(index->disk, have - need);
+        disk_space_give(index->disk, have - need);
         stats_sub(COUNTER_index_bytes, have - need);
     }
 }

@@ -24,7 +24,7 @@
 // A moment, or until another change comes.
 static void room_wait(struct index_writer *writer)
 {
-    struct timespec until = store_timespec_of_us(store_real_us() + LOOK_US);
+    struct timespec until = disk_timespec_of_us(disk_real_us() + LOOK_US);
     pthread_mutex_lock(&writer->guarded.lock);
     (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock, &until);
     pthread_mutex_unlock(&writer->guarded.lock);

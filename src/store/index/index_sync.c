@@ -25,7 +25,7 @@ enum err index_sync_segment(struct segment *segment)
     }
     if (failed != 0) {
         segment_log_abandon(log, segment);
-        store_filling_off(log->disk, "sync", failed);
+        disk_filling_off(log->disk, "sync", failed);
     }
     return failed == 0 ? ERR_OK : ERR_IO;
 }

@@ -312,10 +312,10 @@ static void writer_drop_index(struct index_writer *writer)
     }
     enum err err = index_open(index, 0, false);
     if (err != ERR_OK) {
-        store_filling_off(index->disk, "index",
-                          err == ERR_DISK_FULL     ? ENOSPC
-                          : err == ERR_DESCRIPTORS ? EMFILE
-                                                   : EIO);
+        disk_filling_off(index->disk, "index",
+                         err == ERR_DISK_FULL     ? ENOSPC
+                         : err == ERR_DESCRIPTORS ? EMFILE
+                                                  : EIO);
     }
 }
 
@@ -344,7 +344,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
         }
         index->host.want_round(index->host.ctx); // to be judged again
     }
-    store_filling_off(index->disk, "commit", rc > 0 ? rc : EIO);
+    disk_filling_off(index->disk, "commit", rc > 0 ? rc : EIO);
 }
 
 // The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB
@@ -364,7 +364,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
     if (err == ERR_DISK_FULL && left.forgets > 0) { // nobody waits for it, and filling goes on
         changes->forget = NULL;
-        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
             *ret_all = true;
             return ERR_OK;
@@ -394,7 +394,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     struct index *index = writer->index;
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
-    bool refused = store_real_us() < writer->forget_due_us && !writer->stopping;
+    bool refused = disk_real_us() < writer->forget_due_us && !writer->stopping;
     unsigned forget_max = writer->stopping ? INDEX_FORGET_SLICE_LAST : INDEX_FORGET_SLICE;
     unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
@@ -429,7 +429,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         } else {
             writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
         }
-        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }
     if (changes.in.changes + changes.in.renewals + changes.in.removals == 0) {
@@ -573,7 +573,7 @@ static struct index_change *owed_take(struct index_writer *writer, unsigned *ret
 {
     struct index_change *taken = NULL;
     *ret_count = 0;
-    if (writer->owed == NULL || store_real_us() < writer->owed_due_us) {
+    if (writer->owed == NULL || disk_real_us() < writer->owed_due_us) {
         return NULL;
     }
     owed_prune(writer);
@@ -602,7 +602,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
         writer_give_up_index(writer);
     } else if (!committed && writer->owed != NULL) {
         writer->owed_due_us =
-            store_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
+            disk_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
         writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
     } else if (committed) {
         writer->owed_due_us = 0; // the disk takes it again
@@ -653,7 +653,7 @@ static bool writer_wait_locked(struct index_writer *writer)
     uint64_t renew_due_us = 0;
     for (;;) {
         unsigned renewals = atomic_load(&index->renewal_count);
-        uint64_t now_us = store_real_us();
+        uint64_t now_us = disk_real_us();
         unsigned forget = atomic_load(&writer->forget.waiting);
         if ((writer->guarded.count > 0 || forget > 0) && batch_due_us == 0) {
             batch_due_us = now_us + INDEX_LINGER_MS * 1000;
@@ -688,7 +688,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         if (due_us == 0) {
             pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
         } else {
-            struct timespec until = store_timespec_of_us(due_us);
+            struct timespec until = disk_timespec_of_us(due_us);
             (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock,
                                          &until); // looked at again
         }

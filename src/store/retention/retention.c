@@ -478,7 +478,7 @@ static void tick(struct retention *r)
     if (atomic_load(&r->log->examined)) {
         rank_all(r);
     }
-    uint64_t now_us = store_real_us();
+    uint64_t now_us = disk_real_us();
     if (now_us - r->saved_us >= SAVE_EVERY_US) {
         retention_state_save(r);
         retention_review_again(r);
@@ -491,7 +491,7 @@ static void *retention_main(void *ctx)
     struct retention *r = ctx;
     thread_begin("store-retention", THREAD_BEHIND);
     retention_state_load(r);
-    r->saved_us = store_real_us();
+    r->saved_us = disk_real_us();
     struct timespec until = tick_after_now();
     bool reviews = false;
     pthread_mutex_lock(&r->guarded.lock);

@@ -14,7 +14,7 @@ void retention_note_time(struct retention *r)
         &r->history[(r->history_count + RETENTION_HISTORY - 1) % RETENTION_HISTORY];
     if (r->history_count == 0 || stats.tick - last->tick >= HISTORY_TICKS) {
         r->history[r->history_count++ % RETENTION_HISTORY] =
-            (struct retention_history){stats.tick, store_real_us()};
+            (struct retention_history){stats.tick, disk_real_us()};
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -28,7 +28,7 @@ static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks,
         const struct retention_history *then =
             &r->history[(r->history_count - i) % RETENTION_HISTORY];
         if (now_tick - then->tick >= age_ticks) {
-            return (store_real_us() - then->us) / 1000;
+            return (disk_real_us() - then->us) / 1000;
         }
     }
     return UINT64_MAX;
@@ -41,7 +41,7 @@ void retention_note_age_locked(const struct retention *r, uint32_t age_ticks)
     uint64_t ms = time_since_locked(r, age_ticks, stats.tick);
     if (ms == UINT64_MAX &&
         r->history_count > RETENTION_HISTORY) { // older than all that is remembered
-        ms = (store_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
+        ms = (disk_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
     }
     if (ms != UINT64_MAX) { // else of a run before this one: nobody knows
         stats_observe_us(HISTOGRAM_eviction_age, ms * 1000);

@@ -175,7 +175,7 @@ void retention_pins_tell(struct retention *r)
     r->pinned_bytes = stats.pinned_bytes;
     r->pins_refused = stats.pins_refused;
     r->pins_lost = stats.pins_lost;
-    uint64_t now_us = store_real_us();
+    uint64_t now_us = disk_real_us();
     if (refused + lost > 0 && (r->pins_told_us == 0 || now_us - r->pins_told_us >= PINS_TELL_US)) {
         r->pins_told_us = now_us;
         log_warn("pins_full", "pinned_bytes=%llu at_most=%llu refused=%llu lost=%llu",

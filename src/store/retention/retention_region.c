@@ -28,12 +28,12 @@ static bool region_allocate(struct retention_region *region, uint64_t bytes)
 {
     struct store_disk *disk = region->disk;
     uint64_t have = atomic_load(&region->counted_bytes);
-    if (!store_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
+    if (!disk_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
         return false;
     }
     // Room for all of it, or a full disk would end the process.
     if (fallocate(region->fd, 0, (off_t)have, (off_t)(bytes - have)) != 0) {
-        store_space_give(disk, bytes - have);
+        disk_space_give(disk, bytes - have);
         return false;
     }
     atomic_store(&region->counted_bytes, bytes);
@@ -71,7 +71,7 @@ bool retention_region_open(struct retention_region *region, struct store_disk *d
         (void)close(region->fd); // nothing was written to it
         region->fd = -1;
     }
-    store_space_give(disk, atomic_exchange(&region->counted_bytes, 0));
+    disk_space_give(disk, atomic_exchange(&region->counted_bytes, 0));
     return false;
 }
 
@@ -94,7 +94,7 @@ bool retention_region_grow(void *ctx, size_t bytes)
     if (region->fd < 0 || wanted <= atomic_load(&region->counted_bytes)) {
         return true;
     }
-    uint64_t now_us = store_real_us();
+    uint64_t now_us = disk_real_us();
     if (region->refused_us != 0 && now_us - region->refused_us < GROW_AGAIN_US) {
         return false;
     }
@@ -121,6 +121,6 @@ void retention_region_close(struct retention_region *region)
     if (region->fd >= 0) {
         (void)close(region->fd); // it has no name
     }
-    store_space_give(region->disk, atomic_load(&region->counted_bytes));
+    disk_space_give(region->disk, atomic_load(&region->counted_bytes));
     region->disk = NULL;
 }

@@ -109,7 +109,7 @@ static enum err write_all(struct rewriting *rw, int fd, const char *buf, size_t 
         done += put > 0 ? (size_t)put : 0;
     }
     if (failed != 0) {
-        store_filling_off(rw->log->disk, "rewrite", failed);
+        disk_filling_off(rw->log->disk, "rewrite", failed);
         return ERR_DISK_FULL;
     }
     return ERR_OK;
@@ -315,7 +315,7 @@ static void moves_send(struct rewriting *rw)
 
 static bool must_end(const struct rewriting *rw)
 {
-    return atomic_load(&rw->log->room) == 0 || !store_is_filling(rw->log->disk) ||
+    return atomic_load(&rw->log->room) == 0 || !disk_is_filling(rw->log->disk) ||
            retention_stopping(rw->retention);
 }
 
@@ -336,7 +336,7 @@ static void copy_all(struct rewriting *rw)
     bool well = true;
     for (uint32_t i = 0; i < rw->row_count && !rw->pins_left; i++) {
         if (rw->row_pinned[i]) {
-            well = store_is_filling(rw->log->disk) && !retention_stopping(rw->retention) &&
+            well = disk_is_filling(rw->log->disk) && !retention_stopping(rw->retention) &&
                    copy_one(rw, i);
             rw->pins_left = !well;
         }

@@ -102,7 +102,7 @@ static bool piece_write(struct store_disk *disk, int fd, const char *bytes, size
 {
     uint64_t needed = align_up_u64(*written + len, STATE_PAGE);
     if (needed > *reserved) {
-        if (!store_space_reserve(disk, needed - *reserved, disk->capacity_bytes)) {
+        if (!disk_space_reserve(disk, needed - *reserved, disk->capacity_bytes)) {
             return false;
         }
         *reserved = needed;
@@ -156,11 +156,11 @@ void retention_state_save(struct retention *r)
              (unsigned long long)stats.unranked_runs, (unsigned long long)stats.silences,
              (double)stats.known_share, (double)stats.bar);
     if (well && renameat(folder, STATE_FILE_NEW, folder, STATE_FILE) == 0) {
-        store_space_give(r->disk, r->state_bytes);
+        disk_space_give(r->disk, r->state_bytes);
         r->state_bytes = reserved;
         return;
     }
     (void)unlinkat(folder, STATE_FILE_NEW, 0); // what stays is counted by the next process
-    store_space_give(r->disk, reserved);
+    disk_space_give(r->disk, reserved);
     stats_add(COUNTER_retention_saves_failed, 1);
 }

@@ -145,7 +145,7 @@ static void segment_closed(struct segment *segment)
     segment_rows_free(rows);
     atomic_fetch_sub(&log->segment_count, 1);
     stats_sub(COUNTER_segments, 1);
-    store_space_give(log->disk, cost);
+    disk_space_give(log->disk, cost);
     segment_log_want(log, false); // there is room for another
 }
 
@@ -176,7 +176,7 @@ static bool free_unlink(struct segment_log *log, struct segment *segment)
         failed = errno;
     }
     if (failed != 0) {
-        store_filling_off(log->disk, "unlink", failed);
+        disk_filling_off(log->disk, "unlink", failed);
         pthread_mutex_lock(&log->guarded.lock);
         segment->next = log->guarded.doomed;
         log->guarded.doomed = segment;

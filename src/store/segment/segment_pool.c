@@ -221,7 +221,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     }
     stats_add(COUNTER_segment_open_waits, 1);
     atomic_fetch_add(&pool->waiting, 1);
-    uint64_t until_us = store_real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
+    uint64_t until_us = disk_real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
     bool again = true;
     while (fd == -EAGAIN && again) { // ends with the time
         uint64_t returns = pool_returns(pool);

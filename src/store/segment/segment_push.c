@@ -31,7 +31,7 @@ static void on_pushed(struct disk_op *op)
     bool lost = op->err != ERR_OK && (op->errno_value == EIO || op->errno_value == ENOSPC);
     if (lost) {
         segment_log_abandon(pusher->log, segment);
-        store_filling_off(pusher->log->disk, "push", op->errno_value);
+        disk_filling_off(pusher->log->disk, "push", op->errno_value);
     }
     push_over(pusher);
     push_next(pusher);

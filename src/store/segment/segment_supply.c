@@ -64,7 +64,7 @@ static uint32_t number_take(struct segment_log *log)
             return 0;
         }
         if (err != ERR_OK) {
-            store_filling_off(log->disk, "format", errno);
+            disk_filling_off(log->disk, "format", errno);
             return 0;
         }
         pthread_mutex_lock(&log->guarded.lock);
@@ -128,20 +128,20 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
 // Can it make a segment now, as far as disk and descriptors go?
 static bool supply_works(const struct segment_log *log)
 {
-    return store_is_filling(log->disk) && disk_shortage(log->disk) == ERR_OK;
+    return disk_is_filling(log->disk) && disk_shortage(log->disk) == ERR_OK;
 }
 
 // Forebay could not make a segment, for which it had reserved the space.
 static void supply_failed(struct segment_log *log, int errno_value)
 {
     struct store_disk *disk = log->disk;
-    store_space_give(disk, log->segment_cost_bytes);
+    disk_space_give(disk, log->segment_cost_bytes);
     if (errno_value == ENOSPC || errno_value == EDQUOT) {
         disk_room_refused(disk);
     } else {
         bool is_short = errno_value == EMFILE || errno_value == ENFILE;
         disk_set_make_err(disk, is_short ? ERR_DESCRIPTORS : ERR_IO);
-        store_filling_off(disk, "segment", errno_value);
+        disk_filling_off(disk, "segment", errno_value);
     }
 }
 
@@ -149,7 +149,7 @@ static void supply_failed(struct segment_log *log, int errno_value)
 static bool supply_make(struct segment_log *log)
 {
     struct store_disk *disk = log->disk;
-    if (!store_space_reserve(disk, log->segment_cost_bytes, disk->segment_limit_bytes)) {
+    if (!disk_space_reserve(disk, log->segment_cost_bytes, disk->segment_limit_bytes)) {
         return false;
     }
     uint64_t salt = random_u64();

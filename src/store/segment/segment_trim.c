@@ -73,6 +73,6 @@ void segment_trim_given(struct segment *segment, uint32_t bytes)
     segment->given_bytes = bytes;
     pthread_mutex_unlock(&log->guarded.lock);
     stats_add(COUNTER_segment_given_bytes, bytes);
-    store_space_give(log->disk, bytes);
+    disk_space_give(log->disk, bytes);
     segment_log_want(log, false); // there may be room for another
 }

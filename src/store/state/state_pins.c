@@ -193,14 +193,14 @@ enum err state_pins_save(struct store_pins *pins, struct span text, struct buf *
     if (!buf_ok(&file)) {
         buf_append_cstr(ret_why, "the list of pins is too long");
         err = ERR_LIMIT;
-    } else if (!store_space_reserve(pins->disk, bytes, pins->disk->capacity_bytes)) {
+    } else if (!disk_space_reserve(pins->disk, bytes, pins->disk->capacity_bytes)) {
         buf_append_cstr(ret_why, "cache.size leaves no room for the list of pins");
         err = ERR_DISK_FULL;
     }
     bool is_there = false;
     int failed = err == ERR_OK ? file_replace(pins, buf_span(&file), &is_there) : 0;
     if (err == ERR_OK) {
-        store_space_give(pins->disk, is_there ? atomic_exchange(&pins->bytes, bytes) : bytes);
+        disk_space_give(pins->disk, is_there ? atomic_exchange(&pins->bytes, bytes) : bytes);
     }
     if (failed != 0) {
         buf_printf(ret_why, "the cache directory does not take the list of pins: %s",

@@ -255,7 +255,7 @@ Test(scrub, what_cannot_be_read_is_dropped_while_others_can)
     store_fault_set(STORE_FAULT_SCRUB, 0, false, 0);
     cr_assert(scrub(&box, 1));
     cr_assert(stats_sum(COUNTER_scrub_unreadable) == before + UNREADABLE_MAX);
-    cr_assert(store_is_reading(&box.store->disk), "look-ups go on");
+    cr_assert(disk_is_reading(&box.store->disk), "look-ups go on");
     for (unsigned i = 0; i < OBJECTS; i++) {
         put(&box, i);
         cr_assert(is_right(&box, i));

@@ -180,7 +180,7 @@ static void smaller_and_larger(enum disk_engine engine)
     put(&box, &held, 36);
     cr_assert(whole(&box, &held, 30) == 30, "it holds more again");
     cr_assert(dir_bytes(box.dir) <= 64 * MIB);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     leave(&box);
 }
 
@@ -253,7 +253,7 @@ Test(store_size, an_index_that_is_too_large_is_made_anew)
     cr_assert(box_open(&box));
     put(&box, &held, 40);
     uint64_t more = 8 * MIB - atomic_load(&box.store->index.allocated_bytes);
-    cr_assert(store_space_reserve(&box.store->disk, more, 64 * MIB)); // as if it had grown
+    cr_assert(disk_space_reserve(&box.store->disk, more, 64 * MIB)); // as if it had grown
     atomic_fetch_add(&box.store->index.allocated_bytes, more);
     stats_add(COUNTER_index_bytes, more);
     cr_assert(resize(&box, 16 * MIB) == ERR_OK);
@@ -373,7 +373,7 @@ Test(store_size, space_that_is_to_stay_free_is_given_back)
               "no more than was asked for");
     wait_for(stats_sum(COUNTER_cache_short_min_free) == 0);
     cr_assert(stats_sum(COUNTER_segments_given_back) > 0);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     for (unsigned i = 0; i < 20; i++) { // near it nothing is stored that would break it
         (void)put_one(&box, &held);
         cr_assert(used(&box) <= 10 * MIB);
@@ -403,7 +403,7 @@ Test(store_size, what_is_being_written_to_is_given_back_at_last)
     atomic_store(&played.others_bytes, 300 * MIB);
     segment_log_want(&box.store->log, false);
     wait_for(atomic_load(&box.store->log.segment_count) == 0);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     atomic_store(&played.others_bytes, 0);
     struct held held = {.count = 0};
     put(&box, &held, 8);
@@ -430,7 +430,7 @@ Test(store_size, a_file_system_smaller_than_the_cache)
     });
     put(&box, &held, 240); // what was kept ready while there was room is used
     wait_for(atomic_load(&log->room) >= log->slot_count + 2);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     leave(&box);
 }
 
@@ -496,7 +496,7 @@ Test(store_size, without_inodes_older_segments_make_room)
     }
     wait_for(atomic_load(&box.store->log.segment_count) <= inodes);
     cr_assert(whole(&box, &held, 3) == 3);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     atomic_store(&played.inodes, 0); // and then none at all, also of those that are given back
     for (unsigned i = 0; i < 20; i++) {
         (void)put_one(&box, &held);
@@ -507,7 +507,7 @@ Test(store_size, without_inodes_older_segments_make_room)
         look(&box);
         (void)put_one(&box, &held);
     }
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     cr_assert(atomic_load(&box.store->log.segment_count) + 4 >= inodes,
               "not all of it goes for nothing");
     atomic_store(&played.inodes, AMPLE);
@@ -529,7 +529,7 @@ Test(store_size, a_file_system_that_refuses_is_asked_again)
     for (unsigned i = 0; i < 200 && put_one(&box, &held); i++) {
     }
     wait_for(stats_sum(COUNTER_cache_short_space) == 1);
-    cr_assert(store_is_filling(&box.store->disk), "it is no failure");
+    cr_assert(disk_is_filling(&box.store->disk), "it is no failure");
     store_fault_set(STORE_FAULT_ALLOCATE, 0, false, 0);
     clock_test_advance_us(6000000);
     segment_log_want(&box.store->log, false);
@@ -583,7 +583,7 @@ Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
     wait_for(stats_sum(COUNTER_cache_short_space) == 1);
     cr_assert(index_grow(index, env, index->allocated_bytes + 1) == ERR_OK);
     wait_for(stats_sum(COUNTER_cache_short_space) == 0);
-    cr_assert(store_is_filling(&box.store->disk));
+    cr_assert(disk_is_filling(&box.store->disk));
     leave(&box);
 }
 

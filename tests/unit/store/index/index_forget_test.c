@@ -226,7 +226,7 @@ Test(index_forget, nothing_fails_for_want_of_room_to_forget)
             cr_assert(index_writer_flush(&store->writer) == ERR_OK);
         }
         uint64_t taken = 0, part = 4096;
-        while (store_space_reserve(&store->disk, part, store->disk.capacity_bytes)) {
+        while (disk_space_reserve(&store->disk, part, store->disk.capacity_bytes)) {
             taken += part;
         }
         uint64_t failures = stats_sum(COUNTER_index_commit_failures);
@@ -235,9 +235,9 @@ Test(index_forget, nothing_fails_for_want_of_room_to_forget)
         cr_assert(index_writer_flush(&store->writer) == ERR_OK);
         cr_assert(box_post_delete(&box, "key-3", UINT64_MAX >> 1) == ERR_OK);
         cr_assert_eq(stats_sum(COUNTER_index_commit_failures), failures);
-        cr_assert(store_is_filling(&store->disk));
+        cr_assert(disk_is_filling(&store->disk));
         cr_assert(is_found(&box, 20) && !is_found(&box, 3));
-        store_space_give(&store->disk, taken);
+        disk_space_give(&store->disk, taken);
         wait_for(atomic_load(&store->writer.forget.waiting) == 0);
         box_close(&box);
         box_remove(&box);

@@ -404,7 +404,7 @@ Test(index_memory, look_ups_that_are_off_know_nothing_absent_and_deletes_reach_t
         struct store_place place;
         write_run(&box, &new, &place);
         for (unsigned i = 0; i < 100; i++) {
-            store_read_failed(&box.store->disk);
+            disk_read_failed(&box.store->disk);
         }
         cr_assert(!look(&box, 1, "old")->found && look(&box, 1, "old")->unknown);
         cr_assert(!look(&box, 1, "nothing")->found && look(&box, 1, "nothing")->unknown);
@@ -774,7 +774,7 @@ Test(index_memory, deletes_that_a_broken_disk_refuses_are_bounded)
             refuse(refusing);
             uint64_t given_up = stats_sum(COUNTER_index_given_up);
             for (unsigned i = 0; i < 100; i++) {
-                store_read_failed(&box.store->disk); // look-ups are off
+                disk_read_failed(&box.store->disk); // look-ups are off
             }
             (void)box_post_delete(&box, "k", object.generation + 1);
             struct refused_flood flood = {.box = &box, .count = FLOOD};

@@ -72,7 +72,7 @@ static void bursts_into(enum disk_engine engine, uint64_t size_bytes, unsigned b
         burst(&box, i * BURST, BURST);
         cr_assert(index_writer_flush(&store->writer) == ERR_OK, "burst %u", i);
         wait_for(atomic_load(&store->writer.forget.waiting) == 0);
-        cr_assert(store_is_filling(&store->disk), "burst %u", i);
+        cr_assert(disk_is_filling(&store->disk), "burst %u", i);
         cr_assert_eq(found_of(&box, i * BURST, (i + 1) * BURST), BURST, "burst %u", i);
         cr_assert_leq(dir_bytes(box.dir), size_bytes, "burst %u", i);
         cr_assert_leq(atomic_load(&store->index.allocated_bytes), size_bytes / SHARE_PARTS);
@@ -111,7 +111,7 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
     cr_assert(index_writer_flush(&store->writer) == ERR_OK);
     atomic_store(&store->log.examined, false); // no segment may go
     uint64_t rest = atomic_load(&store->disk.ceiling_bytes) - atomic_load(&store->disk.used_bytes);
-    cr_assert(store_space_reserve(&store->disk, rest, UINT64_MAX));
+    cr_assert(disk_space_reserve(&store->disk, rest, UINT64_MAX));
     burst(&box, 1, BURST);
     wait_for({
         clock_test_advance_us(INDEX_ROOM_WAIT_MS * 1000ull);
@@ -121,7 +121,7 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
     full = stats_sum(COUNTER_index_full);
     wait_for(stats_sum(COUNTER_index_full) > full); // what the dropped puts owe is tried again
     store_summarize(store, &summary);
-    cr_assert(store_is_filling(&store->disk) && !summary.degraded);
+    cr_assert(disk_is_filling(&store->disk) && !summary.degraded);
     cr_assert_eq((int)summary.refusal, (int)REFUSAL_index_full);
     struct object refused = {"refused", "\"e\"", OBJECT_BYTES, BLOCK, store_generation_next(store)};
     struct store_place none;
@@ -130,7 +130,7 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
     cr_assert_eq(refusal_sum(REFUSAL_index_full), before + 1);
     cr_assert_eq(found_of(&box, 0, 1), 1u);
 
-    store_space_give(&store->disk, rest);
+    disk_space_give(&store->disk, rest);
     atomic_store(&store->log.examined, true);
     wait_for(atomic_load(&store->index.memory.pending) == 0); // what the dropped puts owe
     store_summarize(store, &summary);
@@ -233,14 +233,14 @@ static void delete_everything(enum disk_engine engine)
     atomic_store(&store->log.examined, false); // no segment may go
     uint64_t rest = atomic_load(&store->disk.ceiling_bytes) - atomic_load(&store->disk.used_bytes);
     uint64_t left = 512 << 10; // room for a few changes at a time
-    cr_assert(rest > left && store_space_reserve(&store->disk, rest - left, UINT64_MAX));
+    cr_assert(rest > left && disk_space_reserve(&store->disk, rest - left, UINT64_MAX));
     cr_assert_eq(delete_all(&box, 0, 3 * BURST), 0u);
     cr_assert_eq(found_of(&box, 0, 3 * BURST), 0u);
     cr_assert_eq(stats_sum(COUNTER_index_full), full, "no batch was dropped");
     cr_assert_eq(stats_sum(COUNTER_index_commit_failures), failures);
-    cr_assert(is_index_believed(&box) && store_is_filling(&store->disk));
+    cr_assert(is_index_believed(&box) && disk_is_filling(&store->disk));
     cr_assert_eq(atomic_load(&store->index.objects), 0u);
-    store_space_give(&store->disk, rest - left);
+    disk_space_give(&store->disk, rest - left);
     atomic_store(&store->log.examined, true);
     box_close(&box);
     box_remove(&box);
@@ -288,7 +288,7 @@ static void pieces_go(enum disk_engine engine, bool by_put)
     atomic_store(&store->log.examined, false); // no segment may go
     uint64_t rest = atomic_load(&store->disk.ceiling_bytes) - atomic_load(&store->disk.used_bytes);
     uint64_t left = MIB;
-    cr_assert(rest > left && store_space_reserve(&store->disk, rest - left, UINT64_MAX));
+    cr_assert(rest > left && disk_space_reserve(&store->disk, rest - left, UINT64_MAX));
     if (by_put) { // a newer version takes the place of the older one
         struct object newer = {"key-1", "\"f\"", OBJECT_BYTES, BLOCK, 2};
         struct store_place other = place;
@@ -306,8 +306,8 @@ static void pieces_go(enum disk_engine engine, bool by_put)
     cr_assert_eq(stats_sum(COUNTER_index_commit_failures), failures);
     cr_assert(stats_sum(COUNTER_index_batches_cut) > cut, "it took several transactions");
     cr_assert_leq(atomic_load(&store->index.allocated_bytes), before + left);
-    cr_assert(is_index_believed(&box) && store_is_filling(&store->disk));
-    store_space_give(&store->disk, rest - left);
+    cr_assert(is_index_believed(&box) && disk_is_filling(&store->disk));
+    disk_space_give(&store->disk, rest - left);
     atomic_store(&store->log.examined, true);
     box_let_go(&place);
     box_close(&box);

@@ -78,7 +78,7 @@ Test(retention, the_age_of_what_goes)
     uint64_t two_hours_old = ages_noted(7200000000);
     pthread_mutex_lock(&r->lock);
     policy_stats(r->policy, &stats);
-    r->history[0] = (struct retention_history){stats.tick - 100, store_real_us() - 3700000000};
+    r->history[0] = (struct retention_history){stats.tick - 100, disk_real_us() - 3700000000};
     r->history_count = 1;
     retention_note_age_locked(r, 101);
     cr_assert_eq(ages_noted(UINT64_MAX), old);

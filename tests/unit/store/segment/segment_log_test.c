@@ -445,7 +445,7 @@ Test(segment_log, many_failing_reads_turn_look_ups_off_for_a_while)
     struct object object = numbered(&box, key, sizeof(key), 0, 1000);
     cr_assert(box_put(&box, &object) == ERR_OK);
     for (unsigned i = 0; i < 100; i++) {
-        store_read_failed(&box.store->disk);
+        disk_read_failed(&box.store->disk);
     }
     cr_assert(box_read(&box, 0, &object) == 0);
     clock_test_advance_us(11000000);

@@ -65,9 +65,9 @@ Test(store_pins, last_and_count)
     cr_assert_eq(atomic_load(&box.store->disk.used_bytes), before + 8192);
     cr_assert_eq(save(&box, "two\n"), ERR_OK);
     uint64_t all = box.store->disk.capacity_bytes;
-    cr_assert(store_space_reserve(&box.store->disk, all, UINT64_MAX));
+    cr_assert(disk_space_reserve(&box.store->disk, all, UINT64_MAX));
     cr_assert_eq(save(&box, "four\n"), ERR_DISK_FULL);
-    store_space_give(&box.store->disk, all);
+    disk_space_give(&box.store->disk, all);
     cr_assert_str_eq(loaded(&box), "two\n");
     box_close(&box);
     box_remove(&box);
