@@ -2,6 +2,7 @@
 // `forebay check [-T] [--live] [--explain BUCKET/KEY]` and `forebay config default|schema|docs`.
 #include "commands/commands.h"
 
+#include "auth/auth.h"
 #include "cli/client/command_client.h"
 #include "control/control.h"
 #include "loop/loop.h"

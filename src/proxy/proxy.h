@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "auth/auth.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "http/http.h"

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "auth/auth.h"
 #include "base/check.h"
 #include "origin/origin.h"
 #include "s3/s3.h"

@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "auth/auth.h"
 #include "commands/commands.h"
 #include "control/control.h"
 #include "http/http.h"

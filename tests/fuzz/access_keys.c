@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a keys file: no crash; refused with a complaint, or every principal in it can be
 // found.
+#include "auth/auth.h"
 #include "s3/s3.h"
 
 #include <stddef.h>

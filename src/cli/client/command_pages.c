@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/circle.h"
 #include "base/hash.h"
 #include "s3/s3.h"
 

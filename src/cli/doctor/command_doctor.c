@@ -3,6 +3,7 @@
 // bounded time and changing nothing. A server may run beside it.
 #include "cli/doctor/command_doctor.h"
 
+#include "auth/auth.h"
 #include "base/log.h"
 #include "commands/commands.h"
 #include "s3/s3.h"

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "auth/auth.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"

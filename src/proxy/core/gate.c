@@ -12,15 +12,6 @@
 
 #include <string.h>
 
-static enum err refuse_with(struct request *r, struct s3_error_detail *ret_detail, const char *what,
-                            struct span name, enum err err)
-{
-    char *text = arena_printf(r->arena, "Access key %.*s is not allowed %s on this resource",
-                              (int)min_u64(name.len, 128), name.ptr != NULL ? name.ptr : "", what);
-    ret_detail->message = span_from_cstr(text);
-    return err;
-}
-
 static enum err judge_host(const struct request *r, struct s3_error_detail *ret_detail)
 {
     if (r->s3.host_kind == S3_HOST_OTHER) {
@@ -35,105 +26,6 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
     const struct s3_effect effect = {rights, S3_SCOPE_KEY, r->s3.bucket, key, true};
     return r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN ||
            (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
-}
-
-// Everything that the request may do must be allowed. Keys that stand in its body are judged once
-// it has been read (gate_allows()).
-static enum err authorize_effects(struct request *r, const struct access_keys_principal *p,
-                                  struct s3_error_detail *ret_detail)
-{
-    const struct s3_effects *effects = &r->effects;
-    if (effects->copy.is_there && !effects->copy.is_understood) {
-        ret_detail->message = SPAN("Copy Source must be a bucket and a key here");
-        return ERR_INVALID_ARGUMENT;
-    }
-    for (unsigned i = 0; i < effects->count; i++) {
-        if (!access_keys_allowed(p, &effects->items[i])) {
-            bool is_unknown = (effects->items[i].rights & S3_ALLOW_ANY) != 0;
-            return refuse_with(r, ret_detail,
-                               is_unknown ? "what only the right 'any' allows"
-                                          : s3_operation_name(r->s3.operation),
-                               p->id, ERR_ACCESS_DENIED);
-        }
-    }
-    return ERR_OK;
-}
-
-// "NAME" and what follows it, from `separator` on; of a secret, "***" instead.
-static void append_without_secret(struct buf *out, struct span piece, char separator)
-{
-    struct span name = {piece.ptr, span_find(piece, separator)};
-    bool hides = name.len < piece.len && s3_name_is_secret(name);
-    buf_append_span(out, hides ? (struct span){piece.ptr, name.len + 1} : piece);
-    buf_append_cstr(out, hides ? "***" : "");
-}
-
-// The canonical request goes back to the client, and from there into logs: values that are secrets
-// of the client's are left out. Its third line is the query, headers follow.
-static struct span without_secrets(struct arena *arena, struct span canonical)
-{
-    struct buf out;
-    buf_init(&out, 2 * canonical.len + 64);
-    struct span line, parameter;
-    for (unsigned i = 0; span_split(&canonical, '\n', &line); i++) {
-        if (i == 2) {
-            while (span_split(&line, '&', &parameter)) {
-                append_without_secret(&out, parameter, '=');
-                buf_append_cstr(&out, line.ptr != NULL ? "&" : "");
-            }
-        } else {
-            append_without_secret(&out, line, ':');
-        }
-        buf_append_cstr(&out, canonical.ptr != NULL ? "\n" : "");
-    }
-    struct span kept = buf_ok(&out) ? arena_copy(arena, buf_span(&out)) : (struct span){NULL, 0};
-    buf_done(&out);
-    return kept;
-}
-
-// The signature over the raw request. Fills principal.claim and signing_key.
-static enum err verify_signature(struct request *r, struct principal *principal,
-                                 struct s3_error_detail *ret_detail)
-{
-    const struct http_request *http = r->http;
-    struct sigv4_claim *claim = &principal->claim;
-    enum err err = sigv4_claim_parse(&r->s3, &http->headers, claim);
-    if (err != ERR_OK) {
-        return err;
-    }
-    if (claim->version2) {
-        return ERR_SIGNATURE_V2;
-    }
-    if (!claim->present) {
-        if (r->s3.operation == S3_PostObject) {
-            ret_detail->message = SPAN("A form's own signature is not accepted here: use PutObject "
-                                       "or a presigned PUT, or post the form to the origin");
-        }
-        return ERR_ACCESS_DENIED;
-    }
-    const struct access_keys_principal *p = access_keys_find(principal->table, claim->access_key);
-    struct span raw_path = {http->target.ptr, span_find(http->target, '?')};
-    struct span raw_query = {NULL, 0};
-    if (raw_path.len < http->target.len) {
-        raw_query =
-            (struct span){http->target.ptr + raw_path.len + 1, http->target.len - raw_path.len - 1};
-    }
-    struct sigv4_mismatch mismatch = {0};
-    err = sigv4_verify(r->arena, claim, p != NULL ? p->secret : access_keys_dummy_secret(),
-                       (time_t)clock_wall_s(), http->method, raw_path, raw_query, &http->headers,
-                       principal->signing_key, &mismatch);
-    if (p == NULL) {
-        return ERR_INVALID_ACCESS_KEY;
-    }
-    if (err == ERR_SIGNATURE_MISMATCH) {
-        ret_detail->string_to_sign = mismatch.string_to_sign;
-        ret_detail->canonical_request = without_secrets(r->arena, mismatch.canonical_request);
-    }
-    if (err == ERR_OK && mismatch.plus_is_space) {
-        err = s3_request_plus_is_space(r->arena, &r->s3);
-    }
-    principal->entry = p;
-    return err;
 }
 
 // What the request may do. A read with a body is none: two parsers may see two requests in it.
@@ -162,7 +54,14 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
         return ERR_ACCESS_DENIED;
     }
     principal->table = access_keys_ref(r->pw->access_keys);
-    enum err err = verify_signature(r, principal, ret_detail);
+    const struct auth_request request = {.arena = r->arena,
+                                         .method = r->http->method,
+                                         .target = r->http->target,
+                                         .headers = &r->http->headers,
+                                         .s3 = &r->s3};
+    enum err err =
+        auth_signature_verify(&request, principal->table, (time_t)clock_wall_s(), &principal->claim,
+                              principal->signing_key, &principal->entry, ret_detail);
     if (err != ERR_OK) {
         return err;
     }
@@ -182,7 +81,9 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
         return ERR_INVALID_ARGUMENT;
     }
     enum err found = find_effects(r, ret_detail);
-    return found == ERR_OK ? authorize_effects(r, principal->entry, ret_detail) : found;
+    return found == ERR_OK ? auth_rights_judge(r->arena, principal->entry, r->s3.operation,
+                                               &r->effects, ret_detail)
+                           : found;
 }
 
 enum err gate_authorize(struct request *r, struct principal *ret_principal,

@@ -169,5 +169,5 @@ void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
     e->key = (struct span){e->names + bucket.len, key.len};
     list_node_init(&e->node);
     e->message.deliver = on_evict;
-    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
+    mailbox_send_from_any_thread(ops_worker(proxy)->worker, &e->message);
 }

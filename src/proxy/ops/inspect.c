@@ -22,12 +22,6 @@ struct object_key *inspect_key(struct proxy *proxy, const struct live *live, str
     return object_key_new(proxy->store, &from);
 }
 
-struct proxy_worker *inspect_worker(struct proxy *proxy)
-{
-    static atomic_uint turn;
-    return &proxy->workers[atomic_fetch_add(&turn, 1) % proxy->worker_count];
-}
-
 static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
                       const struct store_view *view)
 {
@@ -353,5 +347,5 @@ void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uin
     e->look.object.first_byte = first_byte;
     e->look.object.end_byte = end_byte;
     e->message.deliver = on_explain;
-    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
+    mailbox_send_from_any_thread(ops_worker(proxy)->worker, &e->message);
 }

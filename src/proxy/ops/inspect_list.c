@@ -119,5 +119,5 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
     l->after = name_copy(&at, after);
     l->max = max;
     l->message.deliver = on_list;
-    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &l->message);
+    mailbox_send_from_any_thread(ops_worker(proxy)->worker, &l->message);
 }

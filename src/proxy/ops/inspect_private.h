@@ -5,7 +5,7 @@
 #ifndef FOREBAY_PROXY_OPS_INSPECT_PRIVATE_H
 #define FOREBAY_PROXY_OPS_INSPECT_PRIVATE_H
 
-#include "proxy/core/core.h"
+#include "proxy/ops/ops.h"
 
 // --- inspect.c -----------------------------------------------------------------------------------
 
@@ -27,8 +27,6 @@ struct inspect_look {
 void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool with_etag);
 // False: call it again in another turn. *windows is how many look-ups are left in this one.
 bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsigned *windows);
-// The worker for a question that any could answer.
-struct proxy_worker *inspect_worker(struct proxy *proxy);
 
 // --- list_call.c ---------------------------------------------------------------------------------
 

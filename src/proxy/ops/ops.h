@@ -16,4 +16,9 @@ void pins_room_free(struct proxy *proxy);
 
 void evict_worker_init(struct proxy_worker *pw);
 
+// --- ops_worker.c --------------------------------------------------------------------------------
+
+// The worker for a question that any worker could answer. Any thread.
+struct proxy_worker *ops_worker(struct proxy *proxy);
+
 #endif

@@ -279,7 +279,7 @@ static void change_begin(struct pins_room *room, const struct change *from)
     pthread_mutex_unlock(&room->guarded.lock);
     if (begins) {
         room->message = (struct message){.deliver = on_begin};
-        mailbox_send_from_any_thread(inspect_worker(room->proxy)->worker, &room->message);
+        mailbox_send_from_any_thread(ops_worker(room->proxy)->worker, &room->message);
     }
 }
 

@@ -64,7 +64,7 @@ struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_o
     job->proxy = proxy;
     job->options = *options;
     job->client = (uint64_t)(uintptr_t)job;
-    job->pw = inspect_worker(proxy);
+    job->pw = ops_worker(proxy);
     list_init(&job->items);
     list_init(&job->ready);
     list_init(&job->waiting);

@@ -6,6 +6,7 @@
 #ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 #define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 
+#include "base/circle.h"
 #include "proxy/ops/inspect_private.h"
 
 #define WARM_RESTARTS_MAX 8u

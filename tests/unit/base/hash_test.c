@@ -3,6 +3,7 @@
 // are found.
 #include "test.h"
 
+#include "base/circle.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/random.h"

@@ -2,6 +2,7 @@
 // Proves: what `keys new` prints is a keys file, which grants exactly what --allow says.
 #include "test.h"
 
+#include "auth/auth.h"
 #include "commands/commands.h"
 #include "output.h"
 #include "s3/s3.h"

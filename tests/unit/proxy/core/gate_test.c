@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "auth/auth.h"
 #include "test.h"
 
 static const char KEYS[] = "- id: READER\n"

@@ -14,7 +14,7 @@
 //     realm: team-a                          # optional: shares cached bytes with this realm only
 //
 // Rows are sorted by id, which is no secret. Secrets are wiped with the last reference.
-#include "s3/s3.h"
+#include "auth/auth.h"
 
 #include <openssl/crypto.h>
 #include <yaml.h>

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Is the signature of a request good? Pure; any thread.
+#include "auth/auth.h"
+
+// "NAME" and what follows it, from `separator` on; of a secret, "***" instead.
+static void append_without_secret(struct buf *out, struct span piece, char separator)
+{
+    struct span name = {piece.ptr, span_find(piece, separator)};
+    bool hides = name.len < piece.len && s3_name_is_secret(name);
+    buf_append_span(out, hides ? (struct span){piece.ptr, name.len + 1} : piece);
+    buf_append_cstr(out, hides ? "***" : "");
+}
+
+// The canonical request goes back to the client, and from there into logs: values that are secrets
+// of the client's are left out. Its third line is the query, headers follow.
+static struct span without_secrets(struct arena *arena, struct span canonical)
+{
+    struct buf out;
+    buf_init(&out, 2 * canonical.len + 64);
+    struct span line, parameter;
+    for (unsigned i = 0; span_split(&canonical, '\n', &line); i++) {
+        if (i == 2) {
+            while (span_split(&line, '&', &parameter)) {
+                append_without_secret(&out, parameter, '=');
+                buf_append_cstr(&out, line.ptr != NULL ? "&" : "");
+            }
+        } else {
+            append_without_secret(&out, line, ':');
+        }
+        buf_append_cstr(&out, canonical.ptr != NULL ? "\n" : "");
+    }
+    struct span kept = buf_ok(&out) ? arena_copy(arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    return kept;
+}
+
+enum err auth_signature_verify(const struct auth_request *r, const struct access_keys *table,
+                               time_t now, struct sigv4_claim *ret_claim, uint8_t *ret_signing_key,
+                               const struct access_keys_principal **ret_entry,
+                               struct s3_error_detail *ret_detail)
+{
+    enum err err = sigv4_claim_parse(r->s3, r->headers, ret_claim);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (ret_claim->version2) {
+        return ERR_SIGNATURE_V2;
+    }
+    if (!ret_claim->present) {
+        if (r->s3->operation == S3_PostObject) {
+            ret_detail->message = SPAN("A form's own signature is not accepted here: use PutObject "
+                                       "or a presigned PUT, or post the form to the origin");
+        }
+        return ERR_ACCESS_DENIED;
+    }
+    const struct access_keys_principal *p = access_keys_find(table, ret_claim->access_key);
+    struct span raw_path = {r->target.ptr, span_find(r->target, '?')};
+    struct span raw_query = {NULL, 0};
+    if (raw_path.len < r->target.len) {
+        raw_query =
+            (struct span){r->target.ptr + raw_path.len + 1, r->target.len - raw_path.len - 1};
+    }
+    struct sigv4_mismatch mismatch = {0};
+    err = sigv4_verify(r->arena, ret_claim, p != NULL ? p->secret : access_keys_dummy_secret(), now,
+                       r->method, raw_path, raw_query, r->headers, ret_signing_key, &mismatch);
+    if (p == NULL) {
+        return ERR_INVALID_ACCESS_KEY;
+    }
+    if (err == ERR_SIGNATURE_MISMATCH) {
+        ret_detail->string_to_sign = mismatch.string_to_sign;
+        ret_detail->canonical_request = without_secrets(r->arena, mismatch.canonical_request);
+    }
+    if (err == ERR_OK && mismatch.plus_is_space) {
+        err = s3_request_plus_is_space(r->arena, r->s3);
+    }
+    *ret_entry = p;
+    return err;
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spreads what operators ask for over the workers.
+#include "proxy/ops/ops.h"
+
+struct proxy_worker *ops_worker(struct proxy *proxy)
+{
+    static atomic_uint turn;
+    return &proxy->workers[atomic_fetch_add(&turn, 1) % proxy->worker_count];
+}
