@@ -3,6 +3,7 @@
 #include "config/config.h"
 
 #include "base/headers.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "config/config_private.h"
 
@@ -494,13 +495,13 @@ static void finish_sizes(struct loader *l)
 {
     struct config *c = l->config;
     if (was_auto(l, SETTING_workers)) {
-        c->workers = config_host_workers();
+        c->workers = host_workers(CONFIG_WORKERS_MAX);
         resolved(l, SETTING_workers, arena_printf(l->arena, "%u", c->workers));
     }
-    c->memory_limit_bytes = config_host_memory_limit_bytes();
+    c->memory_limit_bytes = host_memory_limit_bytes();
     if (was_auto(l, SETTING_limits_max_buffer_bytes)) {
         char text[WHY_MAX];
-        uint64_t mib = min_u64(config_host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;
+        uint64_t mib = min_u64(host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;
         c->limits_max_buffer_bytes = max_u64(mib << 20, BUFFER_AUTO_MIN);
         config_value_format_bytes(c->limits_max_buffer_bytes, text);
         resolved(l, SETTING_limits_max_buffer_bytes, config_loader_cstr(l, span_from_cstr(text)));

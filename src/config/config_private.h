@@ -137,10 +137,4 @@ void config_loop_judge(struct loader *l);
 // them. Warns of logs, sockets and secrets there.
 void config_overlap_judge(struct loader *l);
 
-// config_host.c: what this machine, or our cgroup, lets us use.
-unsigned config_host_workers(void);
-uint64_t config_host_memory_bytes(void);
-uint64_t
-config_host_memory_limit_bytes(void); // of a cgroup; 0: no limit below the machine's memory
-
 #endif

@@ -19,6 +19,7 @@
 
 #include "base/chunk.h"
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "config/config.h"
@@ -256,7 +257,7 @@ static int serve_build_store(struct serve *s)
         .holders = holders,
         .holder_count = holder_count,
         .written_pages_bytes = c->memory_limit_bytes / 8,
-        .memory_is_short = config_memory_is_short};
+        .memory_is_short = host_memory_is_short};
     if (s->upgrade.former_fd >= 0) {
         log_release(LOG_LEVEL_DEBUG); // its turn may be long in coming
     }

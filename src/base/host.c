@@ -2,13 +2,15 @@
 // How many CPUs and how much memory this process may use: the limits of its cgroup and of all
 // cgroups above it. Version 2 counts if it is there, else version 1 as a container sees it. Read
 // once at the start.
-#include "config/config_private.h"
+#include "base/host.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/bytes.h"
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define PATH_BYTES 1024
@@ -150,7 +152,7 @@ static struct limits cgroup_limits(void)
     return limits;
 }
 
-unsigned config_host_workers(void)
+unsigned host_workers(unsigned most)
 {
     uint64_t count = 1;
     cpu_set_t set;
@@ -162,7 +164,7 @@ unsigned config_host_workers(void)
         count = online > 0 ? (uint64_t)online : 1;
     }
     count = min_u64(count, cgroup_limits().cpu_count);
-    return (unsigned)min_u64(max_u64(count, 1), CONFIG_WORKERS_MAX);
+    return (unsigned)min_u64(max_u64(count, 1), most);
 }
 
 static uint64_t machine_memory_bytes(void)
@@ -171,22 +173,22 @@ static uint64_t machine_memory_bytes(void)
     return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : UINT64_MAX;
 }
 
-uint64_t config_host_memory_bytes(void)
+uint64_t host_memory_bytes(void)
 {
     return min_u64(machine_memory_bytes(), cgroup_limits().memory_bytes);
 }
 
-// The cgroup whose memory limit applies, for config_memory_is_short(). It is set before other
+// The cgroup whose memory limit applies, for host_memory_is_short(). It is set before other
 // threads start.
 static struct limits limited_by;
 
-uint64_t config_host_memory_limit_bytes(void)
+uint64_t host_memory_limit_bytes(void)
 {
     limited_by = cgroup_limits();
     return limited_by.memory_bytes < machine_memory_bytes() ? limited_by.memory_bytes : 0;
 }
 
-bool config_memory_is_short(void)
+bool host_memory_is_short(void)
 {
     uint64_t used;
     return limited_by.memory_file != NULL &&
