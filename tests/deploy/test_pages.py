@@ -311,6 +311,8 @@ def unknown_options(page):
     groups = {key.split(".")[0] for key in known if "." in key}
     flags = set().union(*(policy.flags(command) for command in pages.commands_known()))
     scripts = "".join(path.read_text() for folder in ("deploy", "tests") for path in (ROOT / folder).glob("*.sh"))
+    for options in re.findall(r"^ +(-[-a-z |]*)\)", scripts, re.M):     # `--unit | --fuzz)` of a case
+        flags |= set(options.split(" | "))
     out = []
     for span in pages.spans(page):
         words = pages.words_of(span)
@@ -321,7 +323,7 @@ def unknown_options(page):
             out += pages.unknown_words(words[1:])
         elif words[0] in pages.commands_known() and len(words) > 1:
             out += pages.unknown_words(words)
-        elif re.fullmatch(r"--[a-z][a-z._-]*", first) and first not in flags and f"    {first})" not in scripts:
+        elif re.fullmatch(r"--[a-z][a-z._-]*", first) and first not in flags:
             out.append(span)
         elif re.fullmatch(r"[a-z_0-9]+(\.[a-zA-Z_0-9]+)+", first) and first.split(".")[0] in groups and not first.endswith((".sh", ".yaml", ".md", ".log")) and first not in known:
             out.append(span)

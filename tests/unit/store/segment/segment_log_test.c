@@ -57,18 +57,18 @@ Test(segment_log, five_times_the_cache_never_takes_more_than_its_size)
         pthread_t thread;
         cr_assert(pthread_create(&thread, NULL, sample, &sampler) == 0);
         static const uint64_t lens[] = {900, 20000, 100000, 700000};
-        unsigned stored = 0;
         char key[32];
-        uint64_t written = 0;
+        uint64_t offered = 0, stored = 0;
         unsigned n = 0;
         unsigned last = 0;
-        for (; written < 5 * sizes[i]; n++) {
+        // However slow the disk is, half of the cache has been filled at the end.
+        for (; offered < 5 * sizes[i] || stored < sizes[i] / 2; n++) {
             struct object object = numbered(&box, key, sizeof(key), n, lens[n % 4]);
             enum err err = box_put(&box, &object);
             cr_assert(err == ERR_OK || box_has_no_segment(err) || err == ERR_IO);
-            stored += err == ERR_OK;
+            stored += err == ERR_OK ? lens[n % 4] : 0;
             last = err == ERR_OK ? n : last;
-            written += lens[n % 4];
+            offered += lens[n % 4];
             if (err == ERR_OK) {
                 cr_assert(box_read(&box, n % 2, &object) == object.size);
             }
@@ -82,7 +82,6 @@ Test(segment_log, five_times_the_cache_never_takes_more_than_its_size)
         cr_assert(sampler.highest <= sizes[i], "%llu of %llu", (unsigned long long)sampler.highest,
                   (unsigned long long)sizes[i]);
         cr_assert(dir_bytes(box.dir) <= sizes[i]);
-        cr_assert(stored > n / 8, "%u of %u stored", stored, n);
         // The last one is there after a restart.
         cr_assert(box_open(&box));
         struct object object = numbered(&box, key, sizeof(key), last, lens[last % 4]);
