@@ -119,7 +119,7 @@ def test_a_client_that_leaves_hands_its_fetch_on(start, origin):
             origin.wait_for(1)
             join = at_once(clients, lambda client: client.list())
             server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS)
-            first.close()
+            first.reset()
             origin.wait_for(2)
         replies = join()
     assert {(reply.status, bytes(reply.body)) for reply in replies} == {(200, bytes(replies[0].body))}
