@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds copies: the origins and realms of this process as the store knows them, and the numbers
-// that it gives them (state_holder.c). On the main thread.
+// Lists the origins and realms of this process for the store, and applies the numbers that the
+// store assigns to them (state_holder.c). Runs on the main thread.
 #include "server/command_holders.h"
 
 #include <stdlib.h>

@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the descriptors of the process are shared out. Main thread, before anything is opened.
+// Divides the process's file descriptors among clients, origins and segments. Runs on the main
+// thread, before anything is opened.
 //
-// The soft limit goes up to the hard one. What the process needs for itself comes first (workers,
-// index, logs, admin, a reserve for accepting and for moments between two steps); the rest is for
-// clients, origin connections and segments, each as many as configured where that is possible.
-// Where it is not, segments get a quarter, origins a quarter, those that a reload may add a
-// sixteenth, clients the rest. What workers hold from their beginning on there must be, and a
-// little for the others: with less a start says so.
+// Forebay raises the soft limit towards the hard limit. It first reserves the descriptors that the
+// process itself needs: workers, index, logs, the admin port and a reserve. Clients, origin
+// connections and segments share the rest. Each gets as many as configured if there are enough.
+// Otherwise the rest is divided like this:
+// - segments: a quarter, but 16 to 4,096
+// - origins: at most a quarter, but at least one connection for each origin
+// - origins that a reload may add: a sixteenth
+// - clients: what remains
+//
+// `least` covers what workers hold from the start, and a few descriptors for each other use.
 #include <sys/resource.h>
 
 #include "base/log.h"
 #include "server/server_private.h"
 
-#define FIXED_DESCRIPTORS 40u        // listeners, index, logs, folders, admin without its clients
-#define FIXED_LEAST 32u              // of these, before anybody asks anything: 28, as counted
-#define WORKER_DESCRIPTORS 8u        // event base, ring, mailbox, the pipe file ranges go through
-#define WORKER_ORIGIN_DESCRIPTORS 3u // libcurl's own, and an event base's view of them
+#define FIXED_DESCRIPTORS 40u // listeners, index, logs, folders, admin without its clients
+#define FIXED_LEAST 32u       // of these, those open before the first request: 28 were counted
+#define WORKER_DESCRIPTORS 8u // event base, ring, mailbox, the pipe for file ranges
+#define WORKER_ORIGIN_DESCRIPTORS 3u // those of libcurl and of its event base
 #define SEGMENTS_WANTED 4096u
 #define SEGMENTS_MIN 16u
 #define SEGMENTS_SHARE 4u
 #define ORIGIN_SHARE 4u
-#define SPARE_SHARE 16u // for origins that a reload adds
+#define SPARE_SHARE 16u // reserve for origins that a reload adds
 #define CLIENTS_MIN 8u
-#define DESCRIPTORS_MAX (1ull << 20) // more is never asked for
-#define ORIGINS_SPARE 8u             // that a reload may add with all of their connections
+#define DESCRIPTORS_MAX (1ull << 20) // Forebay never requests more
+#define ORIGINS_SPARE 8u             // origins that a reload may add with all their connections
 
 static uint64_t descriptors_raise(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-        return 1024; // what POSIX systems give
+        return 1024; // a common default
     }
     rlim_t wanted = (rlim_t)min_u64(limit.rlim_max, DESCRIPTORS_MAX);
     if (limit.rlim_cur < wanted) {
@@ -60,7 +65,7 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
     uint64_t origin_wanted = (uint64_t)origins * (origin_connections + workers);
     uint64_t wanted = clients + origin_wanted + SEGMENTS_WANTED;
     if (wanted <= rest) {
-        // Of what is left a reload may have some.
+        // Reserve at most half of the remainder for origins that a reload adds.
         uint64_t spare = min_u64(ORIGINS_SPARE * command_limits_origin(origin_connections, workers),
                                  (rest - wanted) / 2);
         uint64_t more_clients = (rest - wanted - spare) / 2;
@@ -88,7 +93,7 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
 
 struct command_limits_plan command_limits_plan(const struct config *c)
 {
-    unsigned origins = 2 + c->bucket_count; // the default one, and STS
+    unsigned origins = 2 + c->bucket_count; // the default origin and STS
     return command_limits_plan_for(descriptors_raise(), c->workers, origins,
                                    c->limits_max_connections, c->origin_connections);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the descriptors of the process are shared out.
+// Divides the process's file descriptors among clients, origins and segments.
 #ifndef FOREBAY_SERVER_COMMAND_LIMITS_H
 #define FOREBAY_SERVER_COMMAND_LIMITS_H
 
@@ -8,26 +8,26 @@
 
 #include "config/config.h"
 
-// Who may have how many of the process's descriptors at once.
+// Limits on the descriptors that each kind of user may hold at once.
 struct command_limits_plan {
     uint64_t descriptors;
-    uint64_t least;              // with fewer it does not begin
+    uint64_t least;              // minimum that a start needs
     unsigned clients;            // connections, all listeners
-    unsigned clients_max;        // so many there is room for
+    unsigned clients_max;        // upper bound that the descriptors allow
     unsigned origin_connections; // to each origin
     uint64_t origin_descriptors; // for all origins
     unsigned segments;           // files of the cache
     bool is_short;               // fewer than configured
 };
-// `more`: origins that a reload may add, where there is room for them.
+// Computes the plan. If there is room, it includes a reserve for origins that a reload may add.
 struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,
                                                    unsigned origins, unsigned clients,
                                                    unsigned origin_connections);
-// What an origin with so many connections takes.
+// Returns the number of descriptors that an origin with `connections` connections needs.
 uint64_t command_limits_origin(unsigned connections, unsigned workers);
-// Raises the soft limit.
+// Raises the soft limit of descriptors and computes the plan for it.
 struct command_limits_plan command_limits_plan(const struct config *config);
-// Says in one line of the log what follows from it.
+// Logs the plan in one line.
 void command_limits_tell(const struct command_limits_plan *plan, const struct config *config);
 
 #endif

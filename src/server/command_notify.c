@@ -13,7 +13,7 @@
 
 #define BARRIER_MS 5000
 
-// With the descriptor `fd` (-1: none). Nobody listening is not our trouble.
+// Sends `state` and the descriptor `fd` (-1: none). Ignores a missing listener.
 static void send_state(const char *state, int fd)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -66,8 +66,8 @@ void command_notify_barrier(void)
         return;
     }
     send_state("BARRIER=1", ends[1]);
-    (void)close(ends[1]); // the last copy but the one that was sent
+    (void)close(ends[1]); // now only the sent copy is open
     struct pollfd end = {.fd = ends[0]};
-    (void)poll(&end, 1, BARRIER_MS); // it hangs up when the other side has closed its own
-    (void)close(ends[0]);            // nothing was written to it
+    (void)poll(&end, 1, BARRIER_MS); // hangs up when the service manager closes its copy
+    (void)close(ends[0]);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a service manager is told: sd_notify(3) without the library. Main thread.
+// Notifies the service manager like sd_notify(3), without its library. Runs on the main thread.
 #ifndef FOREBAY_SERVER_COMMAND_NOTIFY_H
 #define FOREBAY_SERVER_COMMAND_NOTIFY_H
 
-// One datagram to NOTIFY_SOCKET, where there is one.
+// Sends one datagram to NOTIFY_SOCKET, if it is set.
 void command_notify(const char *state);
-// Returns when all that was sent has been read, or in five seconds.
+// Waits until the service manager has read all notifications, at most five seconds.
 void command_notify_barrier(void);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The effective configuration as JSON, for `check -T --json` and for /api/v1/config. There are no
-// secrets in it: those stand in files, whose paths are what a setting says. Any thread.
+// The effective configuration as JSON, for `check -T --json` and for /api/v1/config. It contains no
+// secrets, because settings hold only the paths of files with secrets. Runs on any thread.
 #ifndef FOREBAY_SERVER_COMMAND_SETTINGS_H
 #define FOREBAY_SERVER_COMMAND_SETTINGS_H
 
@@ -8,17 +8,17 @@
 
 #include "config/config.h"
 
-// Setting i: key, value as a file has it, source ("default", "FILE:LINE:COL", "env NAME", "--KEY"),
-// and what a reload makes of it: "live" or "restart".
+// Returns setting i: key, value as written in a file, source ("default", "FILE:LINE:COL",
+// "env NAME", "--KEY") and reload. The last is "live" if a reload applies it, else "restart".
 json_t *command_settings_row(const struct config *config, unsigned i);
-// Entry i of buckets[]: name, origin, source.
+// Returns entry i of buckets[]: name, origin, source.
 json_t *command_settings_bucket(const struct config *config, unsigned i);
-// Entry i of rules[]: match, source.
+// Returns entry i of rules[]: match, source.
 json_t *command_settings_rule(const struct config *config, unsigned i);
 
-// {"settings": [...], "buckets": [...], "rules": [...]}, an entry a line. Appended. `first` is in
-// force where a change waits for a restart, `latest` where a reload makes it; without a reload they
-// are the same.
+// Appends {"settings": [...], "buckets": [...], "rules": [...]}, one entry per line. Settings that
+// need a restart come from `first`, and all others from `latest`. Without a reload both are the
+// same.
 void command_settings_render(struct buf *out, const struct config *first,
                              const struct config *latest);
 

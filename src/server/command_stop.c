@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An end to the wait for the end. What a disk or a file server that stands still was asked for
-// cannot be called back, and the threads that wait for it cannot be joined. So when a stop takes
-// too long after its drain, the process goes as by kill -9, which the cache directory stands. On
-// the main thread, in signal handlers.
+// Bounds the time that a stop takes after its drain. A request to a hung disk or file server cannot
+// be cancelled, and the threads that wait for it cannot be joined. After the limit the process
+// exits at once, as after kill -9. The cache directory survives that. Runs on the main thread, in
+// signal handlers.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "server/server_private.h"
 
 #define STOP_MAX_S 30u    // from the end of the drain to the end of the process
-#define STOP_HURRIED_S 1u // once somebody has asked again
+#define STOP_HURRIED_S 1u // after a second request to stop
 
 static void on_stop_too_long(int number)
 {
@@ -19,7 +19,7 @@ static void on_stop_too_long(int number)
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
     (void)number;
     if (poll(&room, 1, 0) > 0) {
-        (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // nothing else can be said from here
+        (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // a signal handler cannot use the log
     }
     _exit(EXIT_CODE_FAILED);
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that were read are looked at every two seconds, by name: so a file that is written in
-// place, one that is renamed over it, and a symbolic link anywhere on the way that leads elsewhere
-// (as a volume of a ConfigMap is updated) are seen alike, on any file system. Notices of the kernel
-// would be sooner, but are of inodes, and there may be none left to be had. One that is being
-// written is left alone until it stays as it is from one look to the next; one that is gone is
-// waited for. On the main thread.
+// Checks the files that were read every two seconds, by name. This detects these changes on any
+// file system:
+// - a file written in place
+// - a file renamed over the old one
+// - a changed symbolic link in the path, as in an update of a ConfigMap volume
+//
+// The kernel's notifications would be faster, but they watch inodes and their number is limited.
+// A changed file counts only when it is the same in two consecutive checks, because a program may
+// still be writing it. A missing file is not a change. Runs on the main thread.
 #include "server/command_watch.h"
 
 #include <string.h>

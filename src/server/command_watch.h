@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the configuration's files have changed, for command_reload.c.
+// Detects changes of the configuration files, for command_reload.c.
 #ifndef FOREBAY_SERVER_COMMAND_WATCH_H
 #define FOREBAY_SERVER_COMMAND_WATCH_H
 
@@ -19,14 +19,15 @@ struct command_watch_file {
 };
 
 struct command_watch {
-    struct command_watch_file read[COMMAND_WATCH_FILES]; // as they were when they were read
-    struct command_watch_file seen[COMMAND_WATCH_FILES]; // at the last look
+    struct command_watch_file read[COMMAND_WATCH_FILES]; // when Forebay read them
+    struct command_watch_file seen[COMMAND_WATCH_FILES]; // at the last check
     uint64_t looked_ms;
 };
 
-// That one is about to be read, or has been; the path may be NULL.
+// Records the state of file `i` as the one that was read. The path may be NULL.
 void command_watch_note(struct command_watch *watch, unsigned i, const char *path);
-// To be called often. True: one is another than was read, and has not changed for two seconds.
+// Returns true if a file differs from the one that was read, and no file changed since the last
+// check. Call it often: it checks every two seconds.
 bool command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES]);
 
 #endif
