@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person sees at the start: where it listens, what it caches where, what the origins say,
-// how to point a client at it; and the one line of it for the log. Main thread, once requests are
-// served.
+// Prints the start summary: listeners, cache, state of the origins, and how to configure a client.
+// Also logs it in one line. Runs on the main thread, once requests are served.
 #include "server/command_announce.h"
 
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #include "server/server_private.h"
 #include "stats/stats.h"
 
-#define PROBE_SHOWN_MS 250 // the text waits so long for what the origins say
+#define PROBE_SHOWN_MS 250 // longest wait of the summary for the origin probes
 
 static const char *residency_text(void)
 {
@@ -62,7 +61,7 @@ static const char *url_of(const char *address, char *ret_url, size_t size)
     return ret_url;
 }
 
-// What the probes have found, as far as they have in a moment: requests are being served meanwhile.
+// Prints what the probes have found after a short wait. Forebay already serves requests.
 static void announce_origins(const struct command_announcement *s)
 {
     struct timespec until;

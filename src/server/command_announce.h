@@ -20,7 +20,7 @@ struct command_announcement {
     sem_t *told; // posted once for each origin, by its probe
     const struct command_limits_plan *descriptors;
 };
-// Prints to stderr, and logs `started`. Waits a quarter of a second at most for the probes.
+// Prints the start summary to stderr and logs `started`. Waits at most 250 ms for the probes.
 void command_announce(const struct command_announcement *s);
 
 #endif

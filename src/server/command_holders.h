@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds copies, see command_holders.c.
+// The origins and realms that the store numbers; see command_holders.c.
 #ifndef FOREBAY_SERVER_COMMAND_HOLDERS_H
 #define FOREBAY_SERVER_COMMAND_HOLDERS_H
 
@@ -9,11 +9,11 @@ struct access_keys;
 struct origin;
 struct store_holder;
 
-// Origins first, then the realms of a table as it was loaded (NULL: none). For free(); names are
-// those of origins and table.
+// Returns the origins, followed by the realms of the loaded table (NULL: none). The caller frees
+// the list with free(). Its names belong to the origins and the table.
 struct store_holder *command_holders_list(struct origin *const *origins, unsigned origin_count,
                                           const struct access_keys *table, unsigned *ret_count);
-// They have their numbers now. ERR_NO_MEMORY.
+// Passes the assigned numbers to the origins and the table. Errors: ERR_NO_MEMORY.
 enum err command_holders_apply(const struct store_holder *holders, struct origin *const *origins,
                                unsigned origin_count, struct access_keys *table) MUST_USE;
 

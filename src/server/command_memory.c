@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// limits.max_buffer as a whole: who gets which share of it, what it shows in the metrics, and what
-// the allocator gives back to the kernel.
+// Divides limits.max_buffer, renders its metrics, and returns freed memory of the allocator to the
+// kernel.
 
 #include <malloc.h>
 
 #include "http/http.h"
 #include "server/server_private.h"
 
-#define MMAP_THRESHOLD_BYTES (128 * 1024) // malloc's own to begin with
-#define TRIM_BYTES (1u << 20)             // a burst: so much of requests and transfers at once
+#define MMAP_THRESHOLD_BYTES (128 * 1024) // malloc's initial value
+#define TRIM_BYTES (1u << 20) // least memory of requests and transfers that counts as a burst
 
 void command_memory_begin(uint64_t max_buffer_bytes)
 {
     chunk_budget_init(max_buffer_bytes);
-    // Fixed, so that what is larger always goes back when it is freed: otherwise the first that is
-    // freed raises it, up to 32 MiB. An allocator that is not glibc's has its own ways.
+    // Fix the threshold, so that free() always returns larger allocations to the kernel. Otherwise
+    // glibc raises it when it frees such an allocation, up to 32 MiB. Other allocators may ignore
+    // the setting.
     (void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
 }
 
@@ -29,16 +30,16 @@ unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
     return (unsigned)min_u64(wanted, fit);
 }
 
-// What requests held is small pieces, one long-lived beside a hundred freed: malloc keeps the
-// pages, and after a burst that is most of what the process has. Once a burst is over they go back;
-// never while one goes on, since each heap is locked for some ms.
+// Requests use small allocations, and one long-lived allocation keeps the page of a hundred freed
+// ones. After a burst, such pages are most of the process's memory, so they are trimmed then. Never
+// trim during a burst, because trimming locks each heap for some ms.
 void command_memory_trim(uint64_t *high_bytes)
 {
     uint64_t used = chunk_budget_used_bytes() - chunk_budget_kind_bytes(BUDGET_PAYLOAD);
     *high_bytes = max_u64(*high_bytes, used);
     if (*high_bytes >= TRIM_BYTES && used <= *high_bytes / 2) {
         *high_bytes = used;
-        (void)malloc_trim(0); // whether there was anything to give back
+        (void)malloc_trim(0); // ignore whether it released memory
     }
 }
 

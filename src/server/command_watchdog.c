@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// sd_watchdog_enabled(3) without the library. What counts as a sign of life: the main thread has
-// come round, so signals are taken, and the event loop of every worker has come round lately, so
-// each connection is served. What does not count: origins, the disk and the cache. They can stand
-// still for hours, and a new process would not help.
+// Implements sd_watchdog_enabled(3) without the library. The server is alive under two conditions:
+// - The main thread runs its loop, so it handles signals.
+// - The event loop of every worker has run recently, so it serves each connection.
 //
-// The order of a life: init; begin, once requests are served; tend, again and again. Around what
-// keeps the main thread for long: extend, and begin after it.
+// Origins, the disk and the cache do not count. They can hang for hours, and a restart would not
+// help.
+//
+// The order of calls is init, then begin once requests are served, then tend repeatedly. A long
+// task of the main thread is preceded by extend and followed by begin.
 #include "server/command_watchdog.h"
 
 #include <stdio.h>
@@ -17,7 +19,7 @@
 #include "base/log.h"
 #include "server/command_notify.h"
 
-#define SIGNS_PER_LIMIT 4u // one may be late, and a second one
+#define SIGNS_PER_LIMIT 4u // two signs may be late
 #define LIMIT_MAX_US (UINT64_MAX / 8)
 
 void command_watchdog_init(struct command_watchdog *w)
@@ -27,7 +29,7 @@ void command_watchdog_init(struct command_watchdog *w)
     uint64_t number = 0, limit_us = 0;
     *w = (struct command_watchdog){0};
     if (pid.len > 0 && (!span_to_u64(pid, &number) || number != (uint64_t)getpid())) {
-        // Another process is watched, and nobody whom we start is either.
+        // The watchdog is for another process, so keep it from our child processes too.
         (void)unsetenv("WATCHDOG_USEC");
         (void)unsetenv("WATCHDOG_PID");
     } else if (limit.len > 0 &&
@@ -51,7 +53,7 @@ void command_watchdog_begin(struct command_watchdog *w)
         return;
     }
     command_watchdog_state(w, text);
-    command_notify(text); // whatever it was extended to
+    command_notify(text); // undo an extension
     command_notify("WATCHDOG=1");
     w->fed_ms = clock_monotonic_ms();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A service manager that ends and starts anew a server which stands still (WatchdogSec= of a
-// systemd unit) is fed here. Main thread.
+// Sends keep-alive signs to a service manager that restarts a hung server (WatchdogSec= of a
+// systemd unit). Runs on the main thread.
 #ifndef FOREBAY_SERVER_COMMAND_WATCHDOG_H
 #define FOREBAY_SERVER_COMMAND_WATCHDOG_H
 
@@ -8,22 +8,24 @@
 #include <stdint.h>
 
 struct command_watchdog {
-    uint64_t limit_us; // so long it waits for a sign; 0: nobody waits
-    uint64_t fed_ms;   // when it had the last one
-    bool is_hungry;    // a sign was due and not given
+    uint64_t limit_us; // longest time between two signs; 0: no watchdog
+    uint64_t fed_ms;   // time of the last sign
+    bool is_hungry;    // a sign was due but not sent
 };
 
-// Before any thread starts. Says in the log what of WATCHDOG_USEC cannot be understood.
+// Reads the environment, before any thread starts. Logs an invalid WATCHDOG_USEC.
 void command_watchdog_init(struct command_watchdog *watchdog);
-// The server serves: from now on it is waited for. Also after command_watchdog_extend().
+// Starts the watchdog when the server serves, and restores its limit after
+// command_watchdog_extend().
 void command_watchdog_begin(struct command_watchdog *watchdog);
-// To be called at least every command_watchdog_pause_ms(). `alive`: each part without which nothing
-// is served has moved lately.
+// Sends a sign if one is due. Call it at least every command_watchdog_pause_ms(). `alive`: every
+// part that serving needs has made progress recently.
 void command_watchdog_tend(struct command_watchdog *watchdog, bool alive);
 uint64_t command_watchdog_pause_ms(const struct command_watchdog *watchdog, uint64_t most_ms);
-// For the next `ms` it cannot be tended, for a reason that has an end of its own.
+// Extends the limit by `ms`, for a task of bounded length that blocks the main thread.
 void command_watchdog_extend(struct command_watchdog *watchdog, uint64_t ms);
-// "WATCHDOG_USEC=...", for the words that make another process the main one; "" where nobody waits.
+// Renders "WATCHDOG_USEC=...", for the notification that makes another process the main one. Empty
+// without a watchdog.
 void command_watchdog_state(const struct command_watchdog *watchdog, char ret_text[64]);
 
 #endif

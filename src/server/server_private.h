@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of the server.
+// Declarations that the files of the server share.
 #ifndef FOREBAY_SERVER_SERVER_PRIVATE_H
 #define FOREBAY_SERVER_SERVER_PRIVATE_H
 
@@ -11,22 +11,22 @@
 
 // --- command_stop.c ------------------------------------------------------------------------------
 
-// From now on, when the drain is over, the process ends within a bound, and soon after one more of
-// `signals`, whatever still waits.
+// Call it when the drain is over. The process then exits within a bound, whatever still waits. It
+// exits sooner after another SIGTERM or SIGINT.
 void command_stop_bound(const sigset_t *signals);
-// There is no such bound any more, and the signals are blocked. True: one to stop came meanwhile.
+// Removes the bound and blocks the signals. Returns true if a stop signal came under the bound.
 bool command_stop_bound_end(const sigset_t *signals);
 
 // --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
 
 void command_memory_begin(uint64_t max_buffer_bytes); // before any thread
-// The part that requests may take, and as much long heads and TLS; the rest, and what they leave,
-// is for payload.
+// Returns the share that requests may use. Long heads and TLS may use as much again. Payload uses
+// the rest, and what they leave unused.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
 unsigned
 command_memory_inflight_max(unsigned wanted,
-                            uint64_t max_buffer_bytes); // requests at once within that part
-// Once a second: after a burst, gives back what malloc kept of it. *high_bytes starts at 0.
+                            uint64_t max_buffer_bytes); // concurrent requests that fit the share
+// Returns memory to the kernel after a burst. Call it once a second; *high_bytes starts at 0.
 void command_memory_trim(uint64_t *high_bytes);
 void command_memory_metrics(struct buf *out);
 
