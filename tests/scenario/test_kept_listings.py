@@ -14,28 +14,42 @@ CPP_SDK = [("x-amz-api-version", "2006-03-01"), ("User-Agent", "aws-sdk-cpp/1.11
 CRT = [("x-amz-optional-object-attributes", "RestoreStatus"), ("User-Agent", "aws-sdk-rust CRTS3NativeClient/0.1.x")]
 
 
+class Asker(Client):
+    """A client that asks in a thread of its own. It stays open until that thread has ended."""
+    thread = reply = error = None
+
+    def begin(self, ask):
+        def run():
+            try:
+                self.reply = ask(self)
+            except BaseException as error:  # noqa: BLE001: wait() raises it
+                self.error = error
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def wait(self):
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+    def __exit__(self, *raised):
+        if self.thread is not None:
+            self.thread.join()
+        super().__exit__(*raised)
+
+
 @contextlib.contextmanager
 def connections(server, count=CONNECTIONS):
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Client(server.port)) for _ in range(count)]
+        yield [stack.enter_context(Asker(server.port)) for _ in range(count)]
 
 
 def at_once(clients, ask):
     """ASK runs for all CLIENTS in threads, which have begun when it returns; the call returned waits for their replies."""
-    replies = [None] * len(clients)
-
-    def run(at):
-        replies[at] = ask(clients[at])
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(clients))]
-    for thread in threads:
-        thread.start()
-
-    def join():
-        for thread in threads:
-            thread.join()
-        assert None not in replies
-        return replies
-    return join
+    for client in clients:
+        client.begin(ask)
+    return lambda: [client.wait() for client in clients]
 
 
 def status_of(reply):
