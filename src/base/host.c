@@ -15,8 +15,9 @@
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define PATH_BYTES 1024
 
-static bool read_small_file(const char *path, char *ret_text, size_t size)
+bool host_read_file(const char *path, char *ret_text, size_t size)
 {
+    ret_text[0] = '\0';
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
@@ -48,7 +49,7 @@ static bool read_numbers(const char *folder, const char *file, uint64_t *ret_val
 {
     char path[PATH_BYTES], text[128];
     if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path) ||
-        !read_small_file(path, text, sizeof(text))) {
+        !host_read_file(path, text, sizeof(text))) {
         return false;
     }
     struct span rest = span_from_cstr(text);
@@ -87,7 +88,7 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
     char text[PATH_BYTES] = "";
     struct span rest, line, path;
     (void)snprintf(ret_folder, PATH_BYTES, "%s", root);
-    if (!read_small_file("/proc/self/cgroup", text, sizeof(text))) {
+    if (!host_read_file("/proc/self/cgroup", text, sizeof(text))) {
         return;
     }
     rest = span_from_cstr(text);

@@ -1,26 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // /metrics: the counters of all threads, and the kernel's numbers of this process. Any thread.
+#include "base/host.h"
 #include "base/version.h"
 #include "control/admin.h"
 #include "stats/stats.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-static bool read_proc(const char *path, char *ret_text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return false;
-    }
-    ssize_t len = read(fd, ret_text, size - 1);
-    (void)close(fd); // nothing was written to it
-    ret_text[len > 0 ? len : 0] = '\0';
-    return len > 0;
-}
 
 // Fields of /proc/self/stat after the command's name, which may contain anything. Number 3 is the
 // first.
@@ -31,7 +19,7 @@ struct stat_fields {
 static bool read_stat(struct stat_fields *ret_fields)
 {
     char text[1024];
-    if (!read_proc("/proc/self/stat", text, sizeof(text))) {
+    if (!host_read_file("/proc/self/stat", text, sizeof(text))) {
         return false;
     }
     const char *end = strrchr(text, ')');
@@ -68,7 +56,7 @@ static bool read_stat(struct stat_fields *ret_fields)
 static uint64_t boot_time_s(void)
 {
     char text[16384];
-    if (!read_proc("/proc/stat", text, sizeof(text))) {
+    if (!host_read_file("/proc/stat", text, sizeof(text))) {
         return 0;
     }
     struct span rest = span_from_cstr(text), line;

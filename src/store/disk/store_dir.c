@@ -50,6 +50,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "loop/loop.h"
@@ -298,15 +299,12 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
 void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
 {
     memset(ret_boot_id, 0, STORE_BOOT_ID_MAX + 1);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t len = fd >= 0 ? read(fd, ret_boot_id, STORE_BOOT_ID_MAX) : 0;
-    if (fd >= 0) {
-        (void)close(fd); // nothing was written to it
-    }
+    (void)host_read_file("/proc/sys/kernel/random/boot_id", ret_boot_id, STORE_BOOT_ID_MAX + 1);
+    size_t len = strlen(ret_boot_id);
     while (len > 0 && (ret_boot_id[len - 1] == '\n' || ret_boot_id[len - 1] == ' ')) {
         ret_boot_id[--len] = '\0';
     }
-    if (len <= 0) {
+    if (len == 0) {
         memcpy(ret_boot_id, "unknown", sizeof("unknown"));
     }
 }
