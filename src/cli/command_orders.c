@@ -47,9 +47,7 @@ int command_reload(int argc, char **argv)
     if (answer != NULL) {
         (void)json_object_del(answer, "ok"); // the result has its own
     }
-    code = command_client_result(&client, code, answer);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, answer);
 }
 
 int command_drain(int argc, char **argv)
@@ -65,9 +63,7 @@ int command_drain(int argc, char **argv)
     if (code == EXIT_CODE_OK && !client.is_json) {
         printf("draining: it ends when nothing is in flight, after shutdown.grace at the latest\n");
     }
-    code = command_client_result(&client, code, answer);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, answer);
 }
 
 int command_loglevel(int argc, char **argv)
@@ -86,7 +82,5 @@ int command_loglevel(int argc, char **argv)
                "log.level\n",
                argv[0]);
     }
-    code = command_client_result(&client, code, answer);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, answer);
 }

@@ -65,7 +65,5 @@ int command_upgrade(int argc, char **argv)
         printf("process %llu has taken the place of %llu\n", (unsigned long long)next,
                (unsigned long long)command_client_u64(answer, "pid"));
     }
-    code = command_client_result(&client, code, answer);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, answer);
 }

@@ -316,6 +316,13 @@ int command_client_result(const struct command_client *client, int code, json_t 
     return fflush(stdout) == 0 && !ferror(stdout) ? code : EXIT_CODE_FAILED;
 }
 
+int command_client_end(struct command_client *client, int code, json_t *json)
+{
+    code = command_client_result(client, code, json);
+    command_client_close(client);
+    return code;
+}
+
 // --- reading an answer ---------------------------------------------------------------------------
 
 uint64_t command_client_u64(const json_t *json, const char *name)

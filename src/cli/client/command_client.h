@@ -54,6 +54,9 @@ void command_client_warn_of_star(const struct command_client *client, const char
 // The last line, with `json` (taken over; NULL: nothing more to say); returns the exit code, which
 // is EXIT_CODE_FAILED where stdout does not take it.
 int command_client_result(const struct command_client *client, int code, json_t *json);
+// Prints the last line as command_client_result() does, and closes the client. Returns the exit
+// code.
+int command_client_end(struct command_client *client, int code, json_t *json);
 
 // --- numbers in an answer; 0 or "" where they are not --------------------------------------------
 

@@ -203,13 +203,11 @@ int command_evict(int argc, char **argv)
                    ? ""
                    : ": their room on disk goes to what is stored next");
     }
-    code = command_client_result(&e.client, code,
-                                 json_pack("{s:I, s:I, s:I, s:I, s:b}", "objects",
-                                           (json_int_t)e.objects, "bytes", (json_int_t)e.bytes,
-                                           "failed", (json_int_t)e.failed, "buckets",
-                                           (json_int_t)e.buckets, "dry_run", e.dry_run));
     json_decref(e.batch);
     buf_done(&e.path);
-    command_client_close(&e.client);
-    return code;
+    return command_client_end(&e.client, code,
+                              json_pack("{s:I, s:I, s:I, s:I, s:b}", "objects",
+                                        (json_int_t)e.objects, "bytes", (json_int_t)e.bytes,
+                                        "failed", (json_int_t)e.failed, "buckets",
+                                        (json_int_t)e.buckets, "dry_run", e.dry_run));
 }

@@ -164,7 +164,5 @@ int command_explain(int argc, char **argv)
         print_explanation(explanation);
     }
     buf_done(&path);
-    code = command_client_result(&client, code, explanation);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, explanation);
 }

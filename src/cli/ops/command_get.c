@@ -114,7 +114,5 @@ int command_get(int argc, char **argv)
                       "bytes", (json_int_t)fetch.bytes, "first_byte_s", fetch.first_s, "elapsed_s",
                       fetch.total_s, "etag", fetch.etag, "cache_status", fetch.cache_status);
     }
-    code = command_client_result(&g.client, code, result);
-    command_client_close(&g.client);
-    return code;
+    return command_client_end(&g.client, code, result);
 }

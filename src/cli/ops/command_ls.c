@@ -101,10 +101,8 @@ int command_ls(int argc, char **argv)
     if (code == EXIT_CODE_OK && !ls.client.is_json) {
         print_sums(&ls.sums, ls.uri);
     }
-    code = command_client_result(&ls.client, code, sums_json(&ls.sums));
     buf_done(&ls.path);
-    command_client_close(&ls.client);
-    return code;
+    return command_client_end(&ls.client, code, sums_json(&ls.sums));
 }
 
 // --- du ------------------------------------------------------------------------------------------
@@ -215,7 +213,5 @@ int command_du(int argc, char **argv)
     if (code == EXIT_CODE_OK && !du.client.is_json) {
         print_sums(&du.sums, du.uri);
     }
-    code = command_client_result(&du.client, code, sums_json(&du.sums));
-    command_client_close(&du.client);
-    return code;
+    return command_client_end(&du.client, code, sums_json(&du.sums));
 }

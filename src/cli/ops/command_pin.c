@@ -52,9 +52,7 @@ static int end(struct command_client *client, int code, const char *what, json_t
         (void)json_object_del(answer, "pins");
         check(json_object_set_new(answer, "count", json_integer((json_int_t)count)) == 0);
     }
-    code = command_client_result(client, code, answer);
-    command_client_close(client);
-    return code;
+    return command_client_end(client, code, answer);
 }
 
 // False: an exit code.

@@ -133,10 +133,8 @@ int command_log(int argc, char **argv)
         command_client_parameter(&path, "where", span_from_cstr(where));
     }
     code = command_client_follow(&log.client, buf_cstr(&path), on_line, &log);
-    code = command_client_result(&log.client, code,
-                                 json_pack("{s:I, s:I}", "lines", (json_int_t)log.count, "dropped",
-                                           (json_int_t)log.dropped));
     buf_done(&path);
-    command_client_close(&log.client);
-    return code;
+    return command_client_end(&log.client, code,
+                              json_pack("{s:I, s:I}", "lines", (json_int_t)log.count, "dropped",
+                                        (json_int_t)log.dropped));
 }

@@ -240,7 +240,5 @@ int command_stats(int argc, char **argv)
         print_sample(&client, &before, &now);
         before = now;
     }
-    code = command_client_result(&client, code, json_pack("{s:I}", "lines", (json_int_t)lines));
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, json_pack("{s:I}", "lines", (json_int_t)lines));
 }

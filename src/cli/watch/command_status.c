@@ -178,7 +178,5 @@ int command_status(int argc, char **argv)
         }
     }
     json_decref(summary);
-    code = command_client_result(&client, code, figures);
-    command_client_close(&client);
-    return code;
+    return command_client_end(&client, code, figures);
 }

@@ -139,7 +139,5 @@ int command_top_rank(const char *by, uint64_t interval_s, const char *where, boo
     }
     code = command_client_follow(&rank.client, buf_cstr(&path), on_line, &rank);
     buf_done(&path);
-    code = command_client_result(&rank.client, code, rank.last);
-    command_client_close(&rank.client);
-    return code;
+    return command_client_end(&rank.client, code, rank.last);
 }
