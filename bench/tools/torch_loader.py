@@ -8,6 +8,7 @@ accelerator takes for a sample, worker processes and batches ahead of each. On s
 JSON: samples/s, and for what share of the time the accelerator was busy. CLIENT and ENDPOINT as in worker.py; S3 is read
 with the client that s3torchconnector has underneath. Workers are processes, and each has a client of its own.
 """
+
 import json
 import sys
 import time
@@ -35,9 +36,13 @@ class Objects(torch.utils.data.Dataset):
 
 
 def run(client, endpoint, order, batch, step_s, workers, ahead):
-    loader = torch.utils.data.DataLoader(Objects(client, endpoint, order), batch_size=batch, num_workers=workers,
-                                         prefetch_factor=ahead)
-    batches = iter(loader)      # starts the workers
+    loader = torch.utils.data.DataLoader(
+        Objects(client, endpoint, order),
+        batch_size=batch,
+        num_workers=workers,
+        prefetch_factor=ahead,
+    )
+    batches = iter(loader)  # starts the workers
     began, busy, samples = time.monotonic(), 0.0, 0
     for got in batches:
         count = len(got) if got.dim() > 1 else int(got.sum())
@@ -52,7 +57,9 @@ def run(client, endpoint, order, batch, step_s, workers, ahead):
 def main():
     client, endpoint = sys.argv[1:]
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than the core that they are given
+    warnings.filterwarnings(
+        "ignore", "This DataLoader will create"
+    )  # more workers than the core that they are given
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(run(client, endpoint, **json.loads(line))), flush=True)

@@ -5,6 +5,7 @@
 The packages are those of /var/lib/dpkg/status.d, and forebay itself with the checksum of its binary. What licence a package
 declares is that of "Files: *" in its Debian copyright file, where that can be read by machines (DEP 5); else NOASSERTION.
 """
+
 import hashlib
 import json
 import re
@@ -24,20 +25,38 @@ def fields(path):
 
 # Debian's short names, in lower case, as SPDX calls them. Others become a LicenseRef with the text that the file has.
 LICENCES = {
-    "expat": "MIT", "mit": "MIT", "isc": "ISC", "zlib": "Zlib", "curl": "curl", "apache-2": "Apache-2.0", "apache-2.0": "Apache-2.0",
-    "bsd-2-clause": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsd3": "BSD-3-Clause", "openldap-2.8": "OLDAP-2.8", "mpl-2.0": "MPL-2.0",
-    "gpl-2": "GPL-2.0-only", "gpl-2+": "GPL-2.0-or-later", "gpl-3": "GPL-3.0-only", "gpl-3+": "GPL-3.0-or-later",
-    "lgpl-2": "LGPL-2.0-only", "lgpl-2+": "LGPL-2.0-or-later", "lgpl-2.1": "LGPL-2.1-only", "lgpl-2.1+": "LGPL-2.1-or-later",
-    "lgpl-3": "LGPL-3.0-only", "lgpl-3+": "LGPL-3.0-or-later"}
+    "expat": "MIT",
+    "mit": "MIT",
+    "isc": "ISC",
+    "zlib": "Zlib",
+    "curl": "curl",
+    "apache-2": "Apache-2.0",
+    "apache-2.0": "Apache-2.0",
+    "bsd-2-clause": "BSD-2-Clause",
+    "bsd-3-clause": "BSD-3-Clause",
+    "bsd3": "BSD-3-Clause",
+    "openldap-2.8": "OLDAP-2.8",
+    "mpl-2.0": "MPL-2.0",
+    "gpl-2": "GPL-2.0-only",
+    "gpl-2+": "GPL-2.0-or-later",
+    "gpl-3": "GPL-3.0-only",
+    "gpl-3+": "GPL-3.0-or-later",
+    "lgpl-2": "LGPL-2.0-only",
+    "lgpl-2+": "LGPL-2.0-or-later",
+    "lgpl-2.1": "LGPL-2.1-only",
+    "lgpl-2.1+": "LGPL-2.1-or-later",
+    "lgpl-3": "LGPL-3.0-only",
+    "lgpl-3+": "LGPL-3.0-or-later",
+}
 
 
-SOURCE = "Of the source package's \"Files: *\"; other files of it may have other licences, see /usr/share/doc in the image."
+SOURCE = 'Of the source package\'s "Files: *"; other files of it may have other licences, see /usr/share/doc in the image.'
 
 
 def stanzas(text):
     """Of a Debian control file: one dict each; a field's further lines are kept."""
     for part in re.split(r"\n\s*\n", text):
-        found = {}
+        found, name = {}, None
         for line in part.splitlines():
             if line[:1].isspace() and found:
                 found[name] += "\n" + line.strip()
@@ -59,7 +78,11 @@ class Licences:
         if known:
             return known
         ref = "LicenseRef-" + re.sub(r"[^A-Za-z0-9.-]+", "-", f"{package}-{name}")
-        self.extracted[ref] = {"licenseId": ref, "name": name, "extractedText": texts.get(name) or f"{name}: see /usr/share/doc/{package}/copyright"}
+        self.extracted[ref] = {
+            "licenseId": ref,
+            "name": name,
+            "extractedText": texts.get(name) or f"{name}: see /usr/share/doc/{package}/copyright",
+        }
         return ref
 
     def declared(self, package, path):
@@ -67,47 +90,117 @@ class Licences:
         if not text.startswith("Format:"):
             return "NOASSERTION"
         parts = list(stanzas(text))
-        texts = {name: body for name, _, body in (p.get("License", "").partition("\n") for p in parts) if body}
-        main = next((p["License"] for p in parts if p.get("Files", "").split() == ["*"] and p.get("License")), None)
+        texts = {
+            name: body
+            for name, _, body in (p.get("License", "").partition("\n") for p in parts)
+            if body
+        }
+        main = next(
+            (
+                p["License"]
+                for p in parts
+                if p.get("Files", "").split() == ["*"] and p.get("License")
+            ),
+            None,
+        )
         if main is None:
             return "NOASSERTION"
         # "and" binds more than "or".
-        either = [[self.one(package, name.strip(), texts) for name in re.split(r"\s+and\s+", words)]
-                  for words in re.split(r"\s+or\s+", main.partition("\n")[0])]
-        return " OR ".join(f"({' AND '.join(all_of)})" if len(either) > 1 and len(all_of) > 1 else " AND ".join(all_of) for all_of in either)
+        either = [
+            [self.one(package, name.strip(), texts) for name in re.split(r"\s+and\s+", words)]
+            for words in re.split(r"\s+or\s+", main.partition("\n")[0])
+        ]
+        return " OR ".join(
+            f"({' AND '.join(all_of)})"
+            if len(either) > 1 and len(all_of) > 1
+            else " AND ".join(all_of)
+            for all_of in either
+        )
 
 
 def package(name, version, licence, **more):
-    return {"SPDXID": f"SPDXRef-Package-{name.replace('+', '-')}", "name": name, "versionInfo": version,
-            "downloadLocation": "NOASSERTION", "filesAnalyzed": False, "licenseConcluded": "NOASSERTION",
-            "licenseDeclared": licence, "copyrightText": "NOASSERTION", **more}
+    return {
+        "SPDXID": f"SPDXRef-Package-{name.replace('+', '-')}",
+        "name": name,
+        "versionInfo": version,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": licence,
+        "copyrightText": "NOASSERTION",
+        **more,
+    }
 
 
 def purl(of):
-    return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-             "referenceLocator": f"pkg:deb/debian/{of['Package']}@{of['Version']}?arch={of['Architecture']}&distro=bookworm"}]
+    return [
+        {
+            "referenceCategory": "PACKAGE-MANAGER",
+            "referenceType": "purl",
+            "referenceLocator": f"pkg:deb/debian/{of['Package']}@{of['Version']}?arch={of['Architecture']}&distro=bookworm",
+        }
+    ]
 
 
 def main():
     root, revision, epoch = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     digest = hashlib.sha256((root / "usr/bin/forebay").read_bytes()).hexdigest()
-    own = package("forebay", revision, "Apache-2.0", supplier="Organization: Forebay",
-                  checksums=[{"algorithm": "SHA256", "checksumValue": digest}])
+    own = package(
+        "forebay",
+        revision,
+        "Apache-2.0",
+        supplier="Organization: Forebay",
+        checksums=[{"algorithm": "SHA256", "checksumValue": digest}],
+    )
     others, licences = [], Licences()
     for path in sorted((root / "var/lib/dpkg/status.d").iterdir()):
         of = fields(path)
-        licence = licences.declared(of["Package"], root / "usr/share/doc" / of["Package"] / "copyright")
-        others.append(package(of["Package"], of["Version"], licence, supplier="Organization: Debian",
-                              externalRefs=purl(of), **({} if licence == "NOASSERTION" else {"licenseComments": SOURCE})))
-    related = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": own["SPDXID"]}]
-    related += [{"spdxElementId": own["SPDXID"], "relationshipType": "DYNAMIC_LINK" if p["name"].startswith("lib") else "DEPENDS_ON",
-                 "relatedSpdxElement": p["SPDXID"]} for p in others]
-    json.dump({
-        "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": "forebay-image",
-        "documentNamespace": f"https://forebay.invalid/spdx/{digest}",
-        "creationInfo": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch)), "creators": ["Tool: sbom.py"]},
-        "packages": [own, *others], "relationships": related, "hasExtractedLicensingInfos": list(licences.extracted.values()),
-    }, sys.stdout, indent=1)
+        licence = licences.declared(
+            of["Package"], root / "usr/share/doc" / of["Package"] / "copyright"
+        )
+        others.append(
+            package(
+                of["Package"],
+                of["Version"],
+                licence,
+                supplier="Organization: Debian",
+                externalRefs=purl(of),
+                **({} if licence == "NOASSERTION" else {"licenseComments": SOURCE}),
+            )
+        )
+    related = [
+        {
+            "spdxElementId": "SPDXRef-DOCUMENT",
+            "relationshipType": "DESCRIBES",
+            "relatedSpdxElement": own["SPDXID"],
+        }
+    ]
+    related += [
+        {
+            "spdxElementId": own["SPDXID"],
+            "relationshipType": "DYNAMIC_LINK" if p["name"].startswith("lib") else "DEPENDS_ON",
+            "relatedSpdxElement": p["SPDXID"],
+        }
+        for p in others
+    ]
+    json.dump(
+        {
+            "spdxVersion": "SPDX-2.3",
+            "dataLicense": "CC0-1.0",
+            "SPDXID": "SPDXRef-DOCUMENT",
+            "name": "forebay-image",
+            "documentNamespace": f"https://forebay.invalid/spdx/{digest}",
+            "creationInfo": {
+                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch)),
+                "creators": ["Tool: sbom.py"],
+            },
+            "packages": [own, *others],
+            "relationships": related,
+            "hasExtractedLicensingInfos": list(licences.extracted.values()),
+        },
+        sys.stdout,
+        indent=1,
+    )
     print()
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client matrix uses the harness of the scenario tests; the matrix is printed at the end."""
+
 import sys
 from pathlib import Path
 

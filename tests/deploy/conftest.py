@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is shipped, built by its documented command and really run. Uses the harness of the scenario tests.
 
-    FOREBAY_BUILD_ROOT    where artefacts are built and kept (run.sh sets it)
-    FOREBAY_TEST_ALL_RUN  what is missing is a failure (run.sh, which installs it, sets it)
+FOREBAY_BUILD_ROOT    where artefacts are built and kept (run.sh sets it)
+FOREBAY_TEST_ALL_RUN  what is missing is a failure (run.sh, which installs it, sets it)
 """
+
 import os
 import shutil
 import subprocess
@@ -30,8 +31,17 @@ def passable(folder):
 
 def made(*command, cwd=ROOT, wait=900, **more):
     """What the command printed; a failed one fails the test with all it said."""
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=wait, **more)
-    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=wait,
+        **more,
+    )
+    assert done.returncode == 0, (
+        f"{command}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
     return done.stdout
 
 
@@ -63,9 +73,17 @@ def only_full():
 
 def namespaces(*kinds):
     """Whether this machine lets us have namespaces of our own; a sandbox may not."""
-    done = subprocess.run(["unshare", *(f"--{kind}" for kind in kinds), "true"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["unshare", *(f"--{kind}" for kind in kinds), "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if os.geteuid() != 0 or done.returncode != 0:
-        refused(f"no root, or no namespaces ({', '.join(kinds)}) of our own: {done.stderr.strip()[-200:]}")
+        refused(
+            f"no root, or no namespaces ({', '.join(kinds)}) of our own: {done.stderr.strip()[-200:]}"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +114,12 @@ def server_image(artefacts):
     shutil.rmtree(folder, ignore_errors=True)
     made("sh", ROOT / "deploy/image/rootfs.sh", binary(), folder)
     # Of the Dockerfile: what a container has unless its manifest says otherwise.
-    return {"rootfs": folder, "entrypoint": ["/usr/bin/forebay"], "cmd": ["serve"],
-            "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "FOREBAY_CACHE_DIR": "/cache"}}
+    return {
+        "rootfs": folder,
+        "entrypoint": ["/usr/bin/forebay"],
+        "cmd": ["serve"],
+        "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "FOREBAY_CACHE_DIR": "/cache"},
+    }
 
 
 @pytest.fixture(scope="session")
@@ -109,17 +131,40 @@ def client_image(artefacts):
     mounts = []
     for name in ("usr", "bin", "lib", "lib64", "etc"):
         (folder / name).mkdir(parents=True)
-        mounts.append({"destination": f"/{name}", "type": "bind", "source": os.path.realpath(f"/{name}"), "options": ["rbind", "ro"]})
+        mounts.append(
+            {
+                "destination": f"/{name}",
+                "type": "bind",
+                "source": os.path.realpath(f"/{name}"),
+                "options": ["rbind", "ro"],
+            }
+        )
     (folder / "packages").mkdir()
-    mounts.append({"destination": "/packages", "type": "bind", "source": str(packages), "options": ["rbind", "ro"]})
+    mounts.append(
+        {
+            "destination": "/packages",
+            "type": "bind",
+            "source": str(packages),
+            "options": ["rbind", "ro"],
+        }
+    )
     (folder / "programs").mkdir()
     (folder / "programs/aws").write_text('#!/bin/sh\nexec python3 -m awscli "$@"\n')
     (folder / "programs/python").write_text('#!/bin/sh\nexec python3 "$@"\n')
     for program in ("aws", "python"):
         (folder / "programs" / program).chmod(0o755)
-    return {"rootfs": folder, "entrypoint": [], "cmd": [], "mounts": mounts,
-            "env": {"PATH": "/programs:/usr/bin:/bin", "PYTHONPATH": "/packages", "PYTHONDONTWRITEBYTECODE": "1",
-                    "AWS_DEFAULT_REGION": "us-east-1"}}
+    return {
+        "rootfs": folder,
+        "entrypoint": [],
+        "cmd": [],
+        "mounts": mounts,
+        "env": {
+            "PATH": "/programs:/usr/bin:/bin",
+            "PYTHONPATH": "/packages",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        },
+    }
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Taken from the manifest: command lines, environment (fieldRef, resourceFieldRef,
 no-new-privileges, the read-only root, seccomp profiles (RuntimeDefault refuses io_uring, as container engines do), probes, the order of
 init containers, of sidecars and of the end. Not played: limits of CPU and memory, scheduling, a Service's own addresses.
 """
+
 import contextlib
 import ctypes
 import http.client
@@ -61,6 +62,7 @@ class Network:
                 box["value"] = what()
             except BaseException as e:
                 box["error"] = e
+
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
@@ -73,11 +75,13 @@ class Network:
 
     def get(self, path, port, host=POD_IP, headers=None):
         """(status, body) as a probe asks."""
+
         def ask():
             connection = http.client.HTTPConnection(host, port, timeout=5)
             connection.request("GET", path, headers=headers or {})
             reply = connection.getresponse()
             return reply.status, reply.read()
+
         try:
             return self.inside(ask)
         except (ConnectionError, socket.timeout):
@@ -104,41 +108,74 @@ class Container:
         self.process = None
 
     def _config(self):
-        security = {**self.pod.spec.get("securityContext", {}), **self.spec.get("securityContext", {})}
+        security = {
+            **self.pod.spec.get("securityContext", {}),
+            **self.spec.get("securityContext", {}),
+        }
         image = self.pod.images(self.spec)
         root = self.folder / "rootfs"
         made("cp", "-al", image["rootfs"], root)
-        assert security.get("runAsUser") is not None or not security.get("runAsNonRoot"), "the kubelet cannot know its user"
+        assert security.get("runAsUser") is not None or not security.get("runAsNonRoot"), (
+            "the kubelet cannot know its user"
+        )
         user = security.get("runAsUser", 0)
         group = security.get("fsGroup")
-        names = self.spec.get("command", image["entrypoint"]) + self.spec.get("args", [] if "command" in self.spec else image["cmd"])
+        names = self.spec.get("command", image["entrypoint"]) + self.spec.get(
+            "args", [] if "command" in self.spec else image["cmd"]
+        )
         environment = self.pod.environment(self.spec, image["env"])
         capabilities = [f"CAP_{name}" for name in security.get("capabilities", {}).get("add", [])]
-        assert "ALL" in security.get("capabilities", {}).get("drop", []), f"{self.name}: what is not dropped is not played"
+        assert "ALL" in security.get("capabilities", {}).get("drop", []), (
+            f"{self.name}: what is not dropped is not played"
+        )
         mounts = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
-            *image.get("mounts", [])]
+            {
+                "destination": "/dev",
+                "type": "tmpfs",
+                "source": "tmpfs",
+                "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+            },
+            *image.get("mounts", []),
+        ]
         for mount in self.spec.get("volumeMounts", []):
-            mounts.append({"destination": mount["mountPath"], "type": "bind", "source": str(self.pod.volumes[mount["name"]]),
-                           "options": ["rbind", "ro" if mount.get("readOnly") else "rw"]})
+            mounts.append(
+                {
+                    "destination": mount["mountPath"],
+                    "type": "bind",
+                    "source": str(self.pod.volumes[mount["name"]]),
+                    "options": ["rbind", "ro" if mount.get("readOnly") else "rw"],
+                }
+            )
         config = {
             "ociVersion": "1.0.2",
             "process": {
-                "terminal": False, "cwd": "/",
-                "user": {"uid": user, "gid": security.get("runAsGroup", 0), "additionalGids": [group] if group else []},
+                "terminal": False,
+                "cwd": "/",
+                "user": {
+                    "uid": user,
+                    "gid": security.get("runAsGroup", 0),
+                    "additionalGids": [group] if group else [],
+                },
                 "args": [expand(word, environment) for word in names],
                 "env": [f"{name}={value}" for name, value in environment.items()],
-                "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
-                "noNewPrivileges": not security.get("allowPrivilegeEscalation", True)},
+                "capabilities": {
+                    kind: capabilities for kind in ("bounding", "effective", "permitted")
+                },
+                "noNewPrivileges": not security.get("allowPrivilegeEscalation", True),
+            },
             "root": {"path": "rootfs", "readonly": security.get("readOnlyRootFilesystem", False)},
-            "hostname": "pod", "mounts": mounts,
-            "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
-                      + [{"type": "network", "path": self.pod.network.path}]}}
+            "hostname": "pod",
+            "mounts": mounts,
+            "linux": {
+                "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+                + [{"type": "network", "path": self.pod.network.path}]
+            },
+        }
         kind = security.get("seccompProfile", {})
         if kind.get("type") == "RuntimeDefault":
             config["linux"]["seccomp"] = seccomp.strict()
-        elif kind.get("type") == "Localhost":      # below the kubelet's folder seccomp/
+        elif kind.get("type") == "Localhost":  # below the kubelet's folder seccomp/
             assert kind["localhostProfile"].endswith(seccomp.FILE.name), kind
             config["linux"]["seccomp"] = json.loads(seccomp.FILE.read_text())
         return config
@@ -146,8 +183,20 @@ class Container:
     def start(self):
         (self.folder / "config.json").write_text(json.dumps(self._config()))
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(["runc", "--root", str(self.pod.folder / "runc"), "run", "-b", str(self.folder), self.id],
-                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [
+                    "runc",
+                    "--root",
+                    str(self.pod.folder / "runc"),
+                    "run",
+                    "-b",
+                    str(self.folder),
+                    self.id,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         return self
 
     def said(self):
@@ -165,12 +214,18 @@ class Container:
             raise Ended(f"{self.name} still runs after {seconds} s: {self.said()}") from None
 
     def kill(self, number):
-        subprocess.run(["runc", "--root", str(self.pod.folder / "runc"), "kill", self.id, str(int(number))], check=False,
-                       capture_output=True, timeout=60)
+        subprocess.run(
+            ["runc", "--root", str(self.pod.folder / "runc"), "kill", self.id, str(int(number))],
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
 
     def exec(self, *words):
         """What a command printed that runs in it, as by `kubectl exec`."""
-        return made("runc", "--root", self.pod.folder / "runc", "exec", self.id, *words, wait=WAIT_S)
+        return made(
+            "runc", "--root", self.pod.folder / "runc", "exec", self.id, *words, wait=WAIT_S
+        )
 
     def status(self):
         """/proc/PID/status of its first process, as a dict."""
@@ -193,12 +248,15 @@ class Container:
             if not self.alive:
                 raise Ended(f"{self.name} ended with {self.process.returncode}: {self.said()}")
             return self.probe(which)[0] == 200
+
         wait_for(answered, lambda: f"{self.name} {which}: {self.said()}", min(allowed, WAIT_S))
 
 
 def expand(text, environment):
     """$(NAME) as Kubernetes does it."""
-    return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda m: environment.get(m.group(1), m.group(0)), text)
+    return re.sub(
+        r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda m: environment.get(m.group(1), m.group(0)), text
+    )
 
 
 class Pod:
@@ -208,7 +266,11 @@ class Pod:
     def __init__(self, folder, network, spec, objects, images, namespace="default", name="pod"):
         self.folder, self.network, self.spec, self.images = Path(folder), network, spec, images
         self.namespace, self.name = namespace, name
-        self.objects = {(o["kind"], o["metadata"]["name"]): o for o in objects if o["kind"] in ("ConfigMap", "Secret")}
+        self.objects = {
+            (o["kind"], o["metadata"]["name"]): o
+            for o in objects
+            if o["kind"] in ("ConfigMap", "Secret")
+        }
         self.folder.mkdir()
         passable(self.folder)
         self.group = spec.get("securityContext", {}).get("fsGroup")
@@ -224,8 +286,14 @@ class Pod:
         folder = self.folder / "volumes" / volume["name"]
         folder.mkdir(parents=True)
         if "configMap" in volume or "secret" in volume:
-            kind, source = ("ConfigMap", volume["configMap"]) if "configMap" in volume else ("Secret", volume["secret"])
-            data = self._data(kind, source.get("name") or source.get("secretName"), source.get("optional", False))
+            kind, source = (
+                ("ConfigMap", volume["configMap"])
+                if "configMap" in volume
+                else ("Secret", volume["secret"])
+            )
+            data = self._data(
+                kind, source.get("name") or source.get("secretName"), source.get("optional", False)
+            )
             inner = folder / "..2026_01_01"
             inner.mkdir()
             for name, text in data.items():
@@ -237,10 +305,10 @@ class Pod:
             (folder / "..data").symlink_to(inner.name)
             folder.chmod(0o755)
         elif volume.get("hostPath", {}).get("type") == "Directory":
-            folder.chmod(0o700)                       # as the chart's values ask the node to make it
+            folder.chmod(0o700)  # as the chart's values ask the node to make it
             os.chown(folder, 65532, 65532)
         elif "hostPath" in volume:
-            folder.chmod(0o755)                       # as the kubelet makes it: of root
+            folder.chmod(0o755)  # as the kubelet makes it: of root
         else:
             assert {"emptyDir", "ephemeral", "persistentVolumeClaim"} & set(volume), volume
             if self.group:
@@ -251,10 +319,18 @@ class Pod:
     def environment(self, container, image):
         out = dict(image)
         for source in container.get("envFrom", []):
-            kind, reference = ("ConfigMap", source["configMapRef"]) if "configMapRef" in source else ("Secret", source["secretRef"])
+            kind, reference = (
+                ("ConfigMap", source["configMapRef"])
+                if "configMapRef" in source
+                else ("Secret", source["secretRef"])
+            )
             out.update(self._data(kind, reference["name"], reference.get("optional", False)))
         for entry in container.get("env", []):
-            out[entry["name"]] = expand(entry["value"], out) if "value" in entry else self._value(entry["valueFrom"], container)
+            out[entry["name"]] = (
+                expand(entry["value"], out)
+                if "value" in entry
+                else self._value(entry["valueFrom"], container)
+            )
         return out
 
     def _value(self, source, container):
@@ -263,9 +339,18 @@ class Pod:
             part, name = source["resourceFieldRef"]["resource"].split(".", 1)
             return str(quantity(container["resources"][part][name]))
         if "fieldRef" in source:
-            return {"metadata.name": self.name, "metadata.namespace": self.namespace, "status.podIP": POD_IP,
-                    "status.hostIP": POD_IP, "spec.nodeName": "node"}[source["fieldRef"]["fieldPath"]]
-        kind, reference = ("Secret", source["secretKeyRef"]) if "secretKeyRef" in source else ("ConfigMap", source["configMapKeyRef"])
+            return {
+                "metadata.name": self.name,
+                "metadata.namespace": self.namespace,
+                "status.podIP": POD_IP,
+                "status.hostIP": POD_IP,
+                "spec.nodeName": "node",
+            }[source["fieldRef"]["fieldPath"]]
+        kind, reference = (
+            ("Secret", source["secretKeyRef"])
+            if "secretKeyRef" in source
+            else ("ConfigMap", source["configMapKeyRef"])
+        )
         return self._data(kind, reference["name"])[reference["key"]]
 
     def container(self, name):
@@ -319,5 +404,9 @@ class Pod:
                 one.kill(signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     one.process.wait(WAIT_S)
-            subprocess.run(["runc", "--root", str(self.folder / "runc"), "delete", "--force", one.id], check=False,
-                           capture_output=True, timeout=60)
+            subprocess.run(
+                ["runc", "--root", str(self.folder / "runc"), "delete", "--force", one.id],
+                check=False,
+                capture_output=True,
+                timeout=60,
+            )

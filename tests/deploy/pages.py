@@ -14,6 +14,7 @@ A comment in front of each block says what it is, and so what test_pages.py does
     said           text: what a test says of it
     theirs         yaml: a file of another program, not judged
 """
+
 import functools
 import re
 import shlex
@@ -24,7 +25,7 @@ from conftest import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 GUIDE = ROOT / "deploy/guide"
-THEIRS = GUIDE / "migrate.md"       # the page whose tables begin with what is not ours
+THEIRS = GUIDE / "migrate.md"  # the page whose tables begin with what is not ours
 
 
 class Block:
@@ -35,7 +36,11 @@ class Block:
     def commands(self):
         """The lines of a script, without comments and what a here-document holds; continued ones are one."""
         text = re.sub(r"<<'?(\w+)'?(.*)\n(?:.*\n)*?\1\n", r"\2\n", self.text).replace("\\\n", " ")
-        return [line for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()) if line]
+        return [
+            line
+            for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+            if line
+        ]
 
 
 def blocks(page):
@@ -45,7 +50,10 @@ def blocks(page):
 def prose(page):
     """The page without its blocks; of what others have, without their column."""
     lines = BLOCK.sub("", page.read_text()).splitlines()
-    return "\n".join("|".join(line.split("|")[2:]) if page == THEIRS and line.startswith("|") else line for line in lines)
+    return "\n".join(
+        "|".join(line.split("|")[2:]) if page == THEIRS and line.startswith("|") else line
+        for line in lines
+    )
 
 
 def spans(page):
@@ -55,8 +63,12 @@ def spans(page):
 
 def anchors(page):
     """As GitHub makes them of headings."""
-    return {re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
-            for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.M)}
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(
+            " ", "-"
+        )
+        for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.M)
+    }
 
 
 def dead_links(page):
@@ -82,13 +94,17 @@ def words_of(line):
 
 @functools.cache
 def commands_known():
-    found = set(re.findall(r"^COMMAND\((\w+),", (ROOT / "src/commands/commands.def").read_text(), re.M))
+    found = set(
+        re.findall(r"^COMMAND\((\w+),", (ROOT / "src/commands/commands.def").read_text(), re.M)
+    )
     assert len(found) > 20
     return found
 
 
 # Where a command begins: in front, behind what runs another one, in a variable that is run.
-COMMAND = re.compile(r'(?:^|[;&|(]|="|--\s|\b(?:srun|until|exec|sudo)\s)\s*(?:[\w./]*/)?forebay\s+(?=[a-z])([^;&|)>"]*)')
+COMMAND = re.compile(
+    r'(?:^|[;&|(]|="|--\s|\b(?:srun|until|exec|sudo)\s)\s*(?:[\w./]*/)?forebay\s+(?=[a-z])([^;&|)>"]*)'
+)
 
 
 def unknown_in_command(line):

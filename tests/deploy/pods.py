@@ -4,6 +4,7 @@
 kubelet.py says what of a manifest counts. The image is the root file system that goes into the real one
 (deploy/image/rootfs.sh); the trainer's is this machine's Python with the AWS command line.
 """
+
 import contextlib
 import hashlib
 import itertools
@@ -48,7 +49,13 @@ def origin(network):
 @pytest.fixture
 def secrets():
     key, secret = next(iter(KEYS.items()))
-    return [{"kind": "Secret", "metadata": {"name": "s3-keys"}, "data": {"access_key_id": key, "secret_access_key": secret}}]
+    return [
+        {
+            "kind": "Secret",
+            "metadata": {"name": "s3-keys"},
+            "data": {"access_key_id": key, "secret_access_key": secret},
+        }
+    ]
 
 
 @pytest.fixture
@@ -57,12 +64,26 @@ def pod(tmp_path, network, server_image, client_image, secrets):
     made_here = []
 
     def make(spec, objects, service=None):
-        hosts = [{"destination": "/etc/hosts", "type": "bind", "source": str(service.hosts), "options": ["bind", "ro"]}] if service else []
+        hosts = (
+            [
+                {
+                    "destination": "/etc/hosts",
+                    "type": "bind",
+                    "source": str(service.hosts),
+                    "options": ["bind", "ro"],
+                }
+            ]
+            if service
+            else []
+        )
         client = {**client_image, "mounts": client_image["mounts"] + hosts}
         server = {**server_image, "mounts": hosts}
         images = lambda container: server if "forebay" in container["image"] else client  # noqa: E731
-        made_here.append(Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images))
+        made_here.append(
+            Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images)
+        )
         return made_here[-1]
+
     try:
         subprocess.run(["runc", "--version"], capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.CalledProcessError) as e:
@@ -74,6 +95,7 @@ def pod(tmp_path, network, server_image, client_image, secrets):
 
 class Service:
     """The cluster's part: a name and an address whose ports lead to those of the pod."""
+
     ADDRESS = "192.0.2.80"
 
     def __init__(self, network, folder, name, ports):
@@ -82,8 +104,11 @@ class Service:
         self.hosts.write_text(f"127.0.0.1 localhost\n{self.ADDRESS} {name}\n")
         self.network = network
         # Pod and Service share one network here: where the port is the same the address is enough.
-        self.listeners = {network.inside(lambda port=port: socket.create_server((self.ADDRESS, port))): target
-                          for port, target in ports.items() if port != target}
+        self.listeners = {
+            network.inside(lambda port=port: socket.create_server((self.ADDRESS, port))): target
+            for port, target in ports.items()
+            if port != target
+        }
         for listener, target in self.listeners.items():
             threading.Thread(target=self._accept, args=(listener, target), daemon=True).start()
 
@@ -117,9 +142,19 @@ def service(network, tmp_path):
     def make(objects):
         """Of the Service `forebay` of these objects, as its manifest says."""
         given = charts.one(objects, "Service", "forebay")
-        ports = {p["port"]: {"s3": 9000, "admin": 9001}[p["targetPort"]] for p in given["spec"]["ports"]}
-        made_here.append(Service(network, tmp_path, f"{given['metadata']['name']}.{given['metadata']['namespace']}.svc", ports))
+        ports = {
+            p["port"]: {"s3": 9000, "admin": 9001}[p["targetPort"]] for p in given["spec"]["ports"]
+        }
+        made_here.append(
+            Service(
+                network,
+                tmp_path,
+                f"{given['metadata']['name']}.{given['metadata']['namespace']}.svc",
+                ports,
+            )
+        )
         return made_here[-1]
+
     yield make
     for one in made_here:
         one.close()
@@ -134,42 +169,98 @@ def key(allow):
 
 def shared(mode, origin, keys, *settings):
     """Gateway or daemonset as its values file has it, with our origin: (pod spec, all objects)."""
-    objects = charts.render(charts.values(mode), namespace="forebay", settings=[
-        f"origin.endpoint={origin.endpoint}", "cache.size=256Mi", *settings])
-    objects.append({"kind": "Secret", "metadata": {"name": "forebay-admin"}, "data": {"token": "token-canary-91b2"}})
-    objects.append({"kind": "Secret", "metadata": {"name": "forebay-keys"}, "data": {"keys.yaml": "".join(entry for *_, entry in keys)}})
+    objects = charts.render(
+        charts.values(mode),
+        namespace="forebay",
+        settings=[f"origin.endpoint={origin.endpoint}", "cache.size=256Mi", *settings],
+    )
+    objects.append(
+        {
+            "kind": "Secret",
+            "metadata": {"name": "forebay-admin"},
+            "data": {"token": "token-canary-91b2"},
+        }
+    )
+    objects.append(
+        {
+            "kind": "Secret",
+            "metadata": {"name": "forebay-keys"},
+            "data": {"keys.yaml": "".join(entry for *_, entry in keys)},
+        }
+    )
     kind = {"daemonset": "DaemonSet", "gateway": "StatefulSet"}[mode]
     spec = charts.one(objects, kind)["spec"]
-    claims = [{"name": c["metadata"]["name"], "persistentVolumeClaim": {}} for c in spec.get("volumeClaimTemplates", [])]
-    return {**spec["template"]["spec"], "volumes": spec["template"]["spec"].get("volumes", []) + claims}, objects
+    claims = [
+        {"name": c["metadata"]["name"], "persistentVolumeClaim": {}}
+        for c in spec.get("volumeClaimTemplates", [])
+    ]
+    return {
+        **spec["template"]["spec"],
+        "volumes": spec["template"]["spec"].get("volumes", []) + claims,
+    }, objects
 
 
 def client_of(pod, objects, service, access, *words):
     """A client's pod: the ConfigMap, a key, and this command line. Its exit code, and the container."""
     container = {
-        "name": "client", "image": "client", "command": list(words),
+        "name": "client",
+        "image": "client",
+        "command": list(words),
         "envFrom": [{"configMapRef": {"name": "forebay-client-env"}}],
-        "env": [{"name": "AWS_ACCESS_KEY_ID", "value": access[0]}, {"name": "AWS_SECRET_ACCESS_KEY", "value": access[1]},
-                {"name": "HOME", "value": "/scratch"}, {"name": "AWS_MAX_ATTEMPTS", "value": "1"}],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "allowPrivilegeEscalation": False,
-                            "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True},
-        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
-    one = pod({"containers": [container], "volumes": [{"name": "scratch", "emptyDir": {}}]}, objects, service)
+        "env": [
+            {"name": "AWS_ACCESS_KEY_ID", "value": access[0]},
+            {"name": "AWS_SECRET_ACCESS_KEY", "value": access[1]},
+            {"name": "HOME", "value": "/scratch"},
+            {"name": "AWS_MAX_ATTEMPTS", "value": "1"},
+        ],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    }
+    one = pod(
+        {"containers": [container], "volumes": [{"name": "scratch", "emptyDir": {}}]},
+        objects,
+        service,
+    )
     code = one.start().wait()["client"]
     return code, one
 
 
-COPY = ("aws", "s3", "cp", "--no-progress", "--recursive", "s3://imagenet/train/", "/scratch/train/")
+COPY = (
+    "aws",
+    "s3",
+    "cp",
+    "--no-progress",
+    "--recursive",
+    "s3://imagenet/train/",
+    "/scratch/train/",
+)
 
 
 def right(origin, folder):
     """Every shard of the data set lies there with the bytes of the origin."""
     for name, size in TRAIN.items():
-        assert hashlib.sha256((folder / name).read_bytes()).digest() == hashlib.sha256(origin.bytes_of(name, 0, size)).digest(), name
+        assert (
+            hashlib.sha256((folder / name).read_bytes()).digest()
+            == hashlib.sha256(origin.bytes_of(name, 0, size)).digest()
+        ), name
 
 
 def trainer(origin, *settings):
     """The example job of the sidecar, as its values file has it, small and with our origin: (pod spec, all objects)."""
-    objects = charts.render(charts.values("sidecar"), settings=[
-        f"origin.endpoint={origin.endpoint}", "cache.size=256Mi", "sidecar.trainer.scratch=64Mi", *settings])
+    objects = charts.render(
+        charts.values("sidecar"),
+        settings=[
+            f"origin.endpoint={origin.endpoint}",
+            "cache.size=256Mi",
+            "sidecar.trainer.scratch=64Mi",
+            *settings,
+        ],
+    )
     return charts.one(objects, "Job")["spec"]["template"]["spec"], objects

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Pod Security profile "restricted", as a list of what a pod does that it forbids, and what Forebay itself knows:
 the keys, variables and flags that a manifest may name."""
+
 import functools
 import re
 import subprocess
@@ -9,10 +10,28 @@ import charts
 from conftest import made
 from forebay import binary
 
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
-SYSCTLS = {"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
-           "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
-           "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes"}
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+SYSCTLS = {
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+}
 
 
 def violations(spec):
@@ -22,7 +41,11 @@ def violations(spec):
     out += [f"{name}: true" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
     for volume in spec.get("volumes", []):
         out += [f"volume {volume['name']}: {kind}" for kind in set(volume) - {"name"} - VOLUMES]
-    out += [f"sysctl {entry['name']}" for entry in pod.get("sysctls", []) if entry["name"] not in SYSCTLS]
+    out += [
+        f"sysctl {entry['name']}"
+        for entry in pod.get("sysctls", [])
+        if entry["name"] not in SYSCTLS
+    ]
     for container in charts.containers_of(spec) + spec.get("ephemeralContainers", []):
         own = container.get("securityContext", {})
         both = {**pod, **own}
@@ -32,25 +55,36 @@ def violations(spec):
             "privileged": own.get("privileged"),
             "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is not False,
             "capabilities are not dropped": "ALL" not in capabilities.get("drop", []),
-            f"adds {capabilities.get('add')}": set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"},
+            f"adds {capabilities.get('add')}": set(capabilities.get("add", []))
+            - {"NET_BIND_SERVICE"},
             "runAsNonRoot": both.get("runAsNonRoot") is not True,
             "runAsUser: 0": both.get("runAsUser") == 0,
-            "seccompProfile": both.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"),
+            "seccompProfile": both.get("seccompProfile", {}).get("type")
+            not in ("RuntimeDefault", "Localhost"),
             "procMount": own.get("procMount", "Default") != "Default",
-            "appArmorProfile": both.get("appArmorProfile", {}).get("type", "RuntimeDefault") not in ("RuntimeDefault", "Localhost"),
+            "appArmorProfile": both.get("appArmorProfile", {}).get("type", "RuntimeDefault")
+            not in ("RuntimeDefault", "Localhost"),
             "seLinuxOptions": {"user", "role"} & set(both.get("seLinuxOptions", {})),
             "hostProcess": both.get("windowsOptions", {}).get("hostProcess"),
             "hostPort": [port for port in container.get("ports", []) if port.get("hostPort")],
-            "a probe or hook names a host": [1 for hook in hooks(container) if any(hook.get(k, {}).get("host") for k in ("httpGet", "tcpSocket"))]}
+            "a probe or hook names a host": [
+                1
+                for hook in hooks(container)
+                if any(hook.get(k, {}).get("host") for k in ("httpGet", "tcpSocket"))
+            ],
+        }
         out += [f"container {name}: {what}" for what, is_so in wrong.items() if is_so]
     return out
 
 
 def hooks(container):
-    return [container[p] for p in ("startupProbe", "readinessProbe", "livenessProbe") if p in container] + list(container.get("lifecycle", {}).values())
+    return [
+        container[p] for p in ("startupProbe", "readinessProbe", "livenessProbe") if p in container
+    ] + list(container.get("lifecycle", {}).values())
 
 
 # --- What Forebay knows -------------------------------------------------------------------------
+
 
 @functools.cache
 def keys():
@@ -62,13 +96,19 @@ def keys():
 
 def variables():
     """Every variable of the environment: those of keys, and the three that are none."""
-    return {"FOREBAY_" + key.upper().replace(".", "_") for key in keys()} | {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"}
+    return {"FOREBAY_" + key.upper().replace(".", "_") for key in keys()} | {
+        "FOREBAY_CONFIG",
+        "FOREBAY_ADMIN",
+        "FOREBAY_ADMIN_TOKEN",
+    }
 
 
 @functools.cache
 def flags(command):
     """Those of one command; None if there is none of that name."""
-    done = subprocess.run([binary(), "help", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [binary(), "help", command], capture_output=True, text=True, timeout=60, check=False
+    )
     if done.returncode != 0:
         return None
     found = set(re.findall(r"^  (--?[a-zA-Z-]+)", done.stdout, re.M))
@@ -81,10 +121,17 @@ def is_forebay(container):
 
 def unknown(container):
     """What a container of ours names that no option table has."""
-    out = [f"variable {entry['name']}" for entry in container.get("env", [])
-           if entry["name"].startswith("FOREBAY_") and entry["name"] not in variables()]
+    out = [
+        f"variable {entry['name']}"
+        for entry in container.get("env", [])
+        if entry["name"].startswith("FOREBAY_") and entry["name"] not in variables()
+    ]
     words = container.get("command", [])[1:] + container.get("args", [])
     known = flags(words[0]) if words else set()
     if known is None:
         return [*out, f"command {words[0]}"]
-    return out + [f"flag {word} of {words[0]}" for word in words[1:] if word.startswith("-") and word.split("=")[0] not in known]
+    return out + [
+        f"flag {word} of {words[0]}"
+        for word in words[1:]
+        if word.startswith("-") and word.split("=")[0] not in known
+    ]

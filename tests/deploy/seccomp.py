@@ -4,6 +4,7 @@
 Both come from systemd's sets, by way of the unit's own SystemCallFilter: what the service may do on a host it may do in a
 container, and what container engines refuse to all they refuse here, too. `tests/deploy/render --write` makes the file.
 """
+
 import errno
 import functools
 import json
@@ -22,10 +23,28 @@ OF_RUNTIMES = {"@setuid", "capset", "prctl", "execve", "setgroups", "setgroups32
 OF_FOREBAY = {"@chown", "cachestat"}
 # What the sets have and default profiles of container engines do not: keys and memory of others, other namespaces, another
 # CPU's ways. Forebay needs none of it.
-NOT_OF_CONTAINERS = {"@keyring", "personality", "kcmp", "setns", "unshare", "mbind", "get_mempolicy", "set_mempolicy",
-                     "set_mempolicy_home_node", "migrate_pages", "move_pages", "lookup_dcookie", "process_madvise", "pidfd_getfd",
-                     "process_vm_readv", "process_vm_writev", "userfaultfd", "clone", "clone3"}
-NAMESPACES = 0x7E020000      # CLONE_NEW*: in clone's flags
+NOT_OF_CONTAINERS = {
+    "@keyring",
+    "personality",
+    "kcmp",
+    "setns",
+    "unshare",
+    "mbind",
+    "get_mempolicy",
+    "set_mempolicy",
+    "set_mempolicy_home_node",
+    "migrate_pages",
+    "move_pages",
+    "lookup_dcookie",
+    "process_madvise",
+    "pidfd_getfd",
+    "process_vm_readv",
+    "process_vm_writev",
+    "userfaultfd",
+    "clone",
+    "clone3",
+}
+NAMESPACES = 0x7E020000  # CLONE_NEW*: in clone's flags
 ENTRY = {"x86_64": ["SCMP_ARCH_X86_64"], "aarch64": ["SCMP_ARCH_AARCH64"]}
 
 
@@ -49,7 +68,9 @@ def allowed():
     for minus, words in re.findall(r"^SystemCallFilter=(~?)(.*)$", UNIT.read_text(), re.M):
         calls = expanded(frozenset(words.split()))
         out = out - calls if minus else out | calls
-    return (out | expanded(frozenset(OF_RUNTIMES | OF_FOREBAY))) - expanded(frozenset(NOT_OF_CONTAINERS))
+    return (out | expanded(frozenset(OF_RUNTIMES | OF_FOREBAY))) - expanded(
+        frozenset(NOT_OF_CONTAINERS)
+    )
 
 
 def profile(otherwise="SCMP_ACT_ERRNO", rings=None):
@@ -61,10 +82,16 @@ def profile(otherwise="SCMP_ACT_ERRNO", rings=None):
     out["architectures"] = [name for names in ENTRY.values() for name in names]
     out["syscalls"] = [
         {"names": sorted(allowed() - set(RINGS)), "action": "SCMP_ACT_ALLOW"},
-        {"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [
-            {"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]},
+        {
+            "names": ["clone"],
+            "action": "SCMP_ACT_ALLOW",
+            "args": [{"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
+        },
         {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
-        {"names": RINGS, "action": "SCMP_ACT_ERRNO", "errnoRet": rings} if rings else {"names": RINGS, "action": "SCMP_ACT_ALLOW"}]
+        {"names": RINGS, "action": "SCMP_ACT_ERRNO", "errnoRet": rings}
+        if rings
+        else {"names": RINGS, "action": "SCMP_ACT_ALLOW"},
+    ]
     return out
 
 

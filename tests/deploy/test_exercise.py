@@ -4,8 +4,8 @@ warm; fifty jobs on one node; a trainer that is told to end.
 
 The store answers after DELAY_S, as a near one does, so what a cache saves is known beforehand.
 """
+
 import json
-import random
 import signal
 
 import pytest
@@ -54,27 +54,35 @@ def put_all(origin):
 
 
 def epochs(container):
-    return [json.loads(line) for line in container.log.read_text().splitlines() if line.startswith('{"epoch"')]
+    return [
+        json.loads(line)
+        for line in container.log.read_text().splitlines()
+        if line.startswith('{"epoch"')
+    ]
 
 
 def without_forebay(pod, origin, spec, secrets):
     """The trainer of SPEC alone, with the store's own endpoint and keys."""
     data = secrets[0]["data"]
     alone = {k: v for k, v in spec["containers"][0].items() if k != "envFrom"}
-    alone["env"] = alone["env"] + [{"name": "AWS_ENDPOINT_URL_S3", "value": origin.endpoint},
-                                   {"name": "AWS_ACCESS_KEY_ID", "value": data["access_key_id"]},
-                                   {"name": "AWS_SECRET_ACCESS_KEY", "value": data["secret_access_key"]}]
+    alone["env"] = alone["env"] + [
+        {"name": "AWS_ENDPOINT_URL_S3", "value": origin.endpoint},
+        {"name": "AWS_ACCESS_KEY_ID", "value": data["access_key_id"]},
+        {"name": "AWS_SECRET_ACCESS_KEY", "value": data["secret_access_key"]},
+    ]
     return pod({**spec, "initContainers": [], "containers": [alone]}, [])
 
 
 @pytest.fixture
 def job(origin):
     """job(epochs): (pod spec, objects) of the chart's example job, cold, with the loop as its command."""
+
     def make(count):
         spec, objects = trainer(origin, "sidecar.warm.uris=null")
         assert [c["name"] for c in spec["initContainers"]] == ["forebay"]
         spec["containers"][0]["command"] = ["python", "-c", LOOP, str(count)]
         return spec, objects
+
     return make
 
 
@@ -82,19 +90,28 @@ def test_a_training_loop_direct_cold_and_warm(pod, origin, network, secrets, job
     put_all(origin)
     origin.delay_s = DELAY_S
     spec, objects = job(4)
-    direct = without_forebay(pod, origin, {**spec, "containers": [{**spec["containers"][0], "command": ["python", "-c", LOOP, "1"]}]}, secrets)
+    direct = without_forebay(
+        pod,
+        origin,
+        {**spec, "containers": [{**spec["containers"][0], "command": ["python", "-c", LOOP, "1"]}]},
+        secrets,
+    )
     assert direct.start().wait() == {"trainer": 0}, direct.container("trainer").said()
-    bare, = epochs(direct.container("trainer"))
+    (bare,) = epochs(direct.container("trainer"))
 
     since = origin.mark()
     cached = pod(spec, objects).start()
     assert cached.wait() == {"trainer": 0}, cached.container("trainer").said()
     cold, *warm = epochs(cached.container("trainer"))
     assert {epoch["whole"] for epoch in (bare, cold, *warm)} == {bare["whole"]}
-    assert {name: origin.bytes_sent(name, since) for name in SAMPLES} == SAMPLES     # in all four epochs
+    assert {
+        name: origin.bytes_sent(name, since) for name in SAMPLES
+    } == SAMPLES  # in all four epochs
     best = min(epoch["seconds"] for epoch in warm)
-    figure(f"training loop, {len(SAMPLES)} objects of 100 KB, store at {DELAY_S * 1e3:.0f} ms: direct {bare['seconds']:.2f} s, cold "
-           f"{cold['seconds']:.2f} s, warm {best:.2f} s, {cold['seconds'] / best:.1f} x cold; origin bytes 1.00x")
+    figure(
+        f"training loop, {len(SAMPLES)} objects of 100 KB, store at {DELAY_S * 1e3:.0f} ms: direct {bare['seconds']:.2f} s, cold "
+        f"{cold['seconds']:.2f} s, warm {best:.2f} s, {cold['seconds'] / best:.1f} x cold; origin bytes 1.00x"
+    )
     assert cold["seconds"] >= 3 * best
     assert cached.stop()["forebay"] == 0
     assert network.processes() == []
@@ -109,16 +126,28 @@ def test_fifty_jobs_on_one_node_cost_one_download(pod, origin, network, service,
     node = pod(spec, objects).start()
     door = service(objects)
     client = {
-        "name": "jobs", "image": "client", "command": ["python", "-c", MANY + LOOP, "1", str(JOBS)],
+        "name": "jobs",
+        "image": "client",
+        "command": ["python", "-c", MANY + LOOP, "1", str(JOBS)],
         "envFrom": [{"configMapRef": {"name": "forebay-client-env"}}],
-        "env": [{"name": "AWS_ACCESS_KEY_ID", "value": access[0]}, {"name": "AWS_SECRET_ACCESS_KEY", "value": access[1]}],
-        "securityContext": {"runAsUser": 1000, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+        "env": [
+            {"name": "AWS_ACCESS_KEY_ID", "value": access[0]},
+            {"name": "AWS_SECRET_ACCESS_KEY", "value": access[1]},
+        ],
+        "securityContext": {
+            "runAsUser": 1000,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
     jobs = pod({"containers": [client]}, objects, door).start()
     assert jobs.container("jobs").wait(300) == 0, jobs.container("jobs").said()
     seen = epochs(jobs.container("jobs"))
     assert len(seen) == JOBS and len({epoch["whole"] for epoch in seen}) == 1
     sent = {name: origin.bytes_sent(name) for name in SAMPLES}
-    figure(f"{JOBS} jobs on one node, first epoch of {len(SAMPLES)} objects: origin bytes {sum(sent.values()) / TOTAL:.2f}x")
+    figure(
+        f"{JOBS} jobs on one node, first epoch of {len(SAMPLES)} objects: origin bytes {sum(sent.values()) / TOTAL:.2f}x"
+    )
     assert sent == SAMPLES
     assert node.stop()["forebay"] == 0
     assert network.processes() == []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Injection: what the API server's own code makes of pods by the chart's MutatingAdmissionPolicy (tests/deploy/admission),
 and that the pod it makes runs. Kyverno's policy has the very same expressions; Kyverno itself is not run."""
+
 import copy
 import json
 import subprocess
@@ -10,13 +11,25 @@ import policy
 import pytest
 from test_pods import TRAIN, USER, network, origin, pod, right, secrets  # noqa: F401 (fixtures)
 
-BARE = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team", "labels": {"forebay.io/inject": "true"}},
-        "spec": {"containers": [{"name": "trainer", "image": "trainer"}]}}
+BARE = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "team", "labels": {"forebay.io/inject": "true"}},
+    "spec": {"containers": [{"name": "trainer", "image": "trainer"}]},
+}
 
 
 def rendered(kind="MutatingAdmissionPolicy", version=charts.KUBERNETES, settings=()):
-    return charts.render(settings=[f"injection.kind={kind}", "credentials.existingSecret=s3-keys", "cache.size=256Mi", *settings],
-                         version=version, show=["templates/injection.yaml"])
+    return charts.render(
+        settings=[
+            f"injection.kind={kind}",
+            "credentials.existingSecret=s3-keys",
+            "cache.size=256Mi",
+            *settings,
+        ],
+        version=version,
+        show=["templates/injection.yaml"],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +39,17 @@ def admission(artefacts):
 
     def admit(pods, given=None, version="1.32"):
         given = given or charts.one(rendered(), "MutatingAdmissionPolicy")
-        done = subprocess.run([program], input=json.dumps({"version": version, "policy": given, "pods": pods}),
-                              capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [program],
+            input=json.dumps({"version": version, "policy": given, "pods": pods}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
     return admit
 
 
@@ -43,24 +63,48 @@ def with_(pod_, **spec):
 def test_pods_get_the_sidecar_of_the_chart(admission, version):
     """First of the init containers, whatever else is there; with its volume, and the variables in each container."""
     own = {"name": "own", "image": "x"}
-    busy = with_(BARE, initContainers=[own], volumes=[{"name": "data", "emptyDir": {}}], containers=[
-        {"name": "a", "image": "x", "env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "https://mine"}]}, {"name": "b", "image": "x", "env": []}])
+    busy = with_(
+        BARE,
+        initContainers=[own],
+        volumes=[{"name": "data", "emptyDir": {}}],
+        containers=[
+            {
+                "name": "a",
+                "image": "x",
+                "env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "https://mine"}],
+            },
+            {"name": "b", "image": "x", "env": []},
+        ],
+    )
     busy["metadata"]["annotations"] = {"forebay.io/warm": "s3://imagenet/train/ s3://imagenet/val/"}
-    chart = charts.render(settings=["sidecar.trainer.enabled=true", "sidecar.trainer.image=x", "credentials.existingSecret=s3-keys", "cache.size=256Mi",
-                                    "sidecar.warm.uris={s3://imagenet/train/,s3://imagenet/val/}"])
+    chart = charts.render(
+        settings=[
+            "sidecar.trainer.enabled=true",
+            "sidecar.trainer.image=x",
+            "credentials.existingSecret=s3-keys",
+            "cache.size=256Mi",
+            "sidecar.warm.uris={s3://imagenet/train/,s3://imagenet/val/}",
+        ]
+    )
     example = charts.one(chart, "Job")["spec"]["template"]["spec"]
     variables = charts.one(chart, "ConfigMap")["data"]
     bare, full = admission([BARE, busy], version=version)
     assert bare["spec"]["initContainers"] == example["initContainers"][:1]
     assert full["spec"]["initContainers"] == [*example["initContainers"], own]
     cache = [v for v in example["volumes"] if v["name"] == "forebay-cache"]
-    assert bare["spec"]["volumes"] == cache and full["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}, *cache]
+    assert bare["spec"]["volumes"] == cache and full["spec"]["volumes"] == [
+        {"name": "data", "emptyDir": {}},
+        *cache,
+    ]
     for made in (bare, full):
         assert made["metadata"]["labels"]["forebay.io/sidecar"] == "true"
         for container in made["spec"]["containers"]:
             have = {entry["name"]: entry["value"] for entry in container["env"]}
             assert len(have) == len(container["env"])
-            assert have == {**variables, **({"AWS_ENDPOINT_URL_S3": "https://mine"} if container["name"] == "a" else {})}
+            assert have == {
+                **variables,
+                **({"AWS_ENDPOINT_URL_S3": "https://mine"} if container["name"] == "a" else {}),
+            }
 
 
 def test_pods_that_have_one_are_left_alone(admission):
@@ -71,8 +115,15 @@ def test_pods_that_have_one_are_left_alone(admission):
 
 
 def test_restricted_pods_stay_restricted(admission):
-    container = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    restricted = with_(BARE, containers=[{"name": "trainer", "image": "x", "securityContext": container}])
+    container = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    restricted = with_(
+        BARE, containers=[{"name": "trainer", "image": "x", "securityContext": container}]
+    )
     assert policy.violations(restricted["spec"]) == []
     assert policy.violations(admission([restricted])[0]["spec"]) == []
 
@@ -80,7 +131,10 @@ def test_restricted_pods_stay_restricted(admission):
 def templates(node):
     """Every pod template below that asks for the sidecar."""
     if isinstance(node, dict):
-        if "containers" in (node.get("spec") or {}) and (node.get("metadata") or {}).get("labels", {}).get("forebay.io/inject") == "true":
+        if (
+            "containers" in (node.get("spec") or {})
+            and (node.get("metadata") or {}).get("labels", {}).get("forebay.io/inject") == "true"
+        ):
             yield node
         for value in node.values():
             yield from templates(value)
@@ -91,12 +145,26 @@ def templates(node):
 
 def test_templates_of_the_examples_get_it(admission):
     """As their controllers would make pods of them."""
-    found = [(path.name, t) for path, objects in charts.manifests(charts.ROOT / "deploy/examples") for t in templates(objects)]
-    assert {name for name, _ in found} == {"jobset.yaml", "kubeflow-trainer.yaml", "ray.yaml", "volcano.yaml"}
-    for (name, given), made in zip(found, admission([{"apiVersion": "v1", "kind": "Pod", **t} for _, t in found])):
+    found = [
+        (path.name, t)
+        for path, objects in charts.manifests(charts.ROOT / "deploy/examples")
+        for t in templates(objects)
+    ]
+    assert {name for name, _ in found} == {
+        "jobset.yaml",
+        "kubeflow-trainer.yaml",
+        "ray.yaml",
+        "volcano.yaml",
+    }
+    for (name, given), made in zip(
+        found, admission([{"apiVersion": "v1", "kind": "Pod", **t} for _, t in found])
+    ):
         uris = given["metadata"].get("annotations", {}).get("forebay.io/warm", "").split()
-        assert [c["name"] for c in made["spec"]["initContainers"]] == ["forebay", *(["warm"] if uris else [])], name
-        assert not uris or made["spec"]["initContainers"][1]["args"][-len(uris):] == uris
+        assert [c["name"] for c in made["spec"]["initContainers"]] == [
+            "forebay",
+            *(["warm"] if uris else []),
+        ], name
+        assert not uris or made["spec"]["initContainers"][1]["args"][-len(uris) :] == uris
         assert policy.violations(made["spec"]) == [], name
 
 
@@ -113,21 +181,56 @@ def test_kyverno_has_the_same_expressions(artefacts):
     kyverno = charts.one(rendered("Kyverno", "1.29"), "MutatingPolicy")
     server = charts.one(rendered(), "MutatingAdmissionPolicy")
     assert kyverno["spec"] == server["spec"]
-    assert {o["apiVersion"] for o in rendered(version="1.32")} == {"admissionregistration.k8s.io/v1alpha1"}
-    assert {o["apiVersion"] for o in rendered(version="1.35")} == {"admissionregistration.k8s.io/v1beta1"}
-    assert {o["apiVersion"] for o in rendered(version="1.36")} == {"admissionregistration.k8s.io/v1"}
-    assert "say Kyverno" in charts.refused(settings=["injection.kind=MutatingAdmissionPolicy"], version="1.31")
+    assert {o["apiVersion"] for o in rendered(version="1.32")} == {
+        "admissionregistration.k8s.io/v1alpha1"
+    }
+    assert {o["apiVersion"] for o in rendered(version="1.35")} == {
+        "admissionregistration.k8s.io/v1beta1"
+    }
+    assert {o["apiVersion"] for o in rendered(version="1.36")} == {
+        "admissionregistration.k8s.io/v1"
+    }
+    assert "say Kyverno" in charts.refused(
+        settings=["injection.kind=MutatingAdmissionPolicy"], version="1.31"
+    )
 
 
 def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
     """A pod that knows nothing of us, but for its label and what to warm."""
-    given = with_(BARE, volumes=[{"name": "scratch", "emptyDir": {}}], securityContext={"runAsNonRoot": True, "runAsUser": 1000}, containers=[{
-        "name": "trainer", "image": "trainer", "command": ["aws", "s3", "cp", "--no-progress", "--recursive", "s3://imagenet/train/", "/scratch/train/"],
-        "env": [{"name": n, "value": "any"} for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")] + [{"name": "HOME", "value": "/scratch"}],
-        "securityContext": {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False},
-        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}])
+    given = with_(
+        BARE,
+        volumes=[{"name": "scratch", "emptyDir": {}}],
+        securityContext={"runAsNonRoot": True, "runAsUser": 1000},
+        containers=[
+            {
+                "name": "trainer",
+                "image": "trainer",
+                "command": [
+                    "aws",
+                    "s3",
+                    "cp",
+                    "--no-progress",
+                    "--recursive",
+                    "s3://imagenet/train/",
+                    "/scratch/train/",
+                ],
+                "env": [
+                    {"name": n, "value": "any"}
+                    for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+                ]
+                + [{"name": "HOME", "value": "/scratch"}],
+                "securityContext": {
+                    "capabilities": {"drop": ["ALL"]},
+                    "allowPrivilegeEscalation": False,
+                },
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            }
+        ],
+    )
     given["metadata"]["annotations"] = {"forebay.io/warm": "s3://imagenet/train/"}
-    injection = charts.one(rendered(settings=[f"origin.endpoint={origin.endpoint}"]), "MutatingAdmissionPolicy")
+    injection = charts.one(
+        rendered(settings=[f"origin.endpoint={origin.endpoint}"]), "MutatingAdmissionPolicy"
+    )
     made = admission([given], injection)[0]
     job = pod(made["spec"], []).start()
     since = origin.mark()
@@ -142,10 +245,26 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
 
 def test_dataloads_of_fluid_get_the_token(admission):
     """deploy/examples/fluid-cache-runtime.yaml: once, beside all else that the container has."""
-    given = charts.one(charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text()), "MutatingAdmissionPolicy")
-    token = {"name": "FOREBAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}}}
+    given = charts.one(
+        charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text()),
+        "MutatingAdmissionPolicy",
+    )
+    token = {
+        "name": "FOREBAY_ADMIN_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}},
+    }
     path = {"name": "FLUID_DATALOAD_DATA_PATH", "value": "/train"}
-    job = with_(BARE, containers=[{"name": "dataloader", "image": "forebay:0.1.0", "command": ["/usr/bin/forebay"], "env": [path]}])
+    job = with_(
+        BARE,
+        containers=[
+            {
+                "name": "dataloader",
+                "image": "forebay:0.1.0",
+                "command": ["/usr/bin/forebay"],
+                "env": [path],
+            }
+        ],
+    )
     made = admission([job], given=given)[0]
     container = made["spec"]["containers"][0]
     assert container == {**job["spec"]["containers"][0], "env": [path, token]}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian package: clean by lintian, installed, served, upgraded and purged in a bare Debian 12; the unit's exposure."""
+
 import os
 import re
 import shutil
@@ -29,7 +30,9 @@ def newer(package, tmp_path_factory):
     made("dpkg-deb", "--raw-extract", package, folder / "tree")
     control = folder / "tree/DEBIAN/control"
     control.write_text(re.sub("^Version: .*", "Version: 99.0.0", control.read_text(), flags=re.M))
-    made("dpkg-deb", "--root-owner-group", "--build", folder / "tree", folder / "forebay_99.0.0.deb")
+    made(
+        "dpkg-deb", "--root-owner-group", "--build", folder / "tree", folder / "forebay_99.0.0.deb"
+    )
     return folder / "forebay_99.0.0.deb"
 
 
@@ -47,16 +50,32 @@ def debian(artefacts):
 
 
 def inside(debian, *command, **more):
-    return made("chroot", debian, *command, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", **more})
+    return made(
+        "chroot",
+        debian,
+        *command,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", **more},
+    )
 
 
 def files(debian):
-    return {str(p.relative_to(debian)) for folder in ("etc", "usr/bin", "usr/lib/systemd", "usr/share") if (debian / folder).is_dir()
-            for p in (debian / folder).rglob("*") if "forebay" in p.name}
+    return {
+        str(p.relative_to(debian))
+        for folder in ("etc", "usr/bin", "usr/lib/systemd", "usr/share")
+        if (debian / folder).is_dir()
+        for p in (debian / folder).rglob("*")
+        if "forebay" in p.name
+    }
 
 
 def test_lintian_says_nothing(package):
-    made("lintian", *(["--allow-root"] if os.geteuid() == 0 else []), "--fail-on", "error,warning", package)
+    made(
+        "lintian",
+        *(["--allow-root"] if os.geteuid() == 0 else []),
+        "--fail-on",
+        "error,warning",
+        package,
+    )
 
 
 def test_two_builds_have_the_same_bytes(package, artefacts, tmp_path):
@@ -64,21 +83,32 @@ def test_two_builds_have_the_same_bytes(package, artefacts, tmp_path):
     made("git", "clone", "-q", ROOT, clone)
     made("sh", clone / "deploy/deb.sh", artefacts / "package-again")
     for path in package.parent.glob("*.[dt][ea][br]*"):
-        assert (artefacts / "package-again" / path.name).read_bytes() == path.read_bytes(), path.name
+        assert (artefacts / "package-again" / path.name).read_bytes() == path.read_bytes(), (
+            path.name
+        )
 
 
 class Installed(Forebay):
     """The server of the chroot, by the file in its /etc."""
 
     def __init__(self, folder, debian, origin):
-        super().__init__(folder, origin, binary_path=str(debian / "usr/bin/forebay"), file=IMMUTABLE)
+        super().__init__(
+            folder, origin, binary_path=str(debian / "usr/bin/forebay"), file=IMMUTABLE
+        )
         self.debian = debian
         self.settings["cache.dir"] = "/var/cache/forebay"
 
     def command(self):
         name, *rest = super().command()
-        return ["chroot", str(self.debian), "/usr/bin/forebay", *("/etc/forebay/forebay.yaml" if word.endswith("forebay.yaml") else word
-                                                                for word in rest)]
+        return [
+            "chroot",
+            str(self.debian),
+            "/usr/bin/forebay",
+            *(
+                "/etc/forebay/forebay.yaml" if word.endswith("forebay.yaml") else word
+                for word in rest
+            ),
+        ]
 
 
 def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_path, monkeypatch):
@@ -87,12 +117,21 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
     for path in (package, newer):
         shutil.copy(path, debian / "tmp")
     inside(debian, "apt-get", "-qq", "update")
-    inside(debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{package.name}")
-    assert "usr/share/man/man1/forebay.1.gz" in files(debian) and "usr/share/man/man8/forebay.8.gz" in files(debian)
-    assert {f"usr/lib/systemd/system/forebay.{kind}" for kind in ("service", "socket")} <= files(debian)
-    assert all(os.access(debian / f"usr/share/forebay/slurm/{name}.sh", os.X_OK) for name in ("prolog", "epilog"))
+    inside(
+        debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{package.name}"
+    )
+    assert "usr/share/man/man1/forebay.1.gz" in files(
+        debian
+    ) and "usr/share/man/man8/forebay.8.gz" in files(debian)
+    assert {f"usr/lib/systemd/system/forebay.{kind}" for kind in ("service", "socket")} <= files(
+        debian
+    )
+    assert all(
+        os.access(debian / f"usr/share/forebay/slurm/{name}.sh", os.X_OK)
+        for name in ("prolog", "epilog")
+    )
     config = debian / "etc/forebay/forebay.yaml"
-    inside(debian, "forebay", "check")                       # the file as shipped is valid
+    inside(debian, "forebay", "check")  # the file as shipped is valid
     config.write_text(config.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")
     origin.put("obj", 1 << 20)
     server = Installed(tmp_path / "server", debian, origin)
@@ -102,14 +141,16 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
         server.settle()
     server.stop()
     changed = config.read_text()
-    inside(debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{newer.name}")
+    inside(
+        debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{newer.name}"
+    )
     assert "99.0.0" in inside(debian, "dpkg-query", "-W", "forebay")
     assert config.read_text() == changed
     server.start()
     with server.client() as client:
         judge(client.get("obj"), origin, "obj", 0, 1 << 20)
     server.stop()
-    assert len(origin.requests(method="GET", key="obj")) == 1   # the cache of the package before
+    assert len(origin.requests(method="GET", key="obj")) == 1  # the cache of the package before
     inside(debian, "apt-get", "-qq", "-y", "purge", "forebay")
     assert files(debian) == before
     assert not (debian / "var/cache/forebay").exists()
@@ -119,7 +160,9 @@ def test_tarball_serves_from_anywhere(tarball, origin, tmp_path):
     made("tar", "-xzf", tarball, "-C", tmp_path)
     folder = next(p for p in tmp_path.iterdir() if p.name.startswith("forebay-"))
     origin.put("obj", 1000)
-    server = Forebay(tmp_path / "server", origin, binary_path=str(folder / "usr/bin/forebay")).start()
+    server = Forebay(
+        tmp_path / "server", origin, binary_path=str(folder / "usr/bin/forebay")
+    ).start()
     with server.client() as client:
         judge(client.get("obj"), origin, "obj", 0, 1000)
     server.stop()
@@ -127,29 +170,54 @@ def test_tarball_serves_from_anywhere(tarball, origin, tmp_path):
 
 def complaints(*units):
     """What systemd says of unit files, but that the program is not installed here."""
-    said = subprocess.run(["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, timeout=60, check=False)
-    return [line for line in (said.stdout + said.stderr).splitlines() if "is not executable" not in line and line.strip()]
+    said = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return [
+        line
+        for line in (said.stdout + said.stderr).splitlines()
+        if "is not executable" not in line and line.strip()
+    ]
 
 
 def test_units_are_tight():
     """systemd's own figure, at most 1.5; and what it says of the files themselves."""
-    made("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_TENTHS}", UNITS / "forebay.service")
+    made(
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        "--no-pager",
+        f"--threshold={EXPOSURE_TENTHS}",
+        UNITS / "forebay.service",
+    )
     assert complaints(UNITS / "forebay.service", UNITS / "forebay.socket") == []
 
 
 def test_unknown_words_in_units_are_seen(tmp_path):
     """The judge itself."""
-    for name, word in (("forebay.service", "WatchdogSecs=30"), ("forebay.socket", "ListenStreams=9000")):
+    for name, word in (
+        ("forebay.service", "WatchdogSecs=30"),
+        ("forebay.socket", "ListenStreams=9000"),
+    ):
         for unit in UNITS.glob("forebay.s*"):
             shutil.copy(unit, tmp_path)
         text = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(re.sub(r"^(WatchdogSec|FileDescriptorName)=", word + r"\n\g<0>", text, flags=re.M))
-        assert any(word.split("=")[0] in line for line in complaints(tmp_path / "forebay.service", tmp_path / "forebay.socket"))
+        (tmp_path / name).write_text(
+            re.sub(r"^(WatchdogSec|FileDescriptorName)=", word + r"\n\g<0>", text, flags=re.M)
+        )
+        assert any(
+            word.split("=")[0] in line
+            for line in complaints(tmp_path / "forebay.service", tmp_path / "forebay.socket")
+        )
 
 
 def setting(unit, name):
     """The one value of NAME in a unit file."""
-    value, = re.findall(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.M)
+    (value,) = re.findall(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.M)
     return value
 
 
@@ -158,20 +226,30 @@ class Activated(Forebay):
 
     def __init__(self, folder, origin, notify):
         super().__init__(folder, origin, settings={"listen": None})
-        self.env.update(NOTIFY_SOCKET=str(notify), WATCHDOG_USEC=str(int(setting("forebay.service", "WatchdogSec")) * 1_000_000))
+        self.env.update(
+            NOTIFY_SOCKET=str(notify),
+            WATCHDOG_USEC=str(int(setting("forebay.service", "WatchdogSec")) * 1_000_000),
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
     def command(self):
         given = [f"--setenv={name}={value}" for name, value in self.env.items()]
-        return ["systemd-socket-activate", f"--listen=127.0.0.1:{self.port}", f"--fdname={setting('forebay.socket', 'FileDescriptorName')}",
-                *given, *super().command()]
+        return [
+            "systemd-socket-activate",
+            f"--listen=127.0.0.1:{self.port}",
+            f"--fdname={setting('forebay.socket', 'FileDescriptorName')}",
+            *given,
+            *super().command(),
+        ]
 
 
 def test_socket_starts_the_service(origin, tmp_path):
     """The client that connects first waits for it; READY=1 and the watchdog's signs are as Type=notify wants them."""
-    assert setting("forebay.socket", "ListenStream") == "127.0.0.1:9000", "where clients without a setting of their own look"
+    assert setting("forebay.socket", "ListenStream") == "127.0.0.1:9000", (
+        "where clients without a setting of their own look"
+    )
     assert setting("forebay.service", "Type") == "notify"
     origin.put("obj", 1 << 20)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -184,7 +262,11 @@ def test_socket_starts_the_service(origin, tmp_path):
             assert not any("forebay" in line for line in server.stdout)
             with server.client() as client:
                 judge(client.get("obj"), origin, "obj", 0, 1 << 20)
-            assert [notify.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG_USEC=30000000", b"WATCHDOG=1"]
+            assert [notify.recv(100) for _ in range(3)] == [
+                b"READY=1",
+                b"WATCHDOG_USEC=30000000",
+                b"WATCHDOG=1",
+            ]
             assert f"listening  http://127.0.0.1:{server.port}" in server.output()
         finally:
             server.stop()
@@ -194,10 +276,19 @@ def test_socket_starts_the_service(origin, tmp_path):
 def test_manual_of_the_service_names_what_there_is():
     """forebay(8): clean by mandoc; its units, files, signals and numbers are those of the units."""
     page = UNITS / "forebay.8"
-    said = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", str(page)], capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", str(page)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert said.stdout == "", said.stdout
     text = page.read_text()
-    assert setting("forebay.socket", "ListenStream") in text and f"{setting('forebay.service', 'WatchdogSec')} seconds" in text
+    assert (
+        setting("forebay.socket", "ListenStream") in text
+        and f"{setting('forebay.service', 'WatchdogSec')} seconds" in text
+    )
     assert setting("forebay.service", "EnvironmentFile").removeprefix("-") in text
     assert set(setting("forebay.service", "RestartPreventExitStatus").split()) == {"2", "3", "4"}
     for command in re.findall(r"^\.Nm forebay Cm (\w+)", text, re.M):

@@ -4,6 +4,7 @@ they quote is what the binary says, and what they name of ours is in its table.
 
 pages.py says what the comment in front of a block means.
 """
+
 import functools
 import hashlib
 import os
@@ -38,23 +39,41 @@ def of_kind(*kinds):
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
 def test_each_block_says_what_it_is(page):
-    languages = {"run": "sh", "cluster": "sh", "host": "sh", "config": "yaml", "keys": "yaml", "values": "yaml", "manifest": "yaml",
-                 "output": "console", "shown": "console", "said": "text", "theirs": "yaml"}
+    languages = {
+        "run": "sh",
+        "cluster": "sh",
+        "host": "sh",
+        "config": "yaml",
+        "keys": "yaml",
+        "values": "yaml",
+        "manifest": "yaml",
+        "output": "console",
+        "shown": "console",
+        "said": "text",
+        "theirs": "yaml",
+    }
     assert [b.text[:60] for b in pages.blocks(page) if languages.get(b.kind) != b.language] == []
 
 
 def test_pages_are_short():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 250 and [line for line in lines if len(line) > 120] == []
-    assert [page.name for page in pages.GUIDE.glob("*.md") if len(page.read_text().splitlines()) > 200] == []
+    assert [
+        page.name for page in pages.GUIDE.glob("*.md") if len(page.read_text().splitlines()) > 200
+    ] == []
 
 
 def test_the_index_has_each_page():
     index = (pages.GUIDE / "README.md").read_text()
-    assert [page.name for page in pages.GUIDE.glob("*.md") if page.name != "README.md" and f"]({page.name})" not in index] == []
+    assert [
+        page.name
+        for page in pages.GUIDE.glob("*.md")
+        if page.name != "README.md" and f"]({page.name})" not in index
+    ] == []
 
 
 # --- Run -----------------------------------------------------------------------------------------
+
 
 def free_port():
     with socket.socket() as s:
@@ -67,26 +86,54 @@ def laptop(tmp_path):
     """run(NAME, code): what the blocks of NAME print in a shell whose home, ports and directories are ours."""
     home = tmp_path / "home"
     (home / "run").mkdir(parents=True)
-    path = os.pathsep.join([str(Path(binary()).resolve().parent), str(Path(shutil.which("aws") or "/").parent), "/usr/bin:/bin"])
-    environment = {"PATH": path, "HOME": str(home), "XDG_RUNTIME_DIR": str(home / "run"), "LC_ALL": "C.UTF-8", "SHELL": "/bin/bash",
-                   "AWS_EC2_METADATA_DISABLED": "true"}
-    server = {"FOREBAY_LISTEN": f"127.0.0.1:{free_port()}", "FOREBAY_ADMIN_LISTEN": f"127.0.0.1:{free_port()}", "FOREBAY_CACHE_DIR": str(home / "kept")}
+    path = os.pathsep.join(
+        [
+            str(Path(binary()).resolve().parent),
+            str(Path(shutil.which("aws") or "/").parent),
+            "/usr/bin:/bin",
+        ]
+    )
+    environment = {
+        "PATH": path,
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home / "run"),
+        "LC_ALL": "C.UTF-8",
+        "SHELL": "/bin/bash",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    server = {
+        "FOREBAY_LISTEN": f"127.0.0.1:{free_port()}",
+        "FOREBAY_ADMIN_LISTEN": f"127.0.0.1:{free_port()}",
+        "FOREBAY_CACHE_DIR": str(home / "kept"),
+    }
     for block in of_kind("config"):
         if "/" not in block.name:
             (home / block.name).write_text(block.text)
 
     def run(name, code=0):
         script = "set -eu\n" + "".join(b.text for b in of_kind("run") if b.name == name)
-        done = subprocess.run(["bash", "-c", script], cwd=home, env={**environment, **(server if name == "server" else {})},
-                              capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=home,
+            env={**environment, **(server if name == "server" else {})},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
+
     run.home = home
     return run
 
 
 def hashes(folder):
-    return {p.relative_to(folder): hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder): hashlib.sha256(p.read_bytes()).digest()
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def test_laptop(laptop):
@@ -106,10 +153,30 @@ def test_an_older_cache_is_emptied_as_the_page_says(laptop, tmp_path):
     server = Forebay(tmp_path / "server", f"dir:{data}", cache=folder).start()
     server.stop()
     made_older(folder / "format")
-    done = subprocess.run([binary(), "serve", "--origin.endpoint", f"dir:{data}", "--cache.dir", str(folder), "--listen", "127.0.0.1:0", "--admin.listen", "off"],
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [
+            binary(),
+            "serve",
+            "--origin.endpoint",
+            f"dir:{data}",
+            "--cache.dir",
+            str(folder),
+            "--listen",
+            "127.0.0.1:0",
+            "--admin.listen",
+            "off",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     told = next(b for b in of_kind("said")).text.strip()
-    assert done.returncode == 1 and told in done.stderr and "forebay prepare DIR --wipe-older" in done.stderr, done.stderr
+    assert (
+        done.returncode == 1
+        and told in done.stderr
+        and "forebay prepare DIR --wipe-older" in done.stderr
+    ), done.stderr
     said = laptop("formats")
     assert told in said and "wiped a cache of an older format" in said
     assert not list(folder.glob("segments")) and not (folder / "format").exists()
@@ -124,9 +191,16 @@ def test_quoted_output_is_what_the_binary_prints():
 
 # --- Judged ---------------------------------------------------------------------------------------
 
+
 def judged(*words):
-    done = subprocess.run([binary(), "check", *map(str, words)], env={"FOREBAY_CACHE_DIR": "/tmp/none", "PATH": os.environ["PATH"]},
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [binary(), "check", *map(str, words)],
+        env={"FOREBAY_CACHE_DIR": "/tmp/none", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0 and "warning" not in done.stderr, (words, done.stderr)
 
 
@@ -174,7 +248,12 @@ class Cluster:
                 (folder / "forebay.yaml").write_text(o["data"]["forebay.yaml"])
                 judged("-c", folder / "forebay.yaml")
             for _, spec in charts.pods_of(o):
-                assert [w for c in charts.containers_of(spec) if policy.is_forebay(c) for w in policy.unknown(c)] == []
+                assert [
+                    w
+                    for c in charts.containers_of(spec)
+                    if policy.is_forebay(c)
+                    for w in policy.unknown(c)
+                ] == []
         self.objects = objects
 
     def run(self, *words):
@@ -184,31 +263,64 @@ class Cluster:
         words = shlex.split(line)
         namespace = words[1:3] if words[1:2] == ["-n"] else []
         verb = words[0], words[1 + len(namespace)]
-        rest = words[2 + len(namespace):]
+        rest = words[2 + len(namespace) :]
         match verb:
             case ("helm", "install" | "upgrade"):
                 rest = [w for w in rest if w != "--install"]
-                self.judge(charts.load(self.run(charts.tool("helm"), "template", *rest, "--kube-version", charts.KUBERNETES)))
+                self.judge(
+                    charts.load(
+                        self.run(
+                            charts.tool("helm"),
+                            "template",
+                            *rest,
+                            "--kube-version",
+                            charts.KUBERNETES,
+                        )
+                    )
+                )
             case ("kubectl", "apply"):
                 assert len(rest) == 2 and rest[0] in ("-k", "-f"), line
-                self.judge(charts.kustomize(self.tree / rest[1]) if rest[0] == "-k" else charts.load((self.tree / rest[1]).read_text()))
+                self.judge(
+                    charts.kustomize(self.tree / rest[1])
+                    if rest[0] == "-k"
+                    else charts.load((self.tree / rest[1]).read_text())
+                )
             case ("kubectl", "create"):
-                self.judge(charts.load(self.run(charts.tool("kubectl"), *words[1:], "--dry-run=client", "-o", "yaml")))
+                self.judge(
+                    charts.load(
+                        self.run(
+                            charts.tool("kubectl"), *words[1:], "--dry-run=client", "-o", "yaml"
+                        )
+                    )
+                )
             case ("kubectl", "label"):
-                assert re.fullmatch(r"namespace [a-z]+ [a-z.-]+/[a-z]+=[a-z]+", " ".join(rest)), line
+                assert re.fullmatch(r"namespace [a-z]+ [a-z.-]+/[a-z]+=[a-z]+", " ".join(rest)), (
+                    line
+                )
             case ("kubectl", "logs" | "exec" | "rollout"):
                 self.there(rest[1] if verb[1] == "rollout" else rest[0], rest)
                 assert pages.unknown_in_command(line) == [], line
             case ("forebay", _):
                 assert pages.unknown_in_command(line) == [], line
-                subprocess.run(["bash", "-c", line.replace("forebay", shlex.quote(str(Path(binary()).resolve())), 1)], cwd=self.tree, check=True, timeout=60)
+                subprocess.run(
+                    [
+                        "bash",
+                        "-c",
+                        line.replace("forebay", shlex.quote(str(Path(binary()).resolve())), 1),
+                    ],
+                    cwd=self.tree,
+                    check=True,
+                    timeout=60,
+                )
             case _:
                 raise AssertionError(f"nobody knows how to play this: {line}")
 
     def there(self, target, rest):
         """job/NAME, daemonset/NAME or the pod NAME-0 of a StatefulSet was rendered last, and has the container that -c names."""
         names = {f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in self.objects}
-        names |= {f"{o['metadata']['name']}-0": o for o in self.objects if o["kind"] == "StatefulSet"}
+        names |= {
+            f"{o['metadata']['name']}-0": o for o in self.objects if o["kind"] == "StatefulSet"
+        }
         assert target in names or self.before and target in self.before, (target, sorted(names))
         found = names.get(target) or self.before[target]
         if "-c" in rest:
@@ -225,8 +337,14 @@ def test_commands_for_a_cluster(artefacts, tree):
         cluster.before = {}
         for line in block.commands():
             cluster.play(line)
-            cluster.before |= {f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in cluster.objects}
-            cluster.before |= {f"{o['metadata']['name']}-0": o for o in cluster.objects if o["kind"] == "StatefulSet"}
+            cluster.before |= {
+                f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in cluster.objects
+            }
+            cluster.before |= {
+                f"{o['metadata']['name']}-0": o
+                for o in cluster.objects
+                if o["kind"] == "StatefulSet"
+            }
             played += 1
     assert played > 15
 
@@ -235,9 +353,16 @@ def test_commands_that_are_wrong_are_seen(artefacts, tree):
     """The judge itself."""
     cluster = Cluster(tree)
     cluster.play("helm install resnet deploy/helm/forebay -f training.yaml")
-    for wrong in ("helm install forebay deploy/helm/forebay -f training.yaml --set cache.sise=1Gi", "kubectl apply -f deploy/examples/none.yaml",
-                  "kubectl exec job/other -- /usr/bin/forebay status", "kubectl exec job/resnet-forebay-trainer -c none -- /usr/bin/forebay status",
-                  "kubectl exec job/resnet-forebay-trainer -- /usr/bin/forebay statsu", "kubectl frob", "kubectl create secret generic", "forebay keys --frob new x"):
+    for wrong in (
+        "helm install forebay deploy/helm/forebay -f training.yaml --set cache.sise=1Gi",
+        "kubectl apply -f deploy/examples/none.yaml",
+        "kubectl exec job/other -- /usr/bin/forebay status",
+        "kubectl exec job/resnet-forebay-trainer -c none -- /usr/bin/forebay status",
+        "kubectl exec job/resnet-forebay-trainer -- /usr/bin/forebay statsu",
+        "kubectl frob",
+        "kubectl create secret generic",
+        "forebay keys --frob new x",
+    ):
         with pytest.raises((AssertionError, FileNotFoundError)):
             cluster.play(wrong)
 
@@ -256,21 +381,34 @@ def test_commands_for_a_host():
             words = pages.words_of(line)
             if words[0] == "sh":
                 script = (ROOT / words[1]).read_text()
-                assert [w for w in words[2:] if w.startswith("--") and f"    {w})" not in script] == [], line
+                assert [
+                    w for w in words[2:] if w.startswith("--") and f"    {w})" not in script
+                ] == [], line
     named = set(re.findall(r"(?:forebay[_:-]|release-|/forebay:)(\d+\.\d+\.\d+)", TEXT))
-    assert named | {version for b in BLOCKS for version in re.findall(r"\bv(\d+\.\d+\.\d+)", b.text)} == {VERSION}
+    assert named | {
+        version for b in BLOCKS for version in re.findall(r"\bv(\d+\.\d+\.\d+)", b.text)
+    } == {VERSION}
 
 
 # --- What pages name --------------------------------------------------------------------------------
+
 
 @functools.cache
 def metrics():
     """{name: labels} of counters.def, and the names that the code writes by itself."""
     found = {}
-    for name, labels in re.findall(r'^(?:COUNTER|GAUGE|HISTOGRAM\w*)\(\w+, "([a-z_]+)", "((?:[^"\\]|\\.)*)"', (ROOT / "src/stats/counters.def").read_text(), re.M):
+    for name, labels in re.findall(
+        r'^(?:COUNTER|GAUGE|HISTOGRAM\w*)\(\w+, "([a-z_]+)", "((?:[^"\\]|\\.)*)"',
+        (ROOT / "src/stats/counters.def").read_text(),
+        re.M,
+    ):
         found.setdefault(name, set()).update(re.findall(r'(\w+)=\\"([^"\\]*)\\"', labels))
-    words = re.findall(r'^REFUSAL\(\w+, ERR_\w+, "([^"]+)"', (ROOT / "src/stats/refusals.def").read_text(), re.M)
-    found["forebay_cache_admission_rejected_total"] = {("reason", word) for word in words}     # a row of counters.def each
+    words = re.findall(
+        r'^REFUSAL\(\w+, ERR_\w+, "([^"]+)"', (ROOT / "src/stats/refusals.def").read_text(), re.M
+    )
+    found["forebay_cache_admission_rejected_total"] = {
+        ("reason", word) for word in words
+    }  # a row of counters.def each
     assert len(found) > 100 and len(words) > 10
     for path in (ROOT / "src").rglob("*.c"):
         for name in re.findall(r'"(?:# TYPE )?(forebay_[a-z0-9_]+)', path.read_text()):
@@ -287,8 +425,15 @@ def chart_paths(node, at=""):
 
 @functools.cache
 def rules():
-    groups = [g for path in (ROOT / "deploy/prometheus").glob("*.rules.yaml") for g in yaml.safe_load(path.read_text())["groups"]]
-    return ({r["alert"] for g in groups for r in g["rules"] if "alert" in r}, {r["record"] for g in groups for r in g["rules"] if "record" in r})
+    groups = [
+        g
+        for path in (ROOT / "deploy/prometheus").glob("*.rules.yaml")
+        for g in yaml.safe_load(path.read_text())["groups"]
+    ]
+    return (
+        {r["alert"] for g in groups for r in g["rules"] if "alert" in r},
+        {r["record"] for g in groups for r in g["rules"] if "record" in r},
+    )
 
 
 def unknown_metrics(text):
@@ -298,10 +443,16 @@ def unknown_metrics(text):
         if name not in metrics() and base not in metrics():
             out.append(name)
         elif metrics().get(name):
-            out += [f"{name}: {key}={value}" for key, value in re.findall(r'(\w+)="([^".|]+)"', labels) if (key, value) not in metrics()[name]]
+            out += [
+                f"{name}: {key}={value}"
+                for key, value in re.findall(r'(\w+)="([^".|]+)"', labels)
+                if (key, value) not in metrics()[name]
+            ]
     alerts, records = rules()
     out += [word for word in re.findall(r"\bForebay[A-Z]\w+", text) if word not in alerts]
-    return out + [word for word in re.findall(r"\bforebay:[a-z_]+:\w+", text) if word not in records]
+    return out + [
+        word for word in re.findall(r"\bforebay:[a-z_]+:\w+", text) if word not in records
+    ]
 
 
 def unknown_options(page):
@@ -310,8 +461,10 @@ def unknown_options(page):
     known = policy.keys() | set(chart_paths(values))
     groups = {key.split(".")[0] for key in known if "." in key}
     flags = set().union(*(policy.flags(command) for command in pages.commands_known()))
-    scripts = "".join(path.read_text() for folder in ("deploy", "tests") for path in (ROOT / folder).glob("*.sh"))
-    for options in re.findall(r"^ +(-[-a-z |]*)\)", scripts, re.M):     # `--unit | --fuzz)` of a case
+    scripts = "".join(
+        path.read_text() for folder in ("deploy", "tests") for path in (ROOT / folder).glob("*.sh")
+    )
+    for options in re.findall(r"^ +(-[-a-z |]*)\)", scripts, re.M):  # `--unit | --fuzz)` of a case
         flags |= set(options.split(" | "))
     out = []
     for span in pages.spans(page):
@@ -325,12 +478,23 @@ def unknown_options(page):
             out += pages.unknown_words(words)
         elif re.fullmatch(r"--[a-z][a-z._-]*", first) and first not in flags:
             out.append(span)
-        elif re.fullmatch(r"[a-z_0-9]+(\.[a-zA-Z_0-9]+)+", first) and first.split(".")[0] in groups and not first.endswith((".sh", ".yaml", ".md", ".log")) and first not in known:
+        elif (
+            re.fullmatch(r"[a-z_0-9]+(\.[a-zA-Z_0-9]+)+", first)
+            and first.split(".")[0] in groups
+            and not first.endswith((".sh", ".yaml", ".md", ".log"))
+            and first not in known
+        ):
             out.append(span)
     allowed = policy.variables()
-    harness = "".join((ROOT / path).read_text() for path in ("CMakeLists.txt", "tests/run.sh", "Dockerfile"))
+    harness = "".join(
+        (ROOT / path).read_text() for path in ("CMakeLists.txt", "tests/run.sh", "Dockerfile")
+    )
     text = page.read_text()
-    return out + [name for name in re.findall(r"\bFOREBAY_[A-Z_]*[A-Z]\b", text) if name not in allowed and not re.search(rf"\b{name}\b", harness)]
+    return out + [
+        name
+        for name in re.findall(r"\bFOREBAY_[A-Z_]*[A-Z]\b", text)
+        if name not in allowed and not re.search(rf"\b{name}\b", harness)
+    ]
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
@@ -341,7 +505,11 @@ def test_what_pages_name_is_there(page):
     assert pages.dead_links(page) == []
     for block in pages.blocks(page):
         if block.language in ("sh", "console"):
-            assert [w for line in block.text.splitlines() for w in pages.unknown_in_command(line.removeprefix("$ "))] == []
+            assert [
+                w
+                for line in block.text.splitlines()
+                for w in pages.unknown_in_command(line.removeprefix("$ "))
+            ] == []
 
 
 def test_each_alert_is_on_its_page():
@@ -361,14 +529,33 @@ def test_a_live_scrape_has_what_the_pages_tell_to_watch(tmp_path):
         names = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", row) for row in server.metrics()}
     finally:
         server.stop()
-    named = set(re.findall(r"\bforebay_[a-z_]+[a-z]\b", "".join(page.read_text() for page in pages.GUIDE.glob("*.md"))))
+    named = set(
+        re.findall(
+            r"\bforebay_[a-z_]+[a-z]\b",
+            "".join(page.read_text() for page in pages.GUIDE.glob("*.md")),
+        )
+    )
     assert len(named) > 8 and named - names == set()
 
 
-@pytest.mark.parametrize("text,wrong", [
-    ("`cache.sise`", 1), ("`cache.size: 80%`", 0), ("`forebay warm --frob`", 1), ("`forebay heat`", 1), ("`FOREBAY_CACHE_SISE=1`", 1),
-    ("`--cache.size`", 0), ("`--frob`", 1), ("`cache.hostPath.pth`", 1), ("`sidecar.warm.min`", 0), ("`run -- CMD`", 0), ("`plan --data 1TB`", 1),
-    ("```sh\nforebay status --frob\n```", 0), ("forebay_cache_bites", 0)])
+@pytest.mark.parametrize(
+    "text,wrong",
+    [
+        ("`cache.sise`", 1),
+        ("`cache.size: 80%`", 0),
+        ("`forebay warm --frob`", 1),
+        ("`forebay heat`", 1),
+        ("`FOREBAY_CACHE_SISE=1`", 1),
+        ("`--cache.size`", 0),
+        ("`--frob`", 1),
+        ("`cache.hostPath.pth`", 1),
+        ("`sidecar.warm.min`", 0),
+        ("`run -- CMD`", 0),
+        ("`plan --data 1TB`", 1),
+        ("```sh\nforebay status --frob\n```", 0),
+        ("forebay_cache_bites", 0),
+    ],
+)
 def test_wrong_words_are_seen(tmp_path, text, wrong):
     """The judge itself."""
     page = tmp_path / "page.md"
@@ -377,9 +564,20 @@ def test_wrong_words_are_seen(tmp_path, text, wrong):
 
 
 def test_wrong_names_are_seen(tmp_path):
-    assert unknown_metrics("forebay_cache_bites ForebayAsleep forebay:hits:rate5m") == ["forebay_cache_bites", "ForebayAsleep", "forebay:hits:rate5m"]
-    assert unknown_metrics('forebay_degraded{component="mood"}') == ["forebay_degraded: component=mood"]
-    assert unknown_metrics('forebay_degraded{component="disk"} forebay_http_first_byte_seconds_bucket ForebayDown forebay:byte_hit_ratio:rate5m') == []
+    assert unknown_metrics("forebay_cache_bites ForebayAsleep forebay:hits:rate5m") == [
+        "forebay_cache_bites",
+        "ForebayAsleep",
+        "forebay:hits:rate5m",
+    ]
+    assert unknown_metrics('forebay_degraded{component="mood"}') == [
+        "forebay_degraded: component=mood"
+    ]
+    assert (
+        unknown_metrics(
+            'forebay_degraded{component="disk"} forebay_http_first_byte_seconds_bucket ForebayDown forebay:byte_hit_ratio:rate5m'
+        )
+        == []
+    )
     page = tmp_path / "page.md"
     page.write_text("# Here\n[a](#here) [b](#there) [c](none.md) [d](page.md#here)\n")
     assert pages.dead_links(page) == ["#there", "none.md"]

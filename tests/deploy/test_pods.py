@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods of the chart as they are rendered, run by the real binary and read by real clients, without a cluster."""
+
 import copy
 import json
 import os
@@ -8,8 +9,22 @@ import shutil
 import charts
 import pytest
 from kubelet import Container, Ended
-from pods import (COPY, TRAIN, USER, Service, client_of, key, network, origin, pod, right, secrets, service, shared,  # noqa: F401
-                  trainer)
+from pods import (
+    COPY,
+    TRAIN,
+    USER,
+    Service,
+    client_of,
+    key,
+    network,
+    origin,
+    pod,
+    right,
+    secrets,
+    service,
+    shared,
+    trainer,
+)
 from waiting import wait_for
 
 
@@ -22,7 +37,9 @@ def test_job_with_sidecar(pod, origin, network, tmp_path):
     assert sum(origin.bytes_sent(key) for key in TRAIN) == total
     since = origin.mark()
     assert job.wait() == {"trainer": 0}, job.container("trainer").said()
-    assert not [r for r in origin.requests(method="GET", since=since) if r.key], "the trainer was not served from the cache"
+    assert not [r for r in origin.requests(method="GET", since=since) if r.key], (
+        "the trainer was not served from the cache"
+    )
     right(origin, job.volumes["scratch"])
 
     server = job.container("forebay")
@@ -44,7 +61,11 @@ def test_job_with_sidecar(pod, origin, network, tmp_path):
 def test_sigterm_of_the_pod_leaves_nothing(pod, origin, network):
     """In the middle of a trainer that would go on for an hour."""
     spec, objects = trainer(origin)
-    spec["containers"][0]["command"] = ["sh", "-c", "trap 'exit 143' TERM; touch /scratch/here; sleep 3600 & wait"]
+    spec["containers"][0]["command"] = [
+        "sh",
+        "-c",
+        "trap 'exit 143' TERM; touch /scratch/here; sleep 3600 & wait",
+    ]
     job = pod(spec, objects).start()
     wait_for((job.volumes["scratch"] / "here").exists, "the trainer")
     assert job.stop() == {"trainer": 143, "forebay": 0, "warm": 0}
@@ -75,7 +96,11 @@ def test_restarted_sidecar_has_its_cache(pod, origin, network):
     job.running[job.running.index(server)] = again
     again.wait_probe("startupProbe")
     check = [c for c in spec["initContainers"] if c["name"] == "warm"][0]
-    check = {**check, "name": "check", "args": ["warm", "--check", "--min", "100%", check["args"][-1]]}
+    check = {
+        **check,
+        "name": "check",
+        "args": ["warm", "--check", "--min", "100%", check["args"][-1]],
+    }
     done = Container(job, check).start()
     job.running.append(done)
     assert done.wait() == 0, done.said()
@@ -84,20 +109,33 @@ def test_restarted_sidecar_has_its_cache(pod, origin, network):
 
 # --- Behind a Service -----------------------------------------------------------------------------
 
+
 def test_daemonset(pod, origin, network, service):
     """Keys from a Secret, a folder of the node, a client by the Service's name; and a second life on the same folder."""
     good, stranger = key("imagenet"), key("other")
     spec, objects = shared("daemonset", origin, [good, stranger])
     node = pod(spec, objects).start()
     door = service(objects)
-    assert [(c.name, c.process.returncode) for c in node.running] == [("forebay", None)], node.running[0].said()
+    assert [(c.name, c.process.returncode) for c in node.running] == [("forebay", None)], (
+        node.running[0].said()
+    )
     code, client = client_of(pod, objects, door, good, *COPY)
     assert code == 0, client.running[0].said()
     right(origin, client.volumes["scratch"])
     assert all(origin.sent_twice(name) == 0 for name in TRAIN)
     # Whoever has no rights, or no key, gets nothing, cached or not.
     for access in (stranger, (good[0], "wrong"), ("nobody", "nothing")):
-        code, client = client_of(pod, objects, door, access, "aws", "s3", "cp", "s3://imagenet/" + next(iter(TRAIN)), "/scratch/x")
+        code, client = client_of(
+            pod,
+            objects,
+            door,
+            access,
+            "aws",
+            "s3",
+            "cp",
+            "s3://imagenet/" + next(iter(TRAIN)),
+            "/scratch/x",
+        )
         assert code != 0 and "403" in client.running[0].said(), client.running[0].said()
 
     server = node.container("forebay")
@@ -128,13 +166,20 @@ def test_folder_of_a_node(pod, origin, network):
         bare.start()
     spec, objects = shared("daemonset", origin, [key("imagenet")], "cache.hostPath.prepare=true")
     node = pod(spec, objects).start()
-    assert [(c.name, c.process.returncode) for c in node.running] == [("prepare", 0), ("forebay", None)], node.running[0].said()
+    assert [(c.name, c.process.returncode) for c in node.running] == [
+        ("prepare", 0),
+        ("forebay", None),
+    ], node.running[0].said()
     folder = node.volumes["forebay-cache"].stat()
     assert (folder.st_uid, folder.st_mode & 0o777) == (USER, 0o700)
     assert node.stop()["forebay"] == 0
 
 
-LABEL = ["nodeFeatures.dataSets[0].name=imagenet", "nodeFeatures.dataSets[0].uris={s3://imagenet/train/}", "nodeFeatures.every=1s"]
+LABEL = [
+    "nodeFeatures.dataSets[0].name=imagenet",
+    "nodeFeatures.dataSets[0].uris={s3://imagenet/train/}",
+    "nodeFeatures.every=1s",
+]
 
 
 def labelled(node):
@@ -146,7 +191,9 @@ def labelled(node):
 def test_labels_of_a_node(pod, origin, network, user):
     """By the folder as the node is asked to make it, or root's as the kubelet makes it: there when the data set is, and the first
     process of a container obeys SIGTERM, which leaves the file."""
-    spec, objects = shared("daemonset", origin, [key("imagenet")], f"nodeFeatures.runAsUser={user}", *LABEL)
+    spec, objects = shared(
+        "daemonset", origin, [key("imagenet")], f"nodeFeatures.runAsUser={user}", *LABEL
+    )
     node = pod(spec, objects)
     folder = node.volumes["node-features"]
     if user:
@@ -156,9 +203,14 @@ def test_labels_of_a_node(pod, origin, network, user):
     assert [c.name for c in node.running] == ["forebay", "node-features"]
     wait_for((folder / "forebay-forebay").exists, "the file")
     assert not labelled(node)
-    node.container("forebay").exec("/usr/bin/forebay", "warm", "s3://imagenet/train/", "--wait", "-q")
+    node.container("forebay").exec(
+        "/usr/bin/forebay", "warm", "s3://imagenet/train/", "--wait", "-q"
+    )
     wait_for(lambda: labelled(node), "the label")
-    assert os.listdir(folder) == ["forebay-forebay"] and (folder / "forebay-forebay").stat().st_mode & 0o777 == 0o644
+    assert (
+        os.listdir(folder) == ["forebay-forebay"]
+        and (folder / "forebay-forebay").stat().st_mode & 0o777 == 0o644
+    )
     assert node.stop() == {"forebay": 0, "node-features": 0}
     assert labelled(node) and network.processes() == []
 
@@ -168,8 +220,14 @@ def test_labels_that_cannot_be_written_cost_nothing_else(pod, origin, network):
     spec, objects = shared("daemonset", origin, [key("imagenet")], *LABEL)
     node = pod(spec, objects).start()
     writer = node.container("node-features")
-    wait_for(lambda: "/features.d/forebay-forebay cannot be written: Permission denied" in writer.said(), "the reason")
-    assert writer.process.poll() is None and node.container("forebay").probe("readinessProbe")[0] == 200
+    wait_for(
+        lambda: "/features.d/forebay-forebay cannot be written: Permission denied" in writer.said(),
+        "the reason",
+    )
+    assert (
+        writer.process.poll() is None
+        and node.container("forebay").probe("readinessProbe")[0] == 200
+    )
     assert node.stop() == {"forebay": 0, "node-features": 0}
 
 
@@ -204,11 +262,16 @@ def test_warm_job(pod, origin, network, service):
     spec, objects = shared("gateway", origin, [key("imagenet")])
     gateway = pod(spec, objects).start()
     door = service(objects)
-    job = charts.one(charts.load((charts.ROOT / "deploy/examples/warm.yaml").read_text()), "Job")["spec"]["template"]["spec"]
+    job = charts.one(charts.load((charts.ROOT / "deploy/examples/warm.yaml").read_text()), "Job")[
+        "spec"
+    ]["template"]["spec"]
     done = pod(job, objects, door).start()
     assert done.wait() == {"warm": 0}, done.container("warm").said()
     assert {name: origin.bytes_sent(name) for name in TRAIN} == TRAIN
-    stranger = {**job["containers"][0], "env": [e for e in job["containers"][0]["env"] if e["name"] != "FOREBAY_ADMIN_TOKEN"]}
+    stranger = {
+        **job["containers"][0],
+        "env": [e for e in job["containers"][0]["env"] if e["name"] != "FOREBAY_ADMIN_TOKEN"],
+    }
     refused = pod({**job, "containers": [stranger]}, objects, door).start()
     assert refused.wait()["warm"] != 0 and "token" in refused.container("warm").said()
     assert gateway.stop()["forebay"] == 0
@@ -221,24 +284,49 @@ def test_worker_and_dataload_of_fluid(pod, origin, network, tmp_path):
     runtime = charts.one(given, "CacheRuntimeClass")
     spec = copy.deepcopy(runtime["topology"]["worker"]["template"]["spec"])
     server = spec["containers"][0]
-    server["env"] = [{"name": "FLUID_DATASET_NAME", "value": "imagenet"}, {"name": "FLUID_RUNTIME_COMPONENT_TYPE", "value": "worker"}, *server["env"],
-                     {"name": "FOREBAY_ORIGIN_ENDPOINT", "value": origin.endpoint}]
+    server["env"] = [
+        {"name": "FLUID_DATASET_NAME", "value": "imagenet"},
+        {"name": "FLUID_RUNTIME_COMPONENT_TYPE", "value": "worker"},
+        *server["env"],
+        {"name": "FOREBAY_ORIGIN_ENDPOINT", "value": origin.endpoint},
+    ]
     server["resources"]["requests"]["ephemeral-storage"] = "256Mi"
     _, objects = shared("gateway", origin, [key("imagenet")])
     worker = pod(spec, objects).start()
     config = {"mounts": charts.one(given, "Dataset")["spec"]["mounts"]}
-    objects.append({"kind": "ConfigMap", "metadata": {"name": "imagenet-config"}, "data": {"runtime.json": json.dumps(config)}})
+    objects.append(
+        {
+            "kind": "ConfigMap",
+            "metadata": {"name": "imagenet-config"},
+            "data": {"runtime.json": json.dumps(config)},
+        }
+    )
     load = charts.one(given, "DataLoad")["spec"]
-    job = {**runtime["dataOperationSpecs"][0], "name": "dataload", "env": [
-        {"name": "FLUID_DATALOAD_METADATA", "value": "false"}, {"name": "FLUID_DATALOAD_PATH_REPLICAS", "value": "1"},
-        {"name": "FLUID_DATALOAD_DATA_PATH", "value": ":".join(target["path"] for target in load["target"])},
-        {"name": "FLUID_RUNTIME_CONFIG_PATH", "value": "/etc/fluid/config/runtime.json"}],
-        "volumeMounts": [{"name": "config", "mountPath": "/etc/fluid/config"}], "securityContext": server["securityContext"]}
-    token = {"name": "FOREBAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}}}
+    job = {
+        **runtime["dataOperationSpecs"][0],
+        "name": "dataload",
+        "env": [
+            {"name": "FLUID_DATALOAD_METADATA", "value": "false"},
+            {"name": "FLUID_DATALOAD_PATH_REPLICAS", "value": "1"},
+            {
+                "name": "FLUID_DATALOAD_DATA_PATH",
+                "value": ":".join(target["path"] for target in load["target"]),
+            },
+            {"name": "FLUID_RUNTIME_CONFIG_PATH", "value": "/etc/fluid/config/runtime.json"},
+        ],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/fluid/config"}],
+        "securityContext": server["securityContext"],
+    }
+    token = {
+        "name": "FOREBAY_ADMIN_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}},
+    }
     door = Service(network, tmp_path, "svc-imagenet-worker", {9000: 9000, 9001: 9001})
     volumes = [{"name": "config", "configMap": {"name": "imagenet-config"}}]
     for env, code in (([], 1), ([token], 0)):
-        done = pod({"containers": [{**job, "env": job["env"] + env}], "volumes": volumes}, objects, door).start()
+        done = pod(
+            {"containers": [{**job, "env": job["env"] + env}], "volumes": volumes}, objects, door
+        ).start()
         assert done.wait() == {"dataload": code}, done.container("dataload").said()
     assert {name: origin.bytes_sent(name) for name in TRAIN} == TRAIN
     assert worker.stop()["forebay"] == 0
@@ -246,13 +334,14 @@ def test_worker_and_dataload_of_fluid(pod, origin, network, tmp_path):
 
 # --- From one format of the cache to the next ---------------------------------------------------------
 
+
 def crc32c(data):
-    crc = 0xffffffff
+    crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
         for _ in range(8):
-            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
-    return crc ^ 0xffffffff
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
 def made_older(cache):
@@ -270,7 +359,7 @@ def test_cache_of_an_older_format(pod, origin, network, service, mode):
     spec, objects = shared(mode, origin, [access])
     wiping = shared(mode, origin, [access], "cache.wipeOlder=true")[0]
     door = service(objects)
-    first = pod(wiping, objects).start()                     # there is nothing yet
+    first = pod(wiping, objects).start()  # there is nothing yet
     folder = first.volumes["forebay-cache"]
     assert client_of(pod, objects, door, access, *COPY)[0] == 0
     assert first.stop()["forebay"] == 0
@@ -280,6 +369,7 @@ def test_cache_of_an_older_format(pod, origin, network, service, mode):
         one = pod(spec, objects)
         one.volumes["forebay-cache"] = folder
         return one
+
     refused = again(spec)
     with pytest.raises(Ended, match="ended with 1"):
         refused.start()
@@ -288,5 +378,7 @@ def test_cache_of_an_older_format(pod, origin, network, service, mode):
         since = origin.mark()
         one = again(wiping).start()
         assert client_of(pod, objects, door, access, *COPY)[0] == 0
-        assert bool([r for r in origin.requests(method="GET", since=since) if r.key]) == bool(fetched)
+        assert bool([r for r in origin.requests(method="GET", since=since) if r.key]) == bool(
+            fetched
+        )
         assert one.stop()["forebay"] == 0

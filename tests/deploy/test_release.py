@@ -4,6 +4,7 @@ what does not agree is refused before anything is made.
 
 Image and package are those that the other tests have built; at scale 1 all of it is made anew, by the one command.
 """
+
 import hashlib
 import json
 import re
@@ -16,7 +17,9 @@ import pytest
 from conftest import ROOT, made
 from forebay import scale
 
-VERSION = re.search(r"^project\(forebay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M).group(1)
+VERSION = re.search(
+    r"^project\(forebay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M
+).group(1)
 WHO = "release@example.com"
 
 
@@ -28,12 +31,23 @@ def clone(tmp_path):
 
 
 def release(clone, *words, wait=3600, **more):
-    return subprocess.run(["sh", str(clone / "deploy/release.sh"), *map(str, words)], capture_output=True, text=True, timeout=wait, check=False, **more)
+    return subprocess.run(
+        ["sh", str(clone / "deploy/release.sh"), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=wait,
+        check=False,
+        **more,
+    )
 
 
 def refused(clone, says, *words, code=1, **more):
     done = release(clone, *words, **more)
-    assert done.returncode == code and says in done.stderr, (done.returncode, done.stdout, done.stderr)
+    assert done.returncode == code and says in done.stderr, (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+    )
     assert not list((clone / "build").glob("release-[0-9]*")), "something was left"
 
 
@@ -53,21 +67,52 @@ def signed_by(folder, key):
     """As deploy/guide/release.md has whoever takes it do it."""
     allowed = folder.parent / "allowed_signers"
     allowed.write_text(f"{WHO} {key.with_suffix('.pub').read_text()}")
-    return subprocess.run(["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", WHO, "-n", "forebay-release", "-s", str(folder / "SHA256SUMS.sig")],
-                          stdin=(folder / "SHA256SUMS").open("rb"), capture_output=True, timeout=60, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [
+                "ssh-keygen",
+                "-Y",
+                "verify",
+                "-f",
+                str(allowed),
+                "-I",
+                WHO,
+                "-n",
+                "forebay-release",
+                "-s",
+                str(folder / "SHA256SUMS.sig"),
+            ],
+            stdin=(folder / "SHA256SUMS").open("rb"),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        ).returncode
+        == 0
+    )
 
 
 def good(folder, key):
     """The artefacts that a release has, by kind; sums and signature are right, and a changed one is seen."""
     names = {path.name for path in folder.iterdir()}
-    found = {kind: next((n for n in names if re.fullmatch(pattern, n)), None) for kind, pattern in {
-        "image": rf"forebay-{re.escape(VERSION)}-image-\w+\.oci\.tar", "package": rf"forebay_{re.escape(VERSION)}_\w+\.deb",
-        "tarball": rf"forebay-{re.escape(VERSION)}-Linux-\w+\.tar\.gz", "chart": rf"forebay-{re.escape(VERSION)}\.tgz",
-        "bill": rf"forebay-{re.escape(VERSION)}\.spdx\.json", "notes": r"NOTES\.md"}.items()}
+    found = {
+        kind: next((n for n in names if re.fullmatch(pattern, n)), None)
+        for kind, pattern in {
+            "image": rf"forebay-{re.escape(VERSION)}-image-\w+\.oci\.tar",
+            "package": rf"forebay_{re.escape(VERSION)}_\w+\.deb",
+            "tarball": rf"forebay-{re.escape(VERSION)}-Linux-\w+\.tar\.gz",
+            "chart": rf"forebay-{re.escape(VERSION)}\.tgz",
+            "bill": rf"forebay-{re.escape(VERSION)}\.spdx\.json",
+            "notes": r"NOTES\.md",
+        }.items()
+    }
     assert None not in found.values(), (found, names)
     assert names == set(found.values()) | {"SHA256SUMS", "SHA256SUMS.sig"}
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644} and folder.stat().st_mode & 0o777 == 0o755
-    listed = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
+        0o644
+    } and folder.stat().st_mode & 0o777 == 0o755
+    listed = dict(
+        reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines()
+    )
     assert listed.keys() == set(found.values())
     made("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=folder)
     assert signed_by(folder, key)
@@ -81,7 +126,9 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     folder = clone / f"build/release-{VERSION}"
     files = good(folder, ssh_key)
     assert f"version {VERSION}" in done.stdout and "NOT SIGNED" not in done.stderr
-    figure(f"release: {len(list(folder.iterdir()))} files, {sum(p.stat().st_size for p in folder.iterdir()) / 1e6:.1f} MB")
+    figure(
+        f"release: {len(list(folder.iterdir()))} files, {sum(p.stat().st_size for p in folder.iterdir()) / 1e6:.1f} MB"
+    )
 
     # The archive is the layout, digest and all.
     with tarfile.open(files["image"]) as archive:
@@ -90,8 +137,17 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
         assert digest == (image / "digest").read_text().strip()
         for member in archive.getmembers():
             if member.isfile() and "/sha256/" in member.name:
-                assert hashlib.sha256(archive.extractfile(member).read()).hexdigest() == member.name.split("/")[-1]
-    made("umoci", "unpack", "--image", f"{unpacked(files['image'], tmp_path / 'oci')}:latest", tmp_path / "bundle")
+                assert (
+                    hashlib.sha256(archive.extractfile(member).read()).hexdigest()
+                    == member.name.split("/")[-1]
+                )
+    made(
+        "umoci",
+        "unpack",
+        "--image",
+        f"{unpacked(files['image'], tmp_path / 'oci')}:latest",
+        tmp_path / "bundle",
+    )
     assert (tmp_path / "bundle/rootfs/usr/bin/forebay").exists()
     assert made("dpkg-deb", "-f", files["package"], "Version").strip() == VERSION
     assert json.loads(files["bill"].read_text())["spdxVersion"] == "SPDX-2.3"
@@ -99,13 +155,20 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     # The chart as who installs it from the archive has it: files that are links in the tree are files there.
     made(charts.tool("helm"), "lint", "--strict", files["chart"])
     more = {"settings": ["prometheusRule.enabled=true", "dashboard.enabled=true"]}
-    assert charts.render(charts.values("daemonset"), chart=files["chart"], **more) == charts.render(charts.values("daemonset"), **more)
+    assert charts.render(charts.values("daemonset"), chart=files["chart"], **more) == charts.render(
+        charts.values("daemonset"), **more
+    )
 
     # Nobody's release is overwritten; and a sum or a signature that is not right is seen.
     again = release(clone, "--sign", ssh_key, *prebuilt(image, package))
     assert again.returncode == 1 and "is there already" in again.stderr
     files["notes"].write_text("another")
-    assert subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True, timeout=60).returncode != 0
+    assert (
+        subprocess.run(
+            ["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True, timeout=60
+        ).returncode
+        != 0
+    )
     (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text().replace("0", "1", 1))
     assert not signed_by(folder, ssh_key)
 
@@ -128,24 +191,54 @@ def test_two_releases_have_the_same_bytes(clone, image, package, tmp_path):
 def test_signed_by_gpg(clone, image, package, tmp_path):
     home = tmp_path / "gpg"
     home.mkdir(mode=0o700)
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "GNUPGHOME": str(home), "HOME": str(tmp_path)}
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "GNUPGHOME": str(home),
+        "HOME": str(tmp_path),
+    }
     made("sh", ROOT / "deploy/packages.sh", "--install", "release")
     try:
-        made("gpg", "--batch", "--passphrase", "", "--quick-generate-key", WHO, "ed25519", "sign", env=environment)
-        done = release(clone, "--sign", WHO, *prebuilt(image, package), tmp_path / "out", env=environment)
+        made(
+            "gpg",
+            "--batch",
+            "--passphrase",
+            "",
+            "--quick-generate-key",
+            WHO,
+            "ed25519",
+            "sign",
+            env=environment,
+        )
+        done = release(
+            clone, "--sign", WHO, *prebuilt(image, package), tmp_path / "out", env=environment
+        )
         assert done.returncode == 0, done.stderr
-        made("gpg", "--batch", "--verify", tmp_path / "out/SHA256SUMS.asc", tmp_path / "out/SHA256SUMS", env=environment)
+        made(
+            "gpg",
+            "--batch",
+            "--verify",
+            tmp_path / "out/SHA256SUMS.asc",
+            tmp_path / "out/SHA256SUMS",
+            env=environment,
+        )
     finally:
         subprocess.run(["gpgconf", "--kill", "all"], env=environment, timeout=60, check=False)
 
 
 def test_a_key_that_cannot_sign_makes_no_release(clone, image, package, tmp_path):
-    refused(clone, "neither a file nor a key that gpg has", "--sign", "nobody@example.com", *prebuilt(image, package))
+    refused(
+        clone,
+        "neither a file nor a key that gpg has",
+        "--sign",
+        "nobody@example.com",
+        *prebuilt(image, package),
+    )
     (tmp_path / "no-key").write_text("no key")
     refused(clone, "could not sign", "--sign", tmp_path / "no-key", *prebuilt(image, package))
 
 
 # --- What is refused ------------------------------------------------------------------------------
+
 
 def test_versions_agree():
     """Of the tree as it is now."""
@@ -153,12 +246,25 @@ def test_versions_agree():
 
 
 ELSEWHERE = [
-    ("CMakeLists.txt", r"(?<=^project\(forebay VERSION )[0-9.]+", f"Chart.yaml says version {VERSION}, CMakeLists.txt says 9.9.9"),
-    ("deploy/helm/forebay/Chart.yaml", r"(?<=^version: ).*", f"Chart.yaml says version 9.9.9, CMakeLists.txt says {VERSION}"),
-    ("deploy/helm/forebay/Chart.yaml", r"(?<=^appVersion: ).*", f"Chart.yaml says version 9.9.9, CMakeLists.txt says {VERSION}"),
+    (
+        "CMakeLists.txt",
+        r"(?<=^project\(forebay VERSION )[0-9.]+",
+        f"Chart.yaml says version {VERSION}, CMakeLists.txt says 9.9.9",
+    ),
+    (
+        "deploy/helm/forebay/Chart.yaml",
+        r"(?<=^version: ).*",
+        f"Chart.yaml says version 9.9.9, CMakeLists.txt says {VERSION}",
+    ),
+    (
+        "deploy/helm/forebay/Chart.yaml",
+        r"(?<=^appVersion: ).*",
+        f"Chart.yaml says version 9.9.9, CMakeLists.txt says {VERSION}",
+    ),
     ("deploy/debian/changelog", r"(?<=^forebay \()[^)]*", "debian/changelog says version 9.9.9"),
     ("deploy/CHANGELOG.md", r"(?<=^## \[)[0-9][^]]*", "CHANGELOG.md says version 9.9.9"),
-    ("deploy/CHANGELOG.md", r"^## \[[0-9][^\n]*", "CHANGELOG.md names no version")]
+    ("deploy/CHANGELOG.md", r"^## \[[0-9][^\n]*", "CHANGELOG.md names no version"),
+]
 
 
 def test_another_version_anywhere_is_refused(clone):
@@ -177,7 +283,19 @@ def test_what_is_not_of_this_commit_is_refused(clone, image, package, tmp_path):
     """Changes that nobody committed; an image or a package of another commit; folders that hold none."""
     (clone / "README.md").write_text("changed")
     refused(clone, "not committed", *prebuilt(image, package))
-    made("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-a", "-m", "one more", cwd=clone)
+    made(
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.com",
+        "commit",
+        "-q",
+        "-a",
+        "-m",
+        "one more",
+        cwd=clone,
+    )
     refused(clone, "is of commit", *prebuilt(image, package))
     refused(clone, "holds no oci/index.json", "--image", tmp_path)
     refused(clone, "holds no package", "--package", tmp_path)

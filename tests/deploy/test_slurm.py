@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slurm's prolog and epilog, run as slurmd would run them (its variables, root), for jobs of two users on one node."""
+
 import collections
 import json
 import os
@@ -28,25 +29,52 @@ class Node:
         for user in (ALICE, BOB):
             home = folder / user.pw_name
             (home / ".aws").mkdir(parents=True)
-            (home / ".aws/credentials").write_text("[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n".format(*next(iter(KEYS.items()))))
+            (home / ".aws/credentials").write_text(
+                "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n".format(
+                    *next(iter(KEYS.items()))
+                )
+            )
             for path in (home, home / ".aws", home / ".aws/credentials"):
                 os.chown(path, user.pw_uid, user.pw_gid)
                 path.chmod(0o700 if path.is_dir() else 0o600)
             users += f"{user.pw_name}:x:{user.pw_uid}:{user.pw_gid}::{home}:/bin/sh\n"
         (folder / "passwd").write_text(users)
-        (folder / "slurm.yaml").write_text(json.dumps({
-            "origin": {"endpoint": origin.endpoint, "region": "us-east-1", "probe": False}, "cache": {"size": "256MiB"}, "workers": 1}))
-        (folder / "defaults").write_text(f"FOREBAY_SLURM_CACHE={self.caches}\nFOREBAY_SLURM_STATE={self.states}\n"
-                                         f"FOREBAY_SLURM_CONFIG={folder}/slurm.yaml\nFOREBAY_SLURM_BINARY={program or binary()}\n")
+        (folder / "slurm.yaml").write_text(
+            json.dumps(
+                {
+                    "origin": {"endpoint": origin.endpoint, "region": "us-east-1", "probe": False},
+                    "cache": {"size": "256MiB"},
+                    "workers": 1,
+                }
+            )
+        )
+        (folder / "defaults").write_text(
+            f"FOREBAY_SLURM_CACHE={self.caches}\nFOREBAY_SLURM_STATE={self.states}\n"
+            f"FOREBAY_SLURM_CONFIG={folder}/slurm.yaml\nFOREBAY_SLURM_BINARY={program or binary()}\n"
+        )
         self.jobs = set()
 
     def script(self, path, job, user=ALICE, context="prolog_slurmd", **more):
         """(exit code, output, complaints); as root, or a task's as its user."""
         self.jobs.add(job)
-        environment = {"SLURM_JOB_ID": job, "SLURM_JOB_UID": str(user.pw_uid), "SLURM_JOB_USER": user.pw_name,
-                       "SLURM_SCRIPT_CONTEXT": context, "FOREBAY_SLURM_DEFAULTS": str(self.folder / "defaults"), **more}
+        environment = {
+            "SLURM_JOB_ID": job,
+            "SLURM_JOB_UID": str(user.pw_uid),
+            "SLURM_JOB_USER": user.pw_name,
+            "SLURM_SCRIPT_CONTEXT": context,
+            "FOREBAY_SLURM_DEFAULTS": str(self.folder / "defaults"),
+            **more,
+        }
         start = as_(user) if context == "prolog_task" else [*WITH_USERS, self.folder / "passwd"]
-        done = subprocess.run([*start, path], env={"PATH": os.environ["PATH"], **environment}, cwd="/", capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [*start, path],
+            env={"PATH": os.environ["PATH"], **environment},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     def begin(self, job, user=ALICE):
@@ -55,7 +83,9 @@ class Node:
         code, text, said = self.script(PROLOG, job, user, "prolog_task")
         assert (code, said) == (0, "")
         lines = text.splitlines()
-        assert lines.pop() == "unset AWS_SESSION_TOKEN" and all(line.startswith("export ") for line in lines)
+        assert lines.pop() == "unset AWS_SESSION_TOKEN" and all(
+            line.startswith("export ") for line in lines
+        )
         return dict(line.removeprefix("export ").split("=", 1) for line in lines)
 
     def pid(self, job):
@@ -65,26 +95,50 @@ class Node:
         assert self.script(EPILOG, job, context="epilog_slurmd") == (0, "", "")
 
     def left(self):
-        return sorted(str(p.relative_to(self.folder)) for folder in (self.caches, self.states) if folder.exists() for p in folder.iterdir())
+        return sorted(
+            str(p.relative_to(self.folder))
+            for folder in (self.caches, self.states)
+            if folder.exists()
+            for p in folder.iterdir()
+        )
 
 
 def as_(user):
-    return ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", "--inh-caps=-all"]
+    return [
+        "setpriv",
+        "--reuid",
+        str(user.pw_uid),
+        "--regid",
+        str(user.pw_gid),
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]
 
 
 def client(environment, **more):
-    own = {"aws_access_key_id": environment["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": environment["AWS_SECRET_ACCESS_KEY"], **more}
-    return boto3.client("s3", endpoint_url=environment["AWS_ENDPOINT_URL_S3"], region_name="us-east-1",
-                        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}), **own)
+    own = {
+        "aws_access_key_id": environment["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": environment["AWS_SECRET_ACCESS_KEY"],
+        **more,
+    }
+    return boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        **own,
+    )
 
 
 def alive(pid):
-    return Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    return (
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    )
 
 
 @pytest.fixture
 def node(tmp_path, origin):
-    namespaces("mount")                         # root
+    namespaces("mount")  # root
     made_here = Node(tmp_path, origin)
     yield made_here
     for job in made_here.jobs:
@@ -102,16 +156,41 @@ def test_job_has_a_cache_of_its_own(node, origin):
     bob = node.begin("18", BOB)
     assert alice["AWS_ENDPOINT_URL_S3"] != bob["AWS_ENDPOINT_URL_S3"]
     for _ in range(2):
-        assert client(alice).get_object(Bucket="bkt", Key="a")["Body"].read() == bytes(origin.bytes_of("a", 0, 300_000))
+        assert client(alice).get_object(Bucket="bkt", Key="a")["Body"].read() == bytes(
+            origin.bytes_of("a", 0, 300_000)
+        )
     assert len(origin.requests(method="GET", key="a")) == 1
-    for own in ({"aws_access_key_id": bob["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": bob["AWS_SECRET_ACCESS_KEY"]},
-                {"aws_secret_access_key": "any"}):
+    for own in (
+        {
+            "aws_access_key_id": bob["AWS_ACCESS_KEY_ID"],
+            "aws_secret_access_key": bob["AWS_SECRET_ACCESS_KEY"],
+        },
+        {"aws_secret_access_key": "any"},
+    ):
         with pytest.raises(ClientError, match="403|InvalidAccessKeyId|SignatureDoesNotMatch"):
             client(alice, **own).get_object(Bucket="bkt", Key="a")
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{node.pid('17')}/status").read_text().splitlines() if ":\t" in line)
-    assert status["Uid"].split() == [str(ALICE.pw_uid)] * 4 and int(status["CapEff"], 16) == 0 and status["NoNewPrivs"] == "1"
-    for path in (node.states / "17/client.env", node.states / "17/keys.yaml", node.states / "17/log", node.caches / "job-17"):
-        assert subprocess.run([*as_(BOB), "ls" if path.is_dir() else "cat", path], capture_output=True, timeout=60).returncode != 0, path
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{node.pid('17')}/status").read_text().splitlines()
+        if ":\t" in line
+    )
+    assert (
+        status["Uid"].split() == [str(ALICE.pw_uid)] * 4
+        and int(status["CapEff"], 16) == 0
+        and status["NoNewPrivs"] == "1"
+    )
+    for path in (
+        node.states / "17/client.env",
+        node.states / "17/keys.yaml",
+        node.states / "17/log",
+        node.caches / "job-17",
+    ):
+        assert (
+            subprocess.run(
+                [*as_(BOB), "ls" if path.is_dir() else "cat", path], capture_output=True, timeout=60
+            ).returncode
+            != 0
+        ), path
     assert node.script(PROLOG, "17", BOB, "prolog_task") == (0, "", "")
     # Another step's prolog starts no second one.
     pid = node.pid("17")
@@ -157,9 +236,12 @@ def test_node_that_crashed_has_room_again(node):
     node.begin("6")
     (node.caches / "job-4/old").mkdir(parents=True)
     (node.caches / "job-7").mkdir()
-    (node.caches / "job-7/mine").write_text("stale")         # the same number, requeued
+    (node.caches / "job-7/mine").write_text("stale")  # the same number, requeued
     node.begin("7")
-    assert node.left() == ["caches/job-6", "caches/job-7", "run/6", "run/7"] and not (node.caches / "job-7/mine").exists()
+    assert (
+        node.left() == ["caches/job-6", "caches/job-7", "run/6", "run/7"]
+        and not (node.caches / "job-7/mine").exists()
+    )
 
 
 @pytest.mark.parametrize("trouble", ["configuration", "program", "user", "number"])
@@ -176,7 +258,12 @@ def test_job_runs_without_what_cannot_be_had(node, origin, trouble):
     job = "../9" if trouble == "number" else "9"
     code, text, said = node.script(PROLOG, job, **more)
     assert (code, text) == (0, "")
-    assert {"configuration": "sise", "program": "/nowhere/forebay", "user": "54321", "number": "../9"}[trouble] in said
+    assert {
+        "configuration": "sise",
+        "program": "/nowhere/forebay",
+        "user": "54321",
+        "number": "../9",
+    }[trouble] in said
     assert node.script(PROLOG, job, context="prolog_task")[:2] == (0, "")
     assert node.left() == []
     assert node.script(EPILOG, job, context="epilog_slurmd")[0] == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other systems than Debian 12, only with --full: the package built, installed and served on Debian 13 and on Ubuntu 24.04, and the
 binary for arm64 by a cross compiler, run by an emulator."""
+
 import shutil
 import subprocess
 
@@ -13,11 +14,25 @@ from test_package import Installed
 # Debian 12 has no keyring of Ubuntu's: what is built here is thrown away again.
 SYSTEMS = {
     "trixie": ["deb http://deb.debian.org/debian trixie main"],
-    "noble": [f"deb [trusted=yes] http://archive.ubuntu.com/ubuntu {suite} main universe" for suite in ("noble", "noble-updates")],
-    "bookworm": ["deb http://deb.debian.org/debian bookworm main"]}
+    "noble": [
+        f"deb [trusted=yes] http://archive.ubuntu.com/ubuntu {suite} main universe"
+        for suite in ("noble", "noble-updates")
+    ],
+    "bookworm": ["deb http://deb.debian.org/debian bookworm main"],
+}
 # /proc and the others go with the namespace.
-INSIDE = ["unshare", "--mount", "sh", "-c", 'for m in proc sys dev; do mount --rbind /$m "$0/$m"; done; exec chroot "$0" "$@"']
-ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
+INSIDE = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'for m in proc sys dev; do mount --rbind /$m "$0/$m"; done; exec chroot "$0" "$@"',
+]
+ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "HOME": "/root",
+}
 
 
 def inside(root, *command):
@@ -35,15 +50,32 @@ def system(artefacts):
         folder = artefacts / f"system-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         folders.append(folder)
-        done = subprocess.run(["mmdebstrap", "--quiet", "--variant=apt", name, folder, *SYSTEMS[name]], capture_output=True, text=True,
-                              timeout=1800, check=False)
-        if done.returncode != 0 and any(word in done.stderr for word in ("Could not connect", "Could not resolve", "403 ")):
+        done = subprocess.run(
+            ["mmdebstrap", "--quiet", "--variant=apt", name, folder, *SYSTEMS[name]],
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+        if done.returncode != 0 and any(
+            word in done.stderr for word in ("Could not connect", "Could not resolve", "403 ")
+        ):
             refused(f"the archive of {name} cannot be reached: {done.stderr.strip()[-200:]}")
         assert done.returncode == 0, done.stderr[-2000:]
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
         made("git", "clone", "-q", ROOT, folder / "src")
-        made("git", "-C", folder / "src", "config", "--file", folder / "etc/gitconfig", "safe.directory", "*")
+        made(
+            "git",
+            "-C",
+            folder / "src",
+            "config",
+            "--file",
+            folder / "etc/gitconfig",
+            "safe.directory",
+            "*",
+        )
         return folder
+
     yield make
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -65,7 +97,9 @@ def test_package_elsewhere(system, origin, tmp_path, figure, name):
     root = system(name)
     inside(root, "sh", "/src/deploy/deb.sh", "/out")
     package = next((root / "out").glob("*.deb"))
-    inside(root, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/out/{package.name}")
+    inside(
+        root, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/out/{package.name}"
+    )
     figure(f"{name}: {inside(root, 'forebay', 'version').splitlines()[0]}")
     inside(root, "forebay", "check")
     file = root / "etc/forebay/forebay.yaml"
@@ -77,24 +111,53 @@ class Emulated(Forebay):
     """For another processor: by qemu, with the libraries of the root."""
 
     def __init__(self, folder, root, origin):
-        super().__init__(folder, origin, file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
+        super().__init__(
+            folder, origin, file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
+        )
         self.root = root
 
     def command(self):
-        return ["qemu-aarch64-static", "-L", str(self.root), str(self.root / "build/forebay"), *super().command()[1:]]
+        return [
+            "qemu-aarch64-static",
+            "-L",
+            str(self.root),
+            str(self.root / "build/forebay"),
+            *super().command()[1:],
+        ]
 
 
 def test_arm64(system, origin, tmp_path, figure):
     root = system("bookworm")
     lists = made("sh", ROOT / "deploy/packages.sh", "build", "cross").split()
-    foreign = [f"{name}:arm64" if name.startswith("lib") and name != "libc6-dev" else name for name in lists if name != "gcc"]
+    foreign = [
+        f"{name}:arm64" if name.startswith("lib") and name != "libc6-dev" else name
+        for name in lists
+        if name != "gcc"
+    ]
     inside(root, "dpkg", "--add-architecture", "arm64")
     inside(root, "apt-get", "-qq", "update")
     inside(root, "apt-get", "-qq", "-y", "install", "--no-install-recommends", *foreign)
-    inside(root, "env", "PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig:/usr/share/pkgconfig", "cmake", "-S", "/src", "-B", "/build", "-G", "Ninja",
-           "-DFOREBAY_BUILD=release", "-DFOREBAY_TESTS=OFF", "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-           "-DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc")
+    inside(
+        root,
+        "env",
+        "PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig:/usr/share/pkgconfig",
+        "cmake",
+        "-S",
+        "/src",
+        "-B",
+        "/build",
+        "-G",
+        "Ninja",
+        "-DFOREBAY_BUILD=release",
+        "-DFOREBAY_TESTS=OFF",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        "-DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc",
+    )
     inside(root, "cmake", "--build", "/build", "--target", "forebay")
     assert "aarch64" in made("file", "-b", root / "build/forebay")
-    figure("arm64: " + made("qemu-aarch64-static", "-L", root, root / "build/forebay", "version").splitlines()[0])
+    figure(
+        "arm64: "
+        + made("qemu-aarch64-static", "-L", root, root / "build/forebay", "version").splitlines()[0]
+    )
     served(Emulated(tmp_path / "server", root, origin), origin)

@@ -3,6 +3,7 @@
 taken as it stands, on the very addresses and ports that it names.
 
 Which node a request went to is told by HAProxy's log; what a node fetched, by its own metrics."""
+
 import contextlib
 import hashlib
 import http.client
@@ -26,10 +27,14 @@ from signer import Signer
 from waiting import WAIT_S, wait_for
 
 CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
-LINE = re.compile(r"^(?P<client>\S+) \[[^]]+\] (?P<node>\S+) (?P<times>\S+) (?P<status>-?\d+) (?P<bytes>\d+) (?P<end>\S{2}) "
-                  r"(?P<retries>\+?\d+) (?P<method>\S+) (?P<path>\S+)$")
+LINE = re.compile(
+    r"^(?P<client>\S+) \[[^]]+\] (?P<node>\S+) (?P<times>\S+) (?P<status>-?\d+) (?P<bytes>\d+) (?P<end>\S{2}) "
+    r"(?P<retries>\+?\d+) (?P<method>\S+) (?P<path>\S+)$"
+)
 # The defaults but for what takes threads: a test has many of them.
-TRANSFER = TransferConfig(multipart_threshold=8 << 20, multipart_chunksize=8 << 20, max_concurrency=4)
+TRANSFER = TransferConfig(
+    multipart_threshold=8 << 20, multipart_chunksize=8 << 20, max_concurrency=4
+)
 
 
 def haproxy():
@@ -48,8 +53,11 @@ class Balancer:
         path.write_text(text)
         self.said = folder / f"haproxy-{ports[0]}.stderr"
         with self.said.open("wb") as errors:
-            self.process = subprocess.Popen(["ip", "netns", "exec", network.name, haproxy(), "-db", "-f", str(path)],
-                                            stdout=subprocess.PIPE, stderr=errors)
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", network.name, haproxy(), "-db", "-f", str(path)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -62,13 +70,19 @@ class Balancer:
         status, text = self.network.get("/metrics", self.ports[1])
         if status != 200:
             return {}
-        rows = re.findall(r'^haproxy_server_status\{proxy="nodes",server="([^"]+)",state="([A-Z]+)"\} 1$', text.decode(), re.M)
+        rows = re.findall(
+            r'^haproxy_server_status\{proxy="nodes",server="([^"]+)",state="([A-Z]+)"\} 1$',
+            text.decode(),
+            re.M,
+        )
         return dict(rows)
 
     def wait_up(self, *names):
         """Until these nodes take requests, and no other does."""
-        wait_for(lambda: {n for n, s in self.states().items() if s == "UP"} == set(names),
-                 lambda: f"nodes {names}: {self.states()} {self.said.read_text()[-500:]}")
+        wait_for(
+            lambda: {n for n, s in self.states().items() if s == "UP"} == set(names),
+            lambda: f"nodes {names}: {self.states()} {self.said.read_text()[-500:]}",
+        )
 
     def mark(self):
         return len(self.lines)
@@ -109,6 +123,7 @@ class PodBalancer(Balancer):
 
 class Names:
     """A DNS of A records, for names that may change; of what is not here it says so."""
+
     ADDRESS = "192.0.2.53"
 
     def __init__(self, network, names):
@@ -120,6 +135,7 @@ class Names:
             listener.bind((self.ADDRESS, 53))
             listener.settimeout(0.2)
             return listener
+
         self.socket = network.inside(bind)
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -136,14 +152,26 @@ class Names:
     def _answer(self, query):
         labels, at = [], 12
         while query[at]:
-            labels.append(query[at + 1:at + 1 + query[at]].decode())
+            labels.append(query[at + 1 : at + 1 + query[at]].decode())
             at += 1 + query[at]
-        question = query[12:at + 5]
+        question = query[12 : at + 5]
         address = self.names.get(".".join(labels).lower())
         is_a = question[-4:-2] == b"\0\1"
         found = address is not None and is_a
-        head = query[:2] + (b"\x81\x80" if address else b"\x81\x83") + struct.pack(">HHHH", 1, int(found), 0, 0)
-        return head + question + (b"\xc0\x0c\0\1\0\1" + struct.pack(">IH", 5, 4) + socket.inet_aton(address) if found else b"")
+        head = (
+            query[:2]
+            + (b"\x81\x80" if address else b"\x81\x83")
+            + struct.pack(">HHHH", 1, int(found), 0, 0)
+        )
+        return (
+            head
+            + question
+            + (
+                b"\xc0\x0c\0\1\0\1" + struct.pack(">IH", 5, 4) + socket.inet_aton(address)
+                if found
+                else b""
+            )
+        )
 
     def close(self):
         self.ended.set()
@@ -154,13 +182,24 @@ class Names:
 class Tier:
     def __init__(self, network, folder, origin, rules=(), count=3):
         self.network, self.folder, self.origin = network, folder, origin
-        self.addresses = re.findall(r"^    server (\S+) (\S+):9000 id \d+$", CONFIG.read_text(), re.M)
+        self.addresses = re.findall(
+            r"^    server (\S+) (\S+):9000 id \d+$", CONFIG.read_text(), re.M
+        )
         assert len(self.addresses) == 4
-        self.at = dict(self.addresses)     # may change
+        self.at = dict(self.addresses)  # may change
         for _, address in self.addresses:
             made("ip", "-n", network.name, "address", "add", f"{address}/32", "dev", "lo")
-        entry = made(binary(), "keys", "new", "reader", *(word for bucket in ("bkt", "scratch") for word in (
-            "--allow", f"{bucket}:read,list,write,delete,any")))
+        entry = made(
+            binary(),
+            "keys",
+            "new",
+            "reader",
+            *(
+                word
+                for bucket in ("bkt", "scratch")
+                for word in ("--allow", f"{bucket}:read,list,write,delete,any")
+            ),
+        )
         key = yaml.safe_load(entry)[0]
         self.access = key["id"], key["secret"]
         self.keys = folder / "keys.yaml"
@@ -176,10 +215,21 @@ class Tier:
         address = self.at[name]
         if name not in self.nodes:
             self.nodes[name] = Forebay(
-                self.folder / name, self.origin, wrapper=["ip", "netns", "exec", self.network.name], file={"rules": self.rules}, settings={
-                    "listen": f"{address}:9000", "listen_plaintext": "network", "admin.listen": f"{address}:9001",
-                    "admin.socket": str(self.folder / name / "admin"), "auth.mode": "verify", "auth.keys_file": self.keys,
-                    "cache.size": "512MiB", **settings})
+                self.folder / name,
+                self.origin,
+                wrapper=["ip", "netns", "exec", self.network.name],
+                file={"rules": self.rules},
+                settings={
+                    "listen": f"{address}:9000",
+                    "listen_plaintext": "network",
+                    "admin.listen": f"{address}:9001",
+                    "admin.socket": str(self.folder / name / "admin"),
+                    "auth.mode": "verify",
+                    "auth.keys_file": self.keys,
+                    "cache.size": "512MiB",
+                    **settings,
+                },
+            )
         self.nodes[name].start()
 
     def balance(self, text=None):
@@ -189,27 +239,50 @@ class Tier:
     def metric(self, name, row, **labels):
         status, text = self.network.get("/metrics", 9001, self.at[name])
         assert status == 200
-        return sum(float(line.rpartition(" ")[2]) for line in text.decode().splitlines()
-                   if line.partition("{")[0].partition(" ")[0] == row and all(f'{k}="{v}"' in line for k, v in labels.items()))
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.decode().splitlines()
+            if line.partition("{")[0].partition(" ")[0] == row
+            and all(f'{k}="{v}"' in line for k, v in labels.items())
+        )
 
     def fetched(self):
         """{node: body bytes it has had from the origin}."""
-        return {name: self.metric(name, "forebay_origin_received_bytes_total") for name, node in self.nodes.items() if node.alive}
+        return {
+            name: self.metric(name, "forebay_origin_received_bytes_total")
+            for name, node in self.nodes.items()
+            if node.alive
+        }
 
     def late_runs(self):
         """{node: how many runs it has only streamed}: see Forebay.late_runs()."""
-        return {name: sum(self.metric(name, "forebay_cache_admission_rejected_total", reason=reason) for reason in LATE_REASONS)
-                for name, node in self.nodes.items() if node.alive}
+        return {
+            name: sum(
+                self.metric(name, "forebay_cache_admission_rejected_total", reason=reason)
+                for reason in LATE_REASONS
+            )
+            for name, node in self.nodes.items()
+            if node.alive
+        }
 
     def settle(self):
         for name, node in self.nodes.items():
             if node.alive:
-                wait_for(lambda name=name: self.metric(name, "forebay_fills_inflight") == 0, f"{name}: fills")
+                wait_for(
+                    lambda name=name: self.metric(name, "forebay_fills_inflight") == 0,
+                    f"{name}: fills",
+                )
 
     def client(self, **more):
         """boto3 with the retries that it has by itself."""
-        return boto3.client("s3", endpoint_url=f"http://{POD_IP}:8080", region_name="us-east-1", aws_access_key_id=self.access[0],
-                            aws_secret_access_key=self.access[1], config=Config(max_pool_connections=32, **more))
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://{POD_IP}:8080",
+            region_name="us-east-1",
+            aws_access_key_id=self.access[0],
+            aws_secret_access_key=self.access[1],
+            config=Config(max_pool_connections=32, **more),
+        )
 
     def inside(self, what):
         return self.network.inside(what)
@@ -228,6 +301,7 @@ class Tier:
             out = reply.status, reply.read(), reply.headers
             connection.close()
             return out
+
         return self.inside(go)
 
     def stop(self):
@@ -258,8 +332,11 @@ class Load:
         def begin():
             client = tier.client()
             for number in range(threads):
-                self.threads.append(threading.Thread(target=self._run, args=(client, number), daemon=True))
+                self.threads.append(
+                    threading.Thread(target=self._run, args=(client, number), daemon=True)
+                )
                 self.threads[-1].start()
+
         tier.inside(begin)
 
     def _run(self, client, number):
@@ -280,7 +357,11 @@ class Load:
     def wait_rounds(self, more):
         """Until each client has begun and ended so many more rounds."""
         wanted = [n + more + 1 for n in self.rounds]
-        wait_for(lambda: self.failed or all(have >= want for have, want in zip(self.rounds, wanted)), "rounds of the load", 3 * WAIT_S)
+        wait_for(
+            lambda: self.failed or all(have >= want for have, want in zip(self.rounds, wanted)),
+            "rounds of the load",
+            3 * WAIT_S,
+        )
 
     def end(self):
         self.ending.set()

@@ -4,17 +4,41 @@
 `faults_of(root, path)` yields (line, what is wrong) for one file. The lint `english` judges by it; `figures` counts by it.
 It reads comments and strings of C and of the tables, comments and docstrings of Python, comments of other files, paragraphs of
 Markdown outside code, and the names of tests."""
+
 import ast
 import io
-import pathlib
 import re
 import tokenize
 
 import source
 
-TOPS = ("src", "tests", "bench", "conf", "deploy", ".ci", "CMakeLists.txt", "README.md", "Dockerfile")
+TOPS = (
+    "src",
+    "tests",
+    "bench",
+    "conf",
+    "deploy",
+    ".ci",
+    "CMakeLists.txt",
+    "README.md",
+    "Dockerfile",
+)
 C_KINDS = {".c", ".h", ".def"}
-HASH_KINDS = {".sh", ".yaml", ".yml", ".cmake", ".txt", ".toml", ".cfg", ".conf", ".ini", ".service", ".socket", ".supp", ".tpl"}
+HASH_KINDS = {
+    ".sh",
+    ".yaml",
+    ".yml",
+    ".cmake",
+    ".txt",
+    ".toml",
+    ".cfg",
+    ".conf",
+    ".ini",
+    ".service",
+    ".socket",
+    ".supp",
+    ".tpl",
+}
 OTHER_KINDS = {".py", ".md", ".html", ".js", ".mjs", ".css", ".go", ".java", ".xml"}
 # Made by a program or by somebody else: inputs of fuzzers, rendered manifests, results, lock files, licences.
 NOT_OURS = {"corpus", "golden", "results", "pictures", "__pycache__", "node_modules"}
@@ -22,7 +46,9 @@ GENERATED = {"conf/forebay.yaml"}
 COLUMNS, COLUMNS_MARKDOWN = 100, 120
 
 # A noun clause at the beginning of a sentence hides who acts. A question may begin like this.
-HEADLESS = re.compile(r"(Who|What|Which|That which|Those who|Of these|One of which|Of which)(?:ever)?\b", re.I)
+HEADLESS = re.compile(
+    r"(Who|What|Which|That which|Those who|Of these|One of which|Of which)(?:ever)?\b", re.I
+)
 TICS = {
     r"anew": "anew: say again, or from the start",
     r"so many": "so many: name the number or the limit",
@@ -71,7 +97,13 @@ def joined(lines):
     """Blocks (line, text) of (line, column, text) that follow each other at one column, as a paragraph of comment does."""
     block = None
     for line, column, text in lines:
-        if block and line == block[1] + 1 and column == block[2] and text and not text.startswith(("- ", "* ", "|")):
+        if (
+            block
+            and line == block[1] + 1
+            and column == block[2]
+            and text
+            and not text.startswith(("- ", "* ", "|"))
+        ):
             block[1] = line
             block[3].append((line, text))
         else:
@@ -97,7 +129,9 @@ def python_comments(text):
 
 def docstrings(text):
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(
+            node
+        ):
             first = node.body[0]
             for offset, line in enumerate(first.value.value.splitlines()):
                 yield first.lineno + offset, 0, line.strip()
@@ -117,18 +151,26 @@ def markdown(text):
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             yield from ((number, -1 - at, cell) for at, cell in enumerate(cells))
-        elif code or line.startswith(("    ", "```", "#", "<!--")) and not re.match(r"\s*(?:[-*]|\d+\.) ", line):
+        elif (
+            code
+            or line.startswith(("    ", "```", "#", "<!--"))
+            and not re.match(r"\s*(?:[-*]|\d+\.) ", line)
+        ):
             yield number, 0, ""
         else:
             item = re.match(r"\s*(?:[-*]|\d+\.) (?:\*\*|`)*", line)
             if item:
                 yield number, 0, ""
-            yield number, 0, line[item.end():] if item else line.strip()
+            yield number, 0, line[item.end() :] if item else line.strip()
 
 
 def strings(text):
     """Strings of C in which there are words: help texts and messages. Neighbours, which C joins, are one."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: source.blank(m.group(0)), text, flags=re.S) if "/*" in text or "//" in text else text
+    code = (
+        re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: source.blank(m.group(0)), text, flags=re.S)
+        if "/*" in text or "//" in text
+        else text
+    )
     for found in re.finditer(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*', code):
         words = "".join(STRING.findall(found.group(0)))
         if " " in words:
@@ -136,8 +178,15 @@ def strings(text):
 
 
 def test_names(text):
-    for found in re.finditer(r"^\s*(?:def test_(\w+)|(?:Parameterized)?Test\(\w+, (\w+))", text, re.M):
-        yield [(text.count("\n", 0, found.start(found.lastindex)) + 1, (found.group(1) or found.group(2)).replace("_", " "))]
+    for found in re.finditer(
+        r"^\s*(?:def test_(\w+)|(?:Parameterized)?Test\(\w+, (\w+))", text, re.M
+    ):
+        yield [
+            (
+                text.count("\n", 0, found.start(found.lastindex)) + 1,
+                (found.group(1) or found.group(2)).replace("_", " "),
+            )
+        ]
 
 
 def blocks_of(path, kind, text):
@@ -165,16 +214,27 @@ def tics_of(lines, any_case):
 
     def line_at(offset):
         return max(pair for pair in starts if pair[0] <= offset)[1]
+
     plain = re.sub(r"`[^`]*`", lambda m: "x" * len(m.group(0)), text)
     for found in SENTENCE.finditer(plain):
         sentence = found.group(0)
         begin = re.match(r"[\s\"'(*_]*", sentence).end()
         head = HEADLESS.match(sentence, begin)
         first = found.start() == 0
-        if head and (head.group(1)[0].isupper() or first and any_case) and not sentence.rstrip().endswith("?"):
-            yield line_at(found.start() + begin), f'begins with "{head.group(0)}": name the actor or the thing'
+        if (
+            head
+            and (head.group(1)[0].isupper() or first and any_case)
+            and not sentence.rstrip().endswith("?")
+        ):
+            yield (
+                line_at(found.start() + begin),
+                f'begins with "{head.group(0)}": name the actor or the thing',
+            )
     for found in TIC.finditer(plain):
-        yield line_at(found.start()), f'"{found.group(0)}": {REMEDIES[found.lastindex - 1].partition(": ")[2]}'
+        yield (
+            line_at(found.start()),
+            f'"{found.group(0)}": {REMEDIES[found.lastindex - 1].partition(": ")[2]}',
+        )
 
 
 def is_too_long(line, kind):
@@ -192,7 +252,10 @@ def too_long_of(path, root):
     kind = kind_of(root / path)
     for number, line in enumerate((root / path).read_text(errors="replace").splitlines(), 1):
         if is_too_long(line, kind):
-            yield number, f"{len(line)} columns, at most {COLUMNS_MARKDOWN if kind == '.md' else COLUMNS}"
+            yield (
+                number,
+                f"{len(line)} columns, at most {COLUMNS_MARKDOWN if kind == '.md' else COLUMNS}",
+            )
 
 
 def wording_of(path, root):

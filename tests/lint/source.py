@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lints know of C: comments, code without comments and strings, functions that are defined."""
+
 import pathlib
 import re
 
@@ -34,18 +35,27 @@ def functions_of(code):
             at += 1
         rest = re.match(r"\s*\{", code[at:])
         if rest and not re.match(r"(else|return|do)\b", found.group(1)):
-            yield code.count("\n", 0, found.start(2)) + 1, found.group(2), "static" in found.group(1).split(), at
+            yield (
+                code.count("\n", 0, found.start(2)) + 1,
+                found.group(2),
+                "static" in found.group(1).split(),
+                at,
+            )
 
 
 def sources(root, *suffixes):
-    return [path for path in sorted((pathlib.Path(root) / "src").rglob("*")) if path.suffix in suffixes]
+    return [
+        path for path in sorted((pathlib.Path(root) / "src").rglob("*")) if path.suffix in suffixes
+    ]
 
 
 def rooms(root):
     """(room -> rooms that it USES, room -> inner room -> names that it USES), as CMakeLists.txt declares them, in its order."""
     outer, inner = {}, {}
     text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
-    for kind, names, rest in re.findall(r"^(room|inner)\(([a-z0-9_]+(?: [a-z0-9_]+)?)((?:\s+[A-Z][^)]*)?)\)", text, re.M):
+    for kind, names, rest in re.findall(
+        r"^(room|inner)\(([a-z0-9_]+(?: [a-z0-9_]+)?)((?:\s+[A-Z][^)]*)?)\)", text, re.M
+    ):
         found = re.search(r"USES((?:\s+[a-z0-9_]+)*)", rest)
         uses = set(found.group(1).split()) if found else set()
         if kind == "room":
@@ -60,4 +70,6 @@ def doors(root):
     """The headers by which other rooms use a room: ROOM/ROOM.h, and ROOM/NAME/NAME.h of inner rooms that CMakeLists.txt calls a DOOR."""
     text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
     named = re.findall(r"^inner\(([a-z0-9_]+) ([a-z0-9_]+) DOOR\b", text, re.M)
-    return {f"{room}/{room}.h" for room in rooms(root)[0]} | {f"{room}/{name}/{name}.h" for room, name in named}
+    return {f"{room}/{room}.h" for room in rooms(root)[0]} | {
+        f"{room}/{name}/{name}.h" for room, name in named
+    }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A memory cgroup of its own for one server: what the kernel counts, and kills above."""
+
 import contextlib
 import os
 import re
@@ -8,8 +9,10 @@ from pathlib import Path
 from waiting import wait_for
 
 ROOT = Path("/sys/fs/cgroup")
-WORDS = {1: ("memory.limit_in_bytes", "total_rss", "total_cache", "memory.oom_control"),
-         2: ("memory.max", "anon", "file", "memory.events")}
+WORDS = {
+    1: ("memory.limit_in_bytes", "total_rss", "total_cache", "memory.oom_control"),
+    2: ("memory.max", "anon", "file", "memory.events"),
+}
 
 
 class NoCgroup(Exception):
@@ -34,7 +37,12 @@ class MemoryCgroup:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
             raise NoCgroup(str(error)) from None
-        self.wrapper = ["/bin/sh", "-c", f'echo $$ >"{self.folder}/cgroup.procs" && exec "$@"', "sh"]
+        self.wrapper = [
+            "/bin/sh",
+            "-c",
+            f'echo $$ >"{self.folder}/cgroup.procs" && exec "$@"',
+            "sh",
+        ]
 
     def __enter__(self):
         return self
@@ -44,6 +52,7 @@ class MemoryCgroup:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
             return not self.folder.exists()
+
         wait_for(gone, "the cgroup's last process to end")
 
     def stat(self):
@@ -55,4 +64,6 @@ class MemoryCgroup:
         return self.stat()[0]
 
     def kills(self):
-        return int(re.search(r"oom_kill (\d+)", (self.folder / self.kills_file).read_text()).group(1))
+        return int(
+            re.search(r"oom_kill (\d+)", (self.folder / self.kills_file).read_text()).group(1)
+        )

@@ -4,6 +4,7 @@
 It accepts nothing that two parsers could read differently, and tells a truncated reply apart from a
 complete one. `Connection` is one socket; `Client` adds keep-alive, S3 paths and the oracle.
 """
+
 import re
 import socket
 import struct
@@ -129,7 +130,7 @@ class Connection:
                 raise Closed()
         end = self.buf.index(b"\r\n\r\n")
         head = bytes(self.buf[:end])
-        del self.buf[:end + 4]
+        del self.buf[: end + 4]
         lines = head.split(b"\r\n")
         match = STATUS.match(lines[0])
         if not match:
@@ -139,11 +140,13 @@ class Connection:
             name, colon, value = line.partition(b":")
             if not colon or not TOKEN.match(name) or re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
                 raise ProtocolError(f"bad header line {line!r}")
-            headers.append((name.decode().lower(), value.strip(b" \t").decode("utf-8",
-                                                                            "surrogateescape")))
+            headers.append(
+                (name.decode().lower(), value.strip(b" \t").decode("utf-8", "surrogateescape"))
+            )
         reply = Reply(int(match.group(1)), match.group(2).decode(), headers, head)
-        if len(reply.all("content-length")) > 1 or (reply.header("transfer-encoding")
-                                                   and reply.header("content-length")):
+        if len(reply.all("content-length")) > 1 or (
+            reply.header("transfer-encoding") and reply.header("content-length")
+        ):
             raise ProtocolError(f"ambiguous framing {head!r}")
         return reply
 
@@ -201,9 +204,9 @@ class Connection:
                     reply.body = out
                     raise Truncated(reply)
             out += self.buf[:size]
-            if self.buf[size:size + 2] != b"\r\n":
+            if self.buf[size : size + 2] != b"\r\n":
                 raise ProtocolError("bad chunk end")
-            del self.buf[:size + 2]
+            del self.buf[: size + 2]
             if size == 0:
                 reply.body, reply.complete = out, True
                 return reply
@@ -214,7 +217,7 @@ class Connection:
                 raise Truncated(reply)
         end = self.buf.index(b"\r\n")
         line = bytes(self.buf[:end])
-        del self.buf[:end + 2]
+        del self.buf[: end + 2]
         return line
 
     def at_end(self):
@@ -248,7 +251,7 @@ class Client:
         self.host = host or f"127.0.0.1:{port}"
         self.connection = None
         self.first_byte_s = None
-        self.answered = 0                                      # requests
+        self.answered = 0  # requests
 
     def __enter__(self):
         return self

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the scenario tests, and the summary that tells "not run" apart from "passed"."""
+
 import contextlib
 import os
 import zlib
@@ -10,12 +11,17 @@ from forebay import KEYS, Forebay, io_uring_works
 from origin import Origin
 
 ENGINES = ("io_uring", "threads")
-SHORT = os.environ.get("FOREBAY_TEST_SHORT") == "1"        # run.sh without --full sets it
+SHORT = os.environ.get("FOREBAY_TEST_SHORT") == "1"  # run.sh without --full sets it
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "both_engines: touches the disk engine; the short run has it on both")
-    config.addinivalue_line("markers", "long(covered): left out of the short run; COVERED names what tests the promise there")
+    config.addinivalue_line(
+        "markers", "both_engines: touches the disk engine; the short run has it on both"
+    )
+    config.addinivalue_line(
+        "markers",
+        "long(covered): left out of the short run; COVERED names what tests the promise there",
+    )
     config.addinivalue_line("markers", "tsan: also run with the tsan binary")
     config.addinivalue_line("markers", "xdist_group(name): run one after another, by one process")
 
@@ -36,7 +42,11 @@ def is_in_short_run(item):
     if item.get_closest_marker("long"):
         return False
     engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
-    if engine is None or item.get_closest_marker("both_engines") or os.environ.get("FOREBAY_TEST_ENGINE"):
+    if (
+        engine is None
+        or item.get_closest_marker("both_engines")
+        or os.environ.get("FOREBAY_TEST_ENGINE")
+    ):
         return True
     return engine == short_engine(item.nodeid.replace(engine, "engine"))
 
@@ -54,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
 def shortened(text, lines=60, columns=300):
     """The beginning and, above all, the end of a long text."""
     rows = [row if len(row) <= columns else row[:columns] + " ..." for row in text.splitlines()]
-    if len(rows) > lines:                                  # the access log tells least
+    if len(rows) > lines:  # the access log tells least
         logged = [i for i, row in enumerate(rows) if '","client":"' in row]
         gone = set(logged[:-5])
         rows = [row for i, row in enumerate(rows) if i not in gone]
@@ -119,14 +129,16 @@ def start(tmp_path, request):
         if run:
             server.start()
         return server
+
     yield make
     failed = []
     for server in running:
         try:
             if server.process is not None:
                 if server.process.poll() is not None and not server.expect_failure:
-                    failed.append(f"the server died with {server.process.returncode}: "
-                                  f"{server.output()}")
+                    failed.append(
+                        f"the server died with {server.process.returncode}: {server.output()}"
+                    )
                     server.kill9()
                 else:
                     server.stop(code=None if server.expect_failure else 0)

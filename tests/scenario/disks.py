@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small file systems of a test's own (loop images, root needed), and edits beneath the page cache."""
+
 import contextlib
 import mmap
 import os
@@ -31,10 +32,12 @@ class LoopDisk:
     def __enter__(self):
         if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
             not_run("a small file system needs root and mkfs.ext4")
-        made = subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(self.image)],
-                              capture_output=True)
-        mounted = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.mount)],
-                                 capture_output=True)
+        made = subprocess.run(
+            ["mkfs.ext4", "-q", "-F", "-m", "0", str(self.image)], capture_output=True
+        )
+        mounted = subprocess.run(
+            ["mount", "-o", "loop", str(self.image), str(self.mount)], capture_output=True
+        )
         if made.returncode or mounted.returncode:
             not_run("no loop device here: " + last_words(mounted.stderr))
         self.empty = self.used()
@@ -52,8 +55,12 @@ class LoopDisk:
 
     def remount(self, how):
         """True if it worked; "busy" is possible while files are open for writing."""
-        return subprocess.run(["mount", "-o", f"remount,{how}", str(self.mount)],
-                              capture_output=True).returncode == 0
+        return (
+            subprocess.run(
+                ["mount", "-o", f"remount,{how}", str(self.mount)], capture_output=True
+            ).returncode
+            == 0
+        )
 
 
 class SmallMemory:
@@ -66,8 +73,10 @@ class SmallMemory:
     def __enter__(self):
         if os.geteuid() != 0:
             not_run("a file system in memory needs root")
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", self.options, "tmpfs", str(self.mount)],
-                                 capture_output=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", self.options, "tmpfs", str(self.mount)],
+            capture_output=True,
+        )
         if mounted.returncode:
             not_run("no file system in memory here: " + last_words(mounted.stderr))
         return self
@@ -99,14 +108,27 @@ class FaultyDisk:
         image, sock = self.folder / "disk.img", self.folder / "nbd.sock"
         with open(image, "wb") as out:
             out.truncate(self.size)
-        self._run(["nbdkit", "-f", "-U", str(sock), "--filter=error", "file", str(image),
-                   "error=EIO", f"error-pread-rate={self.reads}",
-                   f"error-pwrite-rate={self.writes}", f"error-file={self.trigger}"])
+        self._run(
+            [
+                "nbdkit",
+                "-f",
+                "-U",
+                str(sock),
+                "--filter=error",
+                "file",
+                str(image),
+                "error=EIO",
+                f"error-pread-rate={self.reads}",
+                f"error-pwrite-rate={self.writes}",
+                f"error-file={self.trigger}",
+            ]
+        )
         self._wait(sock.exists)
         self._run(["nbdfuse", str(fuse / "disk"), "--unix", str(sock)])
         self._wait((fuse / "disk").exists)
-        made = subprocess.run(["losetup", "-f", "--show", "--direct-io=on", str(fuse / "disk")],
-                              capture_output=True)
+        made = subprocess.run(
+            ["losetup", "-f", "--show", "--direct-io=on", str(fuse / "disk")], capture_output=True
+        )
         if made.returncode:
             self.__exit__()
             not_run("no loop device over FUSE here: " + last_words(made.stderr))
@@ -121,17 +143,23 @@ class FaultyDisk:
         subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
         if self.loop:
             subprocess.run(["losetup", "-d", self.loop], capture_output=True)
-        subprocess.run(["fusermount3", "-u", "-z", str(self.folder / "fuse" / "disk")],
-                       capture_output=True)
+        subprocess.run(
+            ["fusermount3", "-u", "-z", str(self.folder / "fuse" / "disk")], capture_output=True
+        )
         for process in reversed(self.processes):
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
 
     def _run(self, command):
-        self.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL,
-                                               stderr=subprocess.DEVNULL,
-                                               start_new_session=True))
+        self.processes.append(
+            subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
 
     def _wait(self, ready):
         try:
@@ -157,8 +185,10 @@ def read_beneath(path, at=0, length=None):
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         length = min(os.fstat(fd).st_size - at, length or 1 << 62)
-        with mmap.mmap(-1, max(PAGE, -(-length // PAGE) * PAGE)) as buf:  # aligned, as O_DIRECT wants
-            return buf[:max(0, min(length, os.preadv(fd, [buf], at)))]
+        with mmap.mmap(
+            -1, max(PAGE, -(-length // PAGE) * PAGE)
+        ) as buf:  # aligned, as O_DIRECT wants
+            return buf[: max(0, min(length, os.preadv(fd, [buf], at)))]
     finally:
         os.close(fd)
 
@@ -171,7 +201,7 @@ def edit_beneath(path, page, change):
         except OSError:
             return False
         stack.callback(os.close, fd)
-        buf = mmap.mmap(-1, PAGE)               # aligned, as O_DIRECT wants
+        buf = mmap.mmap(-1, PAGE)  # aligned, as O_DIRECT wants
         stack.callback(buf.close)
         if os.preadv(fd, [buf], page * PAGE) != PAGE:
             return False

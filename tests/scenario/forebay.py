@@ -7,6 +7,7 @@
 Waiting is always for an event with an upper bound (waiting.py); no test sleeps for luck. What depends
 on the passing of time moves the server's clocks (ahead_s, advance()).
 """
+
 import contextlib
 import ctypes
 import email.utils
@@ -26,10 +27,12 @@ from waiting import WAIT_S, NeverCame, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
-REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
-RUN_BYTES = 4 << 20        # STORE_RUN_MAX
-SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
-                       r"event=check_failed|check failed")
+REQUEST_BYTES = 24576  # HTTP_EXCHANGE_BYTES
+RUN_BYTES = 4 << 20  # STORE_RUN_MAX
+SANITIZER = re.compile(
+    r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
+    r"event=check_failed|check failed"
+)
 
 
 def scale():
@@ -71,7 +74,7 @@ def io_uring_works():
 ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
 
 
-LATE_REASONS = ("no-segment", "disk-full", "disk-busy", "index-busy")    # see late_runs()
+LATE_REASONS = ("no-segment", "disk-full", "disk-busy", "index-busy")  # see late_runs()
 
 
 class Failed(AssertionError):
@@ -84,8 +87,19 @@ class Forebay:
     AHEAD_S, 0 too: its clocks run that many seconds ahead of ours and `advance()` can move them.
     """
 
-    def __init__(self, folder, origin=None, engine="auto", settings=None, file=None, env=None,
-                 binary_path=None, wrapper=(), cache=None, ahead_s=None):
+    def __init__(
+        self,
+        folder,
+        origin=None,
+        engine="auto",
+        settings=None,
+        file=None,
+        env=None,
+        binary_path=None,
+        wrapper=(),
+        cache=None,
+        ahead_s=None,
+    ):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.binary_path = binary_path or binary()
@@ -94,10 +108,16 @@ class Forebay:
         self.home = self.folder / "home"
         self.home.mkdir(exist_ok=True)
         endpoint = getattr(origin, "endpoint", origin)
-        self.settings = {"listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0", "workers": 2,
-                         "io.engine": engine, "cache.dir": self.cache, "cache.size": "1GiB",
-                         "access_log.path": "stdout",
-                         "origin.probe": "false"}   # tests count what the origin is asked
+        self.settings = {
+            "listen": "127.0.0.1:0",
+            "admin.listen": "127.0.0.1:0",
+            "workers": 2,
+            "io.engine": engine,
+            "cache.dir": self.cache,
+            "cache.size": "1GiB",
+            "access_log.path": "stdout",
+            "origin.probe": "false",
+        }  # tests count what the origin is asked
         if endpoint:
             self.settings["origin.endpoint"] = endpoint
             if not str(endpoint).startswith("dir:"):
@@ -106,16 +126,21 @@ class Forebay:
                     self.settings[f"origin.{name}"] = f"{2 * WAIT_S}s"
         self.settings.update(settings or {})
         self.file = dict(file or {})
-        self.env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8",
-                    "XDG_CACHE_HOME": str(self.home / "cache"),
-                    "XDG_RUNTIME_DIR": str(self.home), "TMPDIR": str(self.folder),
-                    "AWS_ACCESS_KEY_ID": next(iter(KEYS)),
-                    "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
-                    "AWS_EC2_METADATA_DISABLED": "true",
-                    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99",
-                    "TSAN_OPTIONS": "halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions="
-                                    + str(ROOT / "tests" / "tsan.supp"),
-                    "UBSAN_OPTIONS": "print_stacktrace=1"}
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LC_ALL": "C.UTF-8",
+            "XDG_CACHE_HOME": str(self.home / "cache"),
+            "XDG_RUNTIME_DIR": str(self.home),
+            "TMPDIR": str(self.folder),
+            "AWS_ACCESS_KEY_ID": next(iter(KEYS)),
+            "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99",
+            "TSAN_OPTIONS": "halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions="
+            + str(ROOT / "tests" / "tsan.supp"),
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
         for name in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS"):
             if name in os.environ:
                 self.env[name] = os.environ[name]
@@ -125,7 +150,9 @@ class Forebay:
             self.env["FOREBAY_CLOCK_FILE"] = str(self.clock)
             self._move_clock(ahead_s)
         self.env.update(env or {})
-        if "FOREBAY_DISK_FAULTS" not in self.env:      # a disk is slow where a test makes it so, not where the machine's is
+        if (
+            "FOREBAY_DISK_FAULTS" not in self.env
+        ):  # a disk is slow where a test makes it so, not where the machine's is
             self.env.setdefault("FOREBAY_DISK_SLOW_US", str(WAIT_S * 1_000_000))
         self.process = None
         self.port = self.admin_port = None
@@ -153,12 +180,21 @@ class Forebay:
         assert self.process is None
         self.stdout, self.stderr = [], []
         self.spawned_at = time.monotonic()
-        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, env=self.env,
-                                        cwd=self.folder, start_new_session=True)
-        self.readers = [threading.Thread(target=self._read, args=(stream, lines), daemon=True)
-                        for stream, lines in ((self.process.stdout, self.stdout),
-                                              (self.process.stderr, self.stderr))]
+        self.process = subprocess.Popen(
+            self.command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.env,
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        self.readers = [
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+            for stream, lines in (
+                (self.process.stdout, self.stdout),
+                (self.process.stderr, self.stderr),
+            )
+        ]
         for reader in self.readers:
             reader.start()
         return self
@@ -181,7 +217,7 @@ class Forebay:
         pid = self.process.pid
         with contextlib.suppress(OSError):
             if os.path.samefile(f"/proc/{pid}/exe", self.binary_path):
-                return pid            # the wrapper has become the server
+                return pid  # the wrapper has become the server
         if self.wrapper:
             children = Path(f"/proc/{pid}/task/{pid}/children")
             with contextlib.suppress(OSError):
@@ -192,14 +228,21 @@ class Forebay:
 
     def _wait_ready(self, wait):
         """Until stderr has named the listeners: `listening URL`, and `admin URL` unless that is off."""
+
         def named():
             self.port = self._port_in(r"^\s*listening\s+https?://[^\s/]*:(\d+)")
             self.admin_port = self._port_in(r"^\s*admin\s+http://[^\s/]*:(\d+)")
             return self.port and (self.admin_port or self.settings.get("admin.listen") == "off")
+
         try:
             with self.changed:
-                wait_for(lambda: named() or self.process.poll() is not None, self.output, wait,
-                         every=0.05, pause=self.changed.wait)
+                wait_for(
+                    lambda: named() or self.process.poll() is not None,
+                    self.output,
+                    wait,
+                    every=0.05,
+                    pause=self.changed.wait,
+                )
         except NeverCame as late:
             raise Failed(f"not ready {late}") from None
         if not named():
@@ -278,11 +321,11 @@ class Forebay:
 
     def _move_clock(self, seconds):
         if build_kind() == "release":
-            time.sleep(seconds)       # only builds with faults have clocks that a test can move
+            time.sleep(seconds)  # only builds with faults have clocks that a test can move
             return
         new = self.clock.with_suffix(".new")
         new.write_text(str(int(1000 * self.ahead_s)))
-        new.replace(self.clock)       # never seen half written
+        new.replace(self.clock)  # never seen half written
 
     def advance(self, seconds):
         """Moves the server's clocks ahead; returns once it goes by them."""
@@ -299,7 +342,7 @@ class Forebay:
             with self.connection() as connection:
                 connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
                 reply = connection.read_reply()
-        except (Closed, ConnectionError):   # it has waited too long all at once
+        except (Closed, ConnectionError):  # it has waited too long all at once
             return False
         date = email.utils.parsedate_to_datetime(reply.header("date")).timestamp()
         return time.time() - asked < step - 1 and date >= int(asked + self.ahead_s)
@@ -319,7 +362,11 @@ class Forebay:
     @property
     def tls_endpoint(self):
         """Of its one tls: listener, as it said when it started."""
-        return next(line.split()[1] for line in self.stderr if line.strip().startswith("listening") and "https://" in line)
+        return next(
+            line.split()[1]
+            for line in self.stderr
+            if line.strip().startswith("listening") and "https://" in line
+        )
 
     @property
     def tls_port(self):
@@ -352,7 +399,10 @@ class Forebay:
     def late_runs(self):
         """How many runs were only streamed since a loaded machine had no segment ready or its disk or index was behind: no fault,
         they are stored when they are read the next time."""
-        return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason) for reason in LATE_REASONS)
+        return sum(
+            self.metric("forebay_cache_admission_rejected_total", reason=reason)
+            for reason in LATE_REASONS
+        )
 
     def late_bytes(self):
         """So many at most of these come a second time."""
@@ -360,18 +410,23 @@ class Forebay:
 
     def until_stored(self, read):
         """Runs read(), which reads all of what is to be stored, until nothing of it came too fast for a loaded machine."""
+
         def is_stored():
             before = self.late_runs()
             read()
             self.settle()
             return self.late_runs() == before
+
         wait_for(is_stored, lambda: f"stored: {self.output()}")
 
     def troubles(self):
         """What a reply that was cut may have been cut for."""
         words = ("timeout", "error", "cut", "retries", "fail", "shed", "refused")
-        return {row: value for row, value in self.metrics().items()
-                if value and "bucket" not in row and any(word in row for word in words)}
+        return {
+            row: value
+            for row, value in self.metrics().items()
+            if value and "bucket" not in row and any(word in row for word in words)
+        }
 
     def wait_metric(self, name, enough, wait=WAIT_S, **labels):
         """Waits until enough(value) holds; returns the value."""
@@ -381,6 +436,7 @@ class Forebay:
             nonlocal value
             value = self.metric(name, **labels)
             return enough(value)
+
         wait_for(reached, lambda: f"{name}{labels} is {value}", wait)
         return value
 
@@ -395,21 +451,24 @@ class Forebay:
 
     def access_log(self, wait_for=None, wait=WAIT_S):
         """Parsed lines; WAIT_FOR: wait until one line satisfies it."""
+
         def parse():
             return [json.loads(line) for line in self.stdout if line.startswith("{")]
+
         if wait_for is None:
             return parse()
         with self.changed:
-            assert self.changed.wait_for(lambda: any(wait_for(e) for e in parse()), wait), \
+            assert self.changed.wait_for(lambda: any(wait_for(e) for e in parse()), wait), (
                 f"no such access log line: {self.stdout[-5:]}"
+            )
         return [e for e in parse() if wait_for(e)]
 
     def wait_stderr(self, pattern, wait=WAIT_S):
         compiled = re.compile(pattern)
         with self.changed:
             assert self.changed.wait_for(
-                lambda: any(compiled.search(line) for line in self.stderr), wait), \
-                f"nothing like {pattern!r} on stderr: {self.output()}"
+                lambda: any(compiled.search(line) for line in self.stderr), wait
+            ), f"nothing like {pattern!r} on stderr: {self.output()}"
 
     def memory_bytes(self):
         """Resident memory, the index map left out."""
@@ -459,8 +518,14 @@ def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
     """One short-lived command of the binary."""
     full = {"PATH": os.environ["PATH"], "HOME": "/dev/null/none", "LC_ALL": "C.UTF-8"}
     full.update(env or {})
-    return subprocess.run([binary(), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=wait, env=full, cwd=cwd)
+    return subprocess.run(
+        [binary(), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=wait,
+        env=full,
+        cwd=cwd,
+    )
 
 
 def parallel(count, work, wait=600):
@@ -472,6 +537,7 @@ def parallel(count, work, wait=600):
             results[i] = work(i)
         except BaseException as error:  # noqa: BLE001: carried to the caller
             errors.append(error)
+
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()

@@ -6,6 +6,7 @@ the query; it stores, deletes and unpacks where a stricter store would complain.
 through, it does. Sources are tried in every reading, the first that names something wins. With FILES it keeps
 objects as a file system does: a key is a path, whichever way it is written.
 """
+
 import hashlib
 import posixpath
 import re
@@ -15,7 +16,16 @@ from xml.sax.saxutils import escape
 
 from origin import SUB_RESOURCES, Origin, S3Error, _Connection
 
-MAY_STAND_ALONE = {"uploads", "uploadId", "partNumber", "versionId", "x-id", "select", "select-type", "restore"}
+MAY_STAND_ALONE = {
+    "uploads",
+    "uploadId",
+    "partNumber",
+    "versionId",
+    "x-id",
+    "select",
+    "select-type",
+    "restore",
+}
 
 
 class Generous(Origin):
@@ -31,8 +41,14 @@ class Generous(Origin):
         return None if have is None else self.bytes_of(key, bucket=bucket)
 
     def store(self, key, body, bucket):
-        self.put(key, len(body), bucket, etag='"' + hashlib.md5(body).hexdigest() + '"', body=body,
-                 mtime=time.time())
+        self.put(
+            key,
+            len(body),
+            bucket,
+            etag='"' + hashlib.md5(body).hexdigest() + '"',
+            body=body,
+            mtime=time.time(),
+        )
 
 
 class _Generous(_Connection):
@@ -52,15 +68,25 @@ class _Generous(_Connection):
         if entry.method in ("GET", "HEAD") or not entry.bucket:
             # Parameters that make no sense to it make no difference.
             return super()._operate(entry, headers, body, faults)
-        pairs = [(urllib.parse.unquote(n), urllib.parse.unquote(v)) for n, _, v in
-                 (p.partition("=") for p in entry.target.partition("?")[2].split("&") if p)]
+        pairs = [
+            (urllib.parse.unquote(n), urllib.parse.unquote(v))
+            for n, _, v in (
+                p.partition("=") for p in entry.target.partition("?")[2].split("&") if p
+            )
+        ]
         names = [n for n, _ in pairs]
-        amz = [(n, v) for n, v in [*entry.headers, *((n.lower(), v) for n, v in pairs)]
-               if n.startswith("x-amz-")]
+        amz = [
+            (n, v)
+            for n, v in [*entry.headers, *((n.lower(), v) for n, v in pairs)]
+            if n.startswith("x-amz-")
+        ]
         if entry.method == "POST" and "delete" in names:
             return self._delete_all(entry, body)
-        if entry.method == "POST" and headers.get("content-type", "").startswith("multipart/form-data") \
-                and not (entry.key and {"uploads", "uploadId"} & set(names)):
+        if (
+            entry.method == "POST"
+            and headers.get("content-type", "").startswith("multipart/form-data")
+            and not (entry.key and {"uploads", "uploadId"} & set(names))
+        ):
             return self._form(entry, body)
         copies = [v for n, v in amz if n == "x-amz-copy-source"]
         renames = [v for n, v in amz if n == "x-amz-rename-source"]
@@ -69,26 +95,44 @@ class _Generous(_Connection):
         if entry.key and (renames or "renameObject" in names):
             return self._rename(entry, renames)
         others = sorted(n for n in names if n != "x-id" and not n.lower().startswith("x-amz-"))
-        of_upload = others in (["uploadId"], ["partNumber", "uploadId"]) and entry.query["uploadId"] \
+        of_upload = (
+            others in (["uploadId"], ["partNumber", "uploadId"])
+            and entry.query["uploadId"]
             and entry.query.get("partNumber") != "0"
-        if any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz) and entry.method != "DELETE" \
-                and not of_upload and not any(s in names for s in (*SUB_RESOURCES, "uploads")):
+        )
+        if (
+            any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz)
+            and entry.method != "DELETE"
+            and not of_upload
+            and not any(s in names for s in (*SUB_RESOURCES, "uploads"))
+        ):
             return self._unpack(entry, body)
-        if not entry.key and any(n != "x-id" and not n.lower().startswith("x-amz-") for n in names) \
-                and not any(s in names for s in SUB_RESOURCES):
+        if (
+            not entry.key
+            and any(n != "x-id" and not n.lower().startswith("x-amz-") for n in names)
+            and not any(s in names for s in SUB_RESOURCES)
+        ):
             return self._sweep(entry)
         if entry.method == "DELETE" and entry.key and "uploadId" in names and not of_upload:
             self.origin.delete(entry.key, entry.bucket)
             return self._reply(entry, 204, [])
-        if entry.key and entry.method == "PUT" and not any(s in names for s in SUB_RESOURCES) \
-                and not (of_upload and len(others) == 2):
+        if (
+            entry.key
+            and entry.method == "PUT"
+            and not any(s in names for s in SUB_RESOURCES)
+            and not (of_upload and len(others) == 2)
+        ):
             return self._store_body(entry, headers, body)
         if entry.method not in ("PUT", "POST", "DELETE"):
             if not entry.key:
                 return self._sweep(entry)
             return self._store_body(entry, headers, body)
-        if entry.method == "POST" and entry.key and not set(names) & MAY_STAND_ALONE \
-                and not any(s in names for s in SUB_RESOURCES):
+        if (
+            entry.method == "POST"
+            and entry.key
+            and not set(names) & MAY_STAND_ALONE
+            and not any(s in names for s in SUB_RESOURCES)
+        ):
             return self._store_body(entry, headers, body)
         if entry.method == "POST" and entry.key and "uploadId" in names:
             return self._complete(entry)
@@ -99,7 +143,9 @@ class _Generous(_Connection):
         upload = self.origin.uploads.get(entry.query["uploadId"])
         if upload is None or not upload["parts"]:
             raise S3Error(404, "NoSuchUpload")
-        self.origin.store(entry.key, b"".join(p for _, p in sorted(upload["parts"].items())), entry.bucket)
+        self.origin.store(
+            entry.key, b"".join(p for _, p in sorted(upload["parts"].items())), entry.bucket
+        )
         self._reply(entry, 200, [])
 
     def _store_body(self, entry, headers, body):
@@ -111,8 +157,11 @@ class _Generous(_Connection):
         for value in values:
             if self.origin.files:
                 value = "/".join(self._path(*urllib.parse.unquote(value).lstrip("/").split("/", 1)))
-            for text in (urllib.parse.unquote(value).split("?versionId=")[0],
-                         urllib.parse.unquote(value.split("?")[0]), value.split("?")[0]):
+            for text in (
+                urllib.parse.unquote(value).split("?versionId=")[0],
+                urllib.parse.unquote(value.split("?")[0]),
+                value.split("?")[0],
+            ):
                 for bare in (text, text.lstrip("/")):
                     bucket, _, key = bare.partition("/")
                     if self.origin.content(key, bucket) is not None:
@@ -141,16 +190,26 @@ class _Generous(_Connection):
 
     def _delete_all(self, entry, body):
         """Whatever looks like a key in the body, wherever it stands."""
-        keys = re.findall(r"<(?:\w+:)?Key\b[^>]*>(.*?)</(?:\w+:)?Key>", body.decode("utf-8", "replace"), re.S)
+        keys = re.findall(
+            r"<(?:\w+:)?Key\b[^>]*>(.*?)</(?:\w+:)?Key>", body.decode("utf-8", "replace"), re.S
+        )
         for key in keys:
             name = re.sub(r"<[^>]*>", "", key).strip()
-            bucket, name = self._path(entry.bucket, name) if self.origin.files else (entry.bucket, name)
+            bucket, name = (
+                self._path(entry.bucket, name) if self.origin.files else (entry.bucket, name)
+            )
             self.origin.delete(name, bucket)
-        self._xml(entry, "<DeleteResult>" + "".join(
-            f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys) + "</DeleteResult>")
+        self._xml(
+            entry,
+            "<DeleteResult>"
+            + "".join(f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys)
+            + "</DeleteResult>",
+        )
 
     def _form(self, entry, body):
-        fields = dict(re.findall(rb'name="(\w+)"[^\r]*\r\n(?:[^\r]+\r\n)*\r\n(.*?)\r\n--', body, re.S))
+        fields = dict(
+            re.findall(rb'name="(\w+)"[^\r]*\r\n(?:[^\r]+\r\n)*\r\n(.*?)\r\n--', body, re.S)
+        )
         bucket, key = entry.bucket, fields[b"key"].decode()
         bucket, key = self._path(bucket, key) if self.origin.files else (bucket, key)
         self.origin.store(key, fields[b"file"], bucket)

@@ -16,6 +16,7 @@ the register of the bytes' number, `k label` that of the label; a write or a del
 Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs one process
 of clients; `judge()` says what is wrong with all records together.
 """
+
 import bisect
 import contextlib
 import hashlib
@@ -44,7 +45,7 @@ class Session:
         self.rng = random.Random(seed)
         self.numbers = iter(range(seed * 10_000_000 + 1, (seed + 1) * 10_000_000))
         self.connection = None
-        self.etags = {}                    # ETag -> number, for reads without a body
+        self.etags = {}  # ETag -> number, for reads without a body
         self.counts = defaultdict(int)
 
     def ask(self, method, target, headers=(), body=b"", cut=None):
@@ -55,7 +56,7 @@ class Session:
                 self.connection = Connection(self.port)
             try:
                 if cut is not None:
-                    self.connection.send(data[:len(data) - cut])
+                    self.connection.send(data[: len(data) - cut])
                     self.close()
                     return None
                 self.connection.send(data)
@@ -106,11 +107,21 @@ class Session:
         label = next(self.numbers)
         path = f"/{BUCKET}/{quote(key)}"
         began = time.monotonic()
-        reply = self.ask("PUT", path, [("Content-Length", "0"), ("x-amz-copy-source", path), (LABEL, str(label)),
-                                       ("x-amz-metadata-directive", "REPLACE")])
+        reply = self.ask(
+            "PUT",
+            path,
+            [
+                ("Content-Length", "0"),
+                ("x-amz-copy-source", path),
+                (LABEL, str(label)),
+                ("x-amz-metadata-directive", "REPLACE"),
+            ],
+        )
         if reply is None or reply.status == 200:
             self.counts["relabel"] += 1
-            self.rows.append(["w", label_of(key), label, began, None if reply is None else time.monotonic()])
+            self.rows.append(
+                ["w", label_of(key), label, began, None if reply is None else time.monotonic()]
+            )
 
     def put(self, key, cut=None):
         number = next(self.numbers)
@@ -119,8 +130,13 @@ class Session:
             cut = 1
         self.etags['"' + hashlib.md5(body).hexdigest() + '"'] = number
         began = time.monotonic()
-        reply = self.ask("PUT", f"/{BUCKET}/{quote(key)}", [("Content-Length", str(len(body))), (LABEL, str(number))],
-                         body, cut)
+        reply = self.ask(
+            "PUT",
+            f"/{BUCKET}/{quote(key)}",
+            [("Content-Length", str(len(body))), (LABEL, str(number))],
+            body,
+            cut,
+        )
         self.counts["cut" if cut else "put"] += 1
         self.record(key, number, began, reply is not None and reply.status == 200)
 
@@ -140,18 +156,23 @@ class Session:
         body = self.content(key, number)
         half = len(body) // 64 * 32
         for part, data in ((1, body[:half]), (2, body[half:])):
-            reply = self.ask("PUT", f"{path}?partNumber={part}&uploadId={upload}",
-                             [("Content-Length", str(len(data)))], data)
+            reply = self.ask(
+                "PUT",
+                f"{path}?partNumber={part}&uploadId={upload}",
+                [("Content-Length", str(len(data)))],
+                data,
+            )
             if reply is None or reply.status != 200:
                 return
         sums = b"".join(hashlib.md5(data).digest() for data in (body[:half], body[half:]))
         self.etags['"' + hashlib.md5(sums).hexdigest() + '-2"'] = number
-        self.etags['"' + hashlib.md5(body).hexdigest() + '"'] = number     # after a copy onto itself
+        self.etags['"' + hashlib.md5(body).hexdigest() + '"'] = number  # after a copy onto itself
         xml = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>x</ETag></Part>" for n in (1, 2))
         body = f"<CompleteMultipartUpload>{xml}</CompleteMultipartUpload>".encode()
         began = time.monotonic()
-        reply = self.ask("POST", f"{path}?uploadId={upload}",
-                         [("Content-Length", str(len(body)))], body)
+        reply = self.ask(
+            "POST", f"{path}?uploadId={upload}", [("Content-Length", str(len(body)))], body
+        )
         self.counts["multipart"] += 1
         self.record(key, number, began, reply is not None and reply.status == 200)
 
@@ -175,8 +196,9 @@ class Session:
         if reply is None:
             self.counts["no reply"] += 1
         elif reply.status in (200, 206):
-            number = oracle_judge(f"{BUCKET}/{key}", reply.body,
-                                  first if reply.status == 206 else 0)
+            number = oracle_judge(
+                f"{BUCKET}/{key}", reply.body, first if reply.status == 206 else 0
+            )
             known = self.etags.get(reply.etag)
             assert known in (None, number), f"{key}: ETag of {known}, bytes of {number}"
             self.saw(key, number, reply, began, ended)
@@ -209,13 +231,15 @@ class Session:
         if reply is None or reply.status != 200:
             return
         self.counts["list"] += 1
-        seen = dict(re.findall(r"<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>",
-                               bytes(reply.body).decode()))
+        seen = dict(
+            re.findall(r"<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>", bytes(reply.body).decode())
+        )
         for key in self.keys:
             if key.startswith(LISTED):
                 etag = seen.get(key)
-                self.rows.append(["r", key, ["etag", etag.replace("&quot;", '"')] if etag else 0,
-                                  began, ended])
+                self.rows.append(
+                    ["r", key, ["etag", etag.replace("&quot;", '"')] if etag else 0, began, ended]
+                )
 
     def run(self, count):
         for _ in range(count):
@@ -239,7 +263,7 @@ def write_past(origin, keys, number, rows, etags):
     key = rng.choice([key for key in keys if not key.startswith(LISTED)])
     if number % 3 == 0:
         began = time.monotonic()
-        with contextlib.suppress(KeyError):    # it is gone
+        with contextlib.suppress(KeyError):  # it is gone
             origin.redescribe(key, {LABEL: str(number)})
             rows.append(["p", label_of(key), number, began, time.monotonic()])
         return
@@ -253,6 +277,7 @@ def write_past(origin, keys, number, rows, etags):
 
 
 # --- the judge --------------------------------------------------------------------------------------
+
 
 def judge(rows, etags, limit=10):
     """[(story)]: reads of what was overwritten before they began, of what no one had written yet, and of what is
@@ -269,7 +294,9 @@ def judge(rows, etags, limit=10):
             shown.append((key, *value))
         else:
             reads[key].append((value, began, ended))
-    wrong = _judge_shown(shown, {(key, value) for key in writes for value, _, _ in writes[key]}, etags)
+    wrong = _judge_shown(
+        shown, {(key, value) for key in writes for value, _, _ in writes[key]}, etags
+    )
     for key, seen in reads.items():
         wrong += _judge_key(key, [(0, float("-inf"), float("-inf")), *writes[key]], seen, etags)
         wrong += _judge_steps(key, [*writes[key], *past[key]], seen, etags)
@@ -286,7 +313,9 @@ def _judge_shown(shown, written, etags):
         own = label if (key, label) in written else number
         first = of_label.setdefault((key, label), own)
         if number != first:
-            wrong.append(f"{key}: label {label} was shown with the bytes of {number}, it belongs to those of {first}")
+            wrong.append(
+                f"{key}: label {label} was shown with the bytes of {number}, it belongs to those of {first}"
+            )
     return wrong
 
 
@@ -310,10 +339,15 @@ def _judge_key(key, writes, reads, etags):
         # A write fits if it had begun before the read ended and was not surely overwritten.
         if any(w_began <= ended and w_ended >= newest for w_began, w_ended in of_value[value]):
             continue
-        age = [f"write {v} {b - began:+.6f}..{e - began:+.6f}" for v, b, e in writes
-               if b > float("-inf") and abs(b - began) < 0.5][:12]
-        wrong.append(f"{key}: a read of {ended - began:.6f} s saw {value}, which is "
-                     f"{'stale' if of_value[value] else 'unknown'}; around it: {age}")
+        age = [
+            f"write {v} {b - began:+.6f}..{e - began:+.6f}"
+            for v, b, e in writes
+            if b > float("-inf") and abs(b - began) < 0.5
+        ][:12]
+        wrong.append(
+            f"{key}: a read of {ended - began:.6f} s saw {value}, which is "
+            f"{'stale' if of_value[value] else 'unknown'}; around it: {age}"
+        )
     return wrong
 
 
@@ -347,6 +381,7 @@ def main():
             session.run(plan["operations"])
         except BaseException as error:  # noqa: BLE001: carried to the parent
             failures.append(repr(error))
+
     for seed in plan["seeds"]:
         sessions.append(Session(plan["port"], plan["keys"], seed, rows))
     threads = [threading.Thread(target=one, args=(s,)) for s in sessions]

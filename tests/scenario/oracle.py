@@ -11,6 +11,7 @@ Every object is a row of 32-byte cells, four little-endian 64-bit words each:
 So any slice says whose it is, which version and which place, and can be made or judged without
 keeping the object anywhere. Both directions run at several hundred MB/s or more.
 """
+
 import functools
 import hashlib
 
@@ -25,8 +26,9 @@ _S1 = np.uint64(29)
 
 @functools.lru_cache(maxsize=65536)
 def name_hash(name):
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"),
-                                          digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little"
+    )
 
 
 def _mix(key_hash, version, cells):
@@ -59,7 +61,7 @@ def oracle_pieces(name, version, start, length):
         stop = min(end, (first + _PIECE_CELLS) * CELL)
         last = (stop + CELL - 1) // CELL
         piece = _cells(name, version, first, last - first).reshape(-1).view(np.uint8)
-        yield memoryview(piece)[start - first * CELL:stop - first * CELL]
+        yield memoryview(piece)[start - first * CELL : stop - first * CELL]
         start = stop
 
 
@@ -84,13 +86,13 @@ def oracle_judge(name, data, start, version=None):
         first = offset // CELL
         skew = offset - first * CELL
         take = min(len(view) - at, _PIECE_CELLS * CELL - skew)
-        got = np.frombuffer(view[at:at + take], dtype=np.uint8)
+        got = np.frombuffer(view[at : at + take], dtype=np.uint8)
         if skew == 0 and take % CELL == 0:
             _judge_whole(name, version, first, got, offset)
         else:
             last = (offset + take + CELL - 1) // CELL
             want = _cells(name, version, first, last - first).reshape(-1).view(np.uint8)
-            want = want[skew:skew + take]
+            want = want[skew : skew + take]
             if not np.array_equal(got, want):
                 _complain(name, version, offset, got, want)
         at += take
@@ -102,19 +104,23 @@ def _judge_whole(name, version, first, got, offset):
     count = len(cells)
     numbers = np.arange(first, first + count, dtype=np.uint64)
     key_hash = name_hash(name)
-    if ((cells[:, 0] == np.uint64(key_hash)).all() and (cells[:, 1] == np.uint64(version)).all()
-            and (cells[:, 2] == numbers).all()
-            and (cells[:, 3] == _mix(key_hash, version, numbers)).all()):
+    if (
+        (cells[:, 0] == np.uint64(key_hash)).all()
+        and (cells[:, 1] == np.uint64(version)).all()
+        and (cells[:, 2] == numbers).all()
+        and (cells[:, 3] == _mix(key_hash, version, numbers)).all()
+    ):
         return
-    _complain(name, version, offset, got, _cells(name, version, first, count)
-              .reshape(-1).view(np.uint8))
+    _complain(
+        name, version, offset, got, _cells(name, version, first, count).reshape(-1).view(np.uint8)
+    )
 
 
 def _read_version(name, view, start):
     """Finds the version that the first few bytes claim; small ones are tried in turn."""
     skip = -start % CELL
     if len(view) >= skip + CELL:
-        return int(np.frombuffer(view[skip:skip + CELL], dtype="<u8")[1])
+        return int(np.frombuffer(view[skip : skip + CELL], dtype="<u8")[1])
     for version in range(1, 4096):
         if oracle_bytes(name, version, start, len(view)) == bytes(view):
             return version
@@ -127,10 +133,14 @@ def _complain(name, version, offset, got, want):
     cell = (at // CELL) * CELL - offset
     story = "a torn cell"
     if 0 <= cell <= len(got) - CELL:
-        words = got[cell:cell + CELL].tobytes()
-        word = [int.from_bytes(words[i:i + 8], "little") for i in (0, 8, 16, 24)]
+        words = got[cell : cell + CELL].tobytes()
+        word = [int.from_bytes(words[i : i + 8], "little") for i in (0, 8, 16, 24)]
         same_key = word[0] == name_hash(name)
-        story = (f"the cell there says key {'right' if same_key else 'OTHER'}, version {word[1]}, "
-                 f"offset {word[2] * CELL}")
-    raise AssertionError(f"WRONG BYTE: {name} version {version}: {len(wrong)} wrong bytes, first at "
-                         f"offset {at}; {story}")
+        story = (
+            f"the cell there says key {'right' if same_key else 'OTHER'}, version {word[1]}, "
+            f"offset {word[2] * CELL}"
+        )
+    raise AssertionError(
+        f"WRONG BYTE: {name} version {version}: {len(wrong)} wrong bytes, first at "
+        f"offset {at}; {story}"
+    )

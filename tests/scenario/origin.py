@@ -16,6 +16,7 @@ One thread per connection. All shared state is guarded by `self.lock`; waiting u
 It is stricter than HTTP asks of a server: whatever a careful client would not send is listed in
 `origin.violations`, which the fixtures assert to be empty.
 """
+
 import base64
 import contextlib
 import dataclasses
@@ -38,41 +39,85 @@ from xml.sax.saxutils import escape
 from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa: F401 (re-exported)
 from waiting import WAIT_S
 
-WAITING = {"delay", "hold", "overwrite", "delete"}    # faults before an object is looked up
-QUIET_S = 3          # how long a count waits for replies under way
+WAITING = {"delay", "hold", "overwrite", "delete"}  # faults before an object is looked up
+QUIET_S = 3  # how long a count waits for replies under way
 MAX_HEAD = 256 << 10
 BODY_KEPT = 64 << 10
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
-REASONS = {100: "Continue", 101: "Switching Protocols", 200: "OK", 204: "No Content",
-           206: "Partial Content", 301: "Moved Permanently", 304: "Not Modified",
-           307: "Temporary Redirect", 400: "Bad Request", 403: "Forbidden", 404: "Not Found",
-           405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
-           411: "Length Required", 412: "Precondition Failed", 416: "Range Not Satisfiable",
-           429: "Too Many Requests", 500: "Internal Server Error", 501: "Not Implemented",
-           502: "Bad Gateway", 503: "Slow Down", 504: "Gateway Timeout"}
-SUB_RESOURCES = ("acl", "tagging", "cors", "lifecycle", "policy", "versioning", "legal-hold",
-                 "retention", "object-lock", "encryption", "website", "notification", "logging",
-                 "replication", "requestPayment", "publicAccessBlock", "ownershipControls",
-                 "torrent", "attributes", "restore", "select", "accelerate", "analytics",
-                 "inventory", "metrics", "policyStatus", "intelligent-tiering")
+REASONS = {
+    100: "Continue",
+    101: "Switching Protocols",
+    200: "OK",
+    204: "No Content",
+    206: "Partial Content",
+    301: "Moved Permanently",
+    304: "Not Modified",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    411: "Length Required",
+    412: "Precondition Failed",
+    416: "Range Not Satisfiable",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+    503: "Slow Down",
+    504: "Gateway Timeout",
+}
+SUB_RESOURCES = (
+    "acl",
+    "tagging",
+    "cors",
+    "lifecycle",
+    "policy",
+    "versioning",
+    "legal-hold",
+    "retention",
+    "object-lock",
+    "encryption",
+    "website",
+    "notification",
+    "logging",
+    "replication",
+    "requestPayment",
+    "publicAccessBlock",
+    "ownershipControls",
+    "torrent",
+    "attributes",
+    "restore",
+    "select",
+    "accelerate",
+    "analytics",
+    "inventory",
+    "metrics",
+    "policyStatus",
+    "intelligent-tiering",
+)
 
 
 @dataclass
 class Version:
     """One immutable content of a key."""
+
     size: int
     number: int
-    etag: str                      # with its quotes, None = the origin sends none
+    etag: str  # with its quotes, None = the origin sends none
     mtime: float
     headers: dict = field(default_factory=dict)
-    body: bytes = None             # None = oracle bytes
-    parts: list = None             # sizes of the parts of a multipart upload
+    body: bytes = None  # None = oracle bytes
+    parts: list = None  # sizes of the parts of a multipart upload
     checksums: dict = field(default_factory=dict)
 
 
 @dataclass
 class Entry:
     """One request as it was seen and answered."""
+
     number: int
     connection: int
     method: str
@@ -81,15 +126,15 @@ class Entry:
     key: str
     query: dict
     headers: list
-    range: tuple = None            # (first, last) of the body that was answered
+    range: tuple = None  # (first, last) of the body that was answered
     status: int = 0
-    sent: int = 0                  # body bytes handed to the socket
+    sent: int = 0  # body bytes handed to the socket
     version: int = 0
-    body_size: int = 0             # of the request
-    body: bytes = b""              # its first BODY_KEPT bytes
+    body_size: int = 0  # of the request
+    body: bytes = b""  # its first BODY_KEPT bytes
     done: bool = False
     arrived: float = 0.0
-    found: Version = None          # what a read was asked of, where nothing holds it up
+    found: Version = None  # what a read was asked of, where nothing holds it up
 
     def header(self, name):
         for have, value in self.headers:
@@ -99,8 +144,10 @@ class Entry:
 
     @property
     def conditional(self):
-        return any(self.header(h) is not None for h in
-                   ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"))
+        return any(
+            self.header(h) is not None
+            for h in ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+        )
 
 
 @dataclass
@@ -135,7 +182,9 @@ class S3Error(Exception):
 
 
 def etag_of(name, number):
-    return '"' + hashlib.md5(f"{name}\0{number}".encode("utf-8", "surrogateescape")).hexdigest() + '"'
+    return (
+        '"' + hashlib.md5(f"{name}\0{number}".encode("utf-8", "surrogateescape")).hexdigest() + '"'
+    )
 
 
 class Origin:
@@ -143,18 +192,18 @@ class Origin:
 
     def __init__(self, bucket="bkt", sloppy=False, credentials=None, tls=None, region="us-east-1"):
         self.bucket = bucket
-        self.sloppy = sloppy                # conditional headers are ignored
-        self.credentials = credentials      # {access key: secret}: signatures are verified
+        self.sloppy = sloppy  # conditional headers are ignored
+        self.credentials = credentials  # {access key: secret}: signatures are verified
         self.region = region
-        self.tls = tls                      # (certificate file, key file)
+        self.tls = tls  # (certificate file, key file)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.buckets = {bucket: {}}         # name -> {key: Version}
-        self.counters = {}                  # (bucket, key) -> last version number
+        self.buckets = {bucket: {}}  # name -> {key: Version}
+        self.counters = {}  # (bucket, key) -> last version number
         self.sub_resources = {}
         self.uploads = {}
         self.faults = []
-        self.held = []                      # [(bucket, key, method, event)]
+        self.held = []  # [(bucket, key, method, event)]
         self.log = []
         self.violations = []
         self.threads = set()
@@ -162,13 +211,15 @@ class Origin:
         self.listener = None
         self.port = None
         self.serial = 0
-        self.rate = None                    # limit_rate()
-        self.delay_s = 0.0                  # added before every reply head
-        self.replicas = {}                  # key: which Version (None: it is not there) answers a read, by its Entry
-        self.clock_s = None                 # ahead of ours by so much, and requests are refused by it; None: they are not
+        self.rate = None  # limit_rate()
+        self.delay_s = 0.0  # added before every reply head
+        self.replicas = {}  # key: which Version (None: it is not there) answers a read, by its Entry
+        self.clock_s = (
+            None  # ahead of ours by so much, and requests are refused by it; None: they are not
+        )
         self.keep_alive = True
         self.connection_class = _Connection
-        self.added_headers = []             # to every reply without object data: [(name, value)]
+        self.added_headers = []  # to every reply without object data: [(name, value)]
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -229,8 +280,18 @@ class Origin:
         with self.lock:
             self.buckets.setdefault(bucket, {})
 
-    def put(self, key, size, bucket=None, headers=None, etag=..., body=None, parts=None,
-            mtime=None, checksums=None):
+    def put(
+        self,
+        key,
+        size,
+        bucket=None,
+        headers=None,
+        etag=...,
+        body=None,
+        parts=None,
+        mtime=None,
+        checksums=None,
+    ):
         """Makes the next version of KEY; an existing one is overwritten. Returns its number."""
         bucket = bucket or self.bucket
         with self.lock:
@@ -243,26 +304,41 @@ class Origin:
             merged = {"Content-Type": "binary/octet-stream"}
             merged.update(headers or {})
             self.buckets.setdefault(bucket, {})[key] = Version(
-                size=len(body) if body is not None else size, number=number, etag=etag,
-                mtime=time.time() - 3600 if mtime is None else mtime, headers=merged, body=body,
-                parts=parts, checksums=checksums or {})
+                size=len(body) if body is not None else size,
+                number=number,
+                etag=etag,
+                mtime=time.time() - 3600 if mtime is None else mtime,
+                headers=merged,
+                body=body,
+                parts=parts,
+                checksums=checksums or {},
+            )
             return number
 
     def overwrite(self, key, size=None, bucket=None):
         """A new version of an existing key, of the same size unless told."""
         with self.lock:
             old = self.buckets[bucket or self.bucket][key]
-            return self.put(key, old.size if size is None else size, bucket, old.headers,
-                            parts=old.parts, etag=None if old.etag is None else ...,
-                            mtime=time.time())
+            return self.put(
+                key,
+                old.size if size is None else size,
+                bucket,
+                old.headers,
+                parts=old.parts,
+                etag=None if old.etag is None else ...,
+                mtime=time.time(),
+            )
 
     def redescribe(self, key, headers=None, bucket=None, mtime=None):
         """The same bytes under the same ETag, uploaded again: other headers, a later date."""
         with self.lock:
             objects = self.buckets[bucket or self.bucket]
             old = objects[key]
-            objects[key] = dataclasses.replace(old, headers={**old.headers, **(headers or {})},
-                                               mtime=time.time() if mtime is None else mtime)
+            objects[key] = dataclasses.replace(
+                old,
+                headers={**old.headers, **(headers or {})},
+                mtime=time.time() if mtime is None else mtime,
+            )
 
     def delete(self, key, bucket=None):
         with self.lock:
@@ -286,7 +362,7 @@ class Origin:
         with self.lock:
             have = self.buckets[bucket or self.bucket].get(key)
         if have is not None and have.body is not None:
-            return have.body[start:None if length is None else start + length]
+            return have.body[start : None if length is None else start + length]
         if length is None:
             length = have.size - start
         return oracle_bytes(self.name(key, bucket), version or have.number, start, length)
@@ -345,31 +421,39 @@ class Origin:
             for held in self.held:
                 held[3].set()
             for fault in self.faults:
-                if isinstance(fault.argument, tuple) and isinstance(fault.argument[-1],
-                                                                    threading.Event):
+                if isinstance(fault.argument, tuple) and isinstance(
+                    fault.argument[-1], threading.Event
+                ):
                     fault.argument[-1].set()
 
     def wait_for(self, count, timeout=WAIT_S, done=False, **which):
         """Waits until COUNT matching requests have arrived (done=True: were answered in full)."""
+
         def enough():
             found = self.requests(**which)
             return sum(1 for entry in found if entry.done or not done) >= count
+
         with self.changed:
             if not self.changed.wait_for(enough, timeout):
-                raise AssertionError(f"the origin saw {len(self.requests(**which))} requests "
-                                     f"{which}, expected {count} within {timeout} s")
+                raise AssertionError(
+                    f"the origin saw {len(self.requests(**which))} requests "
+                    f"{which}, expected {count} within {timeout} s"
+                )
         return self.requests(**which)
 
     # --- the log --------------------------------------------------------------------------------
 
     def requests(self, key=None, method=None, bucket=None, since=0, conditional=None, query=None):
         with self.lock:
-            return [e for e in self.log[since:]
-                    if (key is None or e.key == key)
-                    and (method is None or e.method == method)
-                    and (bucket is None or e.bucket == bucket)
-                    and (conditional is None or e.conditional == conditional)
-                    and (query is None or query in e.query)]
+            return [
+                e
+                for e in self.log[since:]
+                if (key is None or e.key == key)
+                and (method is None or e.method == method)
+                and (bucket is None or e.bucket == bucket)
+                and (conditional is None or e.conditional == conditional)
+                and (query is None or query in e.query)
+            ]
 
     def mark(self):
         """A place in the log, for requests(since=...)."""
@@ -383,8 +467,11 @@ class Origin:
             return self.requests(**which)
 
     def bytes_sent(self, key=None, since=0):
-        return sum(e.sent for e in self._answered(key=key, method="GET", since=since)
-                   if e.status in (200, 206))
+        return sum(
+            e.sent
+            for e in self._answered(key=key, method="GET", since=since)
+            if e.status in (200, 206)
+        )
 
     def coverage(self, key, version=None, since=0):
         """[(first, stop, times)]: how often each byte range of KEY was sent, gaps left out."""
@@ -409,8 +496,11 @@ class Origin:
 
     def sent_twice(self, key, version=None, since=0):
         """Bytes of KEY that were sent more than once."""
-        return sum((stop - first) * (times - 1)
-                   for first, stop, times in self.coverage(key, version, since) if times > 1)
+        return sum(
+            (stop - first) * (times - 1)
+            for first, stop, times in self.coverage(key, version, since)
+            if times > 1
+        )
 
     # --- serving --------------------------------------------------------------------------------
 
@@ -458,15 +548,68 @@ class Origin:
 
 
 # Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
-_FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "no_if_match", "overwrite", "delete",
-                  "raw", "redirect", "moved", "expired_token", "late_result", "early", "endless"}
-_FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
-                "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
-                "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
-                "chunked", "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch",
-                "two_1xx", "header", "replace", "weak_etag", "no_content_range", "content_range", "unpacks"}
-_FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip",
-                "stray", "late_stray"}
+_FAULTS_BEFORE = {
+    "delay",
+    "hold",
+    "reset",
+    "close",
+    "status",
+    "error",
+    "no_if_match",
+    "overwrite",
+    "delete",
+    "raw",
+    "redirect",
+    "moved",
+    "expired_token",
+    "late_result",
+    "early",
+    "endless",
+}
+_FAULTS_HEAD = {
+    "wrong_length",
+    "wrong_range",
+    "wrong_total",
+    "wrong_etag",
+    "no_etag",
+    "whole",
+    "two_lengths",
+    "same_lengths",
+    "list_length",
+    "plus_length",
+    "junk_length",
+    "negative_length",
+    "length_and_chunked",
+    "bare_lf",
+    "fold",
+    "bare_cr",
+    "nul",
+    "chunked",
+    "chunked_cut",
+    "no_length",
+    "http10_chunked",
+    "te_unknown",
+    "switch",
+    "two_1xx",
+    "header",
+    "replace",
+    "weak_etag",
+    "no_content_range",
+    "content_range",
+    "unpacks",
+}
+_FAULTS_BODY = {
+    "cut",
+    "reset_at",
+    "stall",
+    "flip",
+    "hold_at",
+    "overwrite_at",
+    "extra",
+    "drip",
+    "stray",
+    "late_stray",
+}
 FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
 
 
@@ -508,8 +651,9 @@ class _Connection:
 
     def _refuse(self, why, head):
         self.origin._violation(f"{why}: {head[:300]!r}")
-        self.sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n"
-                          b"Connection: close\r\n\r\n")
+        self.sock.sendall(
+            b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
         raise Cut()
 
     def _request(self, head):
@@ -525,11 +669,19 @@ class _Connection:
             name, colon, value = line.partition(b":")
             if not colon or not TOKEN.match(name):
                 self._refuse("bad header line", head)
-            headers.append((name.decode().lower(), value.strip(b" \t").decode("utf-8",
-                                                                            "surrogateescape")))
+            headers.append(
+                (name.decode().lower(), value.strip(b" \t").decode("utf-8", "surrogateescape"))
+            )
         names = [n for n, _ in headers]
-        for single in ("host", "content-length", "transfer-encoding", "range", "authorization",
-                       "if-match", "if-none-match"):
+        for single in (
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "range",
+            "authorization",
+            "if-match",
+            "if-none-match",
+        ):
             if names.count(single) > 1:
                 self._refuse(f"two {single}", head)
         if names.count("host") != 1:
@@ -545,15 +697,30 @@ class _Connection:
             self.close = True
         bucket, key, query = self._route(target, lookup["host"])
         with self.origin.changed:
-            entry = Entry(len(self.origin.log), self.number, method, target, bucket, key, query,
-                          headers, arrived=time.monotonic())
+            entry = Entry(
+                len(self.origin.log),
+                self.number,
+                method,
+                target,
+                bucket,
+                key,
+                query,
+                headers,
+                arrived=time.monotonic(),
+            )
             self.origin.log.append(entry)
-            faults = [f for f in self.origin.faults
-                      if (f.key is None or (f.key == key and f.bucket == bucket))
-                      and (f.method is None or f.method == method)]
+            faults = [
+                f
+                for f in self.origin.faults
+                if (f.key is None or (f.key == key and f.bucket == bucket))
+                and (f.method is None or f.method == method)
+            ]
             faults = {f.word: f.argument for f in faults if f.hits()}
-            held = [event for b, k, m, event in self.origin.held
-                    if (k is None or (k == key and b == bucket)) and m in (None, method)]
+            held = [
+                event
+                for b, k, m, event in self.origin.held
+                if (k is None or (k == key and b == bucket)) and m in (None, method)
+            ]
             # Whoever waits for a read in the log may change the object next: that comes after it.
             if method in ("GET", "HEAD") and not held and not WAITING & faults.keys():
                 entry.found = self.origin.buckets.get(bucket, {}).get(key)
@@ -604,7 +771,7 @@ class _Connection:
         raw = urllib.parse.unquote_to_bytes(path[1:]).decode("utf-8", "surrogateescape")
         name = host.rsplit(":", 1)[0]
         if name.endswith(".localhost"):
-            return name[:-len(".localhost")], raw, ret_query
+            return name[: -len(".localhost")], raw, ret_query
         bucket, _, key = raw.partition("/")
         return bucket, key, ret_query
 
@@ -619,11 +786,11 @@ class _Connection:
             size = int(self._line().split(b";")[0], 16)
             while len(self.buf) < size + 2:
                 self._fill()
-            if self.buf[size:size + 2] != b"\r\n":
+            if self.buf[size : size + 2] != b"\r\n":
                 self.origin._violation("bad chunk end")
                 raise Cut()
             out.append(self.buf[:size])
-            self.buf = self.buf[size + 2:]
+            self.buf = self.buf[size + 2 :]
             if size == 0:
                 return b"".join(out)
 
@@ -638,7 +805,7 @@ class _Connection:
     def _answer(self, entry, headers, body, faults):
         origin = self.origin
         try:
-            if origin.delay_s or "delay" in faults:        # a distance: it passes in real time
+            if origin.delay_s or "delay" in faults:  # a distance: it passes in real time
                 time.sleep(origin.delay_s + float(faults.get("delay") or 0))
             if "hold" in faults:
                 faults["hold"][-1].wait(WAIT_S)
@@ -652,27 +819,38 @@ class _Connection:
                 entry.status = -1
                 self.sock.sendall(faults["raw"])
                 raise Cut()
-            if "endless" in faults:                        # an answer that never comes to its end
+            if "endless" in faults:  # an answer that never comes to its end
                 status, piece, pause = faults["endless"]
                 entry.status = status
-                self.sock.sendall(f"HTTP/1.1 {status} {REASONS[status]}\r\n"
-                                  "Content-Length: 1000000000000\r\n\r\n".encode())
-                while True:                                # at its own pace, until the peer gives up
+                self.sock.sendall(
+                    f"HTTP/1.1 {status} {REASONS[status]}\r\n"
+                    "Content-Length: 1000000000000\r\n\r\n".encode()
+                )
+                while True:  # at its own pace, until the peer gives up
                     self.sock.sendall(piece)
                     time.sleep(pause)
             if "status" in faults:
                 status = int(faults["status"])
-                raise S3Error(status, {503: "SlowDown", 500: "InternalError", 403: "AccessDenied",
-                                       404: "NoSuchKey"}.get(status, "ServiceError"))
+                raise S3Error(
+                    status,
+                    {
+                        503: "SlowDown",
+                        500: "InternalError",
+                        403: "AccessDenied",
+                        404: "NoSuchKey",
+                    }.get(status, "ServiceError"),
+                )
             if "error" in faults:
                 raise S3Error(*faults["error"])
             if "no_if_match" in faults and "if-match" in headers:
                 raise S3Error(int(faults["no_if_match"]), "PreconditionFailed")
             if "redirect" in faults:
                 status, location = faults["redirect"]
-                raise S3Error(status, "PermanentRedirect" if status == 301 else "TemporaryRedirect",
-                              headers=(("Location", location),
-                                       ("x-amz-bucket-region", "eu-central-1")))
+                raise S3Error(
+                    status,
+                    "PermanentRedirect" if status == 301 else "TemporaryRedirect",
+                    headers=(("Location", location), ("x-amz-bucket-region", "eu-central-1")),
+                )
             if "moved" in faults:
                 status, location = faults["moved"]
                 raise S3Error(status, "TemporaryRedirect", headers=(("Location", location),))
@@ -689,21 +867,27 @@ class _Connection:
             self._error(entry, error)
 
     def _error(self, entry, error):
-        xml = (f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{error.code}</Code><Message>'
-               f"{escape(error.message)}</Message>{error.extra}<Resource>{escape(entry.target)}"
-               f"</Resource><RequestId>origin{entry.number}</RequestId></Error>")
+        xml = (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{error.code}</Code><Message>'
+            f"{escape(error.message)}</Message>{error.extra}<Resource>{escape(entry.target)}"
+            f"</Resource><RequestId>origin{entry.number}</RequestId></Error>"
+        )
         body = xml.encode("utf-8", "surrogateescape")
         if entry.method == "HEAD" or error.status == 304:
             body = b""
-        self._reply(entry, error.status, list(error.headers) + [("Content-Type",
-                                                                 "application/xml")], body)
+        self._reply(
+            entry, error.status, list(error.headers) + [("Content-Type", "application/xml")], body
+        )
 
     def _reply(self, entry, status, headers, body=b"", length=...):
         entry.status = status
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}"]
         lines += [f"{n}: {v}" for n, v in [*headers, *self.origin.added_headers]]
-        lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time() + (self.origin.clock_s or 0))}",
-                  "Server: scripted"]
+        lines += [
+            f"x-amz-request-id: origin{entry.number}",
+            f"Date: {_date(time.time() + (self.origin.clock_s or 0))}",
+            "Server: scripted",
+        ]
         if status not in (204, 304):
             lines.append(f"Content-Length: {len(body) if length is ... else length}")
         if self.close:
@@ -725,8 +909,9 @@ class _Connection:
         if not entry.key:
             return self._bucket(entry, headers, body, exists)
         if not exists:
-            raise S3Error(404, "NoSuchBucket",
-                          extra=f"<BucketName>{escape(entry.bucket)}</BucketName>")
+            raise S3Error(
+                404, "NoSuchBucket", extra=f"<BucketName>{escape(entry.bucket)}</BucketName>"
+            )
         if any(sub in query for sub in SUB_RESOURCES):
             return self._sub_resource(entry, body)
         if method in ("GET", "HEAD"):
@@ -755,16 +940,24 @@ class _Connection:
             if entry.key in self.origin.replicas:
                 version = self.origin.replicas[entry.key](entry)
         if version is None:
-            raise S3Error(404, "NoSuchKey", "The specified key does not exist.",
-                          extra=f"<Key>{escape(entry.key)}</Key>")
+            raise S3Error(
+                404,
+                "NoSuchKey",
+                "The specified key does not exist.",
+                extra=f"<Key>{escape(entry.key)}</Key>",
+            )
         entry.version = version.number
         if "unpacks" in faults and "gzip" not in headers.get("accept-encoding", ""):
             entry.status = 200
             entry.range = (0, 0)
             plain = gzip.decompress(version.body) if entry.method == "GET" else b""
-            self.sock.sendall((f"HTTP/1.1 200 OK\r\nETag: {version.etag}\r\nTransfer-Encoding: chunked\r\n"
-                               "x-goog-stored-content-encoding: gzip\r\n\r\n").encode() +
-                              (b"%x\r\n%s\r\n0\r\n\r\n" % (len(plain), plain) if plain else b""))
+            self.sock.sendall(
+                (
+                    f"HTTP/1.1 200 OK\r\nETag: {version.etag}\r\nTransfer-Encoding: chunked\r\n"
+                    "x-goog-stored-content-encoding: gzip\r\n\r\n"
+                ).encode()
+                + (b"%x\r\n%s\r\n0\r\n\r\n" % (len(plain), plain) if plain else b"")
+            )
             return
         if not self.origin.sloppy:
             _conditions(version, headers)
@@ -783,10 +976,14 @@ class _Connection:
         elif "range" in headers and "whole" not in faults:
             span = _parse_range(headers["range"], version.size)
             if span == "unsatisfiable":
-                raise S3Error(416, "InvalidRange", "The requested range is not satisfiable",
-                              extra=f"<RangeRequested>{escape(headers['range'])}</RangeRequested>"
-                              f"<ActualObjectSize>{version.size}</ActualObjectSize>",
-                              headers=(("Content-Range", f"bytes */{version.size}"),))
+                raise S3Error(
+                    416,
+                    "InvalidRange",
+                    "The requested range is not satisfiable",
+                    extra=f"<RangeRequested>{escape(headers['range'])}</RangeRequested>"
+                    f"<ActualObjectSize>{version.size}</ActualObjectSize>",
+                    headers=(("Content-Range", f"bytes */{version.size}"),),
+                )
             if span is not None:
                 first, last = span
                 status = 206
@@ -799,7 +996,7 @@ class _Connection:
         entry.status = status
         name = self.origin.name(entry.key, entry.bucket)
         if version.body is not None:
-            pieces = iter([memoryview(version.body)[first:last + 1]])
+            pieces = iter([memoryview(version.body)[first : last + 1]])
         else:
             pieces = oracle_pieces(name, version.number, first, length)
         head, framing = _reply_head(self, entry, status, reply, length, faults)
@@ -809,11 +1006,11 @@ class _Connection:
         self._send_body(entry, head, pieces, length, faults, framing)
 
     def _send_body(self, entry, head, pieces, length, faults, framing):
-        if "stray" in faults:                      # the answer and what nobody asked for, at once
+        if "stray" in faults:  # the answer and what nobody asked for, at once
             self.sock.sendall(head + b"".join(map(bytes, pieces)) + faults["stray"])
             entry.sent += length
             return
-        stops = []                                 # places in the body where something happens
+        stops = []  # places in the body where something happens
         for word in ("cut", "reset_at", "stall", "hold_at", "overwrite_at"):
             if word in faults:
                 argument = faults[word]
@@ -865,7 +1062,7 @@ class _Connection:
             self.sock.sendall(b"0\r\n\r\n")
         if "extra" in faults:
             self.sock.sendall(b"X" * int(faults["extra"] or 1))
-        if "late_stray" in faults:                 # the same, while the connection idles
+        if "late_stray" in faults:  # the same, while the connection idles
             stray, gone, go = faults["late_stray"]
             go.wait(WAIT_S)
             self.sock.sendall(stray)
@@ -883,9 +1080,9 @@ class _Connection:
 
     def _drip(self, entry, part, step):
         for at in range(0, len(part), step):
-            self.sock.sendall(part[at:at + step])
-            entry.sent += len(part[at:at + step])
-            time.sleep(0.01)                       # the pace is the fault
+            self.sock.sendall(part[at : at + step])
+            entry.sent += len(part[at : at + step])
+            time.sleep(0.01)  # the pace is the fault
 
     def _body_fault(self, entry, word, argument):
         if word == "cut":
@@ -896,7 +1093,7 @@ class _Connection:
             self.origin.overwrite(entry.key, bucket=entry.bucket)
         elif word == "hold_at":
             argument[-1].wait(WAIT_S)
-        elif word == "stall":                      # until the peer gives up
+        elif word == "stall":  # until the peer gives up
             self.sock.settimeout(WAIT_S)
             self.sock.recv(1)
             raise Cut()
@@ -904,11 +1101,17 @@ class _Connection:
     def _list_buckets(self, entry):
         with self.origin.lock:
             names = sorted(self.origin.buckets)
-        items = "".join(f"<Bucket><Name>{escape(n)}</Name><CreationDate>2024-01-01T00:00:00.000Z"
-                        "</CreationDate></Bucket>" for n in names)
-        self._xml(entry, '<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-                  "<Owner><ID>origin</ID><DisplayName>origin</DisplayName></Owner>"
-                  f"<Buckets>{items}</Buckets></ListAllMyBucketsResult>")
+        items = "".join(
+            f"<Bucket><Name>{escape(n)}</Name><CreationDate>2024-01-01T00:00:00.000Z"
+            "</CreationDate></Bucket>"
+            for n in names
+        )
+        self._xml(
+            entry,
+            '<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            "<Owner><ID>origin</ID><DisplayName>origin</DisplayName></Owner>"
+            f"<Buckets>{items}</Buckets></ListAllMyBucketsResult>",
+        )
 
     def _bucket(self, entry, headers, body, exists):
         method, query, origin = entry.method, entry.query, self.origin
@@ -916,25 +1119,37 @@ class _Connection:
             origin.make_bucket(entry.bucket)
             return self._reply(entry, 200, [("Location", "/" + entry.bucket)])
         if not exists:
-            raise S3Error(404, "NoSuchBucket",
-                          extra=f"<BucketName>{escape(entry.bucket)}</BucketName>")
+            raise S3Error(
+                404, "NoSuchBucket", extra=f"<BucketName>{escape(entry.bucket)}</BucketName>"
+            )
         if method == "HEAD":
-            return self._reply(entry, 200, [("x-amz-bucket-region", origin.region),
-                                            ("Content-Type", "application/xml")])
+            return self._reply(
+                entry,
+                200,
+                [("x-amz-bucket-region", origin.region), ("Content-Type", "application/xml")],
+            )
         if "location" in query:
             where = "" if origin.region == "us-east-1" else escape(origin.region)
-            return self._xml(entry, "<LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/"
-                             f"2006-03-01/\">{where}</LocationConstraint>")
+            return self._xml(
+                entry,
+                '<LocationConstraint xmlns="http://s3.amazonaws.com/doc/'
+                f'2006-03-01/">{where}</LocationConstraint>',
+            )
         if method == "POST" and "delete" in query:
             return self._delete_objects(entry, self._payload(headers, body))
         if "uploads" in query:
             with origin.lock:
                 items = "".join(
                     f"<Upload><Key>{escape(u['key'])}</Key><UploadId>{i}</UploadId></Upload>"
-                    for i, u in origin.uploads.items() if u["bucket"] == entry.bucket)
-            return self._xml(entry, f"<ListMultipartUploadsResult><Bucket>{escape(entry.bucket)}"
-                             f"</Bucket><IsTruncated>false</IsTruncated>{items}"
-                             "</ListMultipartUploadsResult>")
+                    for i, u in origin.uploads.items()
+                    if u["bucket"] == entry.bucket
+                )
+            return self._xml(
+                entry,
+                f"<ListMultipartUploadsResult><Bucket>{escape(entry.bucket)}"
+                f"</Bucket><IsTruncated>false</IsTruncated>{items}"
+                "</ListMultipartUploadsResult>",
+            )
         if any(sub in query for sub in SUB_RESOURCES):
             return self._sub_resource(entry, body)
         if method == "DELETE":
@@ -956,27 +1171,37 @@ class _Connection:
         except ValueError:
             max_keys = -1
         if max_keys < 0:
-            raise S3Error(400, "InvalidArgument", extra="<ArgumentName>max-keys</ArgumentName>"
-                          f"<ArgumentValue>{escape(query['max-keys'])}</ArgumentValue>")
+            raise S3Error(
+                400,
+                "InvalidArgument",
+                extra="<ArgumentName>max-keys</ArgumentName>"
+                f"<ArgumentValue>{escape(query['max-keys'])}</ArgumentValue>",
+            )
         max_keys = min(max_keys, 1000)
         token = query.get("continuation-token") if v2 else None
         after = query.get("start-after", "") if v2 else query.get("marker", "")
         if token:
             after = base64.urlsafe_b64decode(token).decode("utf-8", "surrogateescape")
         with origin.lock:
-            keys = sorted(origin.buckets[entry.bucket].items(),
-                          key=lambda kv: kv[0].encode("utf-8", "surrogateescape"))
-        encode = (lambda text: urllib.parse.quote(text, safe="/")) \
-            if query.get("encoding-type") == "url" else escape
+            keys = sorted(
+                origin.buckets[entry.bucket].items(),
+                key=lambda kv: kv[0].encode("utf-8", "surrogateescape"),
+            )
+        encode = (
+            (lambda text: urllib.parse.quote(text, safe="/"))
+            if query.get("encoding-type") == "url"
+            else escape
+        )
         rows, prefixes, last, truncated = [], [], None, False
         for key, version in keys:
             raw = key.encode("utf-8", "surrogateescape")
-            if not key.startswith(prefix) or (after and raw <= after.encode("utf-8",
-                                                                           "surrogateescape")):
+            if not key.startswith(prefix) or (
+                after and raw <= after.encode("utf-8", "surrogateescape")
+            ):
                 continue
             common = None
-            if delimiter and delimiter in key[len(prefix):]:
-                common = prefix + key[len(prefix):].split(delimiter, 1)[0] + delimiter
+            if delimiter and delimiter in key[len(prefix) :]:
+                common = prefix + key[len(prefix) :].split(delimiter, 1)[0] + delimiter
                 if prefixes and prefixes[-1] == common:
                     last = key if v2 else last
                     continue
@@ -991,8 +1216,10 @@ class _Connection:
             else:
                 rows.append((key, version))
                 last = key
-        xml = [f"<Name>{escape(entry.bucket)}</Name><Prefix>{encode(prefix)}</Prefix>"
-               f"<MaxKeys>{max_keys}</MaxKeys><IsTruncated>{str(truncated).lower()}</IsTruncated>"]
+        xml = [
+            f"<Name>{escape(entry.bucket)}</Name><Prefix>{encode(prefix)}</Prefix>"
+            f"<MaxKeys>{max_keys}</MaxKeys><IsTruncated>{str(truncated).lower()}</IsTruncated>"
+        ]
         if delimiter:
             xml.append(f"<Delimiter>{encode(delimiter)}</Delimiter>")
         if query.get("encoding-type") == "url":
@@ -1011,18 +1238,23 @@ class _Connection:
             if truncated and delimiter:
                 xml.append(f"<NextMarker>{encode(last)}</NextMarker>")
         for key, version in rows:
-            xml.append(f"<Contents><Key>{encode(key)}</Key><LastModified>{_iso(version.mtime)}"
-                       f"</LastModified><ETag>{escape(version.etag or '', {chr(34): '&quot;'})}"
-                       f"</ETag><Size>{version.size}</Size><StorageClass>STANDARD</StorageClass>"
-                       "</Contents>")
+            xml.append(
+                f"<Contents><Key>{encode(key)}</Key><LastModified>{_iso(version.mtime)}"
+                f"</LastModified><ETag>{escape(version.etag or '', {chr(34): '&quot;'})}"
+                f"</ETag><Size>{version.size}</Size><StorageClass>STANDARD</StorageClass>"
+                "</Contents>"
+            )
         for common in prefixes:
             xml.append(f"<CommonPrefixes><Prefix>{encode(common)}</Prefix></CommonPrefixes>")
-        self._xml(entry, '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-                  + "".join(xml) + "</ListBucketResult>")
+        self._xml(
+            entry,
+            '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            + "".join(xml)
+            + "</ListBucketResult>",
+        )
 
     def _xml(self, entry, xml, status=200):
-        body = ('<?xml version="1.0" encoding="UTF-8"?>\n' + xml).encode("utf-8",
-                                                                       "surrogateescape")
+        body = ('<?xml version="1.0" encoding="UTF-8"?>\n' + xml).encode("utf-8", "surrogateescape")
         self._reply(entry, status, [("Content-Type", "application/xml")], body)
 
     # --- writes ---------------------------------------------------------------------------------
@@ -1037,7 +1269,7 @@ class _Connection:
                 end = body.index(b"\r\n", at)
                 size = int(body[at:end].split(b";")[0], 16)
                 at = end + 2
-                out.append(body[at:at + size])
+                out.append(body[at : at + size])
                 at += size
                 if size == 0:
                     break
@@ -1060,12 +1292,15 @@ class _Connection:
             raise S3Error(411, "MissingContentLength")
         source = headers.get("x-amz-copy-source")
         data = self._payload(headers, body) if source is None else None
-        with origin.lock:       # a copy is of one moment
+        with origin.lock:  # a copy is of one moment
             etag = self._store(entry, headers, source, data)
         if source is not None:
             kind = "CopyPartResult" if "uploadId" in query else "CopyObjectResult"
-            return self._xml(entry, f"<{kind}><ETag>{escape(etag)}</ETag><LastModified>"
-                             f"{_iso(time.time())}</LastModified></{kind}>")
+            return self._xml(
+                entry,
+                f"<{kind}><ETag>{escape(etag)}</ETag><LastModified>"
+                f"{_iso(time.time())}</LastModified></{kind}>",
+            )
         self._reply(entry, 200, [("ETag", etag)])
 
     def _store(self, entry, headers, source, data):
@@ -1083,11 +1318,18 @@ class _Connection:
             if headers.get("x-amz-metadata-directive") != "REPLACE":
                 kept = dict(have.headers)
         for name, value in entry.headers:
-            if name.startswith("x-amz-meta-") or name in ("cache-control", "content-disposition",
-                                                          "content-language", "expires"):
+            if name.startswith("x-amz-meta-") or name in (
+                "cache-control",
+                "content-disposition",
+                "content-language",
+                "expires",
+            ):
                 kept[name] = value
-        coding = ",".join(c.strip() for c in headers.get("content-encoding", "").split(",")
-                          if c.strip() and c.strip() != "aws-chunked")
+        coding = ",".join(
+            c.strip()
+            for c in headers.get("content-encoding", "").split(",")
+            if c.strip() and c.strip() != "aws-chunked"
+        )
         if coding:
             kept["Content-Encoding"] = coding
         etag = '"' + hashlib.md5(data).hexdigest() + '"'
@@ -1097,7 +1339,7 @@ class _Connection:
                 raise S3Error(404, "NoSuchUpload")
             if source is not None and "x-amz-copy-source-range" in headers:
                 span = _parse_range(headers["x-amz-copy-source-range"], len(data))
-                data = data[span[0]:span[1] + 1]
+                data = data[span[0] : span[1] + 1]
                 etag = '"' + hashlib.md5(data).hexdigest() + '"'
             upload["parts"][int(query["partNumber"])] = data
             return etag
@@ -1106,9 +1348,20 @@ class _Connection:
             raise S3Error(412, "PreconditionFailed", extra="<Condition>If-None-Match</Condition>")
         if "if-match" in headers and (have is None or not _etag_in(have.etag, headers["if-match"])):
             raise S3Error(412, "PreconditionFailed", extra="<Condition>If-Match</Condition>")
-        origin.put(entry.key, len(data), entry.bucket, kept, etag=etag, body=data, mtime=time.time(),
-                   checksums={n: v for n, v in entry.headers
-                              if n.startswith("x-amz-checksum-") and n != "x-amz-checksum-mode"})
+        origin.put(
+            entry.key,
+            len(data),
+            entry.bucket,
+            kept,
+            etag=etag,
+            body=data,
+            mtime=time.time(),
+            checksums={
+                n: v
+                for n, v in entry.headers
+                if n.startswith("x-amz-checksum-") and n != "x-amz-checksum-mode"
+            },
+        )
         return etag
 
     def _post(self, entry, headers, body, faults):
@@ -1118,13 +1371,20 @@ class _Connection:
                 origin.serial += 1
                 upload_id = f"upload{origin.serial}"
                 origin.uploads[upload_id] = {
-                    "bucket": entry.bucket, "key": entry.key, "parts": {},
-                    "headers": {"Content-Type": headers.get("content-type",
-                                                            "binary/octet-stream"),
-                                **{n: v for n, v in entry.headers if n.startswith("x-amz-meta-")}}}
-            return self._xml(entry, f"<InitiateMultipartUploadResult><Bucket>{escape(entry.bucket)}"
-                             f"</Bucket><Key>{escape(entry.key)}</Key><UploadId>{upload_id}"
-                             "</UploadId></InitiateMultipartUploadResult>")
+                    "bucket": entry.bucket,
+                    "key": entry.key,
+                    "parts": {},
+                    "headers": {
+                        "Content-Type": headers.get("content-type", "binary/octet-stream"),
+                        **{n: v for n, v in entry.headers if n.startswith("x-amz-meta-")},
+                    },
+                }
+            return self._xml(
+                entry,
+                f"<InitiateMultipartUploadResult><Bucket>{escape(entry.bucket)}"
+                f"</Bucket><Key>{escape(entry.key)}</Key><UploadId>{upload_id}"
+                "</UploadId></InitiateMultipartUploadResult>",
+            )
         if "uploadId" in query:
             with origin.lock:
                 upload = origin.uploads.pop(query["uploadId"], None)
@@ -1137,12 +1397,22 @@ class _Connection:
             parts = [upload["parts"][n] for n in numbers]
             digest = hashlib.md5(b"".join(hashlib.md5(p).digest() for p in parts)).hexdigest()
             etag = f'"{digest}-{len(parts)}"'
-            origin.put(entry.key, 0, entry.bucket, upload["headers"], etag=etag,
-                       body=b"".join(parts), parts=[len(p) for p in parts], mtime=time.time())
-            result = (f"<CompleteMultipartUploadResult><Location>{origin.endpoint}"
-                      f"{escape(entry.target.partition('?')[0])}</Location><Bucket>"
-                      f"{escape(entry.bucket)}</Bucket><Key>{escape(entry.key)}</Key><ETag>"
-                      f"{escape(etag)}</ETag></CompleteMultipartUploadResult>")
+            origin.put(
+                entry.key,
+                0,
+                entry.bucket,
+                upload["headers"],
+                etag=etag,
+                body=b"".join(parts),
+                parts=[len(p) for p in parts],
+                mtime=time.time(),
+            )
+            result = (
+                f"<CompleteMultipartUploadResult><Location>{origin.endpoint}"
+                f"{escape(entry.target.partition('?')[0])}</Location><Bucket>"
+                f"{escape(entry.bucket)}</Bucket><Key>{escape(entry.key)}</Key><ETag>"
+                f"{escape(etag)}</ETag></CompleteMultipartUploadResult>"
+            )
             if "late_result" in faults:
                 return self._late(entry, result, *faults["late_result"])
             return self._xml(entry, result)
@@ -1150,15 +1420,19 @@ class _Connection:
 
     def _late(self, entry, result, blanks, go):
         """200 and blanks at once; the document, in small pieces, when told."""
+
         def chunk(data):
             self.sock.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+
         entry.status = 200
-        self.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
-                          b"Transfer-Encoding: chunked\r\n\r\n")
+        self.sock.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
         chunk(b'<?xml version="1.0"?>' if blanks is None else blanks)
         go.wait(WAIT_S)
         for at in range(0, len(result), 7):
-            chunk(result[at:at + 7].encode())
+            chunk(result[at : at + 7].encode())
         self.sock.sendall(b"0\r\n\r\n")
 
     def _list_parts(self, entry):
@@ -1166,12 +1440,17 @@ class _Connection:
             upload = self.origin.uploads.get(entry.query["uploadId"])
         if upload is None:
             raise S3Error(404, "NoSuchUpload")
-        items = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;"
-                        f"{hashlib.md5(p).hexdigest()}&quot;</ETag><Size>{len(p)}</Size></Part>"
-                        for n, p in sorted(upload["parts"].items()))
-        self._xml(entry, f"<ListPartsResult><Bucket>{escape(entry.bucket)}</Bucket><Key>"
-                  f"{escape(entry.key)}</Key><IsTruncated>false</IsTruncated>{items}"
-                  "</ListPartsResult>")
+        items = "".join(
+            f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;"
+            f"{hashlib.md5(p).hexdigest()}&quot;</ETag><Size>{len(p)}</Size></Part>"
+            for n, p in sorted(upload["parts"].items())
+        )
+        self._xml(
+            entry,
+            f"<ListPartsResult><Bucket>{escape(entry.bucket)}</Bucket><Key>"
+            f"{escape(entry.key)}</Key><IsTruncated>false</IsTruncated>{items}"
+            "</ListPartsResult>",
+        )
 
     def _delete_objects(self, entry, body):
         root = ElementTree.fromstring(body)
@@ -1204,14 +1483,19 @@ class _Connection:
 
     def _verify(self, entry, headers, body):
         """Header signatures only; everything else is refused."""
-        match = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/,]+)/(\d{8})/([^/]+)/s3/"
-                             r"aws4_request,\s*SignedHeaders=([a-z0-9;\-]+),\s*"
-                             r"Signature=([0-9a-f]{64})", headers.get("authorization", ""))
+        match = re.fullmatch(
+            r"AWS4-HMAC-SHA256 Credential=([^/,]+)/(\d{8})/([^/]+)/s3/"
+            r"aws4_request,\s*SignedHeaders=([a-z0-9;\-]+),\s*"
+            r"Signature=([0-9a-f]{64})",
+            headers.get("authorization", ""),
+        )
         if not match:
             raise S3Error(403, "AccessDenied")
         access_key, date, region, signed, signature = match.groups()
         if self.origin.clock_s is not None:
-            signed_at = datetime.datetime.strptime(headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
+            signed_at = datetime.datetime.strptime(
+                headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z"
+            ).timestamp()
             if abs(signed_at - time.time() - self.origin.clock_s) > 900:
                 raise S3Error(403, "RequestTimeTooSkewed")
         secret = self.origin.credentials.get(access_key)
@@ -1222,31 +1506,51 @@ class _Connection:
             if must not in names:
                 raise S3Error(403, "AccessDenied", f"{must} is not signed")
         path, _, query = entry.target.partition("?")
-        pieces = sorted((p.partition("=")[0], p.partition("=")[2])
-                        for p in query.split("&") if p) if query else []
-        canonical = "\n".join([
-            entry.method, urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~"),
-            "&".join(f"{_requote(n)}={_requote(v)}" for n, v in pieces),
-            "".join(f"{n}:{' '.join(headers.get(n, '').split())}\n" for n in names), signed,
-            headers.get("x-amz-content-sha256", "")])
+        pieces = (
+            sorted((p.partition("=")[0], p.partition("=")[2]) for p in query.split("&") if p)
+            if query
+            else []
+        )
+        canonical = "\n".join(
+            [
+                entry.method,
+                urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~"),
+                "&".join(f"{_requote(n)}={_requote(v)}" for n, v in pieces),
+                "".join(f"{n}:{' '.join(headers.get(n, '').split())}\n" for n in names),
+                signed,
+                headers.get("x-amz-content-sha256", ""),
+            ]
+        )
         if region != self.origin.region:
-            raise S3Error(400, "AuthorizationHeaderMalformed", "The region is wrong",
-                          extra=f"<Region>{escape(self.origin.region)}</Region>")
+            raise S3Error(
+                400,
+                "AuthorizationHeaderMalformed",
+                "The region is wrong",
+                extra=f"<Region>{escape(self.origin.region)}</Region>",
+            )
         scope = f"{date}/{region}/s3/aws4_request"
-        to_sign = "\n".join(["AWS4-HMAC-SHA256", headers.get("x-amz-date", ""), scope,
-                             hashlib.sha256(canonical.encode("utf-8", "surrogateescape"))
-                             .hexdigest()])
+        to_sign = "\n".join(
+            [
+                "AWS4-HMAC-SHA256",
+                headers.get("x-amz-date", ""),
+                scope,
+                hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest(),
+            ]
+        )
         key = ("AWS4" + secret).encode()
         for piece in (date, region, "s3", "aws4_request"):
             key = hmac.new(key, piece.encode(), hashlib.sha256).digest()
         want = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
         if not hmac.compare_digest(want, signature):
-            self.origin._violation(f"signature mismatch on {entry.method} {entry.target}; "
-                                   f"canonical request: {canonical!r}")
+            self.origin._violation(
+                f"signature mismatch on {entry.method} {entry.target}; "
+                f"canonical request: {canonical!r}"
+            )
             raise S3Error(403, "SignatureDoesNotMatch")
 
 
 # --- pure helpers --------------------------------------------------------------------------------
+
 
 def _requote(text):
     return urllib.parse.quote(urllib.parse.unquote_to_bytes(text.replace("+", "%20")), safe="-_.~")
@@ -1264,8 +1568,7 @@ def _iso(when):
 def _etag_in(etag, header):
     if header.strip() == "*":
         return etag is not None
-    return etag is not None and etag.strip('"') in [p.strip().strip('"')
-                                                   for p in header.split(",")]
+    return etag is not None and etag.strip('"') in [p.strip().strip('"') for p in header.split(",")]
 
 
 def _conditions(version, headers):
@@ -1276,8 +1579,9 @@ def _conditions(version, headers):
     elif "if-unmodified-since" in headers:
         since = email.utils.parsedate_to_datetime(headers["if-unmodified-since"]).timestamp()
         if int(version.mtime) > since:
-            raise S3Error(412, "PreconditionFailed",
-                          extra="<Condition>If-Unmodified-Since</Condition>")
+            raise S3Error(
+                412, "PreconditionFailed", extra="<Condition>If-Unmodified-Since</Condition>"
+            )
     keep = [("ETag", version.etag)] if version.etag else []
     keep.append(("Last-Modified", _date(version.mtime)))
     if "if-none-match" in headers:
@@ -1316,7 +1620,7 @@ def _part_range(version, part, headers):
     parts = version.parts or [version.size]
     if part < 1 or part > len(parts):
         raise S3Error(416, "InvalidPartNumber")
-    first = sum(parts[:part - 1])
+    first = sum(parts[: part - 1])
     if version.size == 0:
         return 0, -1, 200
     return first, first + parts[part - 1] - 1, 206
@@ -1382,16 +1686,23 @@ def _reply_head(connection, entry, status, reply, length, faults):
         framing = "close"
     if "header" in faults:
         headers.append(faults["header"])
-    for name, value in faults.get("replace", {}).items():       # None: without it; or made from what is true
+    for name, value in faults.get(
+        "replace", {}
+    ).items():  # None: without it; or made from what is true
         value = value(dict(headers).get(name)) if callable(value) else value
         if name == "Content-Length":
             lengths = [value]
         else:
-            headers = [h for h in headers if h[0] != name] + ([] if value is None else [(name, value)])
+            headers = [h for h in headers if h[0] != name] + (
+                [] if value is None else [(name, value)]
+            )
     lines = [f"{version} {status} {REASONS.get(status)}"] + [f"{n}: {v}" for n, v in headers]
     lines += [f"Content-Length: {n}" for n in lengths]
-    lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time() + (connection.origin.clock_s or 0))}",
-              "Server: scripted"]
+    lines += [
+        f"x-amz-request-id: origin{entry.number}",
+        f"Date: {_date(time.time() + (connection.origin.clock_s or 0))}",
+        "Server: scripted",
+    ]
     if connection.close:
         lines.append("Connection: close")
     end = "\r\n"
@@ -1405,8 +1716,9 @@ def _reply_head(connection, entry, status, reply, length, faults):
     if "nul" in faults:
         text = text.replace("Server: scripted", "Server: a\0b")
     if "switch" in faults:
-        text = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: cow\r\nConnection: Upgrade\r\n\r\n" \
-            + text
+        text = (
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: cow\r\nConnection: Upgrade\r\n\r\n" + text
+        )
     if "two_1xx" in faults:
         text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + text
     return text.encode("utf-8", "surrogateescape"), framing

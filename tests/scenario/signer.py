@@ -8,6 +8,7 @@
 
 Targets are raw, as they go over the wire. `when` is epoch seconds; tests move it.
 """
+
 import base64
 import datetime
 import hashlib
@@ -47,65 +48,104 @@ class Signer:
     @staticmethod
     def canonical(method, target, pairs, payload):
         path, _, query = target.partition("?")
-        pieces = sorted((_quote(p.partition("=")[0]), _quote(p.partition("=")[2]))
-                        for p in query.split("&") if p)
-        return "\n".join([method, _quote(path, safe="/-_.~"), "&".join(f"{n}={v}" for n, v in pieces),
-                          "".join(f"{n}:{' '.join(v.split())}\n" for n, v in pairs),
-                          ";".join(n for n, _ in pairs), payload])
+        pieces = sorted(
+            (_quote(p.partition("=")[0]), _quote(p.partition("=")[2]))
+            for p in query.split("&")
+            if p
+        )
+        return "\n".join(
+            [
+                method,
+                _quote(path, safe="/-_.~"),
+                "&".join(f"{n}={v}" for n, v in pieces),
+                "".join(f"{n}:{' '.join(v.split())}\n" for n, v in pairs),
+                ";".join(n for n, _ in pairs),
+                payload,
+            ]
+        )
 
     def signature(self, moment, canonical):
-        text = "\n".join(["AWS4-HMAC-SHA256", moment, self.scope(moment[:8]),
-                          hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()])
+        text = "\n".join(
+            [
+                "AWS4-HMAC-SHA256",
+                moment,
+                self.scope(moment[:8]),
+                hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest(),
+            ]
+        )
         return hmac.new(self.key(moment[:8]), text.encode(), hashlib.sha256).hexdigest()
 
     @staticmethod
     def moment(when):
-        return datetime.datetime.fromtimestamp(time.time() if when is None else when,
-                                               datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        return datetime.datetime.fromtimestamp(
+            time.time() if when is None else when, datetime.timezone.utc
+        ).strftime("%Y%m%dT%H%M%SZ")
 
-    def headers(self, method, target, host, headers=(), body=b"", payload=None, when=None,
-                unsigned=()):
+    def headers(
+        self, method, target, host, headers=(), body=b"", payload=None, when=None, unsigned=()
+    ):
         """The request's headers with x-amz-date, the payload's hash and Authorization.
 
         UNSIGNED: names that are sent but left out of the signature.
         """
         moment = self.moment(when)
-        out = list(headers) + [("x-amz-date", moment), ("x-amz-content-sha256",
-                               hashlib.sha256(body).hexdigest() if payload is None else payload)]
+        out = list(headers) + [
+            ("x-amz-date", moment),
+            (
+                "x-amz-content-sha256",
+                hashlib.sha256(body).hexdigest() if payload is None else payload,
+            ),
+        ]
         if self.token:
             out.append(("x-amz-security-token", self.token))
         pairs = {}
         for name, value in [("host", host), *out]:
             name = name.lower()
-            if name in ("expect", "connection", "user-agent", "transfer-encoding") \
-                    or name in unsigned:
+            if (
+                name in ("expect", "connection", "user-agent", "transfer-encoding")
+                or name in unsigned
+            ):
                 continue
             pairs[name] = pairs[name] + "," + value if name in pairs else value
         pairs = sorted(pairs.items())
-        signature = self.signature(moment, self.canonical(method, target, pairs, out[
-            [n for n, _ in out].index("x-amz-content-sha256")][1]))
-        out.append(("Authorization", f"AWS4-HMAC-SHA256 Credential={self.access}/"
-                    f"{self.scope(moment[:8])}, SignedHeaders={';'.join(n for n, _ in pairs)}, "
-                    f"Signature={signature}"))
+        signature = self.signature(
+            moment,
+            self.canonical(
+                method, target, pairs, out[[n for n, _ in out].index("x-amz-content-sha256")][1]
+            ),
+        )
+        out.append(
+            (
+                "Authorization",
+                f"AWS4-HMAC-SHA256 Credential={self.access}/"
+                f"{self.scope(moment[:8])}, SignedHeaders={';'.join(n for n, _ in pairs)}, "
+                f"Signature={signature}",
+            )
+        )
         return out
 
     def presign(self, method, target, host, headers=(), expires=300, when=None):
         """The target with its signature in the query; HEADERS are to be sent with it."""
         moment = self.moment(when)
         pairs = sorted([("host", host)] + [(n.lower(), v) for n, v in headers])
-        more = {"X-Amz-Algorithm": "AWS4-HMAC-SHA256",
-                "X-Amz-Credential": f"{self.access}/{self.scope(moment[:8])}",
-                "X-Amz-Date": moment, "X-Amz-Expires": str(expires),
-                "X-Amz-SignedHeaders": ";".join(n for n, _ in pairs)}
+        more = {
+            "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+            "X-Amz-Credential": f"{self.access}/{self.scope(moment[:8])}",
+            "X-Amz-Date": moment,
+            "X-Amz-Expires": str(expires),
+            "X-Amz-SignedHeaders": ";".join(n for n, _ in pairs),
+        }
         if self.token:
             more["X-Amz-Security-Token"] = self.token
         target += ("&" if "?" in target else "?") + "&".join(
-            f"{n}={urllib.parse.quote(v, safe='-_.~')}" for n, v in more.items())
+            f"{n}={urllib.parse.quote(v, safe='-_.~')}" for n, v in more.items()
+        )
         signature = self.signature(moment, self.canonical(method, target, pairs, UNSIGNED))
         return target + "&X-Amz-Signature=" + signature
 
-    def chunked(self, method, target, host, headers, chunks, payload=STREAMING, trailer=None,
-                when=None):
+    def chunked(
+        self, method, target, host, headers, chunks, payload=STREAMING, trailer=None, when=None
+    ):
         """(headers, chunk texts): one text for each chunk, the last one and the trailer.
 
         TRAILER: (name, value) of a trailing checksum, needed by the two kinds that have one.
@@ -113,7 +153,9 @@ class Signer:
         size = sum(map(len, chunks))
         coding = [v for n, v in headers if n.lower() == "content-encoding"] + ["aws-chunked"]
         headers = [(n, v) for n, v in headers if n.lower() != "content-encoding"] + [
-            ("Content-Encoding", ",".join(coding)), ("x-amz-decoded-content-length", str(size))]
+            ("Content-Encoding", ",".join(coding)),
+            ("x-amz-decoded-content-length", str(size)),
+        ]
         if trailer:
             headers.append(("x-amz-trailer", trailer[0]))
         signed = payload in (STREAMING, STREAMING_TRAILER)
@@ -125,8 +167,12 @@ class Signer:
         for chunk in [*chunks, b""]:
             text = b"%x" % len(chunk)
             if signed:
-                previous = self._chain("AWS4-HMAC-SHA256-PAYLOAD", moment, previous,
-                                       [EMPTY, hashlib.sha256(chunk).hexdigest()])
+                previous = self._chain(
+                    "AWS4-HMAC-SHA256-PAYLOAD",
+                    moment,
+                    previous,
+                    [EMPTY, hashlib.sha256(chunk).hexdigest()],
+                )
                 text += b";chunk-signature=" + previous.encode()
             text += b"\r\n"
             out.append(text + (chunk + b"\r\n" if chunk else b""))
@@ -135,8 +181,12 @@ class Signer:
             line = f"{trailer[0]}:{trailer[1]}".encode()
             tail = line + b"\r\n"
             if signed:
-                previous = self._chain("AWS4-HMAC-SHA256-TRAILER", moment, previous,
-                                       [hashlib.sha256(line + b"\n").hexdigest()])
+                previous = self._chain(
+                    "AWS4-HMAC-SHA256-TRAILER",
+                    moment,
+                    previous,
+                    [hashlib.sha256(line + b"\n").hexdigest()],
+                )
                 tail += b"x-amz-trailer-signature:" + previous.encode() + b"\r\n"
         out.append(tail + b"\r\n")
         return headers, out

@@ -5,19 +5,27 @@ A row of KINDS is one fault at the origin or at the client: threads take them in
 a reply may be is known. A row of WEATHER is one of the disk, the process, the clock or the whole origin, and meets whoever
 is under way. Every reply is judged byte by byte; `struck` counts what really happened, not what was planned.
 """
+
 import base64
 import contextlib
 import hashlib
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter
 
-from client import (Client, Closed, Connection, ProtocolError, Truncated, judge, judge_truncated,
-                    request_bytes)
+from client import (
+    Client,
+    Closed,
+    Connection,
+    ProtocolError,
+    Truncated,
+    judge,
+    judge_truncated,
+    request_bytes,
+)
 from disks import PAGE, drop_pages, edit_beneath, read_beneath
 from oracle import name_hash, oracle_bytes, oracle_judge
 from signer import crc32_of
@@ -26,9 +34,20 @@ from waiting import wait_for
 SIZES = (900, 900, 900, 900, 20_000, 20_000, 20_000, 70_000, 70_000, 300_000, 1_300_000)
 MODE = [("x-amz-checksum-mode", "ENABLED")]
 GONE = (Closed, OSError)
-NEWEST = 6       # segments where flipped bits meet somebody
+NEWEST = 6  # segments where flipped bits meet somebody
 TRIES = 8
-REFUSED = {301, 400, 403, 404, 412, 416, 500, 502, 503, 504}    # 301: a redirect that may not be followed is passed on
+REFUSED = {
+    301,
+    400,
+    403,
+    404,
+    412,
+    416,
+    500,
+    502,
+    503,
+    504,
+}  # 301: a redirect that may not be followed is passed on
 STRANGE = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 
 
@@ -88,7 +107,7 @@ AT_ORIGIN = {
     "extra-bytes": ("extra", lambda d, s: 1000),
     "stray-answer": ("stray", lambda d, s: STRANGE),
 }
-FLIPS = "flipped-bit"             # at the origin; only a checksum tells
+FLIPS = "flipped-bit"  # at the origin; only a checksum tells
 AT_WRITES = {
     "write-reset": ("reset", None),
     "write-closed": ("close", None),
@@ -98,19 +117,48 @@ AT_WRITES = {
 }
 # the script that the server runs with: kind -> (operation, what)
 ON_DISK = {
-    "read-eio": ("read", "eio"), "read-short": ("read", "short"), "read-slow": ("read", "slow:20"),
-    "write-eio": ("write", "eio"), "write-enospc": ("write", "enospc"), "write-short": ("write", "short"),
-    "write-slow": ("write", "slow:20"), "sync-eio": ("store.sync", "eio"), "commit-enospc": ("store.commit", "enospc"),
-    "create-enospc": ("store.create", "enospc"), "allocate-enospc": ("store.allocate", "enospc"),
-    "unlink-erofs": ("store.unlink", "erofs"), "open-emfile": ("store.open", "emfile"),
-    "scan-eio": ("store.scan", "eio"), "mark-eio": ("store.mark", "eio"),
+    "read-eio": ("read", "eio"),
+    "read-short": ("read", "short"),
+    "read-slow": ("read", "slow:20"),
+    "write-eio": ("write", "eio"),
+    "write-enospc": ("write", "enospc"),
+    "write-short": ("write", "short"),
+    "write-slow": ("write", "slow:20"),
+    "sync-eio": ("store.sync", "eio"),
+    "commit-enospc": ("store.commit", "enospc"),
+    "create-enospc": ("store.create", "enospc"),
+    "allocate-enospc": ("store.allocate", "enospc"),
+    "unlink-erofs": ("store.unlink", "erofs"),
+    "open-emfile": ("store.open", "emfile"),
+    "scan-eio": ("store.scan", "eio"),
+    "mark-eio": ("store.mark", "eio"),
 }
 AT_START = {"open-emfile", "scan-eio"}
-AT_CLIENT = ("client-leaves", "client-resets", "client-slow", "client-half-closes", "client-garbage",
-             "client-half-a-head", "client-pipelines", "client-head-in-pieces", "client-two-framings",
-             "client-strange-range", "client-cut-upload", "client-bad-digest")
-WEATHER = ("killed", "stopped", "index-lost", "paused", "disk-bit-flipped", "clock-hour", "clock-day", "origin-down",
-           "origin-cuts-all")
+AT_CLIENT = (
+    "client-leaves",
+    "client-resets",
+    "client-slow",
+    "client-half-closes",
+    "client-garbage",
+    "client-half-a-head",
+    "client-pipelines",
+    "client-head-in-pieces",
+    "client-two-framings",
+    "client-strange-range",
+    "client-cut-upload",
+    "client-bad-digest",
+)
+WEATHER = (
+    "killed",
+    "stopped",
+    "index-lost",
+    "paused",
+    "disk-bit-flipped",
+    "clock-hour",
+    "clock-day",
+    "origin-down",
+    "origin-cuts-all",
+)
 KINDS = (*AT_ORIGIN, FLIPS, *AT_WRITES, *AT_CLIENT)
 ALL = (*KINDS, *ON_DISK, *WEATHER)
 
@@ -126,7 +174,7 @@ class Soak:
         self.dice = random.Random(seed)
         self.lock = threading.Lock()
         self.struck, self.outcomes, self.wrong = Counter(), Counter(), []
-        self.storms = 0              # odd while a reply may be missing for a reason outside the server
+        self.storms = 0  # odd while a reply may be missing for a reason outside the server
         self.serial = 0
         self.stop = threading.Event()
 
@@ -161,7 +209,7 @@ class Soak:
                 wait_for(lambda: self.storms % 2 == 0, "the end of a storm")
                 try:
                     one.suffer(kind)
-                except Exception as error:     # a wrong byte, or a driver that is wrong itself
+                except Exception as error:  # a wrong byte, or a driver that is wrong itself
                     with self.lock:
                         self.wrong.append(f"{kind}: {error!r}")
                     if len(self.wrong) > 10:
@@ -170,7 +218,10 @@ class Soak:
             one.close()
 
     def run(self, threads, wanted):
-        made = [threading.Thread(target=self.sufferer, args=(self.dice.random(), wanted)) for _ in range(threads)]
+        made = [
+            threading.Thread(target=self.sufferer, args=(self.dice.random(), wanted))
+            for _ in range(threads)
+        ]
         weather = Weather(self)
         for thread in made:
             thread.start()
@@ -209,7 +260,7 @@ class Sufferer:
     def __init__(self, soak, dice):
         self.soak, self.origin, self.dice = soak, soak.origin, dice
         self.client = None
-        self.refusal = ""            # the last one
+        self.refusal = ""  # the last one
 
     def close(self):
         if self.client:
@@ -238,13 +289,13 @@ class Sufferer:
         else:
             before = self.soak.storms
             getattr(self, kind.replace("-", "_"))()
-            if before == self.soak.storms:            # else there may have been no server to suffer it
+            if before == self.soak.storms:  # else there may have been no server to suffer it
                 self.soak.note(kind)
 
     # --- judging --------------------------------------------------------------------------------------
 
     def read(self, key, size, first=None, last=None, headers=()):
-        """"right", "refused", "cut" or "gone"; whatever came is right in every byte."""
+        """ "right", "refused", "cut" or "gone"; whatever came is right in every byte."""
         try:
             reply = self.connected().get(key, first, last, headers=headers)
         except Truncated as cut:
@@ -294,8 +345,13 @@ class Sufferer:
 
     def at_origin(self, kind, word, argument):
         key, size = self.object()
-        fault = self.origin.fault(key, word, argument(self.dice, size), times=self.dice.choice([1, 1, 1, 2, 6]),
-                                  method="GET")
+        fault = self.origin.fault(
+            key,
+            word,
+            argument(self.dice, size),
+            times=self.dice.choice([1, 1, 1, 2, 6]),
+            method="GET",
+        )
         if self.dice.random() < 0.3:
             first = self.dice.randrange(size)
             self.read(key, size, first=first, last=self.dice.randrange(first, size))
@@ -315,13 +371,23 @@ class Sufferer:
         key, size = self.soak.next_key(), self.dice.choice(SIZES[:-1])
         number = 1
         body = oracle_bytes(self.origin.name(key), number, 0, size)
-        self.origin.put(key, size, checksums={"x-amz-checksum-crc32": crc32_of(body),
-                                              "x-amz-checksum-type": "FULL_OBJECT"})
+        self.origin.put(
+            key,
+            size,
+            checksums={
+                "x-amz-checksum-crc32": crc32_of(body),
+                "x-amz-checksum-type": "FULL_OBJECT",
+            },
+        )
         fault = self.origin.fault(key, "flip", self.dice.randrange(size), method="GET")
         reply, described_by = None, None
         try:
             # A HEAD tells the checksum, which this process keeps for the read after it.
-            if self.connected().request("HEAD", self.connected().target(key), MODE).header("x-amz-checksum-crc32"):
+            if (
+                self.connected()
+                .request("HEAD", self.connected().target(key), MODE)
+                .header("x-amz-checksum-crc32")
+            ):
                 described_by = self.soak.server.process
             reply = self.connected().get(key, headers=MODE)
         except (Truncated, *GONE):
@@ -329,7 +395,9 @@ class Sufferer:
         self.end_fault(FLIPS, fault)
         if reply is not None and reply.status == 200 and bytes(reply.body) != body:
             may_know = described_by is not None and described_by is self.soak.server.process
-            assert reply.header("x-amz-checksum-crc32") or not may_know, "wrong, and the client cannot know"
+            assert reply.header("x-amz-checksum-crc32") or not may_know, (
+                "wrong, and the client cannot know"
+            )
         self.read_clean(key, size)
 
     # --- writes -------------------------------------------------------------------------------------------
@@ -338,8 +406,9 @@ class Sufferer:
         """True: done; False: refused; None: nobody knows."""
         body = oracle_bytes(self.origin.name(key), number, 0, size)
         try:
-            reply = self.connected().request("PUT", self.connected().target(key), [*headers, ("Content-Length", str(size))],
-                                             body)
+            reply = self.connected().request(
+                "PUT", self.connected().target(key), [*headers, ("Content-Length", str(size))], body
+            )
         except (Truncated, *GONE):
             return None
         assert reply.status in (200, *REFUSED), reply
@@ -422,7 +491,7 @@ class Sufferer:
             connection = self.raw(pieces[0], receive_buffer=4096 if pause else None)
             try:
                 for piece in pieces[1:]:
-                    time.sleep(0.005)                 # the pace is the fault
+                    time.sleep(0.005)  # the pace is the fault
                     connection.send(piece)
                 if half_close:
                     connection.finish_sending()
@@ -456,7 +525,9 @@ class Sufferer:
             pass
 
     def client_garbage(self):
-        self.refused(bytes(self.dice.randrange(256) for _ in range(200)) + b"\r\n\r\n", {400, 501, 505})
+        self.refused(
+            bytes(self.dice.randrange(256) for _ in range(200)) + b"\r\n\r\n", {400, 501, 505}
+        )
 
     def client_half_a_head(self):
         key, _ = self.object()
@@ -464,12 +535,17 @@ class Sufferer:
 
     def client_two_framings(self):
         key, _ = self.object()
-        self.refused(self.request(key, [("Content-Length", "4"), ("Transfer-Encoding", "chunked")]) + b"0\r\n\r\n",
-                     {400})
+        self.refused(
+            self.request(key, [("Content-Length", "4"), ("Transfer-Encoding", "chunked")])
+            + b"0\r\n\r\n",
+            {400},
+        )
 
     def client_strange_range(self):
         key, size = self.object()
-        value = self.dice.choice([f"bytes={size}-", "bytes=5-2", "bytes=0-1,5-9", "bytes=-0", "lines=1-2"])
+        value = self.dice.choice(
+            [f"bytes={size}-", "bytes=5-2", "bytes=0-1,5-9", "bytes=-0", "lines=1-2"]
+        )
         try:
             reply = self.connected().get(key, headers=[("Range", value)])
         except (Truncated, *GONE):
@@ -498,7 +574,9 @@ class Sufferer:
     def client_cut_upload(self):
         key, size = self.object()
         self.read_clean(key, size)
-        data = request_bytes("PUT", f"/{self.origin.bucket}/{key}", f"127.0.0.1:{self.port()}", (), b"x" * 5000)
+        data = request_bytes(
+            "PUT", f"/{self.origin.bucket}/{key}", f"127.0.0.1:{self.port()}", (), b"x" * 5000
+        )
         try:
             self.raw(data[:-100]).close()
         except GONE:
@@ -524,7 +602,6 @@ class Weather:
         self.one = Sufferer(soak, self.dice)
 
     def go(self, threads):
-        order = []
         for kind in self.rounds(threads):
             try:
                 if kind in ON_DISK:
@@ -545,7 +622,11 @@ class Weather:
         while first or any(thread.is_alive() for thread in threads):
             self.dice.shuffle(kinds)
             for kind in kinds:
-                if self.soak.stop.is_set() or not first and not any(thread.is_alive() for thread in threads):
+                if (
+                    self.soak.stop.is_set()
+                    or not first
+                    and not any(thread.is_alive() for thread in threads)
+                ):
                     return
                 yield kind
             first = False
@@ -571,11 +652,11 @@ class Weather:
             while time.monotonic() < until and self.strikes() < before + 100:
                 self.pages_go()
                 fresh = self.one.object()
-                self.one.read(*fresh, 0, fresh[1] // 2)     # of a part: a full cache stores it, too
+                self.one.read(*fresh, 0, fresh[1] // 2)  # of a part: a full cache stores it, too
                 for key, size in [*stored, fresh]:
                     self.one.read_clean(key, size)
             trigger.unlink()
-            self.ahead(70)                        # the pause after a failure is over
+            self.ahead(70)  # the pause after a failure is over
             if self.strikes() > before:
                 return
 
@@ -583,7 +664,10 @@ class Weather:
         """Some objects that are held now: after every fault it stores again."""
         made = []
         for _ in range(4):
-            key, size = self.soak.next_key(), self.dice.choice((70_000, 300_000))  # pages of their own
+            key, size = (
+                self.soak.next_key(),
+                self.dice.choice((70_000, 300_000)),
+            )  # pages of their own
             self.origin.put(key, size)
             wait_for(lambda: self.is_held(key, size), f"a hit of {key}")  # noqa: B023
             made.append((key, size))
@@ -594,11 +678,15 @@ class Weather:
         if self.one.read(key, size) != "right":
             return False
         reply = self.one.connected().get(key)
-        if reply.status != 200:    # the region that a redirect named, perhaps: a HEAD is not told the right one
+        if (
+            reply.status != 200
+        ):  # the region that a redirect named, perhaps: a HEAD is not told the right one
             assert reply.status in REFUSED, reply
             return False
         judge(reply, self.origin, key, 0, size)
-        return "hit" in reply.header("cache-status") or "fwd-status=304" in reply.header("cache-status")
+        return "hit" in reply.header("cache-status") or "fwd-status=304" in reply.header(
+            "cache-status"
+        )
 
     def pages_go(self):
         for path in self.server.segment_files():
@@ -606,7 +694,7 @@ class Weather:
                 drop_pages(path)
 
     def ahead(self, seconds):
-        with self.soak.storm():                   # who waits for the origin has waited long
+        with self.soak.storm():  # who waits for the origin has waited long
             self.server.advance(seconds)
 
     def clock_hour(self):
@@ -628,11 +716,14 @@ class Weather:
         self.again(lambda: self.server.stop(code=None))
 
     def index_lost(self):
-        self.again(self.server.kill9, lambda: [path.unlink() for path in (self.server.cache / "index").iterdir()])
+        self.again(
+            self.server.kill9,
+            lambda: [path.unlink() for path in (self.server.cache / "index").iterdir()],
+        )
 
     def paused(self):
         os.kill(self.server.process.pid, signal.SIGSTOP)
-        time.sleep(0.05)                          # the pause is the fault
+        time.sleep(0.05)  # the pause is the fault
         os.kill(self.server.process.pid, signal.SIGCONT)
 
     def disk_bit_flipped(self):
@@ -643,14 +734,18 @@ class Weather:
 
     def flip_bits(self, stored):
         """Beneath the page cache, in the newest segments: a bit of each object of STORED, and some of whatever is there."""
+
         def flip(data):
             data[at % PAGE] ^= 1 << self.dice.randrange(8)
+
         names = [name_hash(self.origin.name(key)).to_bytes(8, "little") for key, _ in stored]
         for path in self.server.segment_files()[-NEWEST:]:
-            with contextlib.suppress(OSError):        # it has gone
+            with contextlib.suppress(OSError):  # it has gone
                 data = read_beneath(path)
                 found = [data.find(name) for name in names]
-                places = [at for at in found if at >= 0] + [self.dice.randrange(PAGE, len(data)) for _ in range(4)]
+                places = [at for at in found if at >= 0] + [
+                    self.dice.randrange(PAGE, len(data)) for _ in range(4)
+                ]
                 for at in places:
                     edit_beneath(path, at // PAGE, flip)
         self.pages_go()
@@ -658,7 +753,7 @@ class Weather:
     def origin_down(self):
         with self.soak.storm():
             self.origin.down()
-            time.sleep(0.05)                      # so long
+            time.sleep(0.05)  # so long
             self.origin.start()
 
     def origin_cuts_all(self):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the access log says is what happened: blocks, results, times, who asked, and the ids of both sides."""
+
 import json
 import os
 import pty
@@ -19,7 +20,9 @@ def last(server, key, method="GetObject"):
 
 
 def lines_of(server, key, count):
-    server.access_log(wait_for=lambda e: sum(x.get("key") == key for x in server.access_log()) >= count)
+    server.access_log(
+        wait_for=lambda e: sum(x.get("key") == key for x in server.access_log()) >= count
+    )
     return [e for e in server.access_log() if e.get("key") == key]
 
 
@@ -81,7 +84,10 @@ def test_why_nothing_is_stored(start, origin, tmp_path):
             origin.put(key, 1 << 20)
             said.append(client.get(key).header("cache-status"))
             server.settle()
-            return said[-1].endswith("stored=?0; detail=disk-degraded")     # but for one in five seconds, which tries the disk
+            return said[-1].endswith(
+                "stored=?0; detail=disk-degraded"
+            )  # but for one in five seconds, which tries the disk
+
         wait_for(is_said, lambda: f"a disk that is given up: {said[-5:]}")
 
 
@@ -99,10 +105,15 @@ def test_ids_of_both_sides(start, origin):
     asked = origin.requests()
     assert len(asked) == 3
     for entry in asked:
-        assert entry.header("traceparent") == TRACE and entry.header("x-request-id") == "client-1", entry
+        assert (
+            entry.header("traceparent") == TRACE and entry.header("x-request-id") == "client-1"
+        ), entry
     listing = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")[-1]
-    for line, answered in ((last(server, "k"), "ORIGIN-8"), (last(server, "gone"), "ORIGIN-7"),
-                           (listing, "ORIGIN-7")):
+    for line, answered in (
+        (last(server, "k"), "ORIGIN-8"),
+        (last(server, "gone"), "ORIGIN-7"),
+        (listing, "ORIGIN-7"),
+    ):
         assert line["request_id"] == "client-1" and line["trace_id"] == TRACE.split("-")[1], line
         assert line["origin_id"] == answered and line["id"] != answered, line
     with server.client() as client:
@@ -111,8 +122,10 @@ def test_ids_of_both_sides(start, origin):
     server.access_log(wait_for=lambda e: e["id"] == ids[0])
 
 
-FIELDS = re.compile(r'^(\S+) (\S+) \[([^]]+)\] (\S+) (\S+) (\S+) (\S+) (\S+) "([^"]*)" (\d+) (\S+) (\S+) (\S+) '
-                    r'(\S+) (\S+) "([^"]*)" "([^"]*)" (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$')
+FIELDS = re.compile(
+    r'^(\S+) (\S+) \[([^]]+)\] (\S+) (\S+) (\S+) (\S+) (\S+) "([^"]*)" (\d+) (\S+) (\S+) (\S+) '
+    r'(\S+) (\S+) "([^"]*)" "([^"]*)" (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$'
+)
 
 
 def test_the_form_of_s3(start, origin):
@@ -151,9 +164,19 @@ def test_no_request_is_too_long_for_the_log(start, origin, form):
     server, lines = start(origin, settings={"access_log.format": form}), 0
     for name, target in LONG.items():
         with server.connection() as connection:
-            connection.send(b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes=" + 600 * b"\x80" +
-                            b"\r\nReferer: " + 600 * b"\x80" + b"\r\nUser-Agent: " + 600 * b"\x80" +
-                            b"\r\nx-request-id: " + 600 * b"\x80" + b"\r\n\r\n")
+            connection.send(
+                b"GET "
+                + target
+                + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes="
+                + 600 * b"\x80"
+                + b"\r\nReferer: "
+                + 600 * b"\x80"
+                + b"\r\nUser-Agent: "
+                + 600 * b"\x80"
+                + b"\r\nx-request-id: "
+                + 600 * b"\x80"
+                + b"\r\n\r\n"
+            )
             connection.read_reply()
         with server.changed:
             assert server.changed.wait_for(lambda: len(server.stdout) > lines, 30), name
@@ -185,8 +208,14 @@ def test_on_a_terminal_it_is_readable(tmp_path, origin):
     origin.put("k", 700)
     server = Forebay(tmp_path, origin)
     main, child = pty.openpty()
-    process = subprocess.Popen(server.command(), stdout=child, stderr=subprocess.PIPE, env=server.env,
-                               cwd=tmp_path, text=True)
+    process = subprocess.Popen(
+        server.command(),
+        stdout=child,
+        stderr=subprocess.PIPE,
+        env=server.env,
+        cwd=tmp_path,
+        text=True,
+    )
     os.close(child)
     try:
         server.stderr = []
@@ -196,7 +225,9 @@ def test_on_a_terminal_it_is_readable(tmp_path, origin):
         with server.client() as client:
             client.get("k")
         line = os.read(main, 4096).decode()
-        assert re.match(r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$", line), line
+        assert re.match(
+            r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$", line
+        ), line
         assert len(line) < 100
     finally:
         process.terminate()

@@ -6,6 +6,7 @@ Three tables are walked whole: rights (principals x operations x keys, warm and 
 and chunks. The expected answer of every cell comes from a model written here, apart from the server's. Then
 tenants try at random to reach each other's warm objects.
 """
+
 import base64
 import hashlib
 import hmac
@@ -23,8 +24,7 @@ import pytest
 
 from client import Client, Connection, quote, request_bytes
 from forebay import parallel, run_forebay, scaled
-from signer import (EMPTY, STREAMING, STREAMING_TRAILER, UNSIGNED, UNSIGNED_TRAILER, Signer,
-                    crc32_of)
+from signer import EMPTY, STREAMING, STREAMING_TRAILER, UNSIGNED, UNSIGNED_TRAILER, Signer, crc32_of
 from waiting import wait_for
 
 ALL = ["read", "list", "write", "delete", "any"]
@@ -42,14 +42,28 @@ ALLOW = {
 }
 SECRETS = {name: f"secret-canary-{name.lower()}-91c4" for name in ALLOW}
 ECDSA = "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD"
-PAYLOADS = ["signed", UNSIGNED, STREAMING, STREAMING_TRAILER, UNSIGNED_TRAILER, ECDSA, ECDSA + "-TRAILER"]
+PAYLOADS = [
+    "signed",
+    UNSIGNED,
+    STREAMING,
+    STREAMING_TRAILER,
+    UNSIGNED_TRAILER,
+    ECDSA,
+    ECDSA + "-TRAILER",
+]
 
 
 def keys_file(folder, allow=None, name="keys.yaml", extra=None):
     path = folder / name
-    rows = [{"id": who, "secret": SECRETS[who], **(extra or {}).get(who, {}),
-             "allow": [{"bucket": b, "prefix": p, "ops": ops} for b, p, ops in rules]}
-            for who, rules in (allow or ALLOW).items()]
+    rows = [
+        {
+            "id": who,
+            "secret": SECRETS[who],
+            **(extra or {}).get(who, {}),
+            "allow": [{"bucket": b, "prefix": p, "ops": ops} for b, p, ops in rules],
+        }
+        for who, rules in (allow or ALLOW).items()
+    ]
     path.write_text(json.dumps(rows))
     path.chmod(0o600)
     return path
@@ -94,8 +108,9 @@ class Caller:
         self.signer = signer_of(who)
 
     def ask(self, method, target, headers=(), body=b""):
-        return self.http.request(method, target, self.signer.headers(
-            method, target, self.http.host, headers, body), body)
+        return self.http.request(
+            method, target, self.signer.headers(method, target, self.http.host, headers, body), body
+        )
 
     def get(self, key, bucket="bkt"):
         return self.ask("GET", f"/{bucket}/{quote(key)}")
@@ -173,9 +188,15 @@ LISTS = ["", "alice/", "alice/w", "alice/warm", "alice", "bob/", "b", "alice/../
 
 def may(who, bucket, key, needed):
     """The model: every right needed is granted by some row whose bucket and prefix fit, as a path as well."""
+
     def granted(name):
-        return {op for row_bucket, prefix, ops in ALLOW[who] if row_bucket in ("*", bucket) and name.startswith(prefix)
-                for op in ops}
+        return {
+            op
+            for row_bucket, prefix, ops in ALLOW[who]
+            if row_bucket in ("*", bucket) and name.startswith(prefix)
+            for op in ops
+        }
+
     return needed <= granted(key) and needed <= granted(key.replace("alice/../", ""))
 
 
@@ -198,19 +219,55 @@ def bucket_cells():
                     allowed = any(b in ("*", bucket) for b, _, _ in ALLOW[who])
                 else:
                     allowed = may(who, bucket, "", needed)
-                yield (who, name, method, f"/{bucket}" + ("?" + query if query else ""), [], body,
-                       allowed, (bucket, ""))
+                yield (
+                    who,
+                    name,
+                    method,
+                    f"/{bucket}" + ("?" + query if query else ""),
+                    [],
+                    body,
+                    allowed,
+                    (bucket, ""),
+                )
             for prefix in LISTS:
-                for query in (f"list-type=2&prefix={urllib.parse.quote(prefix, safe='')}",
-                              f"prefix={urllib.parse.quote(prefix, safe='')}&delimiter=%2F"):
-                    yield (who, "List", "GET", f"/{bucket}?{query}", [], b"",
-                           may(who, bucket, prefix, {"list"}), (bucket, prefix))
-        yield (who, "ListBuckets", "GET", "/", [], b"",
-               any("list" in ops for _, _, ops in ALLOW[who]), ("", ""))
+                for query in (
+                    f"list-type=2&prefix={urllib.parse.quote(prefix, safe='')}",
+                    f"prefix={urllib.parse.quote(prefix, safe='')}&delimiter=%2F",
+                ):
+                    yield (
+                        who,
+                        "List",
+                        "GET",
+                        f"/{bucket}?{query}",
+                        [],
+                        b"",
+                        may(who, bucket, prefix, {"list"}),
+                        (bucket, prefix),
+                    )
+        yield (
+            who,
+            "ListBuckets",
+            "GET",
+            "/",
+            [],
+            b"",
+            any("list" in ops for _, _, ops in ALLOW[who]),
+            ("", ""),
+        )
         for keys in (["alice/cold"], ["alice/cold", "bob/cold"], ["bob/cold"]):
-            xml = "<Delete>" + "".join(f"<Object><Key>{k}</Key></Object>" for k in keys) + "</Delete>"
-            yield (who, "DeleteObjects", "POST", "/bkt?delete", [], xml.encode(),
-                   all(may(who, "bkt", k, {"delete"}) for k in keys), ("bkt", None))
+            xml = (
+                "<Delete>" + "".join(f"<Object><Key>{k}</Key></Object>" for k in keys) + "</Delete>"
+            )
+            yield (
+                who,
+                "DeleteObjects",
+                "POST",
+                "/bkt?delete",
+                [],
+                xml.encode(),
+                all(may(who, "bkt", k, {"delete"}) for k in keys),
+                ("bkt", None),
+            )
 
 
 def judge_allowed(reply, name, place, entries):
@@ -219,16 +276,21 @@ def judge_allowed(reply, name, place, entries):
         assert not any("ALICE" in (e.header("authorization") or "") for e in entries)
     else:
         assert reply.status in (200, 206, 304), (name, place, reply)
-    if reply.status in (200, 206) and name.startswith("GetObject") and name not in (
-            "GetObjectTagging", "GetObjectAcl"):
+    if (
+        reply.status in (200, 206)
+        and name.startswith("GetObject")
+        and name not in ("GetObjectTagging", "GetObjectAcl")
+    ):
         whole = body_of(*place)
-        assert bytes(reply.body) == (whole[:100] if reply.status == 206 and len(reply.body) == 100
-                                     else whole), (name, place)
+        assert bytes(reply.body) == (
+            whole[:100] if reply.status == 206 and len(reply.body) == 100 else whole
+        ), (name, place)
 
 
 def restore(server, origin, place):
-    for bucket, key in {place, ("bkt", "alice/cold"), ("bkt", "bob/cold")} if place[1] is None \
-            else {place}:
+    for bucket, key in (
+        {place, ("bkt", "alice/cold"), ("bkt", "bob/cold")} if place[1] is None else {place}
+    ):
         if key:
             put(origin, bucket, key)
             if (bucket, key) in (("bkt", "alice/warm"), ("bkt", "bob/warm")):
@@ -243,8 +305,10 @@ def test_rights_table(guarded, figure):
     callers = {who: Caller(guarded, who) for who in ALLOW}
     count = {True: 0, False: 0}
     for who, name, method, target, headers, body, allowed, place in [*key_cells(), *bucket_cells()]:
-        mark, before = origin.mark(), lookups(guarded) if not allowed and count[False] % 16 == 0 \
-            else None
+        mark, before = (
+            origin.mark(),
+            lookups(guarded) if not allowed and count[False] % 16 == 0 else None,
+        )
         reply = callers[who].ask(method, target, headers, body)
         cell = f"{who} {name} {target}"
         entries = origin.requests(since=mark)
@@ -279,8 +343,12 @@ SIGN_OPS = {
     "ListObjectsV2": ("GET", "/bkt?list-type=2&prefix=alice%2F", [], b""),
     "PutObject": ("PUT", "/bkt/alice/new", [], b"hello"),
     "DeleteObject": ("DELETE", "/bkt/alice/old", [], b""),
-    "DeleteObjects": ("POST", "/bkt?delete", [],
-                      b"<Delete><Object><Key>alice/old</Key></Object></Delete>"),
+    "DeleteObjects": (
+        "POST",
+        "/bkt?delete",
+        [],
+        b"<Delete><Object><Key>alice/old</Key></Object></Delete>",
+    ),
     "CreateMultipartUpload": ("POST", "/bkt/alice/mp?uploads", [], b""),
     "UploadPart": ("PUT", "/bkt/alice/mp?partNumber=1&uploadId=UPLOAD", [], b"part"),
     "CopyObject": ("PUT", "/bkt/alice/copy", [("x-amz-copy-source", "/bkt/alice/warm")], b""),
@@ -297,16 +365,24 @@ def build(op, form, payload, fault, host, upload):
     """(method, target, headers, body) of one cell."""
     method, target, headers, body = SIGN_OPS[op]
     target = target.replace("UPLOAD", upload)
-    who = Signer("NOSUCHKEY" if fault == "unknown" else "ALICE", SECRETS["ALICE"],
-                 region="eu-west-3" if fault == "region" else "us-east-1")
+    who = Signer(
+        "NOSUCHKEY" if fault == "unknown" else "ALICE",
+        SECRETS["ALICE"],
+        region="eu-west-3" if fault == "region" else "us-east-1",
+    )
     when = time.time() - (1200 if fault == "date" else 0)
     kind = hashlib.sha256(body).hexdigest() if payload == "signed" else payload
-    trailer = ("x-amz-checksum-crc32", crc32_of(body)) \
-        if payload in (STREAMING_TRAILER, UNSIGNED_TRAILER) else None
+    trailer = (
+        ("x-amz-checksum-crc32", crc32_of(body))
+        if payload in (STREAMING_TRAILER, UNSIGNED_TRAILER)
+        else None
+    )
     headers = list(headers)
     if payload in CHUNKED and op in STREAMED:
-        headers += [("Content-Encoding", "aws-chunked"),
-                    ("x-amz-decoded-content-length", str(len(body)))]
+        headers += [
+            ("Content-Encoding", "aws-chunked"),
+            ("x-amz-decoded-content-length", str(len(body))),
+        ]
         if trailer:
             headers.append(("x-amz-trailer", trailer[0]))
     seed, moment = None, Signer.moment(when)
@@ -320,8 +396,9 @@ def build(op, form, payload, fault, host, upload):
         if fault == "signature":
             headers[-1] = (headers[-1][0], break_hex(headers[-1][1]))
     if form in ("query", "both"):
-        target, seed = presigned(who, method, target, host, headers if form == "query" else [], kind,
-                                 when, 600)
+        target, seed = presigned(
+            who, method, target, host, headers if form == "query" else [], kind, when, 600
+        )
         if form == "query" and kind != UNSIGNED:
             headers.append(("x-amz-content-sha256", kind))
         if fault == "signature":
@@ -338,11 +415,16 @@ def presigned(who, method, target, host, headers, kind, when, expires):
     if kind != UNSIGNED:
         pairs.append(("x-amz-content-sha256", kind))
     pairs.sort()
-    more = {"X-Amz-Algorithm": "AWS4-HMAC-SHA256",
-            "X-Amz-Credential": f"{who.access}/{who.scope(moment[:8])}", "X-Amz-Date": moment,
-            "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": ";".join(n for n, _ in pairs)}
+    more = {
+        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+        "X-Amz-Credential": f"{who.access}/{who.scope(moment[:8])}",
+        "X-Amz-Date": moment,
+        "X-Amz-Expires": str(expires),
+        "X-Amz-SignedHeaders": ";".join(n for n, _ in pairs),
+    }
     target += ("&" if "?" in target else "?") + urllib.parse.urlencode(
-        more, quote_via=urllib.parse.quote, safe="-_.~")
+        more, quote_via=urllib.parse.quote, safe="-_.~"
+    )
     signature = who.signature(moment, who.canonical(method, target, pairs, kind))
     return f"{target}&X-Amz-Signature={signature}", signature
 
@@ -354,17 +436,28 @@ def frame(who, moment, seed, chunks, payload, trailer=None):
     for chunk in [*chunks, b""]:
         line = b"%x" % len(chunk)
         if signed:
-            previous = who._chain("AWS4-HMAC-SHA256-PAYLOAD", moment, previous,
-                                  [EMPTY, hashlib.sha256(chunk).hexdigest()])
+            previous = who._chain(
+                "AWS4-HMAC-SHA256-PAYLOAD",
+                moment,
+                previous,
+                [EMPTY, hashlib.sha256(chunk).hexdigest()],
+            )
             line += b";chunk-signature=" + previous.encode()
         out += line + b"\r\n" + (chunk + b"\r\n" if chunk else b"")
     if trailer:
         line = f"{trailer[0]}:{trailer[1]}".encode()
         out += line + b"\r\n"
         if signed:
-            out += b"x-amz-trailer-signature:" + who._chain(
-                "AWS4-HMAC-SHA256-TRAILER", moment, previous,
-                [hashlib.sha256(line + b"\n").hexdigest()]).encode() + b"\r\n"
+            out += (
+                b"x-amz-trailer-signature:"
+                + who._chain(
+                    "AWS4-HMAC-SHA256-TRAILER",
+                    moment,
+                    previous,
+                    [hashlib.sha256(line + b"\n").hexdigest()],
+                ).encode()
+                + b"\r\n"
+            )
     return out + b"\r\n"
 
 
@@ -372,21 +465,33 @@ def form_request(who, op, kind, fault, host, when, token=None, expires=600):
     """A browser form with a signed policy; OP only varies the key."""
     moment = Signer.moment(when)
     scope = who.scope(moment[:8])
-    policy = json.dumps({"expiration": time.strftime("%Y-%m-%dT%H:%M:%S.000Z",
-                                                     time.gmtime(when + expires)),
-                         "conditions": [{"bucket": "bkt"}, ["starts-with", "$key", "alice/"]]})
+    policy = json.dumps(
+        {
+            "expiration": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(when + expires)),
+            "conditions": [{"bucket": "bkt"}, ["starts-with", "$key", "alice/"]],
+        }
+    )
     policy = base64.b64encode(policy.encode()).decode()
     signature = hmac.new(who.key(moment[:8]), policy.encode(), hashlib.sha256).hexdigest()
-    fields = {"key": f"alice/form-{op}", "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
-              "X-Amz-Credential": f"{who.access}/{scope}", "X-Amz-Date": moment, "Policy": policy,
-              "X-Amz-Signature": break_hex(signature) if fault == "signature" else signature}
+    fields = {
+        "key": f"alice/form-{op}",
+        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+        "X-Amz-Credential": f"{who.access}/{scope}",
+        "X-Amz-Date": moment,
+        "Policy": policy,
+        "X-Amz-Signature": break_hex(signature) if fault == "signature" else signature,
+    }
     if token:
         fields["X-Amz-Security-Token"] = token
     edge = "edge0815"
-    body = "".join(f'--{edge}\r\nContent-Disposition: form-data; name="{n}"\r\n\r\n{v}\r\n'
-                   for n, v in fields.items())
-    body += (f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nform'
-             f"\r\n--{edge}--\r\n")
+    body = "".join(
+        f'--{edge}\r\nContent-Disposition: form-data; name="{n}"\r\n\r\n{v}\r\n'
+        for n, v in fields.items()
+    )
+    body += (
+        f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nform'
+        f"\r\n--{edge}--\r\n"
+    )
     headers = [("Content-Type", f"multipart/form-data; boundary={edge}")]
     if kind != UNSIGNED:
         headers.append(("x-amz-content-sha256", kind))
@@ -448,6 +553,7 @@ def test_forms_of_signing_table(guarded, figure):
 
 # --- tricks: headers that are not what was signed, tokens, times, SigV2 --------------------------------------
 
+
 def resign(caller, method, target, headers, signed, host=None, host_signed=True):
     """A request whose SignedHeaders are SIGNED alone, whatever it sends."""
     who, host = caller.signer, host or caller.http.host
@@ -458,9 +564,14 @@ def resign(caller, method, target, headers, signed, host=None, host_signed=True)
         have[name.lower()] = have[name.lower()] + "," + value if name.lower() in have else value
     pairs = sorted((n, have.get(n, "")) for n in signed)
     signature = who.signature(moment, who.canonical(method, target, pairs, EMPTY))
-    return headers + [("Authorization", f"AWS4-HMAC-SHA256 Credential={who.access}/"
-                       f"{who.scope(moment[:8])}, SignedHeaders={';'.join(n for n, _ in pairs)}, "
-                       f"Signature={signature}")]
+    return headers + [
+        (
+            "Authorization",
+            f"AWS4-HMAC-SHA256 Credential={who.access}/"
+            f"{who.scope(moment[:8])}, SignedHeaders={';'.join(n for n, _ in pairs)}, "
+            f"Signature={signature}",
+        )
+    ]
 
 
 BASE = ["host", "x-amz-content-sha256", "x-amz-date"]
@@ -471,71 +582,192 @@ def header_tricks(caller):
     target = "/bkt/alice/warm"
     for method in ("GET", "HEAD", "DELETE", "PUT"):
         at = target if method in ("GET", "HEAD") else "/bkt/alice/old"
-        yield ("host not signed", method, at,
-               resign(caller, method, at, [], BASE[1:], host_signed=False), 403, "AccessDenied")
-        yield ("date not signed", method, at, resign(caller, method, at, [], BASE[:2]), 403,
-               "AccessDenied")
-        yield ("hash not signed", method, at,
-               resign(caller, method, at, [], ["host", "x-amz-date"]), 403, "AccessDenied")
-        for name in ("x-amz-security-token", "x-amz-acl", "x-amz-copy-source", "x-amz-meta-a",
-                     "x-amz-request-payer", "X-AMZ-Storage-Class"):
+        yield (
+            "host not signed",
+            method,
+            at,
+            resign(caller, method, at, [], BASE[1:], host_signed=False),
+            403,
+            "AccessDenied",
+        )
+        yield (
+            "date not signed",
+            method,
+            at,
+            resign(caller, method, at, [], BASE[:2]),
+            403,
+            "AccessDenied",
+        )
+        yield (
+            "hash not signed",
+            method,
+            at,
+            resign(caller, method, at, [], ["host", "x-amz-date"]),
+            403,
+            "AccessDenied",
+        )
+        for name in (
+            "x-amz-security-token",
+            "x-amz-acl",
+            "x-amz-copy-source",
+            "x-amz-meta-a",
+            "x-amz-request-payer",
+            "X-AMZ-Storage-Class",
+        ):
             value = "/bkt/bob/warm" if name == "x-amz-copy-source" else "x"
-            yield (f"{name} not signed", method, at,
-                   resign(caller, method, at, [(name, value)], BASE), 403, "AccessDenied")
-        yield ("added after signing", method, at,
-               resign(caller, method, at, [], BASE) + [("x-amz-meta-late", "1")], 403, "AccessDenied")
-        yield ("signed one sent twice", method, at,
-               resign(caller, method, at, [("x-amz-meta-a", "1")], BASE + ["x-amz-meta-a"]) +
-               [("x-amz-meta-a", "2")], 403, "SignatureDoesNotMatch")
-        yield ("signed one changed", method, at,
-               [(n, "2" if n == "x-amz-meta-a" else v) for n, v in resign(
-                   caller, method, at, [("x-amz-meta-a", "1")], BASE + ["x-amz-meta-a"])], 403,
-               "SignatureDoesNotMatch")
-        yield ("signed one left out", method, at,
-               [h for h in resign(caller, method, at, [("x-amz-meta-a", "1")],
-                                  BASE + ["x-amz-meta-a"]) if h[0] != "x-amz-meta-a"], 403,
-               "SignatureDoesNotMatch")
-        yield ("host in the signature is another", method, at,
-               resign(caller, method, at, [], BASE, host="elsewhere.example"), 403,
-               "SignatureDoesNotMatch")
+            yield (
+                f"{name} not signed",
+                method,
+                at,
+                resign(caller, method, at, [(name, value)], BASE),
+                403,
+                "AccessDenied",
+            )
+        yield (
+            "added after signing",
+            method,
+            at,
+            resign(caller, method, at, [], BASE) + [("x-amz-meta-late", "1")],
+            403,
+            "AccessDenied",
+        )
+        yield (
+            "signed one sent twice",
+            method,
+            at,
+            resign(caller, method, at, [("x-amz-meta-a", "1")], BASE + ["x-amz-meta-a"])
+            + [("x-amz-meta-a", "2")],
+            403,
+            "SignatureDoesNotMatch",
+        )
+        yield (
+            "signed one changed",
+            method,
+            at,
+            [
+                (n, "2" if n == "x-amz-meta-a" else v)
+                for n, v in resign(
+                    caller, method, at, [("x-amz-meta-a", "1")], BASE + ["x-amz-meta-a"]
+                )
+            ],
+            403,
+            "SignatureDoesNotMatch",
+        )
+        yield (
+            "signed one left out",
+            method,
+            at,
+            [
+                h
+                for h in resign(
+                    caller, method, at, [("x-amz-meta-a", "1")], BASE + ["x-amz-meta-a"]
+                )
+                if h[0] != "x-amz-meta-a"
+            ],
+            403,
+            "SignatureDoesNotMatch",
+        )
+        yield (
+            "host in the signature is another",
+            method,
+            at,
+            resign(caller, method, at, [], BASE, host="elsewhere.example"),
+            403,
+            "SignatureDoesNotMatch",
+        )
     yield "plain", "GET", target, resign(caller, "GET", target, [], BASE), 200, None
-    yield ("unsigned range", "GET", target,
-           resign(caller, "GET", target, [], BASE) + [("Range", "bytes=0-9")], 200, None)
-    yield ("range signed and changed", "GET", target,
-           [(n, "bytes=0-99" if n == "Range" else v) for n, v in resign(
-               caller, "GET", target, [("Range", "bytes=0-9")], BASE + ["range"])], 403,
-           "SignatureDoesNotMatch")
+    yield (
+        "unsigned range",
+        "GET",
+        target,
+        resign(caller, "GET", target, [], BASE) + [("Range", "bytes=0-9")],
+        200,
+        None,
+    )
+    yield (
+        "range signed and changed",
+        "GET",
+        target,
+        [
+            (n, "bytes=0-99" if n == "Range" else v)
+            for n, v in resign(caller, "GET", target, [("Range", "bytes=0-9")], BASE + ["range"])
+        ],
+        403,
+        "SignatureDoesNotMatch",
+    )
     good = resign(caller, "GET", target, [], BASE)
     authorization = good[-1][1]
     bad = 400, "AuthorizationHeaderMalformed"
     for what, value in (
-            ("no signature", authorization.rpartition(", ")[0]),
-            ("two signatures", authorization + ", Signature=" + "0" * 64),
-            ("upper hex", authorization[:-64] + authorization[-64:].upper()
-             if authorization[-64:].upper() != authorization[-64:] else authorization[:-1]),
-            ("short signature", authorization[:-1]),
-            ("long signature", authorization + "0"),
-            ("other service", authorization.replace("/s3/", "/ec2/")),
-            ("no terminator", authorization.replace("/aws4_request", "/aws3_request")),
-            ("no scope", authorization.replace(caller.signer.scope(Signer.moment(None)[:8]), "")),
-            ("no signed headers", authorization.replace(";".join(BASE), "")),
-            ("other algorithm", authorization.replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1")),
-            ("bearer", "Bearer " + "0" * 64), ("basic", "Basic QUxJQ0U6eA=="), ("empty", ""),
-            ("algorithm alone", "AWS4-HMAC-SHA256")):
+        ("no signature", authorization.rpartition(", ")[0]),
+        ("two signatures", authorization + ", Signature=" + "0" * 64),
+        (
+            "upper hex",
+            authorization[:-64] + authorization[-64:].upper()
+            if authorization[-64:].upper() != authorization[-64:]
+            else authorization[:-1],
+        ),
+        ("short signature", authorization[:-1]),
+        ("long signature", authorization + "0"),
+        ("other service", authorization.replace("/s3/", "/ec2/")),
+        ("no terminator", authorization.replace("/aws4_request", "/aws3_request")),
+        ("no scope", authorization.replace(caller.signer.scope(Signer.moment(None)[:8]), "")),
+        ("no signed headers", authorization.replace(";".join(BASE), "")),
+        ("other algorithm", authorization.replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1")),
+        ("bearer", "Bearer " + "0" * 64),
+        ("basic", "Basic QUxJQ0U6eA=="),
+        ("empty", ""),
+        ("algorithm alone", "AWS4-HMAC-SHA256"),
+    ):
         yield what, "GET", target, good[:-1] + [("Authorization", value)], *bad
     yield ("two authorizations", "GET", target, good + [good[-1]], *bad)
-    yield ("asymmetric", "GET", target, good[:-1] + [
-        ("Authorization", authorization.replace("AWS4-HMAC", "AWS4-ECDSA-P256"))], 501, "NotImplemented")
-    yield ("scope of another day", "GET", target, good[:-1] + [("Authorization", re.sub(
-        r"/\d{8}/", "/20200101/", authorization))], *bad)
-    yield ("no date at all", "GET", target, [h for h in good if h[0] != "x-amz-date"], 403,
-           "AccessDenied")
-    yield ("no hash at all", "GET", target, [h for h in good if h[0] != "x-amz-content-sha256"], 400,
-           "InvalidRequest")
-    yield ("hash that is none", "GET", target, [
-        (n, "cow" if n == "x-amz-content-sha256" else v) for n, v in good], 400, "InvalidArgument")
-    yield ("version 2 header", "GET", target, [("Authorization", "AWS ALICE:c2lnbmF0dXJl")], 400,
-           "InvalidRequest")
+    yield (
+        "asymmetric",
+        "GET",
+        target,
+        good[:-1] + [("Authorization", authorization.replace("AWS4-HMAC", "AWS4-ECDSA-P256"))],
+        501,
+        "NotImplemented",
+    )
+    yield (
+        "scope of another day",
+        "GET",
+        target,
+        good[:-1] + [("Authorization", re.sub(r"/\d{8}/", "/20200101/", authorization))],
+        *bad,
+    )
+    yield (
+        "no date at all",
+        "GET",
+        target,
+        [h for h in good if h[0] != "x-amz-date"],
+        403,
+        "AccessDenied",
+    )
+    yield (
+        "no hash at all",
+        "GET",
+        target,
+        [h for h in good if h[0] != "x-amz-content-sha256"],
+        400,
+        "InvalidRequest",
+    )
+    yield (
+        "hash that is none",
+        "GET",
+        target,
+        [(n, "cow" if n == "x-amz-content-sha256" else v) for n, v in good],
+        400,
+        "InvalidArgument",
+    )
+    yield (
+        "version 2 header",
+        "GET",
+        target,
+        [("Authorization", "AWS ALICE:c2lnbmF0dXJl")],
+        400,
+        "InvalidRequest",
+    )
     for query in ("AWSAccessKeyId=ALICE&Signature=c2ln&Expires=4000000000", "AWSAccessKeyId=ALICE"):
         yield "version 2 link", "GET", f"{target}?{query}", [], 400, "InvalidRequest"
 
@@ -572,17 +804,29 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
     warm(guarded, WARM)
     caller, at = Caller(guarded, "ALICE"), "/bkt/alice/warm"
     for minutes in range(-20, 21):
-        headers = caller.signer.headers("GET", at, caller.http.host, when=time.time() + 60 * minutes)
+        headers = caller.signer.headers(
+            "GET", at, caller.http.host, when=time.time() + 60 * minutes
+        )
         reply = caller.http.request("GET", at, headers)
         if abs(minutes) <= 14:
             assert reply.status == 200 and "hit" in reply.header("cache-status"), minutes
         elif abs(minutes) >= 16:
             judge_denied(reply, "RequestTimeTooSkewed")
             assert reply.header("date"), reply
-    for made, expires, good in ((0, 60, True), (-30, 60, True), (-61, 60, False), (-3600, 7200, True),
-                                (-7000, 7200, True), (-7300, 7200, False), (-604700, 604800, True),
-                                (-604900, 604800, False), (1200, 60, False)):
-        link = caller.signer.presign("GET", at, caller.http.host, expires=expires, when=time.time() + made)
+    for made, expires, good in (
+        (0, 60, True),
+        (-30, 60, True),
+        (-61, 60, False),
+        (-3600, 7200, True),
+        (-7000, 7200, True),
+        (-7300, 7200, False),
+        (-604700, 604800, True),
+        (-604900, 604800, False),
+        (1200, 60, False),
+    ):
+        link = caller.signer.presign(
+            "GET", at, caller.http.host, expires=expires, when=time.time() + made
+        )
         reply = caller.http.request("GET", link)
         if good:
             assert bytes(reply.body) == body_of("bkt", "alice/warm"), (made, expires, reply)
@@ -601,11 +845,16 @@ def test_white_space_in_metadata_keeps_signatures_valid(guarded):
     caller = Caller(guarded, "ALICE")
     for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
         key = f"alice/white{i}"
-        reply = caller.ask("PUT", f"/bkt/{key}", [("x-amz-meta-note", value), ("x-amz-meta-z", "last")], b"body")
+        reply = caller.ask(
+            "PUT", f"/bkt/{key}", [("x-amz-meta-note", value), ("x-amz-meta-z", "last")], b"body"
+        )
         assert reply.status == 200, (value, reply)
         for _ in ("miss", "hit"):
             reply = caller.get(key)
-            assert reply.status == 200 and reply.header("x-amz-meta-note") == value.strip(), (value, reply)
+            assert reply.status == 200 and reply.header("x-amz-meta-note") == value.strip(), (
+                value,
+                reply,
+            )
             guarded.settle()
 
 
@@ -622,9 +871,15 @@ def test_put_with_many_metadata_headers_passes_through(guarded, count):
     for _ in range(2):
         reply = caller.get("alice/many")
         assert reply.status == 200 and bytes(reply.body) == b"body"
-        assert sorted((n, v) for n, v in reply.headers if n.startswith("x-amz-meta-")) == sorted(many)
-    spoilt = [(n, v + "x" if i == count // 2 else v) for i, (n, v) in enumerate(
-        caller.signer.headers("PUT", "/bkt/alice/many", caller.http.host, many, b"body"))]
+        assert sorted((n, v) for n, v in reply.headers if n.startswith("x-amz-meta-")) == sorted(
+            many
+        )
+    spoilt = [
+        (n, v + "x" if i == count // 2 else v)
+        for i, (n, v) in enumerate(
+            caller.signer.headers("PUT", "/bkt/alice/many", caller.http.host, many, b"body")
+        )
+    ]
     reply = caller.http.request("PUT", "/bkt/alice/many", spoilt, b"body")
     assert reply.status == 403, reply
 
@@ -645,8 +900,10 @@ def test_tokens_and_forms(guarded):
     assert not any(token in v for e in origin.log for _, v in e.headers)
     assert not any(token in e.target for e in origin.log)
     mark, client, now = origin.mark(), Client(guarded.port), time.time()
-    for fault, more in itertools.product(("good", "signature"), (
-            {}, {"expires": -60}, {"token": token}, {"expires": -60, "token": "expired"})):
+    for fault, more in itertools.product(
+        ("good", "signature"),
+        ({}, {"expires": -60}, {"token": token}, {"expires": -60, "token": "expired"}),
+    ):
         for who in (signer_of("ALICE"), Signer("ASIATEMPORARY", "whatever")):
             ask = form_request(who, "x", UNSIGNED, fault, client.host, now, **more)
             judge_denied(client.request(*ask), "AccessDenied")
@@ -655,23 +912,35 @@ def test_tokens_and_forms(guarded):
 
 def chunk_tricks(rng):
     """(what, change): what turns a good aws-chunked body (pieces) into one that must fail."""
+
     def flip(at):
         def change(pieces):
             body = bytearray(b"".join(pieces))
             place = int(len(body) * at) % len(body)
             body[place] ^= 1 << rng.randrange(7)
             return bytes(body)
+
         return change
+
     for i in range(60):
         yield f"bit flipped at {i}/60", flip(i / 60)
     for i in range(4):
-        yield f"chunk {i} left out", lambda p, i=i: b"".join(p[:i] + p[i + 1:])
-        yield f"chunk {i} twice", lambda p, i=i: b"".join(p[:i + 1] + p[i:])
-        yield f"signature {i} of zeros", lambda p, i=i: b"".join(
-            re.sub(rb"=[0-9a-f]{64}", b"=" + b"0" * 64, x) if j == i else x for j, x in enumerate(p))
-        yield f"no signature on {i}", lambda p, i=i: b"".join(
-            re.sub(rb";chunk-signature=[0-9a-f]{64}", b"", x) if j == i else x
-            for j, x in enumerate(p))
+        yield f"chunk {i} left out", lambda p, i=i: b"".join(p[:i] + p[i + 1 :])
+        yield f"chunk {i} twice", lambda p, i=i: b"".join(p[: i + 1] + p[i:])
+        yield (
+            f"signature {i} of zeros",
+            lambda p, i=i: b"".join(
+                re.sub(rb"=[0-9a-f]{64}", b"=" + b"0" * 64, x) if j == i else x
+                for j, x in enumerate(p)
+            ),
+        )
+        yield (
+            f"no signature on {i}",
+            lambda p, i=i: b"".join(
+                re.sub(rb";chunk-signature=[0-9a-f]{64}", b"", x) if j == i else x
+                for j, x in enumerate(p)
+            ),
+        )
     yield "chunks exchanged", lambda p: b"".join([p[1], p[0]] + p[2:])
     yield "last two exchanged", lambda p: b"".join(p[:1] + [p[2], p[1]] + p[3:])
     yield "bytes after the end", lambda p: b"".join(p) + b"GET /bkt/bob/warm HTTP/1.1\r\n\r\n"
@@ -702,18 +971,23 @@ def test_chunked_uploads_that_lie(guarded, figure):
             headers, pieces = who.chunked("PUT", at, host, [], chunks, payload, trail)
             body = change(pieces)
             with Connection(guarded.port, timeout=30) as connection:
-                connection.send(request_bytes("PUT", at, host, headers + [
-                    ("Content-Length", str(len(body)))], body))
+                connection.send(
+                    request_bytes(
+                        "PUT", at, host, headers + [("Content-Length", str(len(body)))], body
+                    )
+                )
                 reply = connection.read_reply("PUT")
             assert reply.status in (400, 403), (payload, what, reply)
             count += 1
-    for lie in (-1, 1, -19000, 10 ** 9):
+    for lie in (-1, 1, -19000, 10**9):
         headers, pieces = who.chunked("PUT", at, host, [], chunks)
         headers = [h for h in headers if h[0] in ("Content-Encoding",)] + [
-            ("x-amz-decoded-content-length", str(sum(map(len, chunks)) + lie))]
+            ("x-amz-decoded-content-length", str(sum(map(len, chunks)) + lie))
+        ]
         signed = who.headers("PUT", at, host, headers, payload=STREAMING)
-        body = frame(who, dict(signed)["x-amz-date"], signed[-1][1].rpartition("=")[2], chunks,
-                     STREAMING)
+        body = frame(
+            who, dict(signed)["x-amz-date"], signed[-1][1].rpartition("=")[2], chunks, STREAMING
+        )
         reply = Client(guarded.port).request("PUT", at, signed, body)
         assert reply.status == 400, (lie, reply)
         count += 1
@@ -727,12 +1001,15 @@ def test_chunked_uploads_that_lie(guarded, figure):
 
 # --- tenants try to reach each other --------------------------------------------------------------------------
 
+
 def test_tenants_never_meet(guarded, figure):
     """Own key, other's key, anonymous, bad signature, expired, unknown: over warm objects, at random."""
     origin, tenants = guarded.origin, ["ALICE", "BOB", "OTHER"]
     homes = {"ALICE": ("bkt", "alice/"), "BOB": ("bkt", "bob/"), "OTHER": ("other", "o/")}
-    places = {who: [(bucket, f"{prefix}{i}") for i in range(20)]
-              for who, (bucket, prefix) in homes.items()}
+    places = {
+        who: [(bucket, f"{prefix}{i}") for i in range(20)]
+        for who, (bucket, prefix) in homes.items()
+    }
     for who in tenants:
         for bucket, key in places[who]:
             put(origin, bucket, key)
@@ -746,8 +1023,9 @@ def test_tenants_never_meet(guarded, figure):
         for _ in range(total // 4):
             who, whose = rng.choice(tenants), rng.choice(tenants)
             bucket, key = rng.choice(places[whose])
-            kind = rng.choice(["header", "presigned", "anonymous", "badsig", "expired", "unknown",
-                               "mutated"])
+            kind = rng.choice(
+                ["header", "presigned", "anonymous", "badsig", "expired", "unknown", "mutated"]
+            )
             caller, at = clients[who], f"/{bucket}/{quote(key)}"
             method = rng.choice(["GET", "GET", "HEAD"])
             headers, target = [], at
@@ -755,17 +1033,22 @@ def test_tenants_never_meet(guarded, figure):
                 headers = caller.signer.headers(method, at, caller.http.host)
             elif kind in ("presigned", "expired"):
                 target = caller.signer.presign(
-                    method, at, caller.http.host, expires=60,
-                    when=time.time() - (600 if kind == "expired" else 0))
+                    method,
+                    at,
+                    caller.http.host,
+                    expires=60,
+                    when=time.time() - (600 if kind == "expired" else 0),
+                )
             elif kind == "badsig":
                 headers = caller.signer.headers(method, at, caller.http.host)
                 headers[-1] = (headers[-1][0], break_hex(headers[-1][1]))
             elif kind == "unknown":
                 headers = Signer("GHOST", SECRETS[who]).headers(method, at, caller.http.host)
-            elif kind == "mutated":      # signed for one's own object, sent for another's
+            elif kind == "mutated":  # signed for one's own object, sent for another's
                 own = rng.choice(places[who])
-                headers = caller.signer.headers(method, f"/{own[0]}/{quote(own[1])}",
-                                                caller.http.host)
+                headers = caller.signer.headers(
+                    method, f"/{own[0]}/{quote(own[1])}", caller.http.host
+                )
                 if own == (bucket, key):
                     continue
             reply = caller.http.request(method, target, headers)
@@ -778,6 +1061,7 @@ def test_tenants_never_meet(guarded, figure):
                 assert reply.status == 403, (kind, who, at, reply)
                 assert MARK not in bytes(reply.body) and not reply.header("etag"), reply
         return tally
+
     tallies = parallel(4, one)
     denied = sum(n for t in tallies for (_, allowed), n in t.items() if not allowed)
     allowed = sum(n for t in tallies for (_, good), n in t.items() if good)
@@ -808,20 +1092,30 @@ def test_a_denial_tells_nothing(guarded):
         reply = caller.get(key)
         judge_denied(reply, "AccessDenied")
         body = re.sub(rb"<(RequestId|HostId)>[^<]*", rb"<\1>", bytes(reply.body)).replace(
-            key.encode(), b"KEY")
-        return [(n, v) for n, v in reply.headers
-                if n not in ("x-amz-request-id", "x-amz-id-2", "date", "content-length")], body
+            key.encode(), b"KEY"
+        )
+        return [
+            (n, v)
+            for n, v in reply.headers
+            if n not in ("x-amz-request-id", "x-amz-id-2", "date", "content-length")
+        ], body
+
     assert shape("bob/warm") == shape("bob/cold") == shape("bob/gone")
 
 
 # --- rights that change ---------------------------------------------------------------------------------------
 
+
 def reload(server):
     count = sum("reloaded" in line for line in server.stderr)
     os.kill(server._pid(), signal.SIGHUP)
     with server.changed:
-        assert server.changed.wait_for(lambda: sum(
-            "reloaded" in line or "reload_failed" in line for line in server.stderr) > count, 60)
+        assert server.changed.wait_for(
+            lambda: (
+                sum("reloaded" in line or "reload_failed" in line for line in server.stderr) > count
+            ),
+            60,
+        )
 
 
 def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
@@ -845,16 +1139,21 @@ def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
 
 def denial(ask):
     """The first denial: the new table reaches each worker by a message, right after the log line."""
+
     def denied():
         reply = ask()
         return reply if reply.status == 403 else None
+
     return wait_for(denied, "a denial")
 
 
 # --- keys of a principal's own towards the origin ---------------------------------------------------------------
 
-ORIGIN_SECRETS = {"origin-alice": "origin-canary-alice-3b1e", "origin-bob": "origin-canary-bob-77d0",
-                  "origin-reader": "origin-canary-reader-e2a4"}
+ORIGIN_SECRETS = {
+    "origin-alice": "origin-canary-alice-3b1e",
+    "origin-bob": "origin-canary-bob-77d0",
+    "origin-reader": "origin-canary-reader-e2a4",
+}
 
 
 def origin_keys(folder, who, realm=None):
@@ -876,11 +1175,20 @@ def used_keys(entries):
 def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     """One principal's origin denies what another's allows: 403, though the other's bytes are cached."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "READER", "WRITER", "ROOT")}
-    path = keys_file(tmp_path, allow, extra={
-        "ALICE": origin_keys(tmp_path, "ALICE"), "BOB": origin_keys(tmp_path, "BOB"),
-        "READER": origin_keys(tmp_path, "READER", realm="team"), "WRITER": {"realm": "team"}})
-    origin.credentials = {**origin.credentials,
-                          **{k: v for k, v in ORIGIN_SECRETS.items() if k != "origin-alice"}}
+    path = keys_file(
+        tmp_path,
+        allow,
+        extra={
+            "ALICE": origin_keys(tmp_path, "ALICE"),
+            "BOB": origin_keys(tmp_path, "BOB"),
+            "READER": origin_keys(tmp_path, "READER", realm="team"),
+            "WRITER": {"realm": "team"},
+        },
+    )
+    origin.credentials = {
+        **origin.credentials,
+        **{k: v for k, v in ORIGIN_SECRETS.items() if k != "origin-alice"},
+    }
     server = start(origin, engine=engine, settings=verify(path, **{"cache.ttl": "1h"}))
     callers = {who: Caller(server, who) for who in allow}
     origin.put("a", 3 << 20, body=body_of("bkt", "a", 3 << 20))
@@ -896,9 +1204,13 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
         assert used_keys(entries) == (set() if hit else {key}), (who, entries)
 
     for again in (False, True):
-        if again:   # a prefix is evicted for all of them, also where `ls` sees nothing cached
+        if again:  # a prefix is evicted for all of them, also where `ls` sees nothing cached
             read("BOB", True, "origin-bob")
-            got = run_forebay("evict", "s3://bkt/*", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+            got = run_forebay(
+                "evict",
+                "s3://bkt/*",
+                env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+            )
             assert got.returncode == 0, got.stderr
             read("BOB", False, "origin-bob")
         mark = origin.mark()
@@ -911,14 +1223,18 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     read("ROOT", False, "origin-key")
     read("ROOT", True, None)
     read("READER", False, "origin-reader")
-    read("WRITER", True, None)          # the same realm, by the operator's word
+    read("WRITER", True, None)  # the same realm, by the operator's word
     # A write through any of them is seen by all at once, whatever the realm.
     for writer, key in (("ROOT", "origin-key"), ("BOB", "origin-bob"), ("WRITER", "origin-key")):
         whole = os.urandom(2 << 20)
         mark = origin.mark()
         assert callers[writer].ask("PUT", "/bkt/a", [], whole).status == 200
         assert used_keys(origin.requests(since=mark)) == {key}
-        for who, own in (("BOB", "origin-bob"), ("ROOT", "origin-key"), ("READER", "origin-reader")):
+        for who, own in (
+            ("BOB", "origin-bob"),
+            ("ROOT", "origin-key"),
+            ("READER", "origin-reader"),
+        ):
             read(who, False, own)
             read(who, True, None)
         read("WRITER", True, None)
@@ -936,7 +1252,11 @@ def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
     """A reload gives a principal keys of its own at the origin, which lists nothing to them: no page from before is shown."""
     allow = {"ALICE": [("*", "", ALL)]}
     path = keys_file(tmp_path, allow)
-    server = start(origin, settings=verify(path, workers=1), file={"rules": [{"match": "**", "list_ttl": "1h"}]})
+    server = start(
+        origin,
+        settings=verify(path, workers=1),
+        file={"rules": [{"match": "**", "list_ttl": "1h"}]},
+    )
     put(origin, "bkt", "a")
     alice = Caller(server, "ALICE")
     for hit in (False, True):
@@ -954,13 +1274,18 @@ def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
 def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine, method):
     """Of one realm, with keys of their own: who waits for the first one's question is not denied with it."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "ROOT")}
-    path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who, realm="team") for who in ("ALICE", "BOB")})
+    path = keys_file(
+        tmp_path,
+        allow,
+        extra={who: origin_keys(tmp_path, who, realm="team") for who in ("ALICE", "BOB")},
+    )
     origin.credentials = {**origin.credentials, "origin-bob": ORIGIN_SECRETS["origin-bob"]}
     server = start(origin, engine=engine, settings=verify(path))
     replies = {}
 
     def ask(who, key):
         replies[who] = Caller(server, who).ask(method, f"/bkt/{key}")
+
     for i in range(8):
         put(origin, "bkt", f"k{i}")
         with origin.hold(f"k{i}"):
@@ -1009,8 +1334,14 @@ def test_own_origin_keys_never_mix(tmp_path, origin, start, figure):
             else:
                 reply = callers[who].get(key)
                 assert bytes(reply.body) == body_of("bkt", key), reply
+
     parallel(4, one)
-    wrong = [e for e in origin.requests(since=mark)
-             if used_keys([e]) != {f"origin-{(e.key or e.query['prefix']).split('/')[0]}"}]
+    wrong = [
+        e
+        for e in origin.requests(since=mark)
+        if used_keys([e]) != {f"origin-{(e.key or e.query['prefix']).split('/')[0]}"}
+    ]
     assert not wrong, wrong[:3]
-    figure(f"own origin keys: {len(origin.requests(since=mark))} origin requests, none under another's key")
+    figure(
+        f"own origin keys: {len(origin.requests(since=mark))} origin requests, none under another's key"
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of one object under two names of its bucket, whose rules give its blocks different sizes."""
+
 import contextlib
 import threading
 
@@ -9,8 +10,10 @@ from client import judge
 KIB = 1 << 10
 MIB = 1 << 20
 SIZE = 24 * MIB
-TWO_NAMES = {"buckets": [{"name": "fine", "origin": "s3://bkt"}],
-             "rules": [{"match": "fine/**", "block_size": "64KiB"}]}
+TWO_NAMES = {
+    "buckets": [{"name": "fine", "origin": "s3://bkt"}],
+    "rules": [{"match": "fine/**", "block_size": "64KiB"}],
+}
 
 
 @pytest.fixture
@@ -20,7 +23,9 @@ def server(start, origin, engine):
 
 
 def send(connection, bucket, start, end):
-    connection.send(f"GET /{bucket}/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode())
+    connection.send(
+        f"GET /{bucket}/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode()
+    )
 
 
 def take(connection, origin, start, end):
@@ -40,20 +45,30 @@ def two_readers(server, origin, first, second):
 
 
 @pytest.mark.tsan
-@pytest.mark.parametrize("first,second", [(("fine", MIB, 2 * MIB), ("bkt", 20 * MIB, 21 * MIB)),
-                                          (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB))])
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        (("fine", MIB, 2 * MIB), ("bkt", 20 * MIB, 21 * MIB)),
+        (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB)),
+    ],
+)
 def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
     """The second reader wants blocks with the numbers of those that are on their way, but other bytes."""
     with two_readers(server, origin, first, second) as (one, other, gate):
-        take(other, origin, *second[1:])    # it does not wait for bytes that it has not asked for
+        take(other, origin, *second[1:])  # it does not wait for bytes that it has not asked for
         gate.set()
         take(one, origin, *first[1:])
     assert len(origin.requests(key="a")) == 2
     read_all(server, origin)
 
 
-@pytest.mark.parametrize("first,second", [(("bkt", 0, 4 * MIB), ("fine", 64 * KIB, 192 * KIB)),
-                                          (("fine", 64 * KIB, 4 * MIB), ("bkt", MIB, 3 * MIB))])
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        (("bkt", 0, 4 * MIB), ("fine", 64 * KIB, 192 * KIB)),
+        (("fine", 64 * KIB, 4 * MIB), ("bkt", MIB, 3 * MIB)),
+    ],
+)
 def test_bytes_on_their_way_are_for_both(server, origin, first, second):
     with two_readers(server, origin, first, second) as (one, other, gate):
         server.wait_metric("forebay_fills_total", lambda n: n == 1, state="joined")

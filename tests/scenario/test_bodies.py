@@ -4,6 +4,7 @@
 The scripted origin executes generously, as other readers of XML might: a body that this server
 cannot judge must not arrive there.
 """
+
 import base64
 import hashlib
 import xml.etree.ElementTree as ElementTree
@@ -36,7 +37,7 @@ TWO_WAYS = [
     f"<Delete><Object a='b'>{K}</Object></Delete>",
     f"<Delete xmlns='urn:other'>{OBJECT}</Delete>",
     f"<Delete xmlns='{NS}'><Object xmlns=''>{K}</Object></Delete>",
-    f"<Delete xmlns:o='urn:o'><Object><Key>own</Key><o:Key>victim</o:Key></Object></Delete>",
+    "<Delete xmlns:o='urn:o'><Object><Key>own</Key><o:Key>victim</o:Key></Object></Delete>",
     f"<o:Delete xmlns:o='{NS}'><Object>{K}</Object></o:Delete>",
     "<Delete><Object><Key>vic<!-- -->tim</Key></Object></Delete>",
     "<Delete><Object><Key>vic<?x y?>tim</Key></Object></Delete>",
@@ -83,6 +84,7 @@ def asked(request, start, origin, tmp_path):
         if signer:
             headers = signer.headers(method, target, client.host, headers, body, **more)
         return client.request(method, target, headers, body)
+
     ask.server, ask.client = server, client
     yield ask
     client.close()
@@ -115,9 +117,16 @@ def test_deletes_go_on_as_they_were_understood(asked, origin):
     texts = "".join(f"\n <Object>\n  <Key>{reference(key)}</Key>\n </Object>" for key in keys)
     body = f"<?xml version='1.0' encoding='utf-8'?>\n<Delete>{texts}<Quiet>true</Quiet></Delete>\n"
     mark = origin.mark()
-    reply = asked("POST", "/bkt?delete", [("x-amz-checksum-crc32", crc32_of(body.encode())),
-                                          ("x-amz-sdk-checksum-algorithm", "CRC32"),
-                                          ("Content-MD5", md5_of(body.encode()))], body.encode())
+    reply = asked(
+        "POST",
+        "/bkt?delete",
+        [
+            ("x-amz-checksum-crc32", crc32_of(body.encode())),
+            ("x-amz-sdk-checksum-algorithm", "CRC32"),
+            ("Content-MD5", md5_of(body.encode())),
+        ],
+        body.encode(),
+    )
     assert reply.status == 200, reply
     [entry] = origin.requests(since=mark)
     root = ElementTree.fromstring(entry.body)
@@ -141,9 +150,11 @@ def reference(text):
 def test_digests_of_deletes_are_held_against_what_came(asked, origin):
     origin.put("victim", 100)
     body = f"<Delete>{OBJECT}</Delete>".encode()
-    for name, value, code in [("Content-MD5", "x", "InvalidDigest"),
-                              ("Content-MD5", md5_of(b"other"), "BadDigest"),
-                              ("x-amz-checksum-crc32", crc32_of(b"other"), "BadDigest")]:
+    for name, value, code in [
+        ("Content-MD5", "x", "InvalidDigest"),
+        ("Content-MD5", md5_of(b"other"), "BadDigest"),
+        ("x-amz-checksum-crc32", crc32_of(b"other"), "BadDigest"),
+    ]:
         mark = origin.mark()
         reply = asked("POST", "/bkt?delete", [(name, value)], body)
         assert (reply.status, reply.code) == (400, code), reply
@@ -152,24 +163,33 @@ def test_digests_of_deletes_are_held_against_what_came(asked, origin):
 
 def test_restores_write_nowhere_else(asked, origin):
     origin.put("cold", 100)
-    select = (f"<RestoreRequest xmlns='{NS}'><Type>SELECT</Type><OutputLocation><S3><BucketName>other"
-              "</BucketName><Prefix>p</Prefix></S3></OutputLocation></RestoreRequest>").encode()
+    select = (
+        f"<RestoreRequest xmlns='{NS}'><Type>SELECT</Type><OutputLocation><S3><BucketName>other"
+        "</BucketName><Prefix>p</Prefix></S3></OutputLocation></RestoreRequest>"
+    ).encode()
     mark = origin.mark()
     reply = asked("POST", "/bkt/cold?restore", [], select)
     assert (reply.status, reply.code) == (400, "MalformedXML"), reply
     assert not origin.requests(since=mark)
-    good = b"<RestoreRequest><Days>3</Days><GlacierJobParameters><Tier>Bulk</Tier>" \
+    good = (
+        b"<RestoreRequest><Days>3</Days><GlacierJobParameters><Tier>Bulk</Tier>"
         b"</GlacierJobParameters></RestoreRequest>"
+    )
     assert asked("POST", "/bkt/cold?restore", [], good).status == 200
     root = ElementTree.fromstring(origin.requests(since=mark)[0].body)
     assert [(e.tag, e.text) for e in root.iter() if e.text] == [
-        (f"{{{NS}}}Days", "3"), (f"{{{NS}}}Tier", "Bulk")]
+        (f"{{{NS}}}Days", "3"),
+        (f"{{{NS}}}Tier", "Bulk"),
+    ]
 
 
 # --- forms ------------------------------------------------------------------------------------------------
 
+
 def part(disposition, value, more=""):
-    return (f"--bound\r\nContent-Disposition: form-data; {disposition}\r\n{more}\r\n{value}\r\n").encode()
+    return (
+        f"--bound\r\nContent-Disposition: form-data; {disposition}\r\n{more}\r\n{value}\r\n"
+    ).encode()
 
 
 def field(name, value):
@@ -182,11 +202,16 @@ KEY = field("key", "own")
 FORM_TYPE = ("Content-Type", "multipart/form-data; boundary=bound")
 FORMS = [
     (FORM_TYPE, part("name*=utf-8''key", "victim") + KEY + FILE + END),
-    (FORM_TYPE, part('name="acl"; name*=utf-8\'\'key', "victim") + KEY + FILE + END),
+    (FORM_TYPE, part("name=\"acl\"; name*=utf-8''key", "victim") + KEY + FILE + END),
     (FORM_TYPE, part('name="acl"; name="key"', "victim") + KEY + FILE + END),
     (FORM_TYPE, part("name=key", "victim") + FILE + END),
-    (FORM_TYPE, b"--bound\r\nContent-Disposition: form-data;\r\n name=\"key\"\r\n\r\nvictim\r\n" + KEY
-     + FILE + END),
+    (
+        FORM_TYPE,
+        b'--bound\r\nContent-Disposition: form-data;\r\n name="key"\r\n\r\nvictim\r\n'
+        + KEY
+        + FILE
+        + END,
+    ),
     (FORM_TYPE, part('name="\\key"', "victim") + KEY + FILE + END),
     (FORM_TYPE, field("key", "victim") + KEY + FILE + END),
     (FORM_TYPE, field("KEY", "victim") + KEY + FILE + END),
@@ -198,11 +223,17 @@ FORMS = [
     (FORM_TYPE, field("x-amz-copy-source", "/bkt/victim") + KEY + FILE + END),
     (FORM_TYPE, field("bucket", "other") + KEY + FILE + END),
     (FORM_TYPE, b"preamble\r\n" + KEY + FILE + END),
-    (FORM_TYPE, KEY + FILE.replace(b"bytes", b"x\n--bound\nContent-Disposition: form-data; "
-                                   b'name="key"\n\nvictim') + END),
+    (
+        FORM_TYPE,
+        KEY
+        + FILE.replace(
+            b"bytes", b'x\n--bound\nContent-Disposition: form-data; name="key"\n\nvictim'
+        )
+        + END,
+    ),
     (FORM_TYPE, KEY + FILE),
     (("Content-Type", "multipart/form-data; boundary=bound; boundary=other"), KEY + FILE + END),
-    (("Content-Type", "multipart/form-data; boundary=\"bo\\und\""), KEY + FILE + END),
+    (("Content-Type", 'multipart/form-data; boundary="bo\\und"'), KEY + FILE + END),
 ]
 
 
@@ -212,16 +243,19 @@ def test_forms_that_read_two_ways(asked, origin):
         mark = origin.mark()
         reply = asked("POST", "/bkt", [kind], body)
         assert (reply.status, reply.code) == (400, "InvalidArgument"), (body, reply)
-        for entry in origin.requests(since=mark):    # a wrong end: asked, never completed
+        for entry in origin.requests(since=mark):  # a wrong end: asked, never completed
             assert len(entry.body) < len(body), body
     reply = asked("POST", "/bkt", [FORM_TYPE, ("content-type", "text/plain")], KEY + FILE + END)
     assert reply.status in (400, 403), reply
 
 
 def test_forms_go_on_as_they_came(asked, origin):
-    for body in (KEY + FILE + END, field("acl", "private") + KEY + FILE + END[:-2],
-                 field("bucket", "bkt") + KEY + FILE + field("submit", "Upload") + END,
-                 field("key", "up/${filename}") + FILE + END):
+    for body in (
+        KEY + FILE + END,
+        field("acl", "private") + KEY + FILE + END[:-2],
+        field("bucket", "bkt") + KEY + FILE + field("submit", "Upload") + END,
+        field("key", "up/${filename}") + FILE + END,
+    ):
         mark = origin.mark()
-        asked("POST", "/bkt", [FORM_TYPE], body)    # the scripted origin knows no forms
+        asked("POST", "/bkt", [FORM_TYPE], body)  # the scripted origin knows no forms
         assert [e.body for e in origin.requests(since=mark)] == [body]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A browser on the same host: pages from anywhere get nothing out of an open listener and change
 nothing behind it, by the headers that browsers send and by a real one where it is installed."""
+
 import contextlib
 import http.server
 import json
@@ -20,24 +21,46 @@ DELETE = b"<Delete><Object><Key>victim</Key></Object></Delete>"
 SANDBOX = ("sandbox", "nosniff")
 # What Chromium sends for a page of another origin (taken from it), and for one on another port here.
 PAGES = {
-    "fetch no-cors": [("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site"),
-                      ("Sec-Fetch-Mode", "no-cors"), ("Content-Type", "text/plain;charset=UTF-8")],
-    "fetch cors": [("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site"),
-                   ("Sec-Fetch-Mode", "cors")],
-    "form": [("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site"),
-             ("Sec-Fetch-Mode", "navigate"), ("Content-Type", "text/plain")],
+    "fetch no-cors": [
+        ("Origin", "http://evil.example"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "no-cors"),
+        ("Content-Type", "text/plain;charset=UTF-8"),
+    ],
+    "fetch cors": [
+        ("Origin", "http://evil.example"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "cors"),
+    ],
+    "form": [
+        ("Origin", "http://evil.example"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "navigate"),
+        ("Content-Type", "text/plain"),
+    ],
     "other port": [("Origin", "http://127.0.0.1:8888"), ("Sec-Fetch-Site", "same-site")],
     "sandboxed": [("Origin", "null"), ("Sec-Fetch-Site", "cross-site")],
     "old browser": [("Origin", "http://evil.example")],
-    "image": [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors"),
-              ("Sec-Fetch-Dest", "image")],
+    "image": [
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "no-cors"),
+        ("Sec-Fetch-Dest", "image"),
+    ],
     "link": [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")],
     "own object": [("Origin", "http://127.0.0.1:9000"), ("Sec-Fetch-Site", "same-origin")],
 }
-ATTACKS = [("POST", "/bkt?delete", DELETE), ("GET", "/bkt?list-type=2", b""), ("GET", "/", b""),
-           ("GET", "/bkt/victim", b""), ("HEAD", "/bkt/victim", b""), ("PUT", "/bkt/victim", b"x"),
-           ("DELETE", "/bkt/victim", b""), ("OPTIONS", "/bkt/victim", b""),
-           ("POST", "/bkt/victim?uploads", b""), ("GET", "/bkt?cors", b"")]
+ATTACKS = [
+    ("POST", "/bkt?delete", DELETE),
+    ("GET", "/bkt?list-type=2", b""),
+    ("GET", "/", b""),
+    ("GET", "/bkt/victim", b""),
+    ("HEAD", "/bkt/victim", b""),
+    ("PUT", "/bkt/victim", b"x"),
+    ("DELETE", "/bkt/victim", b""),
+    ("OPTIONS", "/bkt/victim", b""),
+    ("POST", "/bkt/victim?uploads", b""),
+    ("GET", "/bkt?cors", b""),
+]
 
 
 def test_pages_of_others_are_refused(start, origin):
@@ -69,7 +92,9 @@ def test_listed_pages_are_answered_by_the_buckets_rules(start, origin):
     with Client(server.port) as client:
         for _ in range(2):
             mark = origin.mark()
-            reply = client.get("victim", headers=[("Origin", page), ("Sec-Fetch-Site", "cross-site")])
+            reply = client.get(
+                "victim", headers=[("Origin", page), ("Sec-Fetch-Site", "cross-site")]
+            )
             assert reply.status == 200 and "detail=cors" in reply.header("cache-status")
             [entry] = origin.requests(since=mark)
             assert entry.header("origin") == page
@@ -99,7 +124,9 @@ def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
     origin.put("page", 3000, headers={"Content-Type": "text/html", **many})
     server = start(origin)
     with Client(server.port) as client:
-        reply = client.request("GET", "/bkt/page", [("x-amz-expected-bucket-owner", "123456789012")])
+        reply = client.request(
+            "GET", "/bkt/page", [("x-amz-expected-bucket-owner", "123456789012")]
+        )
     assert reply.status == 200
     assert reply.all("content-security-policy") == [SANDBOX[0]], reply.headers
     assert reply.all("x-content-type-options") == [SANDBOX[1]], reply.headers
@@ -109,12 +136,19 @@ def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
     """Hits, misses, passes, listings, errors: each in a sandbox of its own, whatever the origin says."""
-    origin.put("page", 3000, headers={"Content-Type": "text/html",
-                                      "Content-Security-Policy": "default-src *",
-                                      "X-Content-Type-Options": "sniff"})
+    origin.put(
+        "page",
+        3000,
+        headers={
+            "Content-Type": "text/html",
+            "Content-Security-Policy": "default-src *",
+            "X-Content-Type-Options": "sniff",
+        },
+    )
     server = start(origin, settings=verify(keys_file(tmp_path)) if mode == "verify" else {})
     signer = Signer("ROOT", SECRETS["ROOT"])
     with Client(server.port) as client:
+
         def ask(method, target, headers=(), body=b""):
             if mode == "verify":
                 headers = signer.headers(method, target, client.host, headers, body)
@@ -122,6 +156,7 @@ def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
             assert reply.all("content-security-policy") == [SANDBOX[0]], (method, target, reply)
             assert reply.all("x-content-type-options") == [SANDBOX[1]], (method, target, reply)
             return reply
+
         assert "miss" in ask("GET", "/bkt/page").header("cache-status")
         server.settle()
         assert "hit" in ask("GET", "/bkt/page").header("cache-status")
@@ -134,8 +169,12 @@ def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
         assert ask("GET", "/bkt/absent").status == 404
         assert ask("PUT", "/bkt/page", [("Content-Type", "text/html")], b"<p>").status == 200
     with Client(server.port) as client:
-        reply = client.get("page", headers=[("Authorization", "AWS4-HMAC-SHA256 nonsense")]
-                           if mode == "verify" else [("Origin", "http://evil.example")])
+        reply = client.get(
+            "page",
+            headers=[("Authorization", "AWS4-HMAC-SHA256 nonsense")]
+            if mode == "verify"
+            else [("Origin", "http://evil.example")],
+        )
         assert reply.status in (400, 403)
         assert reply.header("content-security-policy") == SANDBOX[0]
     with Client(server.port) as client:  # what the front refuses by itself
@@ -234,6 +273,7 @@ class Attacker:
 
             def log_message(self, *_):
                 pass
+
         self.reported, self.report = threading.Event(), None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
@@ -256,15 +296,31 @@ def browser(tmp_path):
     def run(url, *flags):
         profile = tmp_path / f"profile{len(running)}"
         process = subprocess.Popen(
-            [path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-             "--disable-default-apps", "--disable-dev-shm-usage", f"--user-data-dir={profile}",
-             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
-             *flags, url],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
-            env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")})
+            [
+                path,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--disable-default-apps",
+                "--disable-dev-shm-usage",
+                f"--user-data-dir={profile}",
+                "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+                *flags,
+                url,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")},
+        )
         running.append(process)
         return process
+
     yield run
     for process in running:
         with contextlib.suppress(ProcessLookupError):
@@ -275,12 +331,20 @@ def browser(tmp_path):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_page_in_chromium_gets_nothing(start, origin, browser, host):
     """HOST localhost is another site than the target's 127.0.0.1; 127.0.0.1 another port of it."""
-    origin.added_headers = [("Access-Control-Allow-Origin", "*"),
-                            ("Access-Control-Allow-Methods", "*")]
+    origin.added_headers = [
+        ("Access-Control-Allow-Origin", "*"),
+        ("Access-Control-Allow-Methods", "*"),
+    ]
     origin.put("victim", 1000)
-    origin.put("image.svg", 0, body=b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-               headers={"Content-Type": "image/svg+xml"})
-    origin.put("script.js", 0, body=b"window.leaked = 1", headers={"Content-Type": "text/javascript"})
+    origin.put(
+        "image.svg",
+        0,
+        body=b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        headers={"Content-Type": "image/svg+xml"},
+    )
+    origin.put(
+        "script.js", 0, body=b"window.leaked = 1", headers={"Content-Type": "text/javascript"}
+    )
     origin.put("page.html", 0, body=OBJECT.encode(), headers={"Content-Type": "text/html"})
     server = start(origin, settings={"cache.list_ttl": "1h"})
     attacker = Attacker(PAGE % {"target": f"http://127.0.0.1:{server.port}"})
@@ -292,9 +356,11 @@ def test_a_page_in_chromium_gets_nothing(start, origin, browser, host):
     assert not origin.requests(), origin.requests()
     assert origin.version("victim").number == 1
     report = attacker.report
-    assert report.pop("no-cors delete") == "read ", report    # sent, and answered 403 out of its sight
+    assert report.pop("no-cors delete") == "read ", (
+        report
+    )  # sent, and answered 403 out of its sight
     assert report.pop("form") == "sent", report
-    assert report.pop("frame") == "loaded", report            # the refusal is what it loads
+    assert report.pop("frame") == "loaded", report  # the refusal is what it loads
     assert set(report.values()) == {"blocked"}, report
     assert server.metric("forebay_browser_refused_total") >= 9
 
@@ -306,8 +372,9 @@ def test_an_object_in_chromium_runs_no_script(start, origin, browser):
     server = start(origin)
     for query in ("", "", "?versionId=null"):
         mark = origin.mark()
-        process = browser(f"http://127.0.0.1:{server.port}/bkt/page.html{query}", "--dump-dom",
-                          "--timeout=5000")
+        process = browser(
+            f"http://127.0.0.1:{server.port}/bkt/page.html{query}", "--dump-dom", "--timeout=5000"
+        )
         out, _ = process.communicate(timeout=120)
         assert "untouched" in out, out
         assert not origin.requests(since=mark, method="POST"), query
@@ -317,11 +384,17 @@ def test_an_object_in_chromium_runs_no_script(start, origin, browser):
 
 # --- preflights -------------------------------------------------------------------------------------------
 
-ASK = [("Origin", "https://console.example"), ("Access-Control-Request-Method", "PUT"),
-       ("Access-Control-Request-Headers", "content-type")]
-RULES = [("Access-Control-Allow-Origin", "https://console.example"),
-         ("Access-Control-Allow-Methods", "GET, PUT"), ("Access-Control-Max-Age", "3000"),
-         ("Vary", "Origin, Access-Control-Request-Method")]
+ASK = [
+    ("Origin", "https://console.example"),
+    ("Access-Control-Request-Method", "PUT"),
+    ("Access-Control-Request-Headers", "content-type"),
+]
+RULES = [
+    ("Access-Control-Allow-Origin", "https://console.example"),
+    ("Access-Control-Allow-Methods", "GET, PUT"),
+    ("Access-Control-Max-Age", "3000"),
+    ("Vary", "Origin, Access-Control-Request-Method"),
+]
 
 
 def answered(origin, status, headers=(), body=b""):
@@ -334,14 +407,19 @@ def answered(origin, status, headers=(), body=b""):
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
     origin.put("victim", 1000)
-    settings = verify(keys_file(tmp_path)) if mode == "verify" else {
-        "auth.allowed_origins": "https://console.example"}
+    settings = (
+        verify(keys_file(tmp_path))
+        if mode == "verify"
+        else {"auth.allowed_origins": "https://console.example"}
+    )
     server = start(origin, settings=settings)
     signer = Signer("ROOT", SECRETS["ROOT"])
     with Client(server.port) as client:
+
         def read():
             headers = signer.headers("GET", "/bkt/victim", client.host) if mode == "verify" else []
             return client.request("GET", "/bkt/victim", headers)
+
         assert read().status == 200
         server.settle()
         link = signer.presign("PUT", "/bkt/victim", client.host)
@@ -349,7 +427,9 @@ def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
             for _ in range(2):
                 mark = origin.mark()
                 answered(origin, 200, RULES)
-                reply = client.request("OPTIONS", target, ASK + [("Cookie", "a"), ("x-amz-acl", "b")])
+                reply = client.request(
+                    "OPTIONS", target, ASK + [("Cookie", "a"), ("x-amz-acl", "b")]
+                )
                 assert reply.status == 200 and not reply.body, reply
                 for name, value in RULES:
                     assert reply.header(name) == value
@@ -357,8 +437,14 @@ def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
                 [entry] = origin.requests(since=mark)
                 assert (entry.method, entry.target) == ("OPTIONS", target.split("?")[0])
                 assert {n for n, _ in entry.headers} <= {
-                    "host", "origin", "access-control-request-method", "accept-encoding", "via",
-                    "access-control-request-headers", "content-length"}, entry.headers
+                    "host",
+                    "origin",
+                    "access-control-request-method",
+                    "accept-encoding",
+                    "via",
+                    "access-control-request-headers",
+                    "content-length",
+                }, entry.headers
                 origin.clear_faults()
         for status, body in ((403, b"<Error><Code>x</Code></Error>"), (404, b""), (200, b"secret")):
             answered(origin, status, RULES, body)
@@ -370,8 +456,13 @@ def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
         assert "hit" in read().header("cache-status")
         # What is no preflight needs a signature, or an origin that is listed.
         mark = origin.mark()
-        for headers in (ASK[1:], ASK[:1], ASK + [ASK[0]], ASK + [("Authorization", "x")],
-                        [("Origin", "null")] + ASK[1:]):
+        for headers in (
+            ASK[1:],
+            ASK[:1],
+            ASK + [ASK[0]],
+            ASK + [("Authorization", "x")],
+            [("Origin", "null")] + ASK[1:],
+        ):
             reply = client.request("OPTIONS", "/bkt/victim", headers)
             if mode == "verify" and headers[0][1] != "null":
                 assert reply.status in (400, 403), (headers, reply)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that may change any key of a bucket: what was cached of it is out of reach for good."""
+
 import shutil
 import threading
 
@@ -34,6 +35,7 @@ def write(client, target="/bkt?delete&z=1", method="POST", body=DELETE_X):
 
 def is_new(origin, server, connections=8):
     """On whatever worker: "gone" is gone, everything else is as the origin has it now."""
+
     def one(_):
         with server.client() as client:
             assert client.get("gone").status == 404
@@ -42,6 +44,7 @@ def is_new(origin, server, connections=8):
                 version = origin.version(key)
                 assert client.head(key).etag == version.etag
                 judge(client.get(key), origin, key, 0, size, version=version.number)
+
     parallel(connections, one)
 
 
@@ -57,6 +60,7 @@ def while_held(origin, server, act, key="", method="POST"):
     def run():
         with server.client() as client:
             replies.append(write(client))
+
     with origin.hold(key, method=method):
         mark = origin.mark()
         thread = threading.Thread(target=run)
@@ -91,9 +95,16 @@ def test_everything_of_the_bucket_is_asked_for_anew(start, origin, engine, worke
     assert not origin.requests(since=mark, bucket="other"), "another bucket is not touched"
 
 
-@pytest.mark.parametrize("method,target", [
-    ("DELETE", "/bkt"), ("PUT", "/bkt?what=1"), ("POST", "/bkt?delete&delete"), ("DELETE", "/bkt/?z"),
-    ("POST", "/bkt")])
+@pytest.mark.parametrize(
+    "method,target",
+    [
+        ("DELETE", "/bkt"),
+        ("PUT", "/bkt?what=1"),
+        ("POST", "/bkt?delete&delete"),
+        ("DELETE", "/bkt/?z"),
+        ("POST", "/bkt"),
+    ],
+)
 def test_whatever_the_origin_answers(start, origin, engine, method, target):
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
@@ -127,6 +138,7 @@ def test_listings(start, origin, engine):
         def list_slowly():
             with server.client() as other:
                 held.append(other.list("list-type=2&prefix=g"))
+
         with origin.hold("", method="GET"):
             mark = origin.mark()
             thread = threading.Thread(target=list_slowly)
@@ -158,6 +170,7 @@ def test_fills_across_the_write(start, origin, engine, workers):
     def reader(key):
         with server.client() as client:
             replies[key] = client.get(key)
+
     threads = [threading.Thread(target=reader, args=(key,)) for key in ("before", "within")]
     threads[0].start()
     origin.wait_for(1, key="before", method="GET")
@@ -168,6 +181,7 @@ def test_fills_across_the_write(start, origin, engine, workers):
         overwrite_all(origin)
         origin.overwrite("before")
         origin.overwrite("within")
+
     while_held(origin, server, act)
     with server.client() as client:
         for key in ("before", "within"):
@@ -222,8 +236,10 @@ def test_killed_while_it_is_open(start, origin, engine):
     with origin.hold("", method="POST"):
         mark = origin.mark()
         with server.connection() as connection:
-            connection.send(b"POST /bkt?delete&z=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: "
-                            b"%d\r\n\r\n%s" % (len(DELETE_X), DELETE_X))
+            connection.send(
+                b"POST /bkt?delete&z=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: "
+                b"%d\r\n\r\n%s" % (len(DELETE_X), DELETE_X)
+            )
             origin.wait_for(1, since=mark, key="", method="POST")
             read(origin, server, [*SIZES, "gone"], version=1)  # the old state, fetched anew
             server.settle()
@@ -243,6 +259,7 @@ def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
     def put():
         with server.client() as client:
             replies.append(client.request("PUT", "/bkt/small", [("Content-Length", "5")], b"hello"))
+
     with origin.hold("small", method="PUT"):
         mark = origin.mark()
         thread = threading.Thread(target=put)
@@ -258,6 +275,7 @@ def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
     def has_new(_=0):
         with server.client() as client:
             assert bytes(client.get("small").body) == b"hello"
+
     parallel(4, has_new)
     server.kill9()
     server.start()
@@ -279,7 +297,7 @@ def test_a_damaged_note_is_not_overlooked(start, origin, engine):
     without = b"".join(line for line in lines if not line.startswith(b"epoch "))
     flipped = bytearray(good)
     flipped[good.index(b"\nepoch ") + 45] ^= 1
-    for bad in (None, b"", good[:len(good) // 2], good[:-1], bytes(flipped), without):
+    for bad in (None, b"", good[: len(good) // 2], good[:-1], bytes(flipped), without):
         path.unlink(missing_ok=True)
         if bad is not None:
             path.write_bytes(bad)
@@ -338,7 +356,7 @@ def test_more_buckets_than_are_noted_one_by_one(start, origin, engine):
         origin.make_bucket(name)
         origin.put("k", 2000, bucket=name)
     with server.client() as client:
-        assert write(client).status == 200            # "bkt" has a note of its own
+        assert write(client).status == 200  # "bkt" has a note of its own
         for i in range(255):
             write(client, f"/none-{i}?z", "PUT")
         assert server.metric("forebay_bucket_invalidations_shared_total") == 0

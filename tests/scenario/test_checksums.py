@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The origin's checksums: kept with the object, sent only where S3 sends them, and believed: a whole object that does
 not match its own is not kept."""
+
 import base64
 import hashlib
 import importlib
@@ -41,15 +42,22 @@ def b64(digest):
 
 
 BODY = bytes(range(256)) * (SIZE // 256)
-RIGHT = {"crc32": crc32_of(BODY), "crc32c": crc32c(BODY), "sha1": b64(hashlib.sha1(BODY).digest()),
-         "sha256": b64(hashlib.sha256(BODY).digest()),
-         "composite": b64(hashlib.sha256(BODY[:100]).digest()) + "-2", "xxhash3": "AAAAAAAAAAA="}
+RIGHT = {
+    "crc32": crc32_of(BODY),
+    "crc32c": crc32c(BODY),
+    "sha1": b64(hashlib.sha1(BODY).digest()),
+    "sha256": b64(hashlib.sha256(BODY).digest()),
+    "composite": b64(hashlib.sha256(BODY[:100]).digest()) + "-2",
+    "xxhash3": "AAAAAAAAAAA=",
+}
 
 
 def describe(kind, value):
     name = "crc32" if kind == "composite" else kind
-    return {f"x-amz-checksum-{name}": value,
-            "x-amz-checksum-type": "COMPOSITE" if kind == "composite" else "FULL_OBJECT"}
+    return {
+        f"x-amz-checksum-{name}": value,
+        "x-amz-checksum-type": "COMPOSITE" if kind == "composite" else "FULL_OBJECT",
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(RIGHT))
@@ -70,8 +78,12 @@ def test_sent_where_s3_sends_them(forebay, origin, kind):
         assert sums(client.get("a", headers=[("X-Amz-Checksum-Mode", "enabled")])) == want
         assert sums(client.head("a", headers=MODE)) == want
         mark = origin.mark()
-        for more in ({"first": 0, "last": 99}, {"first": 0, "last": len(BODY) - 1}, {"first": 5},
-                     {"query": "partNumber=1"}):
+        for more in (
+            {"first": 0, "last": 99},
+            {"first": 0, "last": len(BODY) - 1},
+            {"first": 5},
+            {"query": "partNumber=1"},
+        ):
             reply = client.get("a", headers=MODE, **more)
             assert reply.status == 206 and sums(reply) == {}, (more, reply)
         assert sums(client.get("a")) == {} and sums(client.head("a")) == {}
@@ -113,7 +125,11 @@ def test_first_read_has_them(origin, start, engine, kind):
                 reply = client.get(key, headers=MODE)
                 assert "hit" in reply.header("cache-status") and bytes(reply.body) == BODY
                 assert sums(reply) == want and sums(client.head(key, headers=MODE)) == want
-                assert sums(client.get(key)) == {} == sums(client.get(key, headers=MODE, first=0, last=9))
+                assert (
+                    sums(client.get(key))
+                    == {}
+                    == sums(client.get(key, headers=MODE, first=0, last=9))
+                )
         assert not origin.requests(since=mark)
         server.restart()
     assert server.metric("forebay_origin_checksum_failures_total") == 0
@@ -124,7 +140,9 @@ def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, s
     """Chunks of an array, all of them asked for before the first has shown how large they are. In a small cache there
     is no room for a long run for most of them. These are asked for by ranges with a HEAD beside, so that no byte comes
     twice."""
-    settings = {"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"} if small_cache else {}
+    settings = (
+        {"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"} if small_cache else {}
+    )
     server = start(origin, engine=engine, settings=settings)
     keys = [f"array/c/{i // 16}/{i // 4 % 4}/{i % 4}" for i in range(40)]
     for key in keys:
@@ -133,8 +151,10 @@ def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, s
     with origin.hold(None):
         for key in keys:
             connections.append(server.connection())
-            connections[-1].send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                                 "x-amz-checksum-mode: ENABLED\r\n\r\n".encode())
+            connections[-1].send(
+                f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                "x-amz-checksum-mode: ENABLED\r\n\r\n".encode()
+            )
         server.wait_metric("forebay_fills_inflight", lambda v: v == len(keys))
     for connection in connections:
         reply = connection.read_reply()
@@ -168,7 +188,9 @@ def read_small(forebay, origin, client, name, count, headers=()):
     return by_range
 
 
-@pytest.mark.parametrize("name", ["d/{}.bin", "array/c/{}/3/2", "array/{}/0.3.2", "tree/{}/part.bin"])
+@pytest.mark.parametrize(
+    "name", ["d/{}.bin", "array/c/{}/3/2", "array/{}/0.3.2", "tree/{}/part.bin"]
+)
 def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, name):
     """A kind is a bucket, a folder and an ending. Chunks, a few to a folder, are of the kind of the first folder."""
     with forebay.client() as client:
@@ -177,7 +199,9 @@ def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, n
             origin.put(name.format(f"large{i}"), len(LARGE), body=LARGE)
             assert bytes(client.get(name.format(f"large{i}"), headers=MODE).body) == LARGE
         assert forebay.metric("forebay_fills_whole_cut_total") == 1
-        by_range = read_small(forebay, origin, client, name.replace("{}", "again{}"), SCORE + 3, MODE)
+        by_range = read_small(
+            forebay, origin, client, name.replace("{}", "again{}"), SCORE + 3, MODE
+        )
         assert by_range == [1] * SCORE + [0] * 3
         assert read_small(forebay, origin, client, "other/c/{}/3/2", 1, MODE) == [0]
 
@@ -218,10 +242,16 @@ def test_reader_who_does_not_ask_sees_no_other_requests(forebay, origin):
         assert bytes(client.get("d/large.bin").body) == LARGE
     assert all(ranged(r) and r.method == "GET" for r in origin.requests())
     assert origin.bytes_sent("d/large.bin") == len(LARGE)
-    assert forebay.metric("forebay_fills_whole_total") == 0 == forebay.metric("forebay_fills_described_total")
+    assert (
+        forebay.metric("forebay_fills_whole_total")
+        == 0
+        == forebay.metric("forebay_fills_described_total")
+    )
 
 
-@pytest.mark.parametrize("asked", [{"first": 0, "last": 99}, {"first": 5}, {"headers": [("Range", "bytes=-100")]}])
+@pytest.mark.parametrize(
+    "asked", [{"first": 0, "last": 99}, {"first": 5}, {"headers": [("Range", "bytes=-100")]}]
+)
 def test_reader_of_a_range_who_asks_causes_no_head(forebay, origin, asked):
     """S3 names no checksums of a range, so nobody has to ask for them."""
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
@@ -253,7 +283,11 @@ def test_large_first_read_has_them(forebay, origin):
         assert forebay.metric("forebay_origin_received_bytes_total") < len(LARGE) + (1 << 20)
         assert forebay.metric("forebay_fills_whole_cut_total") == 1
         mark = origin.mark()
-        assert sums(client.get("a.tar", headers=MODE)) == want == sums(client.head("a.tar", headers=MODE))
+        assert (
+            sums(client.get("a.tar", headers=MODE))
+            == want
+            == sums(client.head("a.tar", headers=MODE))
+        )
         assert not origin.requests(since=mark)
     for metric in ("failures", "cut", "unjudged"):
         assert forebay.metric(f"forebay_origin_checksum_{metric}_total") == 0
@@ -317,7 +351,9 @@ def test_what_is_not_known_is_asked_once(forebay, origin):
                 reply = client.get(key, headers=MODE)
                 assert bytes(reply.body) == BODY and sums(reply) == (sent if i > 0 else {})
                 forebay.settle()
-                forebay.wait_metric("forebay_checksums_learnt_total", lambda v, n=min(known, 2): v == n)
+                forebay.wait_metric(
+                    "forebay_checksums_learnt_total", lambda v, n=min(known, 2): v == n
+                )
                 assert sums(client.head(key, headers=MODE)) == sent
             assert len(origin.requests(since=mark)) == 1
 
@@ -364,7 +400,10 @@ def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
         server.wait_metric("forebay_checksums_learnt_total", lambda v: v == 2)
         for key in ("a", "b"):
             assert sums(client.get(key, headers=MODE)) == want
-        assert sorted((r.key, r.method) for r in origin.requests(since=mark)) == [("a", "HEAD"), ("b", "HEAD")]
+        assert sorted((r.key, r.method) for r in origin.requests(since=mark)) == [
+            ("a", "HEAD"),
+            ("b", "HEAD"),
+        ]
 
 
 def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
@@ -378,8 +417,10 @@ def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
     with origin.hold(None):
         for i, key in enumerate(keys):
             connections.append(server.connection(address=f"127.0.0.{i + 1}"))
-            connections[-1].send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                                 "x-amz-checksum-mode: ENABLED\r\n\r\n".encode())
+            connections[-1].send(
+                f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                "x-amz-checksum-mode: ENABLED\r\n\r\n".encode()
+            )
             server.wait_metric("forebay_fills_inflight", lambda v: v == len(connections))
     for key, connection in zip(keys, connections):
         reply = connection.read_reply()
@@ -402,8 +443,12 @@ def test_head_that_asks_is_never_without(forebay, origin):
 @pytest.mark.parametrize("kind", ["crc32", "crc32c", "sha1", "sha256"])
 def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
     """Bytes that are not what the origin itself says they are: counted, logged, cut or refused, never a hit."""
-    wrong = {"crc32": crc32_of(b"x"), "crc32c": crc32c(b"x"), "sha1": b64(hashlib.sha1(b"x").digest()),
-             "sha256": b64(hashlib.sha256(b"x").digest())}[kind]
+    wrong = {
+        "crc32": crc32_of(b"x"),
+        "crc32c": crc32c(b"x"),
+        "sha1": b64(hashlib.sha1(b"x").digest()),
+        "sha256": b64(hashlib.sha256(b"x").digest()),
+    }[kind]
     origin.put("a", len(BODY), body=BODY, checksums=describe(kind, wrong))
     ask = MODE + [("If-None-Match", '"x"')]
     for times in (1, 2):
@@ -420,7 +465,9 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
     forebay.wait_stderr("origin_checksum_mismatch")
     origin.put("a", len(BODY), body=BODY, checksums=describe(kind, RIGHT[kind]))
     with forebay.client() as client:
-        client.head("a", headers=[("Cache-Control", "no-cache")])  # what HEAD named before was of the other version
+        client.head(
+            "a", headers=[("Cache-Control", "no-cache")]
+        )  # what HEAD named before was of the other version
         for _ in range(2):
             reply = client.get("a", headers=ask)
             assert bytes(reply.body) == BODY and sums(reply) == describe(kind, RIGHT[kind])
@@ -434,13 +481,14 @@ LARGE = bytes(range(256)) * (80 * 4096)  # 80 MiB: many runs, of more than one w
 @pytest.mark.parametrize("right", [True, False])
 def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, right):
     """Read in pieces, out of order: the last run to come says whether what is kept may stay."""
-    origin.put("a", len(LARGE), body=LARGE,
-               checksums=describe("crc32", crc32_of(LARGE if right else b"x")))
+    origin.put(
+        "a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE if right else b"x"))
+    )
     with forebay.client() as client:
-        assert client.head("a").status == 200    # brings the checksum
+        assert client.head("a").status == 200  # brings the checksum
         for first in (48 << 20, 0, 16 << 20, 64 << 20, 32 << 20):
             reply = client.get("a", first=first, last=first + (16 << 20) - 1)
-            assert bytes(reply.body) == LARGE[first:first + (16 << 20)]
+            assert bytes(reply.body) == LARGE[first : first + (16 << 20)]
         forebay.settle()
         assert forebay.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
         mark = origin.mark()
@@ -449,7 +497,7 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
             assert bytes(reply.body) == LARGE
             assert "hit" in reply.header("cache-status")
             assert not origin.requests(since=mark, method="GET")
-        else:    # fetched anew, and still not what the origin says
+        else:  # fetched anew, and still not what the origin says
             with pytest.raises(Truncated):
                 client.get("a")
             assert origin.requests(since=mark, method="GET")
@@ -507,14 +555,14 @@ def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
     origin.put("b", len(BODY), body=BODY)
     server = start(origin, engine=engine)
     with server.client() as client:
-        assert client.head("a").status == 200    # brings the checksum
+        assert client.head("a").status == 200  # brings the checksum
         assert bytes(client.get("b").body) == BODY
         origin.fault("a", "flip", 1000, method="GET")
         wrong = 0
         for first in range(0, len(LARGE), 16 << 20):
             reply = client.get("a", first=first, last=first + (16 << 20) - 1)
-            wrong += bytes(reply.body) != LARGE[first:first + (16 << 20)]
-        assert wrong == 1    # nobody could know yet
+            wrong += bytes(reply.body) != LARGE[first : first + (16 << 20)]
+        assert wrong == 1  # nobody could know yet
         server.wait_metric("forebay_origin_checksum_failures_total", lambda v: v == 1)
         server.settle()
         # Behind it in the index's queue: when this is stored the marks are, too.
@@ -546,17 +594,34 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
     """Both ask by themselves, or by a flag: cold and warm they are given the checksum, and never a wrong object."""
     boto3 = pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
     config = importlib.import_module("botocore.config").Config(
-        s3={"addressing_style": "path"}, retries={"max_attempts": 1}, response_checksum_validation="when_supported")
-    for key, body, named in (("small", BODY, BODY), ("large", LARGE, LARGE), ("cli", LARGE, LARGE),
-                             ("wrong-small", BODY, b"x"), ("wrong-large", LARGE, b"x")):
+        s3={"addressing_style": "path"},
+        retries={"max_attempts": 1},
+        response_checksum_validation="when_supported",
+    )
+    for key, body, named in (
+        ("small", BODY, BODY),
+        ("large", LARGE, LARGE),
+        ("cli", LARGE, LARGE),
+        ("wrong-small", BODY, b"x"),
+        ("wrong-large", LARGE, b"x"),
+    ):
         origin.put(key, len(body), body=body, checksums=describe("crc32", crc32_of(named)))
-    s3 = boto3.client("s3", endpoint_url=forebay.endpoint, aws_access_key_id="a", aws_secret_access_key="b",
-                      region_name="us-east-1", config=config)
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=forebay.endpoint,
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        region_name="us-east-1",
+        config=config,
+    )
     for key, body in (("small", BODY), ("large", LARGE)):
         for _ in range(2):
             reply = s3.get_object(Bucket=origin.bucket, Key=key)
             assert reply["Body"].read() == body
-            assert (reply["ChecksumCRC32"], reply["ChecksumType"]) == (crc32_of(body), "FULL_OBJECT")
+            assert (reply["ChecksumCRC32"], reply["ChecksumType"]) == (
+                crc32_of(body),
+                "FULL_OBJECT",
+            )
             forebay.settle()
         head = s3.head_object(Bucket=origin.bucket, Key=key, ChecksumMode="ENABLED")
         assert head["ChecksumCRC32"] == crc32_of(body)
@@ -566,11 +631,37 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
     for _ in range(2):
         got = tmp_path / "got"
         done = subprocess.run(
-            [sys.executable, "-m", "awscli", "--endpoint-url", forebay.endpoint, "s3api", "get-object", "--bucket",
-             origin.bucket, "--key", "cli", "--checksum-mode", "ENABLED", got], capture_output=True, text=True, timeout=120,
-            env={**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"})
+            [
+                sys.executable,
+                "-m",
+                "awscli",
+                "--endpoint-url",
+                forebay.endpoint,
+                "s3api",
+                "get-object",
+                "--bucket",
+                origin.bucket,
+                "--key",
+                "cli",
+                "--checksum-mode",
+                "ENABLED",
+                got,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={
+                **os.environ,
+                "AWS_ACCESS_KEY_ID": "a",
+                "AWS_SECRET_ACCESS_KEY": "b",
+                "AWS_DEFAULT_REGION": "us-east-1",
+            },
+        )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["ChecksumCRC32"] == crc32_of(LARGE) and got.read_bytes() == LARGE
+        assert (
+            json.loads(done.stdout)["ChecksumCRC32"] == crc32_of(LARGE)
+            and got.read_bytes() == LARGE
+        )
         forebay.settle()
     # The first of its kind, so its first run was asked for whole.
     assert len(LARGE) <= origin.bytes_sent("large") < len(LARGE) + IN_FLIGHT
@@ -581,8 +672,14 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
 def test_an_object_that_is_one_long_run_of_a_small_cache_is_judged(start, origin, engine, right):
     """3 MiB in 256 MiB: one run, or several where there is no room for a long one. A reply does not know which."""
     body = BODY * (3 * (1 << 20) // len(BODY))
-    origin.put("a", len(body), body=body, checksums=describe("crc32", crc32_of(body if right else b"x")))
-    server = start(origin, engine=engine, settings={"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"})
+    origin.put(
+        "a", len(body), body=body, checksums=describe("crc32", crc32_of(body if right else b"x"))
+    )
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"},
+    )
     server.wait_metric("forebay_segments", lambda segments: segments >= 4)
     with server.client() as client:
         if right:

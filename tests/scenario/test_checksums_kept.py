@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An object's checksums belong to what is stored of it: the origin is asked for them once at most, no reader of bytes
 waits for them, and they last as long as the object does."""
+
 import base64
 import hashlib
 
@@ -43,12 +44,14 @@ def put_some(origin, count, none_every=0):
 
 def read_ranged(server, count):
     """As readers who ask for ranges and for no checksums."""
+
     def read(part):
         with server.client() as client:
             for i in range(part, count, 4):
                 body = body_of(i)
                 reply = client.get(f"k/{i:06}", first=0, last=len(body) - 1)
                 assert reply.status == 206 and bytes(reply.body) == body and sums(reply) == {}
+
     parallel(4, read)
     server.durable()
 
@@ -163,7 +166,9 @@ def test_a_write_through_forebay_forgets_them(start, origin, engine):
         for version in range(1, 6):
             body = body_of(1, version)
             assert client.request("PUT", "/bkt/a", body=body).status == 200
-            origin.put("a", len(body), body=body, checksums=named(body))  # as the store would name them
+            origin.put(
+                "a", len(body), body=body, checksums=named(body)
+            )  # as the store would name them
             assert bytes(client.get("a", first=0, last=len(body) - 1).body) == body
             server.durable()
             for expected in ({}, named(body)):
@@ -185,7 +190,12 @@ def test_they_are_sent_with_whole_objects_only(start, origin, engine):
         mark = origin.mark()
         etag = origin.version("a").etag
         assert sums(client.get("a", headers=MODE)) == named(body)
-        for more in ({"first": 0, "last": 9}, {"first": 0, "last": len(body) - 1}, {"first": 5}, {"query": "partNumber=1"}):
+        for more in (
+            {"first": 0, "last": 9},
+            {"first": 0, "last": len(body) - 1},
+            {"first": 5},
+            {"query": "partNumber=1"},
+        ):
             reply = client.get("a", headers=MODE, **more)
             assert reply.status == 206 and sums(reply) == {}
         reply = client.get("a", headers=MODE + [("If-None-Match", etag)])
@@ -223,7 +233,10 @@ def test_long_checksums_are_never_told_as_none_or_in_part(start, origin, engine)
     reader of bytes goes without and has nobody asked again."""
     body = body_of(5)
     sha512 = {"x-amz-checksum-sha512": base64.b64encode(hashlib.sha512(body).digest()).decode()}
-    for key, named_so, heads in (("a", sha512, 1), ("b", sha512 | named(body) | {"x-amz-checksum-sha256": sha256_of(body)}, 3)):
+    for key, named_so, heads in (
+        ("a", sha512, 1),
+        ("b", sha512 | named(body) | {"x-amz-checksum-sha256": sha256_of(body)}, 3),
+    ):
         origin.put(key, len(body), body=body, checksums=named_so)
         server = start(origin, engine=engine, file=IMMUTABLE)
         with server.client() as client:
@@ -243,7 +256,9 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
     count = 1100
     for i in range(count):
         origin.put(f"k/{i:06}", len(body_of(i)), body=body_of(i), checksums=named(body_of(i)))
-    server = start(origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE)
+    server = start(
+        origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE
+    )
     read_ranged(server, count)
     want = {f"k/{i:06}": named(body_of(i)) for i in range(count)}
     with origin.hold(None):
@@ -265,7 +280,9 @@ def messages_of_hits(server, count, key="a"):
     with server.client() as client:
         for _ in range(count):
             reply = client.get(key, headers=MODE)
-            assert reply.status == 200 and sums(reply) == {} and "hit" in reply.header("cache-status")
+            assert (
+                reply.status == 200 and sums(reply) == {} and "hit" in reply.header("cache-status")
+            )
     return server.metric("forebay_mailbox_messages_total") - before
 
 
@@ -275,8 +292,13 @@ def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, w
     count = 1023
     for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
         origin.put(key, len(body_of(0)), body=body_of(0), checksums=named(body_of(0)))
-    server = start(origin, engine=engine, ahead_s=0, settings={"workers": workers, "access_log.path": "off"},
-                   file=IMMUTABLE)
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        settings={"workers": workers, "access_log.path": "off"},
+        file=IMMUTABLE,
+    )
     with server.client() as client:
         for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
             assert client.get(key, first=0, last=9).status == 206
@@ -308,7 +330,9 @@ def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
     with server.client() as client:
         client.get("a", first=0, last=9)
         server.durable()
-        origin.fault("a", "replace", {"Content-Length": str(len(body) + 1)}, method="HEAD", times=None)
+        origin.fault(
+            "a", "replace", {"Content-Length": str(len(body) + 1)}, method="HEAD", times=None
+        )
         client.get("a", headers=MODE)
         origin.wait_for(1, key="a", method="HEAD", done=True)
         server.settle()
@@ -335,9 +359,14 @@ def test_explain_and_trace_say_what_is_known(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"access_log.format": "json"})
 
     def explained(key):
-        done = run_forebay("explain", f"s3://bkt/{key}", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        done = run_forebay(
+            "explain",
+            f"s3://bkt/{key}",
+            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+        )
         (line,) = [text for text in done.stdout.splitlines() if text.startswith("checksum ")]
         return line
+
     with server.client() as client:
         for count, (key, word) in enumerate((("a", "sent"), ("none", "none"))):
             client.get(key, first=0, last=9)
@@ -348,8 +377,13 @@ def test_explain_and_trace_say_what_is_known(start, origin, engine):
             client.get(key, headers=MODE)
             client.get(key)
             assert ("origin names none" if word == "none" else "known;") in explained(key)
-            server.access_log(wait_for=lambda e, k=key: e["key"] == k and e.get("checksums") == word)
-            words = [e.get("checksums") for e in server.access_log(wait_for=lambda e, k=key: e["key"] == k)]
+            server.access_log(
+                wait_for=lambda e, k=key: e["key"] == k and e.get("checksums") == word
+            )
+            words = [
+                e.get("checksums")
+                for e in server.access_log(wait_for=lambda e, k=key: e["key"] == k)
+            ]
             assert words[:3] == [None, "unknown", word]
 
 
@@ -384,7 +418,9 @@ def test_warm_goes_on_without_checksums_where_the_store_refuses_head(start, orig
     """Only the HEADs that are out when the first one has failed are sent, one for each object in flight."""
     count = 800
     put_some(origin, count)
-    server = start(origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE)
+    server = start(
+        origin, engine=engine, settings={"workers": 1, "access_log.path": "off"}, file=IMMUTABLE
+    )
     read_ranged(server, count)
     origin.fault(None, "status", status, method="HEAD", times=None)
     mark = origin.mark()

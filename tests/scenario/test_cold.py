@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first read of an object never costs more requests at the origin than its client would have sent itself."""
+
 import threading
 
 import pytest
@@ -10,7 +11,10 @@ MIB = 1 << 20
 
 
 def asked(origin, key="a", **more):
-    return [(e.method, e.range, e.header("if-match"), e.header("if-none-match"), e.status) for e in origin.requests(key=key, **more)]
+    return [
+        (e.method, e.range, e.header("if-match"), e.header("if-none-match"), e.status)
+        for e in origin.requests(key=key, **more)
+    ]
 
 
 @pytest.mark.tsan
@@ -27,10 +31,18 @@ def test_if_match_goes_to_the_origin_with_the_run(start, origin, engine):
         assert len(origin.requests(key="a")) == 1, "it is stored"
 
 
-@pytest.mark.parametrize("name,value,status", [
-    ("If-Match", '"nothing"', 412), ("If-Unmodified-Since", "Mon, 01 Jan 2001 00:00:00 GMT", 412),
-    ("If-None-Match", None, 304), ("If-Modified-Since", "Tue, 01 Jan 2036 00:00:00 GMT", 304)])
-def test_a_condition_that_fails_costs_one_request_and_no_other_reader(start, origin, engine, name, value, status):
+@pytest.mark.parametrize(
+    "name,value,status",
+    [
+        ("If-Match", '"nothing"', 412),
+        ("If-Unmodified-Since", "Mon, 01 Jan 2001 00:00:00 GMT", 412),
+        ("If-None-Match", None, 304),
+        ("If-Modified-Since", "Tue, 01 Jan 2036 00:00:00 GMT", 304),
+    ],
+)
+def test_a_condition_that_fails_costs_one_request_and_no_other_reader(
+    start, origin, engine, name, value, status
+):
     """The origin's 412 and 304 are the client's answer; who asks without a condition gets the bytes."""
     server = start(origin, engine=engine)
     origin.put("a", 3 * MIB)
@@ -49,16 +61,26 @@ def test_a_condition_that_fails_costs_one_request_and_no_other_reader(start, ori
         assert reply.status == status, reply
 
 
-@pytest.mark.parametrize("name,value", [
-    ("If-Match", "*"), ("If-Match", '"x", {etag}'), ("If-Match", "{bare}"), ("If-None-Match", '"x"'),
-    ("If-Modified-Since", "Mon, 01 Jan 2001 00:00:00 GMT"), ("If-Unmodified-Since", "Tue, 01 Jan 2036 00:00:00 GMT"),
-    ("If-Range", "{etag}")])
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("If-Match", "*"),
+        ("If-Match", '"x", {etag}'),
+        ("If-Match", "{bare}"),
+        ("If-None-Match", '"x"'),
+        ("If-Modified-Since", "Mon, 01 Jan 2001 00:00:00 GMT"),
+        ("If-Unmodified-Since", "Tue, 01 Jan 2036 00:00:00 GMT"),
+        ("If-Range", "{etag}"),
+    ],
+)
 def test_a_condition_that_holds_costs_one_request(start, origin, name, value):
     server = start(origin)
     origin.put("a", 3 * MIB)
     etag = origin.version("a").etag
     with server.client() as client:
-        reply = client.get("a", 100, 199, headers=[(name, value.format(etag=etag, bare=etag.strip('"')))])
+        reply = client.get(
+            "a", 100, 199, headers=[(name, value.format(etag=etag, bare=etag.strip('"')))]
+        )
         judge(reply, origin, "a", 100, 100)
     assert len(origin.requests(key="a")) == 1, asked(origin)
 
@@ -86,9 +108,21 @@ def test_a_suffix_costs_one_request(start, origin, engine, size, suffix):
         assert len(origin.requests(key="a")) == 1, asked(origin)
         server.settle()
         if not server.late_runs():
-            judge(client.get("a", headers=[("Range", f"bytes=-{suffix}")]), origin, "a", first, size - first)
+            judge(
+                client.get("a", headers=[("Range", f"bytes=-{suffix}")]),
+                origin,
+                "a",
+                first,
+                size - first,
+            )
             start_of_block = first // MIB * MIB
-            judge(client.get("a", start_of_block, first + 1), origin, "a", start_of_block, first + 2 - start_of_block)
+            judge(
+                client.get("a", start_of_block, first + 1),
+                origin,
+                "a",
+                start_of_block,
+                first + 2 - start_of_block,
+            )
             assert len(origin.requests(key="a")) == 1, asked(origin)
         judge(client.get("a"), origin, "a", 0, size)
 
@@ -96,7 +130,13 @@ def test_a_suffix_costs_one_request(start, origin, engine, size, suffix):
 def test_a_suffix_that_is_longer_than_a_run(forebay, origin):
     origin.put("a", 40 * MIB)
     with forebay.client() as client:
-        judge(client.get("a", headers=[("Range", f"bytes=-{30 * MIB}")]), origin, "a", 10 * MIB, 30 * MIB)
+        judge(
+            client.get("a", headers=[("Range", f"bytes=-{30 * MIB}")]),
+            origin,
+            "a",
+            10 * MIB,
+            30 * MIB,
+        )
 
 
 def test_a_suffix_of_an_empty_object(forebay, origin):
@@ -113,7 +153,14 @@ def test_many_readers_of_one_suffix_ask_once(start, origin, engine):
 
     def one(i):
         with server.client() as client:
-            judge(client.get("a", headers=[("Range", "bytes=-65536")]), origin, "a", 200 * MIB + 3 - 65536, 65536)
+            judge(
+                client.get("a", headers=[("Range", "bytes=-65536")]),
+                origin,
+                "a",
+                200 * MIB + 3 - 65536,
+                65536,
+            )
+
     with origin.hold("a") as gate:
         runner = threading.Thread(target=lambda: (origin.wait_for(1, key="a"), gate.set()))
         runner.start()
@@ -130,7 +177,12 @@ def test_a_failed_condition_is_no_answer_for_a_reader_without_one(start, origin,
         key = f"k{turn}"
         origin.put(key, 3 * MIB)
         etag = origin.version(key).etag
-        asks = [([("If-Match", '"nothing"')], 412), ([], 200), ([("If-None-Match", etag)], 304), ([("If-Match", etag)], 200)]
+        asks = [
+            ([("If-Match", '"nothing"')], 412),
+            ([], 200),
+            ([("If-None-Match", etag)], 304),
+            ([("If-Match", etag)], 200),
+        ]
 
         def one(i):
             headers, status = asks[(i + turn) % len(asks)]
@@ -139,6 +191,7 @@ def test_a_failed_condition_is_no_answer_for_a_reader_without_one(start, origin,
                 assert reply.status == status, (headers, reply)
                 if status == 200:
                     judge(reply, origin, key, 0, 3 * MIB)
+
         with origin.hold(key) as gate:
             runner = threading.Thread(target=lambda: (origin.wait_for(1, key=key), gate.set()))
             runner.start()
@@ -153,6 +206,7 @@ def test_wrong_conditions_alike_share_one_answer(start, origin):
     def one(i):
         with server.client() as client:
             assert client.get("a", headers=[("If-Match", '"nothing"')]).status == 412
+
     with origin.hold("a") as gate:
         runner = threading.Thread(target=lambda: (origin.wait_for(1, key="a"), gate.set()))
         runner.start()

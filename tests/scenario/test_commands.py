@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands that need no running server, as a user meets them: help, the manual, completion, mistakes."""
+
 import json
 import os
 import re
@@ -14,7 +15,9 @@ from forebay import binary, run_forebay
 from signer import Signer
 from waiting import WAIT_S, wait_for
 
-COMMANDS = [line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")]
+COMMANDS = [
+    line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")
+]
 
 
 def test_help_of_every_command_is_the_same_however_it_is_asked_for():
@@ -27,14 +30,33 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
         assert (asked.returncode, asked.stdout, asked.stderr) == (0, told.stdout, "")
 
 
-@pytest.mark.parametrize("words, code, line", [
-    ([], 2, "usage: forebay COMMAND"),
-    (["sevre"], 2, 'forebay: sevre: no such command (did you mean "serve"?); `forebay help` lists them'),
-    (["--lvie", "check"], 2, "forebay: --lvie: no option that stands in front of a command; `forebay help` lists them"),
-    (["check", "--lvie"], 2, 'forebay check: --lvie: no such option (did you mean "--live"?); `forebay help check` tells more'),
-    (["check", "--cache.sise", "1GiB"], 3, '--cache.sise: error: unknown flag (did you mean "--cache.size"?)'),
-    (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
-])
+@pytest.mark.parametrize(
+    "words, code, line",
+    [
+        ([], 2, "usage: forebay COMMAND"),
+        (
+            ["sevre"],
+            2,
+            'forebay: sevre: no such command (did you mean "serve"?); `forebay help` lists them',
+        ),
+        (
+            ["--lvie", "check"],
+            2,
+            "forebay: --lvie: no option that stands in front of a command; `forebay help` lists them",
+        ),
+        (
+            ["check", "--lvie"],
+            2,
+            'forebay check: --lvie: no such option (did you mean "--live"?); `forebay help check` tells more',
+        ),
+        (
+            ["check", "--cache.sise", "1GiB"],
+            3,
+            '--cache.sise: error: unknown flag (did you mean "--cache.size"?)',
+        ),
+        (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
+    ],
+)
 def test_mistakes_are_told_in_one_line(words, code, line):
     got = run_forebay(*words)
     assert got.returncode == code and got.stdout == "" and got.stderr.startswith(line)
@@ -42,10 +64,13 @@ def test_mistakes_are_told_in_one_line(words, code, line):
 
 def test_short_forms():
     assert run_forebay("-h").stdout == run_forebay("help").stdout == run_forebay("--help").stdout
-    assert run_forebay("-V").stdout == run_forebay("version").stdout == run_forebay("--version").stdout
+    assert (
+        run_forebay("-V").stdout == run_forebay("version").stdout == run_forebay("--version").stdout
+    )
 
 
 # --- the manual and completion --------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("page", [[], ["forebay.yaml"]])
 def test_the_manual_is_good_mdoc(page, tmp_path):
@@ -54,11 +79,17 @@ def test_the_manual_is_good_mdoc(page, tmp_path):
     path.write_text(source)
     if not shutil.which("mandoc"):
         not_run("mandoc is not installed")
-    lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", path], capture_output=True, text=True)
+    lint = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", path], capture_output=True, text=True
+    )
     assert lint.stdout + lint.stderr == ""
-    text = subprocess.run(["mandoc", "-T", "ascii", "-O", "width=200", path], capture_output=True, text=True,
-                          check=True).stdout
-    plain = "".join(c for i, c in enumerate(text) if c != "\b" and text[i + 1:i + 2] != "\b")
+    text = subprocess.run(
+        ["mandoc", "-T", "ascii", "-O", "width=200", path],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    plain = "".join(c for i, c in enumerate(text) if c != "\b" and text[i + 1 : i + 2] != "\b")
     wanted = COMMANDS if not page else ["cache.size", "origin.endpoint", "shutdown.grace"]
     for word in wanted:
         assert f"     {word}" in plain, word
@@ -77,28 +108,42 @@ def test_completion_is_a_script_of_its_shell(shell):
     assert (judged.returncode, judged.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words, offered, others", [
-    (["ch"], {"check"}, set()),
-    (["check", "--"], {"--live", "--admin", "--cache.size"}, {"--shell"}),
-    (["env", "--shell", ""], {"bash", "fish", "docker"}, {"--global"}),
-    (["config", ""], {"default", "schema", "docs"}, set()),
-    (["help", "ser"], {"serve"}, {"check"}),
-    (["serve", "--cache.policy", ""], {"epoch", "lru"}, {"--cache.size"}),
-    (["version", "--"], {"--json", "--help", "--no-color"}, {"--cache.size"}),
-    (["-"], {"-q", "-c", "--admin", "--help"}, {"--cache.size", "check"}),
-    (["-q", "--admin", "x", "ch"], {"check"}, {"--live"}),
-    (["--timeout", "=", "3", "check", "--li"], {"--live"}, {"check"}),
-    (["--admin", ""], set(), {"check"}),
-])
+@pytest.mark.parametrize(
+    "words, offered, others",
+    [
+        (["ch"], {"check"}, set()),
+        (["check", "--"], {"--live", "--admin", "--cache.size"}, {"--shell"}),
+        (["env", "--shell", ""], {"bash", "fish", "docker"}, {"--global"}),
+        (["config", ""], {"default", "schema", "docs"}, set()),
+        (["help", "ser"], {"serve"}, {"check"}),
+        (["serve", "--cache.policy", ""], {"epoch", "lru"}, {"--cache.size"}),
+        (["version", "--"], {"--json", "--help", "--no-color"}, {"--cache.size"}),
+        (["-"], {"-q", "-c", "--admin", "--help"}, {"--cache.size", "check"}),
+        (["-q", "--admin", "x", "ch"], {"check"}, {"--live"}),
+        (["--timeout", "=", "3", "check", "--li"], {"--live"}, {"check"}),
+        (["--admin", ""], set(), {"check"}),
+    ],
+)
 def test_bash_completes(words, offered, others):
-    script = run_forebay("completion", "bash").stdout + "\n".join([
-        "", "COMP_WORDS=(forebay " + " ".join(repr(word) for word in words) + ")",
-        f"COMP_CWORD={len(words)}", "_forebay", 'printf "%s\\n" "${COMPREPLY[@]}"'])
-    got = set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    script = run_forebay("completion", "bash").stdout + "\n".join(
+        [
+            "",
+            "COMP_WORDS=(forebay " + " ".join(repr(word) for word in words) + ")",
+            f"COMP_CWORD={len(words)}",
+            "_forebay",
+            'printf "%s\\n" "${COMPREPLY[@]}"',
+        ]
+    )
+    got = set(
+        subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
     assert offered <= got and not others & got
 
 
 # --- keys, prepare --------------------------------------------------------------------------------
+
 
 def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
     """Its output is the keys file of a server as it stands; the client's half is in its comments."""
@@ -127,25 +172,43 @@ def test_what_prepare_made_serves(start, origin, tmp_path):
     assert used.returncode == 1 and "in use by another process" in used.stderr
     server.stop()
     told = run_forebay("prepare", cache, "--json")
-    assert json.loads(told.stdout.splitlines()[-1]) == {"type": "result", "ok": True, "exit": 0, "text": f"{cache}: ready"}
+    assert json.loads(told.stdout.splitlines()[-1]) == {
+        "type": "result",
+        "ok": True,
+        "exit": 0,
+        "text": f"{cache}: ready",
+    }
     assert (cache / "format").exists()
 
 
 # --- bench ----------------------------------------------------------------------------------------
 
+
 def test_bench_measures_and_leaves_nothing_behind(tmp_path):
     (tmp_path / "data" / "b").mkdir(parents=True)
     (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(16 << 20))
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    flags = ["--origin.endpoint", f"dir:{tmp_path}/data", "--cache.dir", tmp_path / "cache", "--workers", "1"]
+    flags = [
+        "--origin.endpoint",
+        f"dir:{tmp_path}/data",
+        "--cache.dir",
+        tmp_path / "cache",
+        "--workers",
+        "1",
+    ]
     told = run_forebay("bench", "--quick", "--json", *flags, env=env)
     result = json.loads(told.stdout)
     assert told.returncode == 0 and result["type"] == "result" and told.stderr.count("error") == 0
     assert (result["bucket"], result["key"], result["bytes"]) == ("b", "big", 16 << 20)
-    assert all(result[name] > 0 for name in ("disk", "origin_one", "origin", "cold", "warm", "random_per_second"))
+    assert all(
+        result[name] > 0
+        for name in ("disk", "origin_one", "origin", "cold", "warm", "random_per_second")
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
     told = run_forebay("bench", "--disk", "--quick", *flags, env=env)
-    assert told.returncode == 0 and "disk read ceiling" in told.stdout and "origin" not in told.stdout
+    assert (
+        told.returncode == 0 and "disk read ceiling" in told.stdout and "origin" not in told.stdout
+    )
     told = run_forebay("bench", "--quick", "--origin=s3://b/none", *flags, env=env)
     assert told.returncode == 4 and "name an object with --origin" in told.stderr
     assert run_forebay("bench", "--origin=b/none").returncode == 2
@@ -156,9 +219,17 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
 def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
     (tmp_path / "data" / "b").mkdir(parents=True)
     (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(1 << 20))
-    flags = [f"--origin.endpoint=dir:{tmp_path}/data", f"--cache.dir={tmp_path}/cache", "--workers=1"]
-    bench = subprocess.Popen([binary(), "bench", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)})
+    flags = [
+        f"--origin.endpoint=dir:{tmp_path}/data",
+        f"--cache.dir={tmp_path}/cache",
+        "--workers=1",
+    ]
+    bench = subprocess.Popen(
+        [binary(), "bench", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
     wait_for(lambda: list(tmp_path.glob("cache-bench-*/segments")), "its cache")
     bench.send_signal(number)
     bench.communicate(timeout=WAIT_S)
@@ -167,6 +238,7 @@ def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
 
 
 # --- plan, profile --------------------------------------------------------------------------------
+
 
 def rows_of(told):
     rows = [json.loads(line) for line in told.stdout.splitlines()]
@@ -178,13 +250,27 @@ def test_plan_says_what_the_policy_reaches():
     told = run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json")
     *sizes, result = rows_of(told)
     half = next(row for row in sizes if row["cache"] == 500e9)
-    assert 0.40 < half["each_reads_all"]["hit_ratio"] < 0.50             # 45 % of the data, and no policy beats that
-    assert half["gateway"] == {"hit_ratio": 1.0, "origin_bytes": 0, "origin_requests": 0, "cost": 0}   # four hold it all
+    assert (
+        0.40 < half["each_reads_all"]["hit_ratio"] < 0.50
+    )  # 45 % of the data, and no policy beats that
+    assert half["gateway"] == {
+        "hit_ratio": 1.0,
+        "origin_bytes": 0,
+        "origin_requests": 0,
+        "cost": 0,
+    }  # four hold it all
     ratios = [row["each_reads_all"]["hit_ratio"] for row in sizes]
     assert ratios == sorted(ratios) and 1.1e12 < result["holds_all"] < 1.2e12
-    assert told.stdout == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
+    assert (
+        told.stdout
+        == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
+    )
     assert "<- as asked" in run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
-    for words in (["--dataset=1TB"], ["--dataset=1TB", "--cache=half"], ["--dataset=1TB", "--cache=1GB", "--nodes=0"]):
+    for words in (
+        ["--dataset=1TB"],
+        ["--dataset=1TB", "--cache=half"],
+        ["--dataset=1TB", "--cache=1GB", "--nodes=0"],
+    ):
         assert run_forebay("plan", *words).returncode == 2
 
 
@@ -192,16 +278,28 @@ def test_plan_says_what_it_costs():
     """By AWS's prices, which it names, or by those given; the smaller the objects, the dearer their requests."""
     words = ["plan", "--dataset=1TB", "--cache=250GB", "--nodes=2"]
     row, *_, result = rows_of(run_forebay(*words, "--json"))
-    assert result["uncached_cost"] == pytest.approx(2 * (1000 * 0.09 + 1e12 / (4 << 20) / 1000 * 0.0004), abs=0.01)
+    assert result["uncached_cost"] == pytest.approx(
+        2 * (1000 * 0.09 + 1e12 / (4 << 20) / 1000 * 0.0004), abs=0.01
+    )
     shared = row["nodes_share"]
-    assert shared["cost"] == pytest.approx(shared["origin_bytes"] / 1e9 * 0.09 + shared["origin_requests"] / 1000 * 0.0004, abs=0.01)
+    assert shared["cost"] == pytest.approx(
+        shared["origin_bytes"] / 1e9 * 0.09 + shared["origin_requests"] / 1000 * 0.0004, abs=0.01
+    )
     said = run_forebay(*words).stdout
     assert f"{shared['cost']:.2f}" in said and "us-east-1" in said and "2025" in said
     own = ["--price-gb=0", "--price-requests=1", "--object=100KB"]
     *_, result = rows_of(run_forebay(*words, *own, "--json"))
-    assert result["uncached_cost"] == pytest.approx(2 * 1e12 / 1e5 / 1000) and result["price_gb"] == 0
+    assert (
+        result["uncached_cost"] == pytest.approx(2 * 1e12 / 1e5 / 1000) and result["price_gb"] == 0
+    )
     assert "us-east-1" not in run_forebay(*words, *own).stdout
-    for bad in ("--price-gb=-1", "--price-gb=nan", "--price-requests=1.2.3", "--object=0", "--price-gb="):
+    for bad in (
+        "--price-gb=-1",
+        "--price-gb=nan",
+        "--price-requests=1.2.3",
+        "--object=0",
+        "--price-gb=",
+    ):
         assert run_forebay(*words, bad).returncode == 2
 
 
@@ -220,7 +318,9 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
     log.write_text("\n".join(server.stdout) + "\n")
     told = run_forebay("profile", log, "--json")
     rows = rows_of(told)
-    assert told.returncode == 0 and rows[-1]["bytes"] == 2 * rows[-1]["different"] == 2 * ((3 << 20) + 3 * 5000)
+    assert told.returncode == 0 and rows[-1]["bytes"] == 2 * rows[-1]["different"] == 2 * (
+        (3 << 20) + 3 * 5000
+    )
     assert [row["byte_hit_ratio"] for row in rows if "cache" in row][-1] == 0.5
     assert [row["prefix"] for row in rows if "prefix" in row] == ["bkt/large/", "bkt/small/"]
     assert "<- holds all that was read" in run_forebay("profile", log).stdout
@@ -236,25 +336,43 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
 
 # --- support --------------------------------------------------------------------------------------
 
+
 def test_support_has_what_helps_and_no_secret(start, origin, tmp_path):
     server = start(origin)
     origin.put("precious-key", 100)
     with server.client() as client:
         client.get("precious-key")
-    env = {"AWS_ACCESS_KEY_ID": "origin-key", "AWS_SECRET_ACCESS_KEY": "origin-secret-canary", "FOREBAY_ADMIN_TOKEN": "token-canary",
-           "FOREBAY_WORKERS": "2"}
-    words = ["--interval=0", f"--admin=127.0.0.1:{server.admin_port}", f"--origin.endpoint={origin.endpoint}", "--origin.region=us-east-1",
-             f"--cache.dir={server.cache}", "--listen=127.0.0.1:0"]
+    env = {
+        "AWS_ACCESS_KEY_ID": "origin-key",
+        "AWS_SECRET_ACCESS_KEY": "origin-secret-canary",
+        "FOREBAY_ADMIN_TOKEN": "token-canary",
+        "FOREBAY_WORKERS": "2",
+    }
+    words = [
+        "--interval=0",
+        f"--admin=127.0.0.1:{server.admin_port}",
+        f"--origin.endpoint={origin.endpoint}",
+        "--origin.region=us-east-1",
+        f"--cache.dir={server.cache}",
+        "--listen=127.0.0.1:0",
+    ]
     told = run_forebay("support", *words, env=env, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     path = tmp_path / told.stdout.partition(":")[0]
     text = path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    for part in ("===== doctor =====", "libcurl", "origin.endpoint: http://", "forebay_build_info", "/proc/self/limits", "FOREBAY_WORKERS=2"):
+    for part in (
+        "===== doctor =====",
+        "libcurl",
+        "origin.endpoint: http://",
+        "forebay_build_info",
+        "/proc/self/limits",
+        "FOREBAY_WORKERS=2",
+    ):
         assert part in text, part
     assert text.count("===== /metrics =====") == 2 and "AWS_SECRET_ACCESS_KEY is set" in text
     assert "canary" not in text and "precious-key" not in text
-    origin.violations.clear()                                 # the secret is not the origin's
+    origin.violations.clear()  # the secret is not the origin's
     again = run_forebay("support", "-o", path, *words, env=env)
     assert again.returncode == 1 and path.read_text() == text
     origin.violations.clear()

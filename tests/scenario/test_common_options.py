@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """-q, -v and --no-color, which every command takes, and what else may stand in front of one."""
+
 import contextlib
 import json
 import os
@@ -32,47 +33,100 @@ def rest_of(terminal):
 
 # --- where they stand -----------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("front", [["-q"], ["--no-color", "-v"]])
 def test_every_command_takes_them_on_either_side(front):
     """Without a server or a configuration each ends at once, by what it lacks; serve and run would not."""
-    env = {"FOREBAY_ADMIN": "unix:/dev/null/none/socket", "FOREBAY_CONFIG": "/dev/null/none/forebay.yaml"}
+    env = {
+        "FOREBAY_ADMIN": "unix:/dev/null/none/socket",
+        "FOREBAY_CONFIG": "/dev/null/none/forebay.yaml",
+    }
     for name in COMMANDS:
-        words = {"config": ["schema"], "completion": ["bash"], "keys": ["new", "me"], "run": ["--", "true"], "support": ["-o", "-"],
-                 "profile": ["/dev/null/none"], "prepare": ["/dev/null/none/x"], "loglevel": ["info"], "top": ["--once"],
-                 "jobs": ["cancel", "1"], "plan": ["--dataset", "1GB", "--cache", "1GB"], "pins": [], "log": [], "help": []}
-        operand = [] if name in ("serve", "check", "env", "doctor", "bench", "status", "stats", "scrub", "reload", "drain",
-                                 "upgrade", "version") else ["s3://bkt/key"]
+        words = {
+            "config": ["schema"],
+            "completion": ["bash"],
+            "keys": ["new", "me"],
+            "run": ["--", "true"],
+            "support": ["-o", "-"],
+            "profile": ["/dev/null/none"],
+            "prepare": ["/dev/null/none/x"],
+            "loglevel": ["info"],
+            "top": ["--once"],
+            "jobs": ["cancel", "1"],
+            "plan": ["--dataset", "1GB", "--cache", "1GB"],
+            "pins": [],
+            "log": [],
+            "help": [],
+        }
+        operand = (
+            []
+            if name
+            in (
+                "serve",
+                "check",
+                "env",
+                "doctor",
+                "bench",
+                "status",
+                "stats",
+                "scrub",
+                "reload",
+                "drain",
+                "upgrade",
+                "version",
+            )
+            else ["s3://bkt/key"]
+        )
         rest = words.get(name, operand)
         before = run_forebay(*front, name, *rest, env=env)
         behind = run_forebay(name, *front, *rest, env=env)
-        assert before.returncode == behind.returncode and before.returncode != 2, (name, before, behind)
+        assert before.returncode == behind.returncode and before.returncode != 2, (
+            name,
+            before,
+            behind,
+        )
         assert "no such option" not in before.stderr + behind.stderr
         if name != "keys":
             assert before.stdout == behind.stdout, name
 
 
-@pytest.mark.parametrize("words, code, line", [
-    (["--admin", "127.0.0.1:1", "status"], 6, "forebay status: no server answers at 127.0.0.1:1"),
-    (["--admin=127.0.0.1:1", "--timeout", "1", "-q", "status"], 6, "forebay status: no server answers at 127.0.0.1:1"),
-    (["-c", "/dev/null/none", "check"], 3, "/dev/null/none: "),
-    (["--timeout", "x", "status"], 2, 'forebay status: --timeout is a number, not "x"'),
-    (["--json", "cat", "s3://b/k"], 2, "forebay cat: --json: no such option"),
-    (["-c", "x", "version"], 2, "forebay version: -c: no such option"),
-    (["--admin"], 2, "forebay: --admin needs a value: ADDRESS"),
-    (["--admin", "status"], 2, "usage: forebay COMMAND"),
-    (["-q"], 2, "usage: forebay COMMAND"),
-    (["-q", "status", "-q"], 2, "forebay status: -q stands there twice"),
-    (["-v", "status", "-q"], 2, "forebay status: -q or -v, not both"),
-    (["-q=", "status"], 2, "forebay status: -q has no value"),
-    (["status", "-qv"], 2, "forebay status: -qv: no such option"),
-    (["-qv", "status"], 2, "forebay: -qv: no option that stands in front of a command"),
-    (["-v", "--cache.size", "1GiB", "serve"], 2, "forebay: --cache.size: no option that stands in front of a command"),
-    (["-v", "--", "status"], 2, "forebay: --: no option that stands in front of a command"),
-    (["-v", ""], 2, "forebay: : no such command"),
-    # a value is a value, whatever it looks like
-    (["log", "--where", "-v", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
-    (["--admin", "-v", "status"], 6, "forebay status: no server answers at -v"),
-])
+@pytest.mark.parametrize(
+    "words, code, line",
+    [
+        (
+            ["--admin", "127.0.0.1:1", "status"],
+            6,
+            "forebay status: no server answers at 127.0.0.1:1",
+        ),
+        (
+            ["--admin=127.0.0.1:1", "--timeout", "1", "-q", "status"],
+            6,
+            "forebay status: no server answers at 127.0.0.1:1",
+        ),
+        (["-c", "/dev/null/none", "check"], 3, "/dev/null/none: "),
+        (["--timeout", "x", "status"], 2, 'forebay status: --timeout is a number, not "x"'),
+        (["--json", "cat", "s3://b/k"], 2, "forebay cat: --json: no such option"),
+        (["-c", "x", "version"], 2, "forebay version: -c: no such option"),
+        (["--admin"], 2, "forebay: --admin needs a value: ADDRESS"),
+        (["--admin", "status"], 2, "usage: forebay COMMAND"),
+        (["-q"], 2, "usage: forebay COMMAND"),
+        (["-q", "status", "-q"], 2, "forebay status: -q stands there twice"),
+        (["-v", "status", "-q"], 2, "forebay status: -q or -v, not both"),
+        (["-q=", "status"], 2, "forebay status: -q has no value"),
+        (["status", "-qv"], 2, "forebay status: -qv: no such option"),
+        (["-qv", "status"], 2, "forebay: -qv: no option that stands in front of a command"),
+        (
+            ["-v", "--cache.size", "1GiB", "serve"],
+            2,
+            "forebay: --cache.size: no option that stands in front of a command",
+        ),
+        (["-v", "--", "status"], 2, "forebay: --: no option that stands in front of a command"),
+        (["-v", ""], 2, "forebay: : no such command"),
+        # a value is a value, whatever it looks like
+        (["log", "--where", "-v", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
+        (["--admin", "-v", "status"], 6, "forebay status: no server answers at -v"),
+    ],
+)
 def test_in_front_of_a_command(words, code, line):
     got = run_forebay(*words)
     assert (got.returncode, got.stdout) == (code, "") and got.stderr.startswith(line), got
@@ -83,20 +137,36 @@ def test_results_are_the_same_in_front():
     assert run_forebay("-q", "-h").stdout == run_forebay("help").stdout
     assert run_forebay("--no-color", "--version").stdout == run_forebay("version").stdout
     told = run_forebay("help").stdout
-    for flag in ("-q", "-v", "--no-color", "-c FILE", "--admin ADDRESS", "--timeout SECONDS", "--json"):
+    for flag in (
+        "-q",
+        "-v",
+        "--no-color",
+        "-c FILE",
+        "--admin ADDRESS",
+        "--timeout SECONDS",
+        "--json",
+    ):
         assert f"  {flag}" in told, flag
 
 
 def test_a_command_behind_run_keeps_its_own(origin, tmp_path):
-    env = {"AWS_ENDPOINT_URL_S3": origin.endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
-           "AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    env = {
+        "AWS_ENDPOINT_URL_S3": origin.endpoint,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HOME": str(tmp_path),
+    }
     got = run_forebay("-q", "run", "--", "printf", "%s ", "-q", "-v", "--json", env=env)
     assert (got.returncode, got.stdout, got.stderr) == (0, "-q -v --json ", "")
     got = run_forebay("run", "-v", "--", "true", env=env)
-    assert got.returncode == 0 and re.search(rf"forebay: run: http://127.0.0.1:\d+ answers from {tmp_path}", got.stderr), got.stderr
+    assert got.returncode == 0 and re.search(
+        rf"forebay: run: http://127.0.0.1:\d+ answers from {tmp_path}", got.stderr
+    ), got.stderr
 
 
 # --- what they do ---------------------------------------------------------------------------------
+
 
 def test_v_says_what_is_asked(start, origin, tmp_path):
     server = start(origin)
@@ -104,20 +174,35 @@ def test_v_says_what_is_asked(start, origin, tmp_path):
     assert got.returncode == 0 and json.loads(got.stdout.splitlines()[-1])["type"] == "result"
     assert f"forebay: GET /api/v1/summary at {admin_of(server)}: 200\n" in got.stderr
     file = tmp_path / "a.yaml"
-    file.write_text(json.dumps({"admin": {"socket": "off", "listen": f"127.0.0.1:{server.admin_port}"}}))
+    file.write_text(
+        json.dumps({"admin": {"socket": "off", "listen": f"127.0.0.1:{server.admin_port}"}})
+    )
     got = run_forebay("-v", "status", env={"FOREBAY_CONFIG": str(file)})
-    assert got.stderr.splitlines()[:2] == [f"forebay: configuration: {file}",
-                                           f"forebay: GET /api/v1/summary at 127.0.0.1:{server.admin_port}: 200"]
+    assert got.stderr.splitlines()[:2] == [
+        f"forebay: configuration: {file}",
+        f"forebay: GET /api/v1/summary at 127.0.0.1:{server.admin_port}: 200",
+    ]
     got = run_forebay("-v", "check", "--live", "-c", file)
     assert f"forebay: GET /livez at 127.0.0.1:{server.admin_port}: 200" in got.stderr
     # a refusal has its status; the look again and again of a round is said once; a secret never
     got = run_forebay("-v", "explain", "x://", env={"FOREBAY_ADMIN": admin_of(server)})
     assert got.returncode == 2
-    got = run_forebay("-v", "stats", "-i", "1", "-n", "2", env={"FOREBAY_ADMIN": admin_of(server), "FOREBAY_ADMIN_TOKEN": "canary"})
+    got = run_forebay(
+        "-v",
+        "stats",
+        "-i",
+        "1",
+        "-n",
+        "2",
+        env={"FOREBAY_ADMIN": admin_of(server), "FOREBAY_ADMIN_TOKEN": "canary"},
+    )
     assert got.returncode == 0 and "canary" not in got.stderr
     assert len(got.stderr.splitlines()) == len(set(got.stderr.splitlines())) >= 1, got.stderr
     got = run_forebay("-v", "status", env={"FOREBAY_ADMIN": "unix:/a\x1b]0;b"})
-    assert "GET /api/v1/summary at unix:/a\\x1b]0;b: no answer" in got.stderr and "\x1b" not in got.stderr
+    assert (
+        "GET /api/v1/summary at unix:/a\\x1b]0;b: no answer" in got.stderr
+        and "\x1b" not in got.stderr
+    )
 
 
 def test_q_leaves_errors_and_warnings(start, origin):
@@ -140,8 +225,13 @@ def test_q_shows_no_progress(start, origin, quiet):
     main, child = pty.openpty()
     seen = b""
     with origin.hold("a") as go:
-        command = subprocess.Popen([binary(), "warm", "s3://bkt/a", "--wait", *["-q"] * quiet], stdout=subprocess.PIPE, stderr=child,
-                                   env={**server.env, "FOREBAY_ADMIN": admin_of(server)}, text=True)
+        command = subprocess.Popen(
+            [binary(), "warm", "s3://bkt/a", "--wait", *["-q"] * quiet],
+            stdout=subprocess.PIPE,
+            stderr=child,
+            env={**server.env, "FOREBAY_ADMIN": admin_of(server)},
+            text=True,
+        )
         os.close(child)
         origin.wait_for(1, key="a")
         while not quiet and b"objects" not in seen:
@@ -152,13 +242,27 @@ def test_q_shows_no_progress(start, origin, quiet):
     assert (seen == b"") == quiet, seen
 
 
-@pytest.mark.parametrize("words, variables, coloured", [
-    ([], {}, True), (["--no-color"], {}, False), ([], {"NO_COLOR": ""}, True), ([], {"NO_COLOR": "1"}, False),
-    (["--no-color"], {"NO_COLOR": ""}, False)])
+@pytest.mark.parametrize(
+    "words, variables, coloured",
+    [
+        ([], {}, True),
+        (["--no-color"], {}, False),
+        ([], {"NO_COLOR": ""}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        (["--no-color"], {"NO_COLOR": ""}, False),
+    ],
+)
 def test_colour(words, variables, coloured, tmp_path):
     main, child = pty.openpty()
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FOREBAY_ORIGIN_ENDPOINT": f"dir:{tmp_path}", **variables}
-    command = subprocess.Popen([binary(), "doctor", *words], stdout=child, stderr=subprocess.DEVNULL, env=env)
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "FOREBAY_ORIGIN_ENDPOINT": f"dir:{tmp_path}",
+        **variables,
+    }
+    command = subprocess.Popen(
+        [binary(), "doctor", *words], stdout=child, stderr=subprocess.DEVNULL, env=env
+    )
     os.close(child)
     seen = rest_of(main)
     command.wait(WAIT_S)
@@ -167,6 +271,7 @@ def test_colour(words, variables, coloured, tmp_path):
 
 class Worded(Forebay):
     """A server with words of its own behind its settings. One with -q names no port: its socket is asked."""
+
     words = ()
 
     def command(self):
@@ -174,7 +279,11 @@ class Worded(Forebay):
 
     def _wait_ready(self, wait):
         admin = f"unix:{self.folder}/admin"
-        wait_for(lambda: run_forebay("check", "--live", "--admin", admin).returncode == 0, self.output, wait)
+        wait_for(
+            lambda: run_forebay("check", "--live", "--admin", admin).returncode == 0,
+            self.output,
+            wait,
+        )
         told = run_forebay("env", "--shell", "dotenv", "-q", "--admin", admin).stdout
         self.port = int(re.search(r"AWS_ENDPOINT_URL_S3=\"?http://127.0.0.1:(\d+)", told).group(1))
 
@@ -185,12 +294,28 @@ class Worded(Forebay):
         return next(row["value"] for row in settings if row["key"] == "log.level")
 
 
-@pytest.mark.parametrize("words, level", [
-    (["-q"], "warn"), (["-v"], "debug"), ([], "info"), (["-q", "--log.level", "info"], "info"), (["-v", "--log.level=error"], "error")])
+@pytest.mark.parametrize(
+    "words, level",
+    [
+        (["-q"], "warn"),
+        (["-v"], "debug"),
+        ([], "info"),
+        (["-q", "--log.level", "info"], "info"),
+        (["-v", "--log.level=error"], "error"),
+    ],
+)
 def test_serve(tmp_path, origin, words, level):
     """-q: neither lines at the start nor the log's information; also of what follows an upgrade."""
-    server = Worded(tmp_path, origin, settings={"admin.listen": "off", "admin.socket": tmp_path / "admin", "access_log.path": "off"},
-                    env={"FOREBAY_LOG_LEVEL": "error"})
+    server = Worded(
+        tmp_path,
+        origin,
+        settings={
+            "admin.listen": "off",
+            "admin.socket": tmp_path / "admin",
+            "access_log.path": "off",
+        },
+        env={"FOREBAY_LOG_LEVEL": "error"},
+    )
     if not words:
         server.env["FOREBAY_LOG_LEVEL"] = "info"
     server.words = words
@@ -212,6 +337,8 @@ def test_serve(tmp_path, origin, words, level):
         adopt_orphans(False)
     text = "\n".join(server.stderr)
     assert ("listening" in text) == ("-q" not in words), text
-    assert ("event=started" in text or '"event":"started"' in text) == (level in ("info", "debug")), text
+    assert ("event=started" in text or '"event":"started"' in text) == (
+        level in ("info", "debug")
+    ), text
     if words == ["-q"]:
         assert "info" not in text, text

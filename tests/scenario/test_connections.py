@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to the origin: which may carry another request, over plain HTTP and TLS."""
+
 import subprocess
 import threading
 from pathlib import Path
@@ -11,8 +12,10 @@ from conftest import strict
 from forebay import KEYS
 from origin import Origin
 
-STRAY = (b"HTTP/1.1 200 OK\r\nETag: \"stray\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
-         b"Content-Length: 3000\r\n\r\n" + b"wrong" * 600)
+STRAY = (
+    b'HTTP/1.1 200 OK\r\nETag: "stray"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
+    b"Content-Length: 3000\r\n\r\n" + b"wrong" * 600
+)
 CLOSED = "forebay_origin_connections_closed_total"
 
 
@@ -20,10 +23,30 @@ CLOSED = "forebay_origin_connections_closed_total"
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     names = [str(folder / name) for name in ("certificate.pem", "key.pem")]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", names[1], "-out", names[0],
-                    "-days", "2", "-subj", "/CN=localhost", "-addext",
-                    "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            names[1],
+            "-out",
+            names[0],
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )
     return tuple(names)
 
 
@@ -60,8 +83,11 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
     authorities.write_bytes(Path(certificate[0]).read_bytes())
     with Origin(credentials=KEYS, tls=certificate) as origin:
         origin.keep_alive = False
-        server = start(origin, ahead_s=0, settings={"workers": 1, "origin.retries": 0,
-                                                    "origin.ca_file": str(authorities)})
+        server = start(
+            origin,
+            ahead_s=0,
+            settings={"workers": 1, "origin.retries": 0, "origin.ca_file": str(authorities)},
+        )
         with server.client() as client:
             origin.put("first", 3000)
             judge(client.get("first"), origin, "first")
@@ -69,7 +95,7 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
             for i in range(3):
                 origin.put(f"k{i}", 3000)
                 judge(client.get(f"k{i}"), origin, f"k{i}")
-                server.advance(10)                         # nothing is kept of connections so long unused
+                server.advance(10)  # nothing is kept of connections so long unused
         assert len(connections(origin)) == 4
 
 
@@ -84,7 +110,7 @@ def test_an_answer_behind_the_answer(wire, size):
         judge(client.get("first"), origin, "first")
         judge(client.get("second"), origin, "second")
         for name in ("first", "second"):
-            judge(client.get(name), origin, name)      # and none was kept
+            judge(client.get(name), origin, name)  # and none was kept
     assert len(connections(origin)) == 2 or size == 0  # all of it came with an empty body's head
 
 
@@ -115,8 +141,10 @@ def test_an_answer_while_the_connection_idles(wire, method):
     assert server.metric(CLOSED, reason="stray") == (0 if method == "DELETE" else 1)
 
 
-@pytest.mark.parametrize("status,code", [(503, "SlowDown"), (403, "AccessDenied"),
-                                         (412, "PreconditionFailed"), (400, "BadDigest")])
+@pytest.mark.parametrize(
+    "status,code",
+    [(503, "SlowDown"), (403, "AccessDenied"), (412, "PreconditionFailed"), (400, "BadDigest")],
+)
 def test_a_refused_upload_costs_its_connection(wire, status, code):
     """After the whole body, with an origin that would go on: the next request has a new one."""
     origin, server = wire
@@ -165,18 +193,22 @@ def test_a_region_is_learnt_once(start):
         assert len(origin.requests()) == 65
 
 
-@pytest.mark.parametrize("status,code", [(503, "SlowDown"), (403, "AccessDenied"),
-                                         (400, "RequestTimeout")])
+@pytest.mark.parametrize(
+    "status,code", [(503, "SlowDown"), (403, "AccessDenied"), (400, "RequestTimeout")]
+)
 def test_an_upload_refused_in_its_middle(wire, status, code):
     """The origin answers while the client pauses: told at once, and the connection is given up."""
     origin, server = wire
     origin.put("k", 1000)
-    half, head = b"x" * 100000, f"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 200000\r\n\r\n"
+    half, head = (
+        b"x" * 100000,
+        "PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 200000\r\n\r\n",
+    )
     with server.client() as client, server.connection() as raw:
         judge(client.get("k"), origin, "k")
         origin.fault("up", "early", (status, code), method="PUT")
         raw.send(head.encode() + half)
-        reply = raw.read_reply("PUT")              # nothing more has been sent by then
+        reply = raw.read_reply("PUT")  # nothing more has been sent by then
         assert reply.status == status and reply.code == code, reply
         mark = origin.mark()
         for i in range(20):

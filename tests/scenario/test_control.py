@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control interface as people use it: the commands that ask a running server, what they print for people and,
 with --json, for programs; who may; what a server that is busy, degraded or gone makes of it."""
+
 import json
 import os
 import re
@@ -33,60 +34,255 @@ def has_shape(value, shape, path="$"):
 NUMBER, MAYBE = (int, float), (int, float, type(None))
 RESULT = {"type": str, "ok": bool, "exit": int}
 SUMS = {"objects": int, "cached_objects": int, "bytes": int, "cached_bytes": int}
-JOB = {"id": int, "kind": str, "what": str, "state": str, "counted": bool, "objects": int, "objects_done": int,
-       "objects_cached": int, "objects_failed": int, "objects_refused": int, "bytes": int, "bytes_done": int,
-       "bytes_fetched": int, "inflight": int, "waits": (str, type(None)), "waits_text": (str, type(None)), "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
-WARM = {"followed": {**RESULT, **JOB}, "begun": {**RESULT, "job": int},
-        "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int}}
+JOB = {
+    "id": int,
+    "kind": str,
+    "what": str,
+    "state": str,
+    "counted": bool,
+    "objects": int,
+    "objects_done": int,
+    "objects_cached": int,
+    "objects_failed": int,
+    "objects_refused": int,
+    "bytes": int,
+    "bytes_done": int,
+    "bytes_fetched": int,
+    "inflight": int,
+    "waits": (str, type(None)),
+    "waits_text": (str, type(None)),
+    "elapsed_s": float,
+    "rate": float,
+    "eta_s": MAYBE,
+    "failures": [str],
+}
+WARM = {
+    "followed": {**RESULT, **JOB},
+    "begun": {**RESULT, "job": int},
+    "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int},
+}
 SHAPES = {
-    "status": {"result": {**RESULT, "version": str, "uptime_s": float, "ready": bool, "reason": str, "degraded": [str],
-                          "refusal": (str, type(None)), "unstored": dict,
-                          "byte_hit_ratio": float, "request_hit_ratio": float, "cache_bytes": int,
-                          "cache_held_bytes": int, "cache_reserved_bytes": int, "cache_capacity_bytes": int, "cache_objects": int, "cache_blocks": int, "requests": int,
-                          "requests_inflight": int, "fills_inflight": int, "served_memory_bytes": int,
-                          "served_disk_bytes": int, "served_origin_bytes": int, "origin_requests": int,
-                          "origin_received_bytes": int}},
-    "stats": {"item": {"type": str, "time": float, "interval_s": float, "requests_per_s": float, "hit_ratio": float,
-                       "memory_bytes_per_s": float, "disk_bytes_per_s": float, "origin_bytes_per_s": float,
-                       "fetched_bytes_per_s": float, "first_byte_p50_s": float, "first_byte_p99_s": float,
-                       "evicted_blocks_per_s": float, "requests_inflight": float},
-              "result": {**RESULT, "lines": int}},
-    "top": {"result": {**RESULT, "requests_per_s": float, "hit_ratio": float, "memory_bytes_per_s": float,
-                       "disk_bytes_per_s": float, "origin_bytes_per_s": float, "fetched_bytes_per_s": float,
-                       "first_byte_p50_s": float, "first_byte_p99_s": float, "evicted_blocks_per_s": float,
-                       "requests_inflight": float, "changes_per_s": dict}},
-    "log": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "lines": int, "dropped": int}},
-    "trace": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "requests": int}},
-    "explain": {"result": {**RESULT, "uri": str, "origin": str, "oddities": [{"word": str, "text": str}], "origin_bucket": str, "known": bool,
-                           "etag": (str, type(None)), "checksums": str, "size": int, "block_size": int, "age_s": MAYBE, "fresh": bool,
-                           "rebuilt": bool, "in_doubt": bool, "would_keep": bool, "home_worker": int, "blocks": int,
-                           "cached_blocks": int, "cached_bytes": int,
-                           "rule": {"match": str, "where": str, "cache": bool, "freshness": str, "ttl_s": float,
-                                    "block_size": int, "max_object_size": int, "priority": int, "pin": bool,
-                                    "share_percent": int},
-                           "range": {"first": int, "end": int, "blocks": int, "cached_blocks": int, "cells": [[int]]},
-                           "policy": {"stores": bool, "keeps_up": bool, "learns": bool, "full": bool, "silent": bool,
-                                      "group_bytes": int, "group_max_bytes": int,
-                                      "pieces": [{"first_block": int, "blocks": int, "state": str, "pinned": bool,
-                                                  "on_probation": bool, "priority": int,
-                                                  "worth": float, "bar": float, "age_bytes": (int, type(None)),
-                                                  "age_s": MAYBE, "interval_bytes": int, "refusals_left": int}]},
-                           "verdict": {"reason": str, "text": str, "remedy": str}}},
-    "ls": {"item": {"type": str, "uri": str, "key": str, "coded": bool, "size": int, "known": bool, "realms": bool, "answers": bool, "cached_bytes": int,
-                    "blocks": int, "cached_blocks": int, "fresh": bool, "changed": bool, "age_s": MAYBE},
-           "result": {**RESULT, **SUMS}},
+    "status": {
+        "result": {
+            **RESULT,
+            "version": str,
+            "uptime_s": float,
+            "ready": bool,
+            "reason": str,
+            "degraded": [str],
+            "refusal": (str, type(None)),
+            "unstored": dict,
+            "byte_hit_ratio": float,
+            "request_hit_ratio": float,
+            "cache_bytes": int,
+            "cache_held_bytes": int,
+            "cache_reserved_bytes": int,
+            "cache_capacity_bytes": int,
+            "cache_objects": int,
+            "cache_blocks": int,
+            "requests": int,
+            "requests_inflight": int,
+            "fills_inflight": int,
+            "served_memory_bytes": int,
+            "served_disk_bytes": int,
+            "served_origin_bytes": int,
+            "origin_requests": int,
+            "origin_received_bytes": int,
+        }
+    },
+    "stats": {
+        "item": {
+            "type": str,
+            "time": float,
+            "interval_s": float,
+            "requests_per_s": float,
+            "hit_ratio": float,
+            "memory_bytes_per_s": float,
+            "disk_bytes_per_s": float,
+            "origin_bytes_per_s": float,
+            "fetched_bytes_per_s": float,
+            "first_byte_p50_s": float,
+            "first_byte_p99_s": float,
+            "evicted_blocks_per_s": float,
+            "requests_inflight": float,
+        },
+        "result": {**RESULT, "lines": int},
+    },
+    "top": {
+        "result": {
+            **RESULT,
+            "requests_per_s": float,
+            "hit_ratio": float,
+            "memory_bytes_per_s": float,
+            "disk_bytes_per_s": float,
+            "origin_bytes_per_s": float,
+            "fetched_bytes_per_s": float,
+            "first_byte_p50_s": float,
+            "first_byte_p99_s": float,
+            "evicted_blocks_per_s": float,
+            "requests_inflight": float,
+            "changes_per_s": dict,
+        }
+    },
+    "log": {
+        "item": None,
+        "warning": {"type": str, "dropped": int},
+        "result": {**RESULT, "lines": int, "dropped": int},
+    },
+    "trace": {
+        "item": None,
+        "warning": {"type": str, "dropped": int},
+        "result": {**RESULT, "requests": int},
+    },
+    "explain": {
+        "result": {
+            **RESULT,
+            "uri": str,
+            "origin": str,
+            "oddities": [{"word": str, "text": str}],
+            "origin_bucket": str,
+            "known": bool,
+            "etag": (str, type(None)),
+            "checksums": str,
+            "size": int,
+            "block_size": int,
+            "age_s": MAYBE,
+            "fresh": bool,
+            "rebuilt": bool,
+            "in_doubt": bool,
+            "would_keep": bool,
+            "home_worker": int,
+            "blocks": int,
+            "cached_blocks": int,
+            "cached_bytes": int,
+            "rule": {
+                "match": str,
+                "where": str,
+                "cache": bool,
+                "freshness": str,
+                "ttl_s": float,
+                "block_size": int,
+                "max_object_size": int,
+                "priority": int,
+                "pin": bool,
+                "share_percent": int,
+            },
+            "range": {
+                "first": int,
+                "end": int,
+                "blocks": int,
+                "cached_blocks": int,
+                "cells": [[int]],
+            },
+            "policy": {
+                "stores": bool,
+                "keeps_up": bool,
+                "learns": bool,
+                "full": bool,
+                "silent": bool,
+                "group_bytes": int,
+                "group_max_bytes": int,
+                "pieces": [
+                    {
+                        "first_block": int,
+                        "blocks": int,
+                        "state": str,
+                        "pinned": bool,
+                        "on_probation": bool,
+                        "priority": int,
+                        "worth": float,
+                        "bar": float,
+                        "age_bytes": (int, type(None)),
+                        "age_s": MAYBE,
+                        "interval_bytes": int,
+                        "refusals_left": int,
+                    }
+                ],
+            },
+            "verdict": {"reason": str, "text": str, "remedy": str},
+        }
+    },
+    "ls": {
+        "item": {
+            "type": str,
+            "uri": str,
+            "key": str,
+            "coded": bool,
+            "size": int,
+            "known": bool,
+            "realms": bool,
+            "answers": bool,
+            "cached_bytes": int,
+            "blocks": int,
+            "cached_blocks": int,
+            "fresh": bool,
+            "changed": bool,
+            "age_s": MAYBE,
+        },
+        "result": {**RESULT, **SUMS},
+    },
     "du": {"item": {"type": str, "uri": str, **SUMS}, "result": {**RESULT, **SUMS}},
-    "get": {"result": {**RESULT, "uri": str, "file": str, "bytes": int, "first_byte_s": float, "elapsed_s": float,
-                       "etag": str, "cache_status": str}},
-    "evict": {"item": {"type": str, "uri": str, "ok": bool, "cached_bytes": int},
-              "result": {**RESULT, "objects": int, "bytes": int, "failed": int, "buckets": int, "dry_run": bool}},
-    "warm": {"item": None, "progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
-             "warning": {"type": str, "reason": str}, "result": None},
+    "get": {
+        "result": {
+            **RESULT,
+            "uri": str,
+            "file": str,
+            "bytes": int,
+            "first_byte_s": float,
+            "elapsed_s": float,
+            "etag": str,
+            "cache_status": str,
+        }
+    },
+    "evict": {
+        "item": {"type": str, "uri": str, "ok": bool, "cached_bytes": int},
+        "result": {
+            **RESULT,
+            "objects": int,
+            "bytes": int,
+            "failed": int,
+            "buckets": int,
+            "dry_run": bool,
+        },
+    },
+    "warm": {
+        "item": None,
+        "progress": {
+            "type": str,
+            "done": int,
+            "total": int,
+            "bytes": int,
+            "rate": float,
+            "eta": MAYBE,
+        },
+        "warning": {"type": str, "reason": str},
+        "result": None,
+    },
     "jobs": {"item": {"type": str, **JOB}, "result": {**RESULT, "jobs": int}},
-    "scrub": {"progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
-              "result": {**RESULT, "state": str, "round": int, "segments": int, "segments_done": int,
-                         "segments_left_out": int, "runs": int, "bytes": int, "bad_runs": int, "elapsed_s": float,
-                         "rate": int, "possible": bool}},
+    "scrub": {
+        "progress": {
+            "type": str,
+            "done": int,
+            "total": int,
+            "bytes": int,
+            "rate": float,
+            "eta": MAYBE,
+        },
+        "result": {
+            **RESULT,
+            "state": str,
+            "round": int,
+            "segments": int,
+            "segments_done": int,
+            "segments_left_out": int,
+            "runs": int,
+            "bytes": int,
+            "bad_runs": int,
+            "elapsed_s": float,
+            "rate": int,
+            "possible": bool,
+        },
+    },
     "reload": {"result": {**RESULT, "errors": [str], "applied": [str], "needs_restart": [str]}},
     "loglevel": {"result": {**RESULT, "level": str}},
     "upgrade": {"result": {**RESULT, "pid": int, "next_pid": int}},
@@ -96,14 +292,29 @@ SHAPES = {
 
 def ask(server, *words, code=0, **more):
     """Runs a command against SERVER with --json; its lines, the last one a result with that exit code."""
-    got = run_forebay(*PATIENT, *words, "--json", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", **more})
+    got = run_forebay(
+        *PATIENT,
+        *words,
+        "--json",
+        env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", **more},
+    )
     assert got.returncode == code, (words, got.returncode, got.stdout, got.stderr)
     lines = [json.loads(line) for line in got.stdout.splitlines()]
-    assert lines[-1]["type"] == "result" and lines[-1]["exit"] == code and lines[-1]["ok"] == (code == 0)
+    assert (
+        lines[-1]["type"] == "result"
+        and lines[-1]["exit"] == code
+        and lines[-1]["ok"] == (code == 0)
+    )
     for line in lines:
         shape = SHAPES[words[0]][line["type"]] if code in (0, 5) else None
         if shape is None and words[0] == "warm" and line["type"] == "result" and code in (0, 5):
-            shape = WARM["checked" if {"--check", "--dry-run"} & set(words) else "followed" if "--wait" in words else "begun"]
+            shape = WARM[
+                "checked"
+                if {"--check", "--dry-run"} & set(words)
+                else "followed"
+                if "--wait" in words
+                else "begun"
+            ]
         if shape is not None:
             has_shape(line, shape)
     return lines
@@ -111,7 +322,9 @@ def ask(server, *words, code=0, **more):
 
 def said(server, *words, code=0):
     """The same for people."""
-    got = run_forebay(*PATIENT, *words, env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    got = run_forebay(
+        *PATIENT, *words, env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    )
     assert got.returncode == code, (words, got.returncode, got.stdout, got.stderr)
     return got.stdout + got.stderr
 
@@ -125,27 +338,34 @@ def read(server, *keys):
 
 # --- numbers --------------------------------------------------------------------------------------
 
+
 def test_what_is_reserved_is_not_used(forebay):
     """A fresh cache holds nothing, whatever it keeps ready for what comes."""
     status = ask(forebay, "status")[-1]
     assert status["cache_held_bytes"] == 0 < status["cache_reserved_bytes"]
     assert "cache    0 B held of 1.0 GiB (" in said(forebay, "status")
     frame = said(forebay, "top")
-    assert re.search(r"cache \[-*\.+\] 0 B held of 1.0 GiB \([0-9.]+ MiB reserved\), 0 objects", frame), frame
+    assert re.search(
+        r"cache \[-*\.+\] 0 B held of 1.0 GiB \([0-9.]+ MiB reserved\), 0 objects", frame
+    ), frame
 
 
 def test_status_and_stats(forebay, origin):
     origin.put("a", 3 * MIB)
     read(forebay, "a", "a")
     forebay.wait_metric("forebay_cache_objects", lambda v: v == 1)
-    forebay.wait_metric("forebay_http_requests_total", lambda v: v == 2)     # their client has its reply first
+    forebay.wait_metric(
+        "forebay_http_requests_total", lambda v: v == 2
+    )  # their client has its reply first
     status = ask(forebay, "status")[-1]
     assert status["ready"] and status["degraded"] == [] and status["requests"] == 2
     assert status["served_origin_bytes"] == 3 * MIB and status["byte_hit_ratio"] == 0.5
     assert status["request_hit_ratio"] == 0.5 and status["cache_objects"] == 1
     assert status["cache_held_bytes"] + status["cache_reserved_bytes"] == status["cache_bytes"]
     lines = ask(forebay, "stats", "-n", "2")
-    assert [line["type"] for line in lines] == ["item", "item", "result"] and lines[-1]["lines"] == 2
+    assert [line["type"] for line in lines] == ["item", "item", "result"] and lines[-1][
+        "lines"
+    ] == 2
     text = said(forebay, "status")
     assert "ready" in text and "50.0 % of bytes" in text and "3.0 MiB from the origin" in text
     head, line = said(forebay, "stats", "--count", "1").splitlines()
@@ -155,7 +375,9 @@ def test_status_and_stats(forebay, origin):
 def test_a_degraded_server_says_so(start, origin, tmp_path):
     """The cache directory lies behind a file: everything passes through, and status ends with 1."""
     (tmp_path / "file").write_text("")
-    server = start(origin, settings={"cache.dir": str(tmp_path / "file" / "cache"), "cache.optional": "true"})
+    server = start(
+        origin, settings={"cache.dir": str(tmp_path / "file" / "cache"), "cache.optional": "true"}
+    )
     assert "disk" in ask(server, "status", code=1)[-1]["degraded"]
     assert "DEGRADED disk" in said(server, "status", code=1)
     origin.put("a", 100)
@@ -167,21 +389,51 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
         assert client.get("a").status == 200
 
 
-@pytest.mark.parametrize("words", [["ls"], ["du", "x"], ["scrub", "--rate", "fast"], ["stats", "-i", "0"], ["warm", "x"], ["status", "--jsn"],
-                                   ["loglevel", "loud"], ["evict", "--", "x", "y"], ["plan"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls"],
+        ["du", "x"],
+        ["scrub", "--rate", "fast"],
+        ["stats", "-i", "0"],
+        ["warm", "x"],
+        ["status", "--jsn"],
+        ["loglevel", "loud"],
+        ["evict", "--", "x", "y"],
+        ["plan"],
+    ],
+)
 def test_a_mistake_as_json(words):
     """A program that reads the last line finds its result, also where the command did not begin."""
     got = run_forebay(words[0], "--json", *words[1:])
     error, result = (json.loads(line) for line in got.stdout.splitlines())
-    assert got.returncode == 2 and (result["type"], result["ok"], result["exit"]) == ("result", False, 2)
+    assert got.returncode == 2 and (result["type"], result["ok"], result["exit"]) == (
+        "result",
+        False,
+        2,
+    )
     assert error["type"] == "error" and error["reason"] in got.stderr
 
 
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
-    for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
-                  ["evict", "s3://b/k"], ["scrub"], ["get", "s3://b/k", f"{tmp_path}/x"],
-                  ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["upgrade"], ["loglevel", "info"]):
+    for words in (
+        ["status"],
+        ["stats", "-n", "1"],
+        ["explain", "s3://b/k"],
+        ["ls", "s3://b/"],
+        ["du", "s3://b/"],
+        ["evict", "s3://b/k"],
+        ["scrub"],
+        ["get", "s3://b/k", f"{tmp_path}/x"],
+        ["top"],
+        ["log"],
+        ["trace", "x"],
+        ["reload"],
+        ["drain"],
+        ["upgrade"],
+        ["loglevel", "info"],
+    ):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
         assert "no server answers" in got.stderr and "--admin" in got.stderr
@@ -190,19 +442,34 @@ def test_no_server(tmp_path):
 
 # --- what is cached -------------------------------------------------------------------------------
 
+
 def test_explain_follows_an_object(start, origin, engine):
     """Absent, partly there, there, stale; a rule that keeps it out; blocks of a range."""
-    server = start(origin, engine=engine, settings={"cache.ttl": "60s"}, ahead_s=0,
-                   file={"rules": [{"match": "bkt/never/**", "cache": False},
-                                   {"match": "bkt/fixed/**", "freshness": "immutable"}]})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"cache.ttl": "60s"},
+        ahead_s=0,
+        file={
+            "rules": [
+                {"match": "bkt/never/**", "cache": False},
+                {"match": "bkt/fixed/**", "freshness": "immutable"},
+            ]
+        },
+    )
     origin.put("big", 9 * MIB + 5)
     origin.put("never/x", 1000)
     origin.put("fixed/x", 1000)
 
     def explain(*words):
         return ask(server, "explain", *words)[-1]
+
     first = explain("s3://bkt/big")
-    assert not first["known"] and first["verdict"]["reason"] == "absent" and first["rule"]["where"] == "default"
+    assert (
+        not first["known"]
+        and first["verdict"]["reason"] == "absent"
+        and first["rule"]["where"] == "default"
+    )
     asked = [(entry.method, entry.key) for entry in origin.requests()]
     with server.client() as client:
         assert client.get("big", 2 * MIB, 3 * MIB - 1).status == 206
@@ -231,15 +498,19 @@ def test_explain_follows_an_object(start, origin, engine):
     before = len(origin.requests())
     text = said(server, "explain", "s3://bkt/big")
     assert "10 of 10 blocks" in text and "■■■■" in text and "remedy" in text
-    assert len(origin.requests()) == before     # it only looks,
-    assert asked == [("HEAD", "big")]           # and asks whether what it does not know is there
+    assert len(origin.requests()) == before  # it only looks,
+    assert asked == [("HEAD", "big")]  # and asks whether what it does not know is there
 
 
 def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
     """A key that the origin does not have, a bucket, rights, an origin that is down: the remedy is not to warm it."""
     origin.put("a", 100)
     origin.put("half", 4 * MIB)
-    server = start(origin, settings={"origin.retries": 0, "cache.ttl": "1h"}, file={"rules": [{"match": "bkt/n/**", "cache": False}]})
+    server = start(
+        origin,
+        settings={"origin.retries": 0, "cache.ttl": "1h"},
+        file={"rules": [{"match": "bkt/n/**", "cache": False}]},
+    )
     with server.client() as client:
         assert client.get("half", headers=[("Range", "bytes=0-9")]).status == 206
     server.settle()
@@ -247,6 +518,7 @@ def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
     def explain(uri):
         said_text = said(server, "explain", uri)
         return ask(server, "explain", uri)[-1]["verdict"], said_text
+
     verdict, text = explain("s3://bkt/nothing")
     assert verdict["reason"] == "no-such-key" and "forebay ls" in text and "warm" not in text, text
     verdict, text = explain("s3://nobucket/a")
@@ -282,14 +554,16 @@ def test_explain_says_what_a_full_cache_goes_by(start, origin):
     hot = [f"hot/{i}" for i in range(40)]
     for key in hot:
         origin.put(key, MIB)
-    for turn in range(20):                  # three times, once all is there: what a slow disk does not take in time is not stored
+    for turn in range(
+        20
+    ):  # three times, once all is there: what a slow disk does not take in time is not stored
         before = server.late_runs()
         read(server, *hot)
         if turn >= 2 and server.late_runs() == before:
             break
     told, refused = [], []
     while len(told) < 60 or not refused and len(told) < 600:
-        if len(told) % 10 == 0:         # a full cache learns from these reads what its objects are worth
+        if len(told) % 10 == 0:  # a full cache learns from these reads what its objects are worth
             read(server, *hot)
         key = f"scan/{len(told)}"
         origin.put(key, MIB)
@@ -300,7 +574,11 @@ def test_explain_says_what_a_full_cache_goes_by(start, origin):
     for one in refused:
         piece = [p for p in one["policy"]["pieces"] if p["state"] == "refused"][0]
         assert piece["worth"] <= piece["bar"] and "cache.size" in one["verdict"]["remedy"]
-    kept = [p["state"] for key in hot for p in ask(server, "explain", f"s3://bkt/{key}")[-1]["policy"]["pieces"]]
+    kept = [
+        p["state"]
+        for key in hot
+        for p in ask(server, "explain", f"s3://bkt/{key}")[-1]["policy"]["pieces"]
+    ]
     assert kept.count("kept") > 20
     said(server, "explain", "s3://bkt/scan/1")
 
@@ -314,9 +592,19 @@ def test_ls_and_du(forebay, origin):
     read(forebay, "set/0/0001", "set/odd +&%/é\tx", "set/4/1201")
     mark = origin.mark()
     lines = ask(forebay, "ls", "s3://bkt/set/")
-    assert [line["uri"] for line in lines[:-1]] == ["s3://bkt/set/0/0001", "s3://bkt/set/4/1201", "s3://bkt/set/odd +&%/é\tx"]
-    assert all(line["fresh"] and not line["changed"] and line["cached_bytes"] == 100 for line in lines[:-1])
-    assert lines[-1]["objects"] == 1204 and lines[-1]["cached_bytes"] == 300 and lines[-1]["bytes"] == 120400
+    assert [line["uri"] for line in lines[:-1]] == [
+        "s3://bkt/set/0/0001",
+        "s3://bkt/set/4/1201",
+        "s3://bkt/set/odd +&%/é\tx",
+    ]
+    assert all(
+        line["fresh"] and not line["changed"] and line["cached_bytes"] == 100 for line in lines[:-1]
+    )
+    assert (
+        lines[-1]["objects"] == 1204
+        and lines[-1]["cached_bytes"] == 300
+        and lines[-1]["bytes"] == 120400
+    )
     assert len(origin.requests(since=mark)) == 3
     assert len(ask(forebay, "ls", "s3://bkt/set/", "--all")) == 1205
     origin.overwrite("set/0/0001", 100)
@@ -325,7 +613,9 @@ def test_ls_and_du(forebay, origin):
     read(forebay, "none/0")
     assert ask(forebay, "ls", "s3://bkt/none/")[-1]["cached_objects"] == 1
     folders = ask(forebay, "du", "s3://bkt/set/")
-    assert [line["uri"] for line in folders[:-1]] == [f"s3://bkt/set/{i}/" for i in range(5)] + ["s3://bkt/set/odd +&%/"]
+    assert [line["uri"] for line in folders[:-1]] == [f"s3://bkt/set/{i}/" for i in range(5)] + [
+        "s3://bkt/set/odd +&%/"
+    ]
     assert folders[0]["objects"] == 300 and folders[0]["cached_bytes"] == 100
     assert "3 of 1204 objects  s3://bkt/set/" in said(forebay, "du", "s3://bkt/set/")
     assert "s3://bkt/set/4/1201" in said(forebay, "ls", "s3://bkt/set/4")
@@ -338,8 +628,14 @@ def test_no_name_commands_a_terminal(start, origin):
     origin.put(odd, 100)
     read(server, odd)
     assert ask(server, "ls", "s3://bkt/o/")[0]["key"] == odd
-    for words, code in ((("ls", "s3://bkt/o/"), 0), (("du", "s3://bkt/o/"), 0), (("evict", "s3://bkt/o/", "--dry-run"), 0),
-                        (("warm", f"s3://bkt/{odd}x", "--wait"), 4), (("jobs",), 0), (("evict", "s3://bkt/o/"), 0)):
+    for words, code in (
+        (("ls", "s3://bkt/o/"), 0),
+        (("du", "s3://bkt/o/"), 0),
+        (("evict", "s3://bkt/o/", "--dry-run"), 0),
+        (("warm", f"s3://bkt/{odd}x", "--wait"), 4),
+        (("jobs",), 0),
+        (("evict", "s3://bkt/o/"), 0),
+    ):
         text = said(server, *words, code=code)
         assert f"s3://bkt/{shown}" in text and text.replace("\n", "").isprintable(), (words, text)
     assert "bkt/\\xff: not UTF-8" in said(server, "evict", os.fsdecode(b"s3://bkt/\xff"), code=2)
@@ -349,18 +645,27 @@ def test_paths_that_are_no_text(start, tmp_path):
     """The file of a rule, the directory that is the origin, a socket: answers that name them are JSON all the same."""
     name = os.fsdecode(b"\xff")
     (tmp_path / f"o{name}").mkdir()
-    server = start(f"dir:{tmp_path}/o{name}", name=name, file={"rules": [{"match": "bkt/*"}]},
-                   settings={"listen": f"127.0.0.1:0,unix:{tmp_path}/s{name}"})
+    server = start(
+        f"dir:{tmp_path}/o{name}",
+        name=name,
+        file={"rules": [{"match": "bkt/*"}]},
+        settings={"listen": f"127.0.0.1:0,unix:{tmp_path}/s{name}"},
+    )
     assert "/%FF/forebay.yaml" in ask(server, "explain", "s3://bkt/k")[-1]["rule"]["where"]
     assert server.admin("/version").status == 200
 
 
 def test_a_listing_that_leads_in_a_circle_ends(start, origin):
     """A page that names itself as the next one is an error, for commands and for a job; a NUL in a name is none."""
+
     class Circle(origin.connection_class):
         def _xml(self, entry, xml, status=200):
-            end, more = "<IsTruncated>false<", "<NextContinuationToken>AA==</NextContinuationToken><IsTruncated>true<"
+            end, more = (
+                "<IsTruncated>false<",
+                "<NextContinuationToken>AA==</NextContinuationToken><IsTruncated>true<",
+            )
             super()._xml(entry, xml.replace(end, more) if turns else xml, status)
+
     turns, origin.connection_class = False, Circle
     server = start(origin)
     origin.put("n\0l", 10)
@@ -368,13 +673,21 @@ def test_a_listing_that_leads_in_a_circle_ends(start, origin):
     turns, mark = True, origin.mark()
     assert "cannot list it" in said(server, "ls", "s3://bkt/", code=4)
     ask(server, "warm", "s3://bkt/", "--wait", code=5)
-    assert len(origin.requests(since=mark)) == 5      # two pages each, and the object
+    assert len(origin.requests(since=mark)) == 5  # two pages each, and the object
 
 
 def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
-    for words in (["ls", "bkt/x"], ["ls", "s3://"], ["explain", "s3://bkt"], ["explain", "s3://bkt/k", "--range", "5-4"],
-                  ["evict", "http://x/y"], ["loglevel", "loud"], ["stats", "-n", "0"], ["stats", "-n", "1", "--count", "1"]):
+    for words in (
+        ["ls", "bkt/x"],
+        ["ls", "s3://"],
+        ["explain", "s3://bkt"],
+        ["explain", "s3://bkt/k", "--range", "5-4"],
+        ["evict", "http://x/y"],
+        ["loglevel", "loud"],
+        ["stats", "-n", "0"],
+        ["stats", "-n", "1", "--count", "1"],
+    ):
         said(forebay, *words, code=2)
     origin.down()
     assert "the origin cannot list it" in said(forebay, "ls", "s3://bkt/", code=4)
@@ -390,6 +703,7 @@ def test_what_is_evicted_is_asked_for_again(forebay, origin):
         mark = origin.mark()
         read(forebay, *keys)
         return sorted({e.key for e in origin.requests(method="GET", since=mark)})
+
     dry = ask(forebay, "evict", "s3://bkt/a", "s3://bkt/p/", "--dry-run")
     assert [line["uri"] for line in dry[:-1]] == ["s3://bkt/a", "s3://bkt/p/1", "s3://bkt/p/2"]
     assert dry[-1]["objects"] == 3 and dry[-1]["bytes"] == 6 * MIB and dry[-1]["dry_run"]
@@ -398,7 +712,7 @@ def test_what_is_evicted_is_asked_for_again(forebay, origin):
     assert gone[-1]["objects"] == 3 and gone[-1]["bytes"] == 6 * MIB and not gone[-1]["dry_run"]
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2"]
     assert ask(forebay, "evict", "s3://bkt/nothing")[-1]["objects"] == 0
-    for key in ("q/", "q/x*"):      # names that end as prefixes do are objects here
+    for key in ("q/", "q/x*"):  # names that end as prefixes do are objects here
         origin.put(key, 100)
         read(forebay, key)
         assert ask(forebay, "explain", f"s3://bkt/{key}")[-1]["verdict"]["reason"] == "hit"
@@ -428,6 +742,7 @@ def test_evicted_while_it_comes(start, origin, engine):
 
 # --- warm -----------------------------------------------------------------------------------------
 
+
 def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
     """Prefixes over several pages, objects of several runs, ranges, a list; a second time nothing is fetched."""
     for i in range(1100):
@@ -447,8 +762,14 @@ def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
     assert origin.sent_twice("big") == 0
     forebay.settle()
     mark = origin.mark()
-    again = ask(forebay, "warm", "s3://bkt/set/", "s3://bkt/big", "s3://bkt/empty", "--wait", "-q")[-1]
-    assert again["objects_cached"] == 1102 and again["bytes_fetched"] == 0 and again["bytes_done"] == again["bytes"]
+    again = ask(forebay, "warm", "s3://bkt/set/", "s3://bkt/big", "s3://bkt/empty", "--wait", "-q")[
+        -1
+    ]
+    assert (
+        again["objects_cached"] == 1102
+        and again["bytes_fetched"] == 0
+        and again["bytes_done"] == again["bytes"]
+    )
     read(forebay, "set/0000", "set/1099", "big", "empty")
     assert [e.key for e in origin.requests(method="GET", since=mark) if e.key] == []
     listed = forebay.folder / "list"
@@ -496,10 +817,12 @@ def test_warm_counts_what_fails(forebay, origin):
 
 def test_a_place_among_the_jobs(start, origin):
     """Of 32 that wait for their second page none gives its place up; who was begun with nothing to do does."""
+
     class Slow(origin.connection_class):
         def _xml(self, entry, xml, status=200):
             assert "continuation-token" not in entry.query or go.wait(60)
             super()._xml(entry, xml, status)
+
     go, origin.connection_class = threading.Event(), Slow
     server = start(origin)
     for i in range(501):
@@ -507,12 +830,16 @@ def test_a_place_among_the_jobs(start, origin):
     origin.put("k", 10)
     idle = b'{"uris": [], "more": true}'
     with Connection(server.admin_port) as connection:
-        connection.send(b"POST /api/v1/warm HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\n"
-                        b"Content-Length: %d\r\n\r\n%s" % (len(idle), idle))
+        connection.send(
+            b"POST /api/v1/warm HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(idle), idle)
+        )
         assert connection.read_reply().status == 200
     for _ in range(31):
         ask(server, "warm", "s3://bkt/w/")
-    wait_for(lambda: all(j["objects_done"] == 500 for j in ask(server, "jobs")[1:-1]), "the first pages")
+    wait_for(
+        lambda: all(j["objects_done"] == 500 for j in ask(server, "jobs")[1:-1]), "the first pages"
+    )
     ask(server, "warm", "s3://bkt/w/")
     assert {job["id"] for job in ask(server, "jobs")[:-1]} == set(range(2, 34))
     assert "too many jobs" in said(server, "warm", "s3://bkt/k", code=1)
@@ -522,7 +849,15 @@ def test_a_place_among_the_jobs(start, origin):
 
 def test_warm_of_what_no_rule_lets_in(start, origin):
     """That is not the origin's failure: it is refused, nothing is asked for, and the exit code is 5."""
-    server = start(origin, file={"rules": [{"match": "bkt/no/*", "cache": False}, {"match": "bkt/big/*", "max_object_size": 10}]})
+    server = start(
+        origin,
+        file={
+            "rules": [
+                {"match": "bkt/no/*", "cache": False},
+                {"match": "bkt/big/*", "max_object_size": 10},
+            ]
+        },
+    )
     origin.put("no/1", 100)
     origin.put("big/1", 100)
     for what in ("no", "big"):
@@ -556,7 +891,7 @@ def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
     assert "cancelled" in said(server, "jobs")
     ask(server, "warm", "s3://bkt/h/", "--jobs", "4")
     server.wait_metric("forebay_fills_inflight", lambda v: v == 4)
-    server.stop()      # does not wait for what a job has asked for
+    server.stop()  # does not wait for what a job has asked for
     for hold in holds:
         hold.__exit__(None, None, None)
 
@@ -586,29 +921,38 @@ def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
         origin.put(f"c/{i:05}", 100)
     origin.delay_s = 0.03
     job = ask(server, "warm", "s3://bkt/c/", "--jobs", jobs)[-1]["job"]
-    while (now := json.loads(bytes(server.admin(f"/api/v1/jobs/{job}").body)))["state"] == "running":
+    while (now := json.loads(bytes(server.admin(f"/api/v1/jobs/{job}").body)))[
+        "state"
+    ] == "running":
         if jobs < now["objects_done"] < count - 2 * jobs:
             seen.append(now["inflight"])
     assert now["objects_done"] == count
     busy = sum(seen) / len(seen) / jobs
-    figure(f"warm, {count} objects from 30 ms: {busy:.2f} of its {jobs} places busy, "
-           f"{count * 0.03 / now['elapsed_s'] / jobs:.2f} of what 30 ms each would allow")
+    figure(
+        f"warm, {count} objects from 30 ms: {busy:.2f} of its {jobs} places busy, "
+        f"{count * 0.03 / now['elapsed_s'] / jobs:.2f} of what 30 ms each would allow"
+    )
     assert busy >= 0.95, busy
 
 
 # --- orders ---------------------------------------------------------------------------------------
+
 
 def test_reload_tells_what_became_of_it(start, origin):
     """What is applied, what waits for a restart, and a file that is refused: where, and nothing changes."""
     server = start(origin, file={"cache": {"min_free": "5%"}})
     assert ask(server, "reload")[-1]["needs_restart"] == []
     path = server.folder / "forebay.yaml"
-    path.write_text(json.dumps({"cache": {"min_free": "4%", "ttl": "7s", "policy": "lru"}, "io": {"threads": 3}}))
+    path.write_text(
+        json.dumps(
+            {"cache": {"min_free": "4%", "ttl": "7s", "policy": "lru"}, "io": {"threads": 3}}
+        )
+    )
     answer = ask(server, "reload")[-1]
     assert answer["applied"] == ["cache.min_free", "cache.ttl"]
     assert answer["needs_restart"] == ["cache.policy", "io.threads"]
     assert "needs a restart: cache.policy, io.threads\n" in said(server, "reload")
-    assert ask(server, "reload")[-1]["applied"] == []    # nothing has changed since
+    assert ask(server, "reload")[-1]["applied"] == []  # nothing has changed since
     path.write_text('{"cache": {"min_fre": "4%"}}')
     refused = ask(server, "reload", code=3)[-1]
     assert "forebay.yaml:1:" in refused["errors"][0] and "cache.min_free" in refused["errors"][0]
@@ -621,12 +965,13 @@ def test_loglevel_and_drain(start, origin):
     server = start(origin)
     assert ask(server, "loglevel", "debug")[-1]["level"] == "debug"
     assert ask(server, "loglevel", "info")[-1]["level"] == "info"
-    server.expect_failure = True    # it ends by itself
+    server.expect_failure = True  # it ends by itself
     assert ask(server, "drain")[-1]["draining"]
     assert server.process.wait(WAIT_S) == 0
 
 
 # --- who may --------------------------------------------------------------------------------------
+
 
 def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
     """One server that trusts nobody on loopback: the socket may all, the token too, others only totals."""
@@ -634,14 +979,31 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
     socket = tmp_path / "s"
-    server = start(origin, settings={"admin.socket": str(socket), "admin.token_file": str(token),
-                                     "admin.trust_loopback": "false"})
+    server = start(
+        origin,
+        settings={
+            "admin.socket": str(socket),
+            "admin.token_file": str(token),
+            "admin.trust_loopback": "false",
+        },
+    )
     assert os.stat(socket).st_mode & 0o777 == 0o600
     tcp = f"http://127.0.0.1:{server.admin_port}"
-    for address, secret, code in ((f"unix:{socket}", None, 0), (tcp, None, 1), (tcp, "wrong-wrong-wrong-wrong", 1),
-                                  (tcp, token.read_text().strip(), 0)):
+    for address, secret, code in (
+        (f"unix:{socket}", None, 0),
+        (tcp, None, 1),
+        (tcp, "wrong-wrong-wrong-wrong", 1),
+        (tcp, token.read_text().strip(), 0),
+    ):
         for words in (["explain", "s3://bkt/k"], ["evict", "s3://bkt/k"], ["loglevel", "info"]):
-            got = run_forebay(*PATIENT, *words, env={"FOREBAY_ADMIN": address, **({"FOREBAY_ADMIN_TOKEN": secret} if secret else {})})
+            got = run_forebay(
+                *PATIENT,
+                *words,
+                env={
+                    "FOREBAY_ADMIN": address,
+                    **({"FOREBAY_ADMIN_TOKEN": secret} if secret else {}),
+                },
+            )
             assert got.returncode == code, (address, secret, words, got.stderr)
             assert code == 0 or "token" in got.stderr
         assert run_forebay(*PATIENT, "status", env={"FOREBAY_ADMIN": address}).returncode == 0
@@ -649,20 +1011,41 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
     assert "0123456789abcdef0123456789abcdef" not in everything
 
 
-@pytest.mark.parametrize("head, status", [
-    (b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n", 403),
-    (b"POST /api/v1/evict HTTP/1.1\r\nHost: evil.example\r\nX-Forebay-Control: 1\r\nContent-Length: 0\r\n\r\n", 403),
-    (b"GET /api/v1/explain?uri=s3://b/k HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
-    (b"GET /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 405),
-    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example\r\n\r\n", 403),
-    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", 400),
-    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n", 400),
-    (b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n\r\n", 403),
-    (b"GET /api/v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n\r\n", 403),
-    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n\r\n", 200),
-    (b"GET /api/v1/requests HTTP/1.1\r\nHost: localhost:9001\r\nSec-Fetch-Site: none\r\n\r\n", 200),
-    (b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: 9999999\r\n\r\n", 413),
-])
+@pytest.mark.parametrize(
+    "head, status",
+    [
+        (b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n", 403),
+        (
+            b"POST /api/v1/evict HTTP/1.1\r\nHost: evil.example\r\nX-Forebay-Control: 1\r\nContent-Length: 0\r\n\r\n",
+            403,
+        ),
+        (b"GET /api/v1/explain?uri=s3://b/k HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
+        (b"GET /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 405),
+        (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example\r\n\r\n", 403),
+        (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", 400),
+        (
+            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n",
+            400,
+        ),
+        (
+            b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n\r\n",
+            403,
+        ),
+        (b"GET /api/v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n\r\n", 403),
+        (
+            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n\r\n",
+            200,
+        ),
+        (
+            b"GET /api/v1/requests HTTP/1.1\r\nHost: localhost:9001\r\nSec-Fetch-Site: none\r\n\r\n",
+            200,
+        ),
+        (
+            b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: 9999999\r\n\r\n",
+            413,
+        ),
+    ],
+)
 def test_what_a_web_page_or_a_stranger_may_not(forebay, head, status):
     with Connection(forebay.admin_port) as connection:
         connection.send(head)
@@ -673,8 +1056,10 @@ def test_half_a_body_holds_nobody_up(forebay, origin):
     """Thirty callers that stop in the middle of a body; probes and commands go on."""
     held = [Connection(forebay.admin_port) for _ in range(30)]
     for connection in held:
-        connection.send(b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\n"
-                        b"Content-Length: 100\r\n\r\n{\"uris\":")
+        connection.send(
+            b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\n"
+            b'Content-Length: 100\r\n\r\n{"uris":'
+        )
     assert forebay.admin("/livez").status == 200
     assert ask(forebay, "status")[-1]["ready"]
     origin.put("k", 10)
@@ -690,7 +1075,10 @@ def test_a_listing_that_hangs_holds_no_probe_up(start, origin):
     origin.put("k", 10)
     answers = []
     with origin.hold("", method="GET"):
-        callers = [threading.Thread(target=lambda: answers.append(ask(server, "ls", "s3://bkt/"))) for _ in range(4)]
+        callers = [
+            threading.Thread(target=lambda: answers.append(ask(server, "ls", "s3://bkt/")))
+            for _ in range(4)
+        ]
         for caller in callers:
             caller.start()
         origin.wait_for(4, method="GET")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """As many requests as readers want and the origin takes: bursts above its rate, turns of clients."""
+
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,9 +13,11 @@ SIZE = 4096
 
 def read_each(server, origin, keys):
     """A connection for each of KEYS, all at once."""
+
     def read(i):
         with server.client() as client:
             judge(client.get(keys[i]), origin, keys[i], 0, SIZE)
+
     parallel(len(keys), read)
 
 
@@ -38,7 +41,7 @@ def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine
             readers = pool.submit(read_each, server, origin, keys)
             origin.wait_for(60)
         wait_for(lambda: sum(e.status == 503 for e in origin.requests()) >= 10, "ten refused")
-        origin.limit_rate(100, burst=10)        # from now on as fast as a slow machine, too, may ask
+        origin.limit_rate(100, burst=10)  # from now on as fast as a slow machine, too, may ask
         readers.result()
     asked = origin.requests(method="GET")
     refused = sum(e.status == 503 for e in asked)
@@ -111,7 +114,11 @@ def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engin
 def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(start, origin, engine):
     """A client with 60 cold objects in line, then another with three: they take turns. One connection keeps the order
     in which the origin meets the requests: of two, one may be slow to connect."""
-    server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 1, "origin.first_byte_timeout": "10m"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, "origin.connections": 1, "origin.first_byte_timeout": "10m"},
+    )
     much, little = put(origin, "much", 62), put(origin, "little", 3)
     connections = []
 

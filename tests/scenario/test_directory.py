@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are read."""
+
 import os
 import threading
 import time
@@ -40,8 +41,10 @@ def serve(start, root, engine="auto", ahead_s=None, **settings):
 
 @pytest.mark.tsan
 def test_files_are_objects(start, root, engine):
-    data = {f"deep/{i}": os.urandom(size) for i, size in
-            enumerate((0, 1, 1000, 65536, MIB, MIB + 1, 5 * MIB + 3))}
+    data = {
+        f"deep/{i}": os.urandom(size)
+        for i, size in enumerate((0, 1, 1000, 65536, MIB, MIB + 1, 5 * MIB + 3))
+    }
     for name, content in data.items():
         write(root / "bkt", name, content)
     server = serve(start, root, engine, ahead_s=SETTLED_S)
@@ -71,8 +74,24 @@ def test_files_are_objects(start, root, engine):
 
 
 def test_odd_names(start, root):
-    names = ["a b", "a+b", "a%b", "a%2Fb", "grüße", "写真", "a?b", "a#b", "a&b;c", "-", "x" * 255,
-             "...", "a\\b", "a\"b", "a'b", "a\tb"]
+    names = [
+        "a b",
+        "a+b",
+        "a%b",
+        "a%2Fb",
+        "grüße",
+        "写真",
+        "a?b",
+        "a#b",
+        "a&b;c",
+        "-",
+        "x" * 255,
+        "...",
+        "a\\b",
+        'a"b',
+        "a'b",
+        "a\tb",
+    ]
     for name in names:
         write(root / "bkt", "odd/" + name, name.encode())
     server = serve(start, root)
@@ -100,9 +119,28 @@ def test_nothing_outside_the_tree(start, root, tmp_path):
     (root / "bkt" / "within").symlink_to("inside")
     os.mkfifo(root / "bkt" / "fifo")
     server = serve(start, root)
-    tries = ["link", "relative", "folder/file", "passwd", "root/etc/passwd", "proc", "dangling",
-             "loop", "fifo", "../../secret/file", "../../../etc/passwd", "./inside", "deep/../inside",
-             "..", ".", "/etc/passwd", "//etc/passwd", "folder/", "\0", "inside\0.jpg"]
+    tries = [
+        "link",
+        "relative",
+        "folder/file",
+        "passwd",
+        "root/etc/passwd",
+        "proc",
+        "dangling",
+        "loop",
+        "fifo",
+        "../../secret/file",
+        "../../../etc/passwd",
+        "./inside",
+        "deep/../inside",
+        "..",
+        ".",
+        "/etc/passwd",
+        "//etc/passwd",
+        "folder/",
+        "\0",
+        "inside\0.jpg",
+    ]
     with server.client(timeout=20) as client:
         for key in tries:
             for method in ("GET", "HEAD"):
@@ -110,16 +148,27 @@ def test_nothing_outside_the_tree(start, root, tmp_path):
                 assert reply.status in (400, 403, 404), (key, reply)
                 assert b"canary-outside" not in bytes(reply.body)
                 assert b"root:" not in bytes(reply.body)
-        for target in ("/bkt/%2e%2e/%2e%2e/secret/file", "/bkt/..%2f..%2fsecret%2ffile",
-                       "/../secret/file", "/%2e%2e/secret/file", "/outbucket/file",
-                       "/bkt/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/bkt/%c0%ae%c0%ae/secret/file"):
+        for target in (
+            "/bkt/%2e%2e/%2e%2e/secret/file",
+            "/bkt/..%2f..%2fsecret%2ffile",
+            "/../secret/file",
+            "/%2e%2e/secret/file",
+            "/outbucket/file",
+            "/bkt/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+            "/bkt/%c0%ae%c0%ae/secret/file",
+        ):
             reply = client.request("GET", target)
             assert reply.status in (400, 403, 404), (target, reply)
         assert bytes(client.get("inside").body) == b"inside"
         within = client.get("within")
         assert within.status == 404 or bytes(within.body) == b"inside"
-        for query in ("list-type=2", "list-type=2&prefix=../", "list-type=2&prefix=folder/",
-                      "list-type=2&prefix=root/etc/", "list-type=2&prefix=/etc"):
+        for query in (
+            "list-type=2",
+            "list-type=2&prefix=../",
+            "list-type=2&prefix=folder/",
+            "list-type=2&prefix=root/etc/",
+            "list-type=2&prefix=/etc",
+        ):
             reply = client.list(query)
             assert b"passwd</Key>" not in bytes(reply.body).replace(b"<Key>passwd</Key>", b"")
             assert b"<Key>folder/file" not in bytes(reply.body)
@@ -136,6 +185,7 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
 
     def content(n):
         return (b"%08d" % n) * (size // 8)
+
     path = write(root / "bkt", "f", content(0))
     server = serve(start, root, engine, ahead_s=0, **{"cache.ttl": "1s"})
     stop = threading.Event()
@@ -145,16 +195,17 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
         while not stop.is_set():
             n += 1
             data = content(n)
-            if n % 3 == 0:                                  # in place
+            if n % 3 == 0:  # in place
                 with open(path, "r+b", buffering=0) as file:
                     file.write(data)
-            elif n % 3 == 1:                                # replaced
+            elif n % 3 == 1:  # replaced
                 temporary = path.with_suffix(".new")
                 temporary.write_bytes(data)
                 temporary.rename(path)
-            else:                                           # truncated and written again
+            else:  # truncated and written again
                 path.write_bytes(data)
             stop.wait(0.01)
+
     changer = threading.Thread(target=change)
     changer.start()
     try:
@@ -162,14 +213,14 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
             for _ in range(60):
                 try:
                     reply = client.get("f")
-                except (Truncated, Closed):                # Closed: cut before its head was on its way
+                except (Truncated, Closed):  # Closed: cut before its head was on its way
                     continue
                 if reply.status != 200:
                     assert reply.status in (404, 412, 503), reply
                     continue
                 body = bytes(reply.body)
                 if len(body) != size:
-                    continue                               # seen between truncate and write
+                    continue  # seen between truncate and write
                 seen = sorted(int(n) for n in set(np.frombuffer(body, "S8")))
                 if len(seen) > 1:
                     assert seen == [seen[1] - 1, seen[1]] and seen[1] % 3 == 0, f"a mix: {seen}"
@@ -208,8 +259,12 @@ def test_immutable_needs_the_directory_no_more(start, root, engine):
     data = {f"d{i % 3}/f{i}": os.urandom(1000 + i * 5000) for i in range(40)}
     for name, content in data.items():
         write(root / "bkt", name, content)
-    server = start(f"dir:{root}", engine=engine, ahead_s=SETTLED_S,
-                   file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
+    server = start(
+        f"dir:{root}",
+        engine=engine,
+        ahead_s=SETTLED_S,
+        file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]},
+    )
     with server.client() as client:
         for name, content in data.items():
             assert bytes(client.get(name).body) == content
@@ -226,9 +281,9 @@ def test_what_a_directory_refuses_is_named_in_the_log(start, root):
     with server.client() as client:
         assert client.request("PUT", "/bkt/new", body=b"x").status == 501
         assert client.request("GET", "/nobucket?list-type=2").status == 404
-    put, = server.access_log(wait_for=lambda e: e["op"] == "PutObject")
+    (put,) = server.access_log(wait_for=lambda e: e["op"] == "PutObject")
     assert put["status"] == 501 and put["error"] == "NotImplemented", put
-    listed, = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
+    (listed,) = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
     assert listed["error"] == "NoSuchBucket", listed
 
 
@@ -243,9 +298,15 @@ def test_buckets_of_the_file(start, tmp_path, origin):
     folder = tmp_path / "elsewhere"
     write(folder, "x/y", b"from the folder")
     origin.put("k", 3000, bucket="upstream")
-    server = start(origin, file={"buckets": [
-        {"name": "local", "origin": f"dir:{folder}"},
-        {"name": "renamed", "origin": "s3://upstream"}]})
+    server = start(
+        origin,
+        file={
+            "buckets": [
+                {"name": "local", "origin": f"dir:{folder}"},
+                {"name": "renamed", "origin": "s3://upstream"},
+            ]
+        },
+    )
     with server.client() as client:
         assert bytes(client.get("x/y", bucket="local").body) == b"from the folder"
         reply = client.get("k", bucket="renamed")
@@ -283,6 +344,7 @@ def test_overrides_are_judged_alike_with_the_cache_and_without(start, root):
 def test_unreadable_files(start, root):
     if os.geteuid() == 0:
         from conftest import not_run
+
         not_run("root may read everything")
     path = write(root / "bkt", "f", b"x")
     path.chmod(0)
@@ -297,11 +359,13 @@ def test_many_files_in_one_folder_listed_in_pages(start, root):
     age(root)
     server = serve(start, root)
     import re
+
     seen, token = [], None
     with server.client() as client:
         for _ in range(10):
-            query = "list-type=2" + (f"&continuation-token={quote(token).replace('/', '%2F')}"
-                                     if token else "")
+            query = "list-type=2" + (
+                f"&continuation-token={quote(token).replace('/', '%2F')}" if token else ""
+            )
             text = bytes(client.list(query).body).decode()
             page = re.findall("<Key>(.*?)</Key>", text)
             assert len(page) <= 1000
@@ -316,12 +380,16 @@ def test_many_files_in_one_folder_listed_in_pages(start, root):
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_what_a_read_past_the_cache_was_given(start, root, engine, method):
     """Nobody is given older bytes afterwards, or a file that is gone."""
-    server = serve(start, root, engine, SETTLED_S, **{"cache.client_directives": "all", "cache.ttl": "1h"})
+    server = serve(
+        start, root, engine, SETTLED_S, **{"cache.client_directives": "all", "cache.ttl": "1h"}
+    )
     past = [("Cache-Control", "no-store")]
     path = write(root / "bkt", "a", b"old" * 1000)
     with server.client() as client:
+
         def content():
             return bytes(client.get("a").body)
+
         assert content() == b"old" * 1000
         server.settle()
         path.write_bytes(b"new" * 1001)
@@ -340,9 +408,16 @@ def test_conditions_and_suffixes_of_a_file_that_is_not_cached(start, root, engin
     data = os.urandom(3 * MIB + 5)
     server = serve(start, root, engine, ahead_s=SETTLED_S)
     before, after = "Mon, 01 Jan 2001 00:00:00 GMT", "Tue, 01 Jan 2036 00:00:00 GMT"
-    asks = [("If-Match", None, 200), ("If-Match", '"x"', 412), ("If-None-Match", None, 304), ("If-None-Match", '"x"', 200),
-            ("If-Modified-Since", before, 200), ("If-Modified-Since", after, 304),
-            ("If-Unmodified-Since", before, 412), ("If-Unmodified-Since", after, 200)]
+    asks = [
+        ("If-Match", None, 200),
+        ("If-Match", '"x"', 412),
+        ("If-None-Match", None, 304),
+        ("If-None-Match", '"x"', 200),
+        ("If-Modified-Since", before, 200),
+        ("If-Modified-Since", after, 304),
+        ("If-Unmodified-Since", before, 412),
+        ("If-Unmodified-Since", after, 200),
+    ]
     with server.client() as client:
         for i, (name, value, status) in enumerate(asks):
             write(root / "bkt", f"f{i}", data)

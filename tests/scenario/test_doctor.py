@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and within a bounded time."""
+
 import datetime
 import json
 import os
@@ -19,7 +20,11 @@ from forebay import KEYS, binary, build_kind, run_forebay
 from origin import Origin
 
 ACCESS, SECRET = next(iter(KEYS.items()))
-ENV = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+ENV = {
+    "AWS_ACCESS_KEY_ID": ACCESS,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 class Report:
@@ -31,8 +36,11 @@ class Report:
 
     def find(self, check, state):
         """The findings of that check and state, as one text with their remedies."""
-        return "\n".join(f"{row['found']} -> {row['remedy']}" for row in self.rows
-                         if (row["check"], row["state"]) == (check, state))
+        return "\n".join(
+            f"{row['found']} -> {row['remedy']}"
+            for row in self.rows
+            if (row["check"], row["state"]) == (check, state)
+        )
 
     @property
     def red(self):
@@ -43,16 +51,26 @@ class Report:
 def doctor(tmp_path, origin):
     """doctor(*arguments, env=..., **settings): a report on settings that are right but for these. What answers has long for it,
     unless the arguments say otherwise."""
+
     def make(*arguments, env=None, **settings):
         if not any(word.startswith("--timeout") for word in arguments):
             arguments = ("--timeout=30", *arguments)
-        flags = {"origin.endpoint": origin.endpoint, "origin.region": "us-east-1", "cache.dir": tmp_path / "cache",
-                 "cache.size": "1GiB", "cache.min_free": "0%", "listen": "127.0.0.1:0", "admin.listen": "off", "workers": 2}
+        flags = {
+            "origin.endpoint": origin.endpoint,
+            "origin.region": "us-east-1",
+            "cache.dir": tmp_path / "cache",
+            "cache.size": "1GiB",
+            "cache.min_free": "0%",
+            "listen": "127.0.0.1:0",
+            "admin.listen": "off",
+            "workers": 2,
+        }
         flags.update({name.replace("__", "."): value for name, value in settings.items()})
         words = [f"--{name}={value}" for name, value in flags.items()]
         began = time.monotonic()
         done = run_forebay("doctor", *arguments, "--json", *words, env={**ENV, **(env or {})})
         return Report(done, time.monotonic() - began)
+
     return make
 
 
@@ -71,8 +89,15 @@ def test_nothing_is_wrong(doctor, origin):
     report = doctor()
     assert not report.red and report.exit == 0, report.rows
     assert "LIST, HEAD and ranged GET work" in report.find("rights", "green")
-    assert {"configuration", "directory", "engine", "origin", "clock", "credentials", "exposure"} <= {
-        row["check"] for row in report.rows}
+    assert {
+        "configuration",
+        "directory",
+        "engine",
+        "origin",
+        "clock",
+        "credentials",
+        "exposure",
+    } <= {row["check"] for row in report.rows}
 
 
 def test_nothing_is_left_behind(doctor, tmp_path):
@@ -85,11 +110,17 @@ def test_nothing_is_left_behind(doctor, tmp_path):
 
 def test_beside_a_running_server_all_is_well(start, origin, doctor):
     server = start(origin)
-    report = doctor(cache__dir=server.cache, listen=f"127.0.0.1:{server.port}", admin__listen=f"127.0.0.1:{server.admin_port}")
+    report = doctor(
+        cache__dir=server.cache,
+        listen=f"127.0.0.1:{server.port}",
+        admin__listen=f"127.0.0.1:{server.admin_port}",
+    )
     assert "in use by a running server" in report.find("directory", "green")
     assert "by a running server" in report.find("port", "green")
     assert "the running server stores" in report.find("stores", "green")
-    assert re.search(r"it takes [0-9.]+ [KM]iB of [0-9.]+ GiB \([0-9] %\)", report.find("index", "green"))
+    assert re.search(
+        r"it takes [0-9.]+ [KM]iB of [0-9.]+ GiB \([0-9] %\)", report.find("index", "green")
+    )
     assert "they suffice" in report.find("descriptors", "green")
     assert not report.red
 
@@ -97,11 +128,14 @@ def test_beside_a_running_server_all_is_well(start, origin, doctor):
 def test_for_people_it_is_a_line_each():
     done = run_forebay("doctor", "--cache.ttl=5", env=ENV)
     assert done.returncode == 3
-    assert done.stdout.startswith('red    configuration --cache.ttl: error: "5" needs a unit (5s?)\n                     -> ')
+    assert done.stdout.startswith(
+        'red    configuration --cache.ttl: error: "5" needs a unit (5s?)\n                     -> '
+    )
     assert done.stdout.endswith("\n0 green, 0 yellow, 1 red\n")
 
 
 # --- this host ------------------------------------------------------------------------------------
+
 
 def test_a_bad_keys_file(doctor, tmp_path):
     keys = tmp_path / "keys"
@@ -120,7 +154,12 @@ def test_a_port_that_is_taken(doctor):
 
 
 def test_an_address_of_nobody(doctor):
-    report = doctor(listen="192.0.2.1:9000", listen_plaintext="network", auth__mode="open", auth__allow_open_network="true")
+    report = doctor(
+        listen="192.0.2.1:9000",
+        listen_plaintext="network",
+        auth__mode="open",
+        auth__allow_open_network="true",
+    )
     assert "no interface has that address" in report.find("port", "red")
     exposed = report.find("exposure", "yellow")
     assert "plain HTTP over a network" in exposed and "whoever reaches" in exposed
@@ -137,20 +176,39 @@ def test_a_directory_that_cannot_be_one(doctor, tmp_path):
 
 def test_a_cache_larger_than_its_file_system(doctor):
     report = doctor(cache__size="1EiB")
-    assert report.exit == 1 and "cache.size is 1EiB, the file system has" in report.find("size", "red")
+    assert report.exit == 1 and "cache.size is 1EiB, the file system has" in report.find(
+        "size", "red"
+    )
 
 
 def test_memory_is_no_disk(doctor):
-    if not os.access("/dev/shm", os.W_OK) or b"tmpfs" not in subprocess.check_output(["stat", "-fc", "%T", "/dev/shm"]):
+    if not os.access("/dev/shm", os.W_OK) or b"tmpfs" not in subprocess.check_output(
+        ["stat", "-fc", "%T", "/dev/shm"]
+    ):
         not_run("/dev/shm is no tmpfs")
-    assert "it is memory" in doctor(cache__dir=f"/dev/shm/forebay-test-{os.getpid()}").find("file system", "yellow")
+    assert "it is memory" in doctor(cache__dir=f"/dev/shm/forebay-test-{os.getpid()}").find(
+        "file system", "yellow"
+    )
 
 
 def test_few_open_files_and_many_workers(tmp_path, origin):
-    words = [f"--{name}={value}" for name, value in {
-        "origin.endpoint": origin.endpoint, "cache.dir": tmp_path / "cache", "workers": 64, "listen": "127.0.0.1:0"}.items()]
-    done = subprocess.run([binary(), "doctor", "--json", *words], env={**os.environ, **ENV}, capture_output=True, text=True,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)), timeout=60)
+    words = [
+        f"--{name}={value}"
+        for name, value in {
+            "origin.endpoint": origin.endpoint,
+            "cache.dir": tmp_path / "cache",
+            "workers": 64,
+            "listen": "127.0.0.1:0",
+        }.items()
+    ]
+    done = subprocess.run(
+        [binary(), "doctor", "--json", *words],
+        env={**os.environ, **ENV},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)),
+        timeout=60,
+    )
     found = Report(done, 0).find("limits", "yellow")
     assert "2000 open files" in found
     if len(os.sched_getaffinity(0)) < 32:
@@ -159,13 +217,25 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
 
 # --- clients --------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("env, state, words", [
-    ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_WEB_IDENTITY_TOKEN_FILE": "/x"}, "yellow", "AWS_ENDPOINT_URL moves STS"),
-    ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"}, "red", "say http://"),
-    ({"AWS_ENDPOINT_URL_S3": "http://localhost:9000"}, "yellow", "say http://127.0.0.1"),
-    ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost,.local"}, "yellow", "NO_PROXY=127.0.0.1"),
-    ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}, "green", ""),
-])
+
+@pytest.mark.parametrize(
+    "env, state, words",
+    [
+        (
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_WEB_IDENTITY_TOKEN_FILE": "/x"},
+            "yellow",
+            "AWS_ENDPOINT_URL moves STS",
+        ),
+        ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"}, "red", "say http://"),
+        ({"AWS_ENDPOINT_URL_S3": "http://localhost:9000"}, "yellow", "say http://127.0.0.1"),
+        (
+            {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,.local"},
+            "yellow",
+            "NO_PROXY=127.0.0.1",
+        ),
+        ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}, "green", ""),
+    ],
+)
 def test_clients_of_this_environment(doctor, env, state, words):
     found = doctor(env=env).find("clients", state)
     assert found and words in found
@@ -173,22 +243,29 @@ def test_clients_of_this_environment(doctor, env, state, words):
 
 # --- the origin -----------------------------------------------------------------------------------
 
+
 def test_an_origin_that_is_down(doctor, origin):
     origin.down()
     report = doctor()
-    assert report.exit == 4 and report.red == {"origin"} and "nothing listens there" in report.find("origin", "red")
+    assert (
+        report.exit == 4
+        and report.red == {"origin"}
+        and "nothing listens there" in report.find("origin", "red")
+    )
 
 
 def test_an_origin_without_a_name(doctor):
     report = doctor("--timeout=5", origin__endpoint="http://no-such-name.invalid")
     assert report.exit == 4 and report.took_s < 20
-    assert "cannot be resolved" in report.find("origin", "red") or "no answer in time" in report.find("origin", "red")
+    assert "cannot be resolved" in report.find(
+        "origin", "red"
+    ) or "no answer in time" in report.find("origin", "red")
 
 
 def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
     report = doctor(origin__endpoint=origin.endpoint.replace("http:", "https:"))
     origin.stop()
-    origin.violations.clear()                                # TLS on a plain port is no HTTP
+    origin.violations.clear()  # TLS on a plain port is no HTTP
     assert report.exit == 4 and "say http://" in report.find("origin", "red")
 
 
@@ -196,25 +273,55 @@ def test_an_origin_that_swallows_everything(doctor):
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen()
-        report = doctor("--timeout=1", origin__endpoint="http://127.0.0.1:%d" % hole.getsockname()[1])
-    assert report.exit == 4 and "no answer in time" in report.find("origin", "red") and report.took_s < 20
+        report = doctor(
+            "--timeout=1", origin__endpoint="http://127.0.0.1:%d" % hole.getsockname()[1]
+        )
+    assert (
+        report.exit == 4
+        and "no answer in time" in report.find("origin", "red")
+        and report.took_s < 20
+    )
 
 
 def test_a_signed_request_that_hangs(doctor, origin):
     origin.put("a", 100)
     with origin.hold("a"):
-        report = hurried(lambda timeout: doctor("bkt", timeout), lambda report: report.red == {"rights"})
+        report = hurried(
+            lambda timeout: doctor("bkt", timeout), lambda report: report.red == {"rights"}
+        )
     assert report.exit == 4 and report.red == {"rights"}
 
 
 def test_a_certificate_that_nobody_knows(doctor, tmp_path):
     files = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",
-                    "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=x",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-out",
+            files[0],
+            "-keyout",
+            files[1],
+        ],
+        check=True,
+        capture_output=True,
+    )
     with Origin(credentials=KEYS, tls=tuple(map(str, files))) as secret:
         report = doctor(origin__endpoint=secret.endpoint)
         assert report.exit == 4 and "origin.ca_file" in report.find("origin", "red")
-        assert not doctor(origin__endpoint=secret.endpoint, origin__ca_file=files[0]).find("origin", "red")
+        assert not doctor(origin__endpoint=secret.endpoint, origin__ca_file=files[0]).find(
+            "origin", "red"
+        )
         report = doctor(origin__endpoint=secret.endpoint.replace("https:", "http:"))
         assert report.exit == 4 and "https://" in report.find("origin", "red")
 
@@ -235,10 +342,12 @@ def test_credentials(doctor, origin):
     report = doctor(env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
     assert report.exit == 4 and report.red == {"credentials"}
     report = doctor(env={"AWS_SECRET_ACCESS_KEY": "wrong"})
-    origin.violations.clear()                                # that is what it is about
+    origin.violations.clear()  # that is what it is about
     assert report.exit == 4 and "refuses the signature of Forebay" in report.find("rights", "red")
     report = doctor(env={"AWS_ACCESS_KEY_ID": "nobody"})
-    assert report.exit == 4 and "does not know the access key of Forebay" in report.find("rights", "red")
+    assert report.exit == 4 and "does not know the access key of Forebay" in report.find(
+        "rights", "red"
+    )
 
 
 class Keys(BaseHTTPRequestHandler):
@@ -251,9 +360,19 @@ class Keys(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self):
-        ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=self.server.lasts_s)
-        self.answer(json.dumps({"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "Token": "t",
-                                "Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}))
+        ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(
+            seconds=self.server.lasts_s
+        )
+        self.answer(
+            json.dumps(
+                {
+                    "AccessKeyId": ACCESS,
+                    "SecretAccessKey": SECRET,
+                    "Token": "t",
+                    "Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                }
+            )
+        )
 
     def do_PUT(self):
         self.answer("session-token")
@@ -271,12 +390,21 @@ def service():
         server.shutdown()
 
 
-@pytest.mark.parametrize("lasts_s, state, words", [(7230, "green", "last 2 h 0 min"), (330, "yellow", "expire in 5 min"),
-                                                   (-60, "red", "have expired")])
+@pytest.mark.parametrize(
+    "lasts_s, state, words",
+    [
+        (7230, "green", "last 2 h 0 min"),
+        (330, "yellow", "expire in 5 min"),
+        (-60, "red", "have expired"),
+    ],
+)
 def test_credentials_that_end(doctor, origin, service, lasts_s, state, words):
     origin.put("a", 100)
     service.lasts_s = lasts_s
-    report = doctor(credentials__source="container", env={"AWS_CONTAINER_CREDENTIALS_FULL_URI": service.url + "/keys"})
+    report = doctor(
+        credentials__source="container",
+        env={"AWS_CONTAINER_CREDENTIALS_FULL_URI": service.url + "/keys"},
+    )
     origin.violations.clear()
     assert words in report.find("expiry", state), report.rows
     assert (report.exit == 4) == (state == "red")
@@ -288,7 +416,10 @@ def test_the_instance_metadata_service(doctor, origin, service):
     no_keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        silent = {"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:%d" % nobody.getsockname()[1]}
+        silent = {
+            "AWS_EC2_METADATA_DISABLED": "",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:%d" % nobody.getsockname()[1],
+        }
         assert "is not needed" in doctor(env=silent).find("metadata", "green")
         report = doctor(env={**silent, **no_keys})
         assert report.exit == 4 and "hop limit of 2" in report.find("metadata", "yellow")
@@ -303,7 +434,9 @@ def test_an_origin_that_is_slow(doctor, origin):
     origin.put("a", 40 << 20)
     mark = origin.mark()
     report = doctor("bkt")
-    assert "by one connection" in report.find("throughput", "green") + report.find("throughput", "yellow")
+    assert "by one connection" in report.find("throughput", "green") + report.find(
+        "throughput", "yellow"
+    )
     assert sum(entry.sent for entry in origin.requests(since=mark)) < 49 << 20
     origin.fault("a", "drip", 1000, times=None, method="GET")
     report = hurried(lambda timeout: doctor("bkt", timeout), lambda report: report.exit == 0)
@@ -328,7 +461,9 @@ def test_a_directory_as_origin(doctor, tmp_path):
     assert report.exit == 4 and report.red == {"origin"}
     (tmp_path / "data" / "set").mkdir(parents=True)
     (tmp_path / "data" / "set" / "a").write_text("x")
-    assert "set: LIST, HEAD and ranged GET work" in doctor(origin__endpoint=f"dir:{tmp_path}/data").find("rights", "green")
+    assert "set: LIST, HEAD and ranged GET work" in doctor(
+        origin__endpoint=f"dir:{tmp_path}/data"
+    ).find("rights", "green")
 
 
 def test_a_directory_that_hangs(doctor, tmp_path):
@@ -338,16 +473,37 @@ def test_a_directory_that_hangs(doctor, tmp_path):
     (tmp_path / "data" / "set").mkdir(parents=True)
     (tmp_path / "data" / "set" / "a").write_text("x" * 1000)
     (tmp_path / "held").write_text("")
-    report = doctor("set", "set", "--timeout=1", origin__endpoint=f"dir:{tmp_path}/data",
-                    env={"FOREBAY_DISK_FAULTS": f"read:file={tmp_path}/held:hold"})
-    assert report.exit == 4 and "no answer in time" in report.find("rights", "red") and report.took_s < 20
+    report = doctor(
+        "set",
+        "set",
+        "--timeout=1",
+        origin__endpoint=f"dir:{tmp_path}/data",
+        env={"FOREBAY_DISK_FAULTS": f"read:file={tmp_path}/held:hold"},
+    )
+    assert (
+        report.exit == 4
+        and "no answer in time" in report.find("rights", "red")
+        and report.took_s < 20
+    )
 
 
 def test_every_remedy_names_what_there_is():
     """A key or command that a remedy names exists."""
-    source = "".join(path.read_text() for path in
-                     (Path(__file__).resolve().parents[2] / "src/cli/doctor").glob("command_doctor*.c"))
+    source = "".join(
+        path.read_text()
+        for path in (Path(__file__).resolve().parents[2] / "src/cli/doctor").glob(
+            "command_doctor*.c"
+        )
+    )
     assert "forebay prepare" in source and run_forebay("help", "prepare").returncode == 0
     keys = run_forebay("config", "docs").stdout
-    for key in ("cache.dir", "cache.size", "cache.min_free", "limits.max_buffer", "origin.ca_file", "auth.mode", "origin.region"):
+    for key in (
+        "cache.dir",
+        "cache.size",
+        "cache.min_free",
+        "limits.max_buffer",
+        "origin.ca_file",
+        "auth.mode",
+        "origin.region",
+    ):
         assert key in source and f"`{key}`" in keys

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of the origin on the cached path: its own code, message, details and headers reach the client."""
+
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -9,17 +10,33 @@ from forebay import parallel
 
 # status, code, message, details, headers
 VERDICTS = [
-    (404, "NoSuchKey", "It is not there & never was", "<Detail>&lt;a&gt;</Detail>",
-     (("x-amz-delete-marker", "true"), ("x-amz-version-id", "v.123"))),
+    (
+        404,
+        "NoSuchKey",
+        "It is not there & never was",
+        "<Detail>&lt;a&gt;</Detail>",
+        (("x-amz-delete-marker", "true"), ("x-amz-version-id", "v.123")),
+    ),
     (404, "NoSuchVersion", "No such version", "<VersionId>v9</VersionId>", ()),
-    (405, "MethodNotAllowed", "Not allowed here",
-     "<Method>GET</Method><ResourceType>DeleteMarker</ResourceType>",
-     (("Allow", "DELETE"), ("x-amz-delete-marker", "true"),
-      ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"))),
+    (
+        405,
+        "MethodNotAllowed",
+        "Not allowed here",
+        "<Method>GET</Method><ResourceType>DeleteMarker</ResourceType>",
+        (
+            ("Allow", "DELETE"),
+            ("x-amz-delete-marker", "true"),
+            ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
+        ),
+    ),
     (403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized", "", ()),
-    (403, "InvalidObjectState", "In the archive",
-     "<StorageClass>GLACIER</StorageClass><AccessTier>ARCHIVE</AccessTier>",
-     (("x-amz-storage-class", "GLACIER"),)),
+    (
+        403,
+        "InvalidObjectState",
+        "In the archive",
+        "<StorageClass>GLACIER</StorageClass><AccessTier>ARCHIVE</AccessTier>",
+        (("x-amz-storage-class", "GLACIER"),),
+    ),
     (400, "KMS.DisabledException", "The key is disabled", "", ()),
     (409, "OperationAborted", "Again", "", ()),
     (401, "AccessDenied", "Who are you", "", (("WWW-Authenticate", "Basic"),)),
@@ -72,8 +89,16 @@ def test_names_are_the_clients(start, origin):
     server = start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]})
     with server.client() as client:
         reply = client.get("gone/a b", bucket="mine")
-        check(reply, 404, "NoSuchKey", "The specified key does not exist.", "<Key>gone/a b</Key>",
-              (), key="gone/a%20b", bucket="mine")
+        check(
+            reply,
+            404,
+            "NoSuchKey",
+            "The specified key does not exist.",
+            "<Key>gone/a b</Key>",
+            (),
+            key="gone/a%20b",
+            bucket="mine",
+        )
         assert b"bkt" not in reply.body
         argument = (404, "NoSuchBucket", "No bucket", "<BucketName>bkt</BucketName>")
         origin.fault("x", "error", argument)
@@ -84,8 +109,10 @@ def test_names_are_the_clients(start, origin):
 def test_what_is_about_our_keys(start, origin, code):
     """The client's signature was good: it hears that access is denied, and nothing of our keys."""
     server = start(origin)
-    secrets = ("<AWSAccessKeyId>canary</AWSAccessKeyId><StringToSign>canary</StringToSign>"
-               "<CanonicalRequest>canary</CanonicalRequest>")
+    secrets = (
+        "<AWSAccessKeyId>canary</AWSAccessKeyId><StringToSign>canary</StringToSign>"
+        "<CanonicalRequest>canary</CanonicalRequest>"
+    )
     origin.fault("k", "error", (403, code, "Check your key", secrets), times=None)
     with server.client() as client:
         reply = client.get("k")
@@ -110,8 +137,13 @@ def test_an_answer_that_is_no_s3_error(start, origin):
     """Of a web server's page nothing goes on but what its status means."""
     server = start(origin)
     page = b"<html><body>canary</body></html>"
-    origin.fault("k", "raw", b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n"
-                 b"Content-Length: %d\r\n\r\n%s" % (len(page), page), times=None)
+    origin.fault(
+        "k",
+        "raw",
+        b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(page), page),
+        times=None,
+    )
     with server.client() as client:
         reply = client.get("k")
     assert reply.status == 404 and reply.code == "NoSuchKey" and b"canary" not in reply.body, reply
@@ -129,6 +161,7 @@ def test_each_key_has_its_own_error(start, origin):
             assert elements(reply)["Message"] == f"message {i % 8}", reply
             assert elements(reply)["RequestId"] == reply.header("x-amz-request-id")
             return reply.header("x-amz-request-id")
+
     assert len(set(parallel(64, one))) == 64
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tens of thousands of faults of all kinds at once: no wrong byte, no mixed or falsely complete reply, and it lives."""
+
 import itertools
 
 import soak
@@ -22,16 +23,27 @@ def test_soak(start, origin, engine, figure, tmp_path):
     assert len(soak.ALL) >= LEAST_KINDS
     triggers, tally = tmp_path / "triggers", tmp_path / "tally"
     triggers.mkdir()
-    server = start(origin, engine=engine, ahead_s=0,
-                   settings={"cache.size": "64MiB", "access_log.path": "off", "origin.first_byte_timeout": "1s",
-                             "origin.idle_timeout": "500ms", "origin.connect_timeout": "1s"},
-                   env={"FOREBAY_DISK_FAULTS": soak.disk_script(triggers), "FOREBAY_FAULT_TALLY": str(tally)})
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        settings={
+            "cache.size": "64MiB",
+            "access_log.path": "off",
+            "origin.first_byte_timeout": "1s",
+            "origin.idle_timeout": "500ms",
+            "origin.connect_timeout": "1s",
+        },
+        env={"FOREBAY_DISK_FAULTS": soak.disk_script(triggers), "FOREBAY_FAULT_TALLY": str(tally)},
+    )
     run = soak.Soak(server, origin, triggers, tally, seed=11)
     run.run(THREADS, scaled(25_000, 2_500))
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(run.outcomes.items()))
     strikes = ", ".join(f"{kind} {run.struck[kind]}" for kind in soak.ALL)
-    figure(f"fault soak ({engine}): {sum(run.struck.values())} faults of {len(soak.ALL)} kinds; replies: {outcomes}; "
-           f"{strikes}")
+    figure(
+        f"fault soak ({engine}): {sum(run.struck.values())} faults of {len(soak.ALL)} kinds; replies: {outcomes}; "
+        f"{strikes}"
+    )
     assert not run.wrong, f"{len(run.wrong)} wrong: " + "\n".join(run.wrong[:5])
     assert not [kind for kind in soak.ALL if run.struck[kind] == 0], "these never struck"
     # It lives, and stores again as soon as the disk has caught up.
@@ -45,4 +57,5 @@ def test_soak(start, origin, engine, figure, tmp_path):
             server.settle()
             judge(client.get(key), origin, key, 0, 100_000)
         return origin.sent_twice(key) == 0
+
     wait_for(stores_again, "an object that is stored")

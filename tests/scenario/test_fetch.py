@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands cat and get: an object by way of the cache, whole or not at all."""
+
 import os
 import stat
 import subprocess
@@ -12,8 +13,11 @@ from test_control import MIB, ask, said
 
 
 def cat(server, *words, code=0, **env):
-    got = subprocess.run([binary(), "cat", *words], capture_output=True,
-                         env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", **env})
+    got = subprocess.run(
+        [binary(), "cat", *words],
+        capture_output=True,
+        env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", **env},
+    )
     assert got.returncode == code, got
     return got.stdout if code == 0 else got.stderr.decode()
 
@@ -28,13 +32,25 @@ def test_cat_and_get_give_what_the_origin_has(forebay, origin, tmp_path):
     key = "a b/ü+%2F?&.bin"
     number = origin.put(key, 3 * MIB + 7)
     whole = origin.bytes_of(key, 0, 3 * MIB + 7)
-    assert cat(forebay, f"s3://bkt/{key}", HTTP_PROXY="http://127.0.0.1:1", http_proxy="http://127.0.0.1:1") == whole
+    assert (
+        cat(
+            forebay,
+            f"s3://bkt/{key}",
+            HTTP_PROXY="http://127.0.0.1:1",
+            http_proxy="http://127.0.0.1:1",
+        )
+        == whole
+    )
     assert cat(forebay, f"s3://bkt/{key}", "--range", "1048570-1048580") == whole[1048570:1048581]
     forebay.settle()
     file = tmp_path / "out"
     file.write_text("old")
     result = ask(forebay, "get", f"s3://bkt/{key}", str(file))[-1]
-    assert file.read_bytes() == whole and result["bytes"] == len(whole) and "hit" in result["cache_status"]
+    assert (
+        file.read_bytes() == whole
+        and result["bytes"] == len(whole)
+        and "hit" in result["cache_status"]
+    )
 
     told = said(forebay, "get", f"s3://bkt/{key}", str(tmp_path), "-v")
     assert "3.0 MiB, first byte after" in told and "hit" in told
@@ -43,8 +59,14 @@ def test_cat_and_get_give_what_the_origin_has(forebay, origin, tmp_path):
     assert len(origin.requests(key=key, method="GET")) <= 4 and number
 
 
-@pytest.mark.parametrize("fault, code, words", [
-    (("status", 403), 4, "403 AccessDenied"), (("status", 404), 1, "404 NoSuchKey"), (("cut", 2 * MIB), 4, "in the middle")])
+@pytest.mark.parametrize(
+    "fault, code, words",
+    [
+        (("status", 403), 4, "403 AccessDenied"),
+        (("status", 404), 1, "404 NoSuchKey"),
+        (("cut", 2 * MIB), 4, "in the middle"),
+    ],
+)
 def test_what_does_not_come_replaces_nothing(start, origin, tmp_path, fault, code, words):
     server = start(origin, settings={"origin.retries": 0})
     origin.put("a", 3 * MIB)
@@ -64,11 +86,19 @@ def test_what_does_not_come_replaces_nothing(start, origin, tmp_path, fault, cod
 def test_a_file_that_cannot_be_written(forebay, origin, tmp_path):
     origin.put("a", MIB)
     origin.put("dir/", 0)
-    assert "No such file" in said(forebay, "get", "s3://bkt/a", str(tmp_path / "no" / "out"), code=1)
+    assert "No such file" in said(
+        forebay, "get", "s3://bkt/a", str(tmp_path / "no" / "out"), code=1
+    )
     assert "name a FILE" in said(forebay, "get", "s3://bkt/dir/", code=2)
-    assert "No space left" in subprocess.run(
-        ["sh", "-c", f"{binary()} cat s3://bkt/a >/dev/full"], capture_output=True, text=True,
-        env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{forebay.admin_port}"}).stderr
+    assert (
+        "No space left"
+        in subprocess.run(
+            ["sh", "-c", f"{binary()} cat s3://bkt/a >/dev/full"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{forebay.admin_port}"},
+        ).stderr
+    )
     assert origin.requests(key="dir/") == []
 
 
@@ -90,7 +120,9 @@ def test_a_device_or_a_fifo_is_written_to(forebay, origin, tmp_path):
     result = ask(forebay, "get", "s3://bkt/a", str(fifo))[-1]
     reader.join(60)
     assert got == [origin.bytes_of("a", 0, 3 * MIB + 7)] and result["bytes"] == 3 * MIB + 7
-    assert stat.S_ISFIFO(fifo.stat().st_mode) and [path.name for path in fifo.parent.iterdir()] == ["fifo"]
+    assert stat.S_ISFIFO(fifo.stat().st_mode) and [path.name for path in fifo.parent.iterdir()] == [
+        "fifo"
+    ]
     link = tmp_path / "full"
     link.symlink_to("/dev/full")
     assert "No space left" in said(forebay, "get", "s3://bkt/a", str(link), code=1)
@@ -102,12 +134,20 @@ def test_keys_are_used_where_they_are_wanted(start, origin, tmp_path):
     keys = tmp_path / "keys.yaml"
     keys.write_text(made)
     keys.chmod(0o600)
-    env = dict(line.split("export ")[1].split("=", 1) for line in made.splitlines() if "export AWS_" in line)
+    env = dict(
+        line.split("export ")[1].split("=", 1)
+        for line in made.splitlines()
+        if "export AWS_" in line
+    )
     env = {name: value.strip().strip("'") for name, value in env.items()}
     origin.put("train/a b", 100)
     origin.put("other", 100)
     server = start(origin, settings={"auth.mode": "verify", "auth.keys_file": keys})
-    assert "the server wants keys" in cat(server, "s3://bkt/train/a b", code=4, AWS_ACCESS_KEY_ID="")
+    assert "the server wants keys" in cat(
+        server, "s3://bkt/train/a b", code=4, AWS_ACCESS_KEY_ID=""
+    )
     assert cat(server, "s3://bkt/train/a b", **env) == origin.bytes_of("train/a b", 0, 100)
-    assert cat(server, "s3://bkt/train/a b", "--range", "3-5", **env) == origin.bytes_of("train/a b", 3, 3)
+    assert cat(server, "s3://bkt/train/a b", "--range", "3-5", **env) == origin.bytes_of(
+        "train/a b", 3, 3
+    )
     assert "403 AccessDenied" in cat(server, "s3://bkt/other", code=4, **env)

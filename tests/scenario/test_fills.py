@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or overwrites."""
+
 import random
 import socket
 import struct
@@ -30,9 +31,10 @@ def test_a_hundred_readers_of_a_cold_object(forebay, origin):
 
         def one(i):
             with forebay.connection() as connection:
-                connection.send(f"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                connection.send("GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
                 started.wait(60)
                 judge_streamed(connection, origin, "big", 0, size)
+
         runner = threading.Thread(target=lambda: gate.set() if started.wait(60) >= 0 else None)
         runner.start()
         parallel(100, one)
@@ -44,8 +46,9 @@ def test_a_hundred_readers_of_a_cold_object(forebay, origin):
         with forebay.connection() as connection:
             connection.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             judge_streamed(connection, origin, "big", 0, size)
+
     forebay.settle()
-    if forebay.late_runs():             # of a loaded machine
+    if forebay.late_runs():  # of a loaded machine
         forebay.until_stored(read)
     mark = origin.mark()
     read()
@@ -58,7 +61,7 @@ def test_the_first_bytes_leave_with_the_head(start, origin, engine):
     for name in ("other", "small"):
         origin.put(name, 10 << 10)
     with forebay.connection() as connection:
-        for name in ("other", "small"):          # the first one opens the connection to the origin
+        for name in ("other", "small"):  # the first one opens the connection to the origin
             before = segments(connection)
             connection.send(f"GET /bkt/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             judge_streamed(connection, origin, name, 0, 10 << 10)
@@ -95,6 +98,7 @@ def test_the_first_reader_leaves_half_way(forebay, origin):
         started.wait(60)
         first.close()
         gate.set()
+
     leaver = threading.Thread(target=leave)
     leaver.start()
     parallel(others, one)
@@ -115,11 +119,14 @@ def test_ten_ranges_of_an_object_nobody_has_seen(forebay, origin):
             def one(i):
                 first, last = spans[i % 10]
                 with forebay.connection() as connection:
-                    connection.send(f"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                                    f"Range: bytes={first}-{last}\r\n\r\n".encode())
+                    connection.send(
+                        f"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                        f"Range: bytes={first}-{last}\r\n\r\n".encode()
+                    )
                     started.wait(60)
                     reply = judge_streamed(connection, origin, "big", first, last - first + 1)
                     assert reply.status == 206
+
             opener = threading.Thread(target=lambda: (started.wait(60), gate.set()))
             opener.start()
             parallel(readers, one)
@@ -139,6 +146,7 @@ def test_a_stripe_apart(start, origin):
         with server.client() as client:
             for _ in range(3):
                 judge(client.get("big", first, first + 5 * MIB), origin, "big", first, 5 * MIB + 1)
+
     parallel(12, one)
     wanted_once(server, origin, "big", edge + 8 * MIB)
 
@@ -174,7 +182,7 @@ def test_a_cut_body_is_resumed(forebay, origin, headers):
     size = 9 * MIB + 17
     for i, at in enumerate((1, 5000, MIB - 1, MIB, MIB + 1, 3 * MIB + 77, 4 * MIB - 1)):
         for word in ("cut", "reset_at"):
-            key = f"{word}/{i}/a.{word}{i}"    # each of a kind of its own
+            key = f"{word}/{i}/a.{word}{i}"  # each of a kind of its own
             origin.put(key, size)
             origin.fault(key, word, at)
             with forebay.client() as client:
@@ -213,12 +221,13 @@ def test_who_joins_a_broken_run_brings_attempts_of_his_own(forebay, origin):
             judge(client.get("a"), origin, "a", 0, size)
 
     def read_late():
-        origin.wait_for(4, key="a", method="GET")   # the last attempt of the first reader
+        origin.wait_for(4, key="a", method="GET")  # the last attempt of the first reader
         read()
 
     def let_go():
         forebay.wait_metric("forebay_fills_total", lambda v: v >= 1, state="joined")
         gate.set()
+
     parallel(3, lambda i: (read, read_late, let_go)[i]())
     assert len(origin.requests(key="a", method="GET")) == 5
 
@@ -258,9 +267,17 @@ def test_a_cut_after_the_object_changed_is_never_mended_with_the_new_version(for
 
 def test_errors_of_the_origin(forebay, origin):
     """Retried within the budget; then 503 SlowDown to everybody, never a 404, nothing kept."""
-    for i, (word, argument) in enumerate((("status", 503), ("status", 500), ("status", 502),
-                                          ("status", 504), ("status", 429), ("reset", None),
-                                          ("close", None))):
+    for i, (word, argument) in enumerate(
+        (
+            ("status", 503),
+            ("status", 500),
+            ("status", 502),
+            ("status", 504),
+            ("status", 429),
+            ("reset", None),
+            ("close", None),
+        )
+    ):
         once, ever = f"once{i}", f"ever{i}"
         origin.put(once, 3000)
         origin.put(ever, 3000)
@@ -268,11 +285,14 @@ def test_errors_of_the_origin(forebay, origin):
         origin.fault(ever, word, argument, times=None)
         with forebay.client() as client:
             reply = client.get(once)
-            if reply.status != 200:                     # the budget may be used up by the others
+            if reply.status != 200:  # the budget may be used up by the others
                 assert reply.status == 503, reply
             reply = client.get(ever)
-            assert (reply.status, reply.code) in ((503, "SlowDown"), (500, "InternalError")), \
-                (word, argument, reply)
+            assert (reply.status, reply.code) in ((503, "SlowDown"), (500, "InternalError")), (
+                word,
+                argument,
+                reply,
+            )
             assert len(origin.requests(key=ever)) <= 8
     origin.clear_faults()
     with forebay.client() as client:
@@ -290,7 +310,7 @@ def test_denied_stays_denied_and_missing_stays_missing(forebay, origin):
         judge(client.get("a"), origin, "a", 0, 3000)
         assert client.get("later").status == 404
         origin.put("later", 10)
-        judge(client.get("later"), origin, "later", 0, 10)     # a 404 is not kept
+        judge(client.get("later"), origin, "later", 0, 10)  # a 404 is not kept
 
 
 def test_origin_down_and_back(start, origin):
@@ -314,22 +334,49 @@ def test_idle_origin_connections_that_die_are_not_noticed(start, origin):
 
 
 # What the origin lies about; whether what came may be kept afterwards.
-NEVER_STORED = ["wrong_length", "wrong_range", "no_content_range", "two_lengths",
-                "list_length", "plus_length", "junk_length", "negative_length",
-                "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul", "chunked",
-                "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch", "whole",
-                "no_etag", "weak_etag"]
+NEVER_STORED = [
+    "wrong_length",
+    "wrong_range",
+    "no_content_range",
+    "two_lengths",
+    "list_length",
+    "plus_length",
+    "junk_length",
+    "negative_length",
+    "length_and_chunked",
+    "bare_lf",
+    "fold",
+    "bare_cr",
+    "nul",
+    "chunked",
+    "chunked_cut",
+    "no_length",
+    "http10_chunked",
+    "te_unknown",
+    "switch",
+    "whole",
+    "no_etag",
+    "weak_etag",
+]
 HARMLESS = ["two_1xx", "extra", "same_lengths"]
-ONLY_OF_RANGES = ["wrong_range", "no_content_range", "whole"]    # what is asked for whole is answered truly
+ONLY_OF_RANGES = [
+    "wrong_range",
+    "no_content_range",
+    "whole",
+]  # what is asked for whole is answered truly
 
 
 @pytest.mark.parametrize("word", NEVER_STORED + HARMLESS)
-@pytest.mark.parametrize("size, headers", [(3 * MIB, []), (3 * MIB, CHECKSUMS), (9 * MIB, CHECKSUMS)],
-                         ids=["range", "whole", "cut"])
+@pytest.mark.parametrize(
+    "size, headers",
+    [(3 * MIB, []), (3 * MIB, CHECKSUMS), (9 * MIB, CHECKSUMS)],
+    ids=["range", "whole", "cut"],
+)
 def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
     """No wrong byte, nothing stored, other objects unharmed, and the truth is served afterwards."""
-    server = start(origin, settings={"origin.first_byte_timeout": "2s",
-                                     "origin.idle_timeout": "2s"})
+    server = start(
+        origin, settings={"origin.first_byte_timeout": "2s", "origin.idle_timeout": "2s"}
+    )
     origin.put("a", size)
     origin.put("b", 5000)
     origin.fault("a", word, times=None)
@@ -371,9 +418,17 @@ def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size)
     if word != "whole":
         origin.fault("a", word, times=None, method="HEAD")
     etag = origin.version("a").etag
-    asked = [("GET", []), ("HEAD", []), ("GET", [("Range", "bytes=-50")]), ("GET", [("Range", "bytes=100-199")]),
-             ("GET", [("If-None-Match", '"other"')]), ("GET", [("If-None-Match", etag)]), ("GET", [("If-Match", etag)]),
-             ("GET", [("Cache-Control", "no-cache")]), ("GET", [("Range", "bytes=9000000-")])]
+    asked = [
+        ("GET", []),
+        ("HEAD", []),
+        ("GET", [("Range", "bytes=-50")]),
+        ("GET", [("Range", "bytes=100-199")]),
+        ("GET", [("If-None-Match", '"other"')]),
+        ("GET", [("If-None-Match", etag)]),
+        ("GET", [("If-Match", etag)]),
+        ("GET", [("Cache-Control", "no-cache")]),
+        ("GET", [("Range", "bytes=9000000-")]),
+    ]
     with server.client() as client:
         for turn in range(2):
             for method, headers in asked:
@@ -389,8 +444,10 @@ def test_what_was_taken_for_a_chunk_is_not_continued(start, origin):
     """A body that says it comes in chunks and does not: its first bytes may look like one. It is no body that breaks."""
     server = start(origin)
     origin.put("a", 5000)
-    head = (f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\nContent-Range: bytes 0-4999/5000\r\n"
-            "Transfer-Encoding: chunked\r\n\r\n").encode()
+    head = (
+        f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\nContent-Range: bytes 0-4999/5000\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    ).encode()
     origin.fault("a", "raw", head + b"c\x83\xff\r\nwrong bytes!\r\n\x00\x01 no chunk\r\n")
     with server.client() as client:
         try:
@@ -432,8 +489,9 @@ def test_a_sloppy_origin_that_ignores_conditions(start, origin):
 
 
 def test_stalls_end_and_are_resumed(forebay, start, origin):
-    server = start(origin, settings={"origin.idle_timeout": "1s",
-                                     "origin.first_byte_timeout": "1s"})
+    server = start(
+        origin, settings={"origin.idle_timeout": "1s", "origin.first_byte_timeout": "1s"}
+    )
     origin.put("a", 5 * MIB)
     origin.put("b", 5000)
     origin.fault("a", "stall", 2 * MIB + 1)
@@ -450,9 +508,16 @@ def test_stalls_end_and_are_resumed(forebay, start, origin):
 @pytest.mark.tsan
 def test_overwrites_during_reads_never_mix_versions(start, origin, engine, figure):
     """The origin overwrites at random requests; each complete reply is of the version it names."""
-    server = start(origin, engine=engine, file={"rules": [
-        {"match": "bkt/small/**", "block_size": "64KiB", "ttl": "1h"},
-        {"match": "bkt/strict/**", "freshness": "strict"}]})
+    server = start(
+        origin,
+        engine=engine,
+        file={
+            "rules": [
+                {"match": "bkt/small/**", "block_size": "64KiB", "ttl": "1h"},
+                {"match": "bkt/strict/**", "freshness": "strict"},
+            ]
+        },
+    )
     rounds = scaled(4_000 if build_kind() == "tsan" else 10_000, 400)
     counts = {"whole": 0, "cut": 0, "refused": 0}
     lock = threading.Lock()
@@ -487,14 +552,18 @@ def test_overwrites_during_reads_never_mix_versions(start, origin, engine, figur
                 except Truncated as cut:
                     judge_truncated(cut.reply, origin, key, first)
                     what = "cut"
-                except Closed:                              # in front of the first byte of the head
+                except Closed:  # in front of the first byte of the head
                     what = "cut"
                 with lock:
                     counts[what] += 1
                 if n % 50 == 49:
                     with origin.lock:
-                        origin.faults = [f for f in origin.faults
-                                         if f.seen < f.at and not f.key.endswith(f"{worker}-{n % 7}")]
+                        origin.faults = [
+                            f
+                            for f in origin.faults
+                            if f.seen < f.at and not f.key.endswith(f"{worker}-{n % 7}")
+                        ]
+
     parallel(8, one)
     figure(f"overwrites during reads ({engine}): {counts}")
     assert counts["whole"] > 0
@@ -510,7 +579,7 @@ def test_deleted_in_the_middle_of_a_read(forebay, origin):
             judge_truncated(cut.reply, origin, "a")
         forebay.settle()
         reply = client.get("a")
-        if reply.status == 200:                         # still fresh: the old version, whole
+        if reply.status == 200:  # still fresh: the old version, whole
             judge(reply, origin, "a", 0, 12 * MIB, version=1)
         else:
             assert reply.status == 404
@@ -572,21 +641,36 @@ def test_many_small_objects_interleaved(forebay, origin):
                 i = dice.randrange(count)
                 if dice.random() < 0.05:
                     with forebay.connection() as leaver:
-                        leaver.send(f"GET /bkt/s/{dice.randrange(count)} HTTP/1.1\r\n"
-                                    "Host: 127.0.0.1\r\n\r\n".encode())
+                        leaver.send(
+                            f"GET /bkt/s/{dice.randrange(count)} HTTP/1.1\r\n"
+                            "Host: 127.0.0.1\r\n\r\n".encode()
+                        )
                 judge(client.get(f"s/{i}"), origin, f"s/{i}", 0, 500 + i % 4000)
+
     parallel(16, one)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(start, origin, engine, workers):
+def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(
+    start, origin, engine, workers
+):
     """The segments of 256 MiB have 4 MiB: 3 MiB are one request, 5 MiB two, also when it is full; each reader by itself finds
     all of it afterwards."""
-    server = start(origin, engine=engine, settings={"workers": workers, "cache.size": "256MiB", "cache.ttl": "1h",
-                                                    "cache.min_free": "0%"})
-    server.wait_metric("forebay_segments", lambda segments: segments >= max(4, workers + 3))       # made behind the start
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "workers": workers,
+            "cache.size": "256MiB",
+            "cache.ttl": "1h",
+            "cache.min_free": "0%",
+        },
+    )
+    server.wait_metric(
+        "forebay_segments", lambda segments: segments >= max(4, workers + 3)
+    )  # made behind the start
     sizes = {f"{size}/{i}": size * MIB for i in range(scaled(400, 60)) for size in (3, 5)}
-    late = set()                # a loaded machine had no segment ready
+    late = set()  # a loaded machine had no segment ready
     with server.client() as client:
         for key, size in sizes.items():
             origin.put(key, size)
@@ -595,6 +679,16 @@ def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(start, 
             server.settle()
             if server.late_runs() > before:
                 late.add(key)
-    asked = {size: [len(origin.requests(key=key)) for key in sizes if sizes[key] == size * MIB and key not in late] for size in (3, 5)}
-    assert len(late) < len(sizes) / 2 and (set(asked[3]), set(asked[5])) == ({1}, {2}), (late, asked)
+    asked = {
+        size: [
+            len(origin.requests(key=key))
+            for key in sizes
+            if sizes[key] == size * MIB and key not in late
+        ]
+        for size in (3, 5)
+    }
+    assert len(late) < len(sizes) / 2 and (set(asked[3]), set(asked[5])) == ({1}, {2}), (
+        late,
+        asked,
+    )
     assert all(origin.sent_twice(key) == 0 for key in sizes if key not in late)

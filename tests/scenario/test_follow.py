@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that stay with a running server: log, trace, top and scrub; what they do when it, they or their reader end."""
+
 import fcntl
 import json
 import os
@@ -24,13 +25,19 @@ from waiting import WAIT_S, wait_for
 
 # --- log, trace -----------------------------------------------------------------------------------
 
+
 class Follower:
     """A command that follows SERVER's requests, from when the server knows of it."""
 
     def __init__(self, server, *words):
         before = server.metric("forebay_admin_streams")
-        self.child = subprocess.Popen([binary(), *PATIENT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        self.child = subprocess.Popen(
+            [binary(), *PATIENT, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+        )
         server.wait_metric("forebay_admin_streams", lambda v: v == before + 1)
 
     def end(self, code=0, interrupt=True, wait=WAIT_S):
@@ -78,9 +85,13 @@ def test_top_ranks_what_is_asked_for(start, origin):
     def ranked(*words):
         """What `top` says of three reads of hot/a, two of hot/b, one of never/x."""
         return within(server, 2, words, six).end(interrupt=False)
+
     result = json.loads(ranked("keys", "--json").splitlines()[-1])
     assert [(row["name"], row["requests"], row["bytes"]) for row in result["rows"]] == [
-        ("bkt/hot/a", 3, 3000), ("bkt/hot/b", 2, 2000), ("bkt/never/x", 1, 1000)], result
+        ("bkt/hot/a", 3, 3000),
+        ("bkt/hot/b", 2, 2000),
+        ("bkt/never/x", 1, 1000),
+    ], result
     assert result["requests"] == 6 and result["dropped"] == 0 and result["exit"] == 0
     assert [row["over"] for row in result["rows"]] == [0, 0, 0] and not result["is_full"]
     text = ranked("prefixes")
@@ -108,17 +119,32 @@ def test_top_is_bounded(start, origin):
     def many(client):
         for i in range(1800):
             client.get("hot" if i % 3 == 0 else f"cold/{i}")
-    result = json.loads(within(server, 12, ("keys", "--json"), many).end(interrupt=False, wait=700).splitlines()[-1])
+
+    result = json.loads(
+        within(server, 12, ("keys", "--json"), many).end(interrupt=False, wait=700).splitlines()[-1]
+    )
     first = result["rows"][0]
     assert result["is_full"] and first["name"] == "bkt/hot" and len(result["rows"]) == 50, result
-    assert first["requests"] - first["over"] <= 600 <= first["requests"] + result["dropped"], (first, result["dropped"])
+    assert first["requests"] - first["over"] <= 600 <= first["requests"] + result["dropped"], (
+        first,
+        result["dropped"],
+    )
 
 
 def test_log_follows_what_it_is_told_to(forebay, origin):
     for key in ("a", "b c", 'q"'):
         origin.put(key, MIB)
     every = Follower(forebay, "log", "--json", "-n", "4")
-    misses = Follower(forebay, "log", "--where", "result=miss and not key=a", "--fields", "key,status,result", "-n", "2")
+    misses = Follower(
+        forebay,
+        "log",
+        "--where",
+        "result=miss and not key=a",
+        "--fields",
+        "key,status,result",
+        "-n",
+        "2",
+    )
     fast = Follower(forebay, "log", "--where", "ttfb>100s or bytes>1GiB or status=777")
     with forebay.client() as client:
         for key in ("a", "a", "b c", 'q"'):
@@ -126,22 +152,30 @@ def test_log_follows_what_it_is_told_to(forebay, origin):
             forebay.settle()
     assert misses.end(interrupt=False) == 'b c\t200\tmiss\nq"\t200\tmiss\n'
     text = every.end(interrupt=False)
-    assert not re.search(r"[0-9][.][0-9]*(0000000|9999999)", text), text    # numbers as the log has them
+    assert not re.search(r"[0-9][.][0-9]*(0000000|9999999)", text), (
+        text
+    )  # numbers as the log has them
     lines = [json.loads(line) for line in text.splitlines()]
-    assert [line["key"] for line in lines[:-1]] == ["a", "a", "b c", 'q"'] and lines[-1]["lines"] == 4
+    assert [line["key"] for line in lines[:-1]] == ["a", "a", "b c", 'q"'] and lines[-1][
+        "lines"
+    ] == 4
     assert [line["result"] for line in lines[:-1]] == ["miss", "hit", "miss", "miss"]
     assert fast.end() == ""
     forebay.wait_metric("forebay_admin_streams", lambda v: v == 0)
     # Each member of a line is a field.
     for name, value in lines[0].items():
         if name != "type":
-            assert "no such field" not in said(forebay, "log", "-n", "1", "--where", f"{name}~x y", code=2), name
+            assert "no such field" not in said(
+                forebay, "log", "-n", "1", "--where", f"{name}~x y", code=2
+            ), name
     assert "no such field" in said(forebay, "log", "--where", "kye=a", code=2)
 
 
 def test_log_without_an_access_log_on_many_workers(start, origin):
     """What is followed has nothing to do with what is written, and nobody follows after the end."""
-    server = start(origin, settings={"access_log.path": "off", "access_log.format": "s3", "workers": 4})
+    server = start(
+        origin, settings={"access_log.path": "off", "access_log.format": "s3", "workers": 4}
+    )
     origin.put("a", 100)
     text = Follower(server, "log", "-n", "40")
 
@@ -149,9 +183,12 @@ def test_log_without_an_access_log_on_many_workers(start, origin):
         with server.client() as client:
             for _ in range(5):
                 assert client.get("a").status == 200
+
     parallel(8, one)
     lines = text.end(interrupt=False).splitlines()
-    assert len(lines) == 40 and all(" GetObject bkt/a" in line and " 200 " in line for line in lines)
+    assert len(lines) == 40 and all(
+        " GetObject bkt/a" in line and " 200 " in line for line in lines
+    )
     last = Follower(server, "log", "--json")
     server.stop()
     told = last.end(6, interrupt=False)
@@ -168,8 +205,13 @@ def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
     assert slow.read_head().header("content-type") == "application/x-ndjson"
     with server.client() as client:
         agent = [("User-Agent", "x" * 8000)]
-        wait_for(lambda: [client.get("a", headers=agent) for _ in range(200)] and
-                 server.metric("forebay_live_log_dropped_total"), "a line that does not fit")
+        wait_for(
+            lambda: (
+                [client.get("a", headers=agent) for _ in range(200)]
+                and server.metric("forebay_live_log_dropped_total")
+            ),
+            "a line that does not fit",
+        )
         sent = server.metric("forebay_http_requests_total", op="GetObject", code="200")
         quick = Follower(server, "log", "-n", "20", "--json")
         for _ in range(20):
@@ -208,13 +250,18 @@ def test_trace_shows_where_the_time_went(forebay, origin):
         forebay.settle()
         assert client.get("x/a").status == 200
     miss, hit = by_key.end(interrupt=False).split("\n\n")[0].split("GetObject")[1:]
-    assert " 200 s3://bkt/x/a miss" in miss and "3.0 MiB from origin" in miss and "0 of 3 blocks" in miss
+    assert (
+        " 200 s3://bkt/x/a miss" in miss
+        and "3.0 MiB from origin" in miss
+        and "0 of 3 blocks" in miss
+    )
     assert " 200 s3://bkt/x/a hit" in hit and "3 of 3 blocks" in hit and "from origin" not in hit
     assert [line["key"] for line in by_prefix.ended(2)[:-1]] == ["x/a", "x/a"]
     assert by_id.ended(1)[0]["request_id"] == "step-7"
 
 
 # --- top ------------------------------------------------------------------------------------------
+
 
 class Terminal:
     """`forebay top` on a terminal of its own, until what it shows is there."""
@@ -223,7 +270,7 @@ class Terminal:
         pid, self.fd = pty.fork()
         if pid == 0:
             os.environ["FOREBAY_ADMIN"] = f"http://127.0.0.1:{server.admin_port}"
-            os.read(0, 1)                               # until its size is set
+            os.read(0, 1)  # until its size is set
             os.execv(binary(), [str(binary()), *PATIENT, "top"])
         self.pid, self.text = pid, b""
         self.resize(rows, columns)
@@ -260,11 +307,12 @@ def test_top_gives_the_terminal_back(start, origin, end):
     terminal.wait(ENTERED)
     terminal.wait(b"metric")
     assert not termios.tcgetattr(terminal.fd)[3] & (termios.ECHO | termios.ICANON)
-    terminal.resize(8, 30)                              # at once, and nothing wider or longer than that
+    terminal.resize(8, 30)  # at once, and nothing wider or longer than that
     terminal.wait(b"\x1b[H")
     frame = terminal.wait(b"\x1b[J")
-    assert frame.count(b"\n") <= 7 and all(len(line.removesuffix(b"\r").removesuffix(b"\x1b[K")) <= 30
-                                           for line in frame.split(b"\n"))
+    assert frame.count(b"\n") <= 7 and all(
+        len(line.removesuffix(b"\r").removesuffix(b"\x1b[K")) <= 30 for line in frame.split(b"\n")
+    )
     if end == "gone":
         server.stop()
     elif end == "q":
@@ -295,14 +343,20 @@ def test_top_is_one_frame_where_there_is_no_terminal(forebay, origin):
     origin.put("a", MIB)
     read(forebay, "a", "a")
     text = said(forebay, "top")
-    assert "\x1b" not in text and "ready" in text.splitlines()[0] and "hit%" in text and "cache [" in text
-    child = Follower(forebay, "log")                    # a row that changes
+    assert (
+        "\x1b" not in text
+        and "ready" in text.splitlines()[0]
+        and "hit%" in text
+        and "cache [" in text
+    )
+    child = Follower(forebay, "log")  # a row that changes
     changes = ask(forebay, "top", "--once")[-1]["changes_per_s"]
     assert all(isinstance(value, float) for value in changes.values())
     child.end()
 
 
 # --- scrub (what it finds: test_store.py) ---------------------------------------------------------
+
 
 def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
     """A round is the server's: it outlives its command, is joined by the next, and can be cancelled."""
@@ -314,11 +368,15 @@ def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
     for i in range(12):
         origin.put(f"k{i}", MIB)
     read(server, *(f"k{i}" for i in range(12)))
-    server.durable()     # what is there to verify changes no more
+    server.durable()  # what is there to verify changes no more
     wait_for(lambda: ask(server, "scrub", "-q")[-1]["runs"], "a full segment")
     rounds = ask(server, "scrub", "--status")[-1]["round"]
-    child = subprocess.Popen([binary(), *PATIENT, "scrub", "--rate", "1KiB/s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                             env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    child = subprocess.Popen(
+        [binary(), *PATIENT, "scrub", "--rate", "1KiB/s"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+    )
     wait_for(lambda: ask(server, "scrub", "--status")[-1]["state"] == "running", "the round")
     child.kill()
     child.wait()
@@ -328,6 +386,13 @@ def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
     wait_for(lambda: "cancelled: " in said(server, "scrub", "--cancel"), "its end")
     said(server, "scrub", "--status", code=1)
     done = ask(server, "scrub", "--rate", "10GiB/s")[-1]
-    assert done["state"] == "done" and done["round"] == rounds + 2 and done["bad_runs"] == 0 and done["rate"] == 0
-    assert done["segments_done"] == done["segments"] > done["segments_left_out"] and done["runs"] > 0
+    assert (
+        done["state"] == "done"
+        and done["round"] == rounds + 2
+        and done["bad_runs"] == 0
+        and done["rate"] == 0
+    )
+    assert (
+        done["segments_done"] == done["segments"] > done["segments_left_out"] and done["runs"] > 0
+    )
     assert f"{done['runs']} runs, 0 bad" in said(server, "scrub", "-q")

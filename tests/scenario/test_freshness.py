@@ -3,6 +3,7 @@
 
 A ttl runs on the server's own clock, which these tests move past it; everything else waits for events.
 """
+
 import threading
 
 import pytest
@@ -10,14 +11,18 @@ from client import judge
 from forebay import parallel
 
 MIB = 1 << 20
-RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
-                   {"match": "bkt/strict/**", "freshness": "strict"},
-                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
-                   {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"},
-                   {"match": "bkt/never/**", "cache": False}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/immutable/**", "freshness": "immutable"},
+        {"match": "bkt/strict/**", "freshness": "strict"},
+        {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+        {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"},
+        {"match": "bkt/never/**", "cache": False},
+    ]
+}
 
 
-PAST_TTL_S = 3            # past a ttl of 1s
+PAST_TTL_S = 3  # past a ttl of 1s
 
 
 @pytest.fixture
@@ -35,8 +40,10 @@ def read_all(server, origin, keys, size):
 @pytest.mark.tsan
 def test_the_three_kinds(ruled, origin):
     """immutable never asks; ttl asks once, bodiless, when it is over; strict asks each time."""
-    keys = {kind: [f"{kind}/{i}" for i in range(20)]
-            for kind in ("immutable", "strict", "short", "long")}
+    keys = {
+        kind: [f"{kind}/{i}" for i in range(20)]
+        for kind in ("immutable", "strict", "short", "long")
+    }
     everything = [key for some in keys.values() for key in some]
     for key in everything:
         origin.put(key, 20_000)
@@ -82,10 +89,16 @@ def test_one_question_for_all_readers(ruled, origin):
                 connection.send(b"GET /bkt/short/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
                 started.wait(60)
                 judge(connection.read_reply(), origin, "short/a", 0, size)
+
         joined = ruled.metric("forebay_revalidations_joined_total") + 29
-        opener = threading.Thread(target=lambda: (
-            started.wait(60), origin.wait_for(1, key="short/a", since=mark), ruled.wait_metric(
-                "forebay_revalidations_joined_total", lambda v: v >= joined), gate.set()))
+        opener = threading.Thread(
+            target=lambda: (
+                started.wait(60),
+                origin.wait_for(1, key="short/a", since=mark),
+                ruled.wait_metric("forebay_revalidations_joined_total", lambda v: v >= joined),
+                gate.set(),
+            )
+        )
         opener.start()
         parallel(30, one)
         opener.join()
@@ -139,6 +152,7 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
                     assert found >= least, f"stale: {found}, not {least}"
         except BaseException as error:  # noqa: BLE001: judged below
             failed.append(error)
+
     threads = [threading.Thread(target=noise, args=(i,)) for i in range(6)]
     for thread in threads:
         thread.start()
@@ -157,9 +171,17 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
 
 def test_stale_if_error(start, origin):
     """Down origin: what we have is served, marked; what we lack is 503, never 404."""
-    server = start(origin, settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"}, ahead_s=0,
-                   file={"rules": [{"match": "bkt/hard/**", "ttl": "1s", "stale_if_error": "0s"},
-                                   {"match": "bkt/strict/**", "freshness": "strict"}]})
+    server = start(
+        origin,
+        settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"},
+        ahead_s=0,
+        file={
+            "rules": [
+                {"match": "bkt/hard/**", "ttl": "1s", "stale_if_error": "0s"},
+                {"match": "bkt/strict/**", "freshness": "strict"},
+            ]
+        },
+    )
     keys = ["soft/a", "hard/a", "strict/a"]
     for key in keys:
         origin.put(key, 20_000)
@@ -207,7 +229,7 @@ def test_freshness_survives_a_restart(start, origin, engine, how):
     read_all(server, origin, keys, 20_000)
     assert server.metric("forebay_fills_total", state="stored") == len(keys), server.output()
     if how == "kill9":
-        server.wait_metric("forebay_cache_objects", lambda v: v == len(keys))    # committed
+        server.wait_metric("forebay_cache_objects", lambda v: v == len(keys))  # committed
         server.kill9()
     else:
         server.stop()
@@ -232,5 +254,7 @@ def test_client_directives(start, origin):
         reply = client.get("a", headers=[("Cache-Control", "no-cache")])
         assert judge(reply, origin, "a", 0, 5000) == 2
         origin.overwrite("a")
-        reply = client.get("a", headers=[("Cache-Control", "max-age=0"), ("Cache-Control", "no-cache")])
+        reply = client.get(
+            "a", headers=[("Cache-Control", "max-age=0"), ("Cache-Control", "no-cache")]
+        )
         assert judge(reply, origin, "a", 0, 5000) == 3

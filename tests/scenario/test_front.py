@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished clients."""
+
 import shutil
 import subprocess
 import threading
@@ -23,52 +24,142 @@ def malformed():
 
     def row(name, data):
         rows.append((name, data))
+
     # Transfer codings.
-    for value in (b"cow", b"chunked, cow", b"cow, chunked", b"chunked, chunked", b",chunked",
-                  b"chunked,", b"chunked ,", b", chunked", b"chunked;q=1", b'"chunked"',
-                  b"chunked\x0b", b"\x0bchunked", b"\x0cchunked", b"x chunked", b"chunke", b"xchunked",
-                  b"chunkedx", b"identity", b"identity, chunked", b"gzip", b"gzip, chunked",
-                  b"deflate", b"", b"chunked\x00", b"chunked\x01", b"chunked\x7f", b"chun\tked",
-                  b"[chunked]", b"(chunked)", b"chunked=1", b"1", b"chunked|", b"CHUNKED, CHUNKED"):
+    for value in (
+        b"cow",
+        b"chunked, cow",
+        b"cow, chunked",
+        b"chunked, chunked",
+        b",chunked",
+        b"chunked,",
+        b"chunked ,",
+        b", chunked",
+        b"chunked;q=1",
+        b'"chunked"',
+        b"chunked\x0b",
+        b"\x0bchunked",
+        b"\x0cchunked",
+        b"x chunked",
+        b"chunke",
+        b"xchunked",
+        b"chunkedx",
+        b"identity",
+        b"identity, chunked",
+        b"gzip",
+        b"gzip, chunked",
+        b"deflate",
+        b"",
+        b"chunked\x00",
+        b"chunked\x01",
+        b"chunked\x7f",
+        b"chun\tked",
+        b"[chunked]",
+        b"(chunked)",
+        b"chunked=1",
+        b"1",
+        b"chunked|",
+        b"CHUNKED, CHUNKED",
+    ):
         row("te " + repr(value), head(headers=[b"Transfer-Encoding: " + value]) + b"0\r\n\r\n")
-        row("te+cl " + repr(value), head(headers=[b"Transfer-Encoding: " + value,
-                                                  b"Content-Length: 5"]) + b"0\r\n\r\n")
-        row("put te " + repr(value), head(b"PUT /bkt/a HTTP/1.1",
-                                          [b"Transfer-Encoding: " + value]) + b"0\r\n\r\n")
-    for first, second in ((b"Content-Length: 5", b"Transfer-Encoding: chunked"),
-                          (b"Transfer-Encoding: chunked", b"Content-Length: 5"),
-                          (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-                          (b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity"),
-                          (b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked"),
-                          (b"transfer-encoding: chunked", b"TRANSFER-ENCODING: cow"),
-                          (b"Content-Length: 0", b"Transfer-Encoding: chunked")):
+        row(
+            "te+cl " + repr(value),
+            head(headers=[b"Transfer-Encoding: " + value, b"Content-Length: 5"]) + b"0\r\n\r\n",
+        )
+        row(
+            "put te " + repr(value),
+            head(b"PUT /bkt/a HTTP/1.1", [b"Transfer-Encoding: " + value]) + b"0\r\n\r\n",
+        )
+    for first, second in (
+        (b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+        (b"Transfer-Encoding: chunked", b"Content-Length: 5"),
+        (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+        (b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity"),
+        (b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked"),
+        (b"transfer-encoding: chunked", b"TRANSFER-ENCODING: cow"),
+        (b"Content-Length: 0", b"Transfer-Encoding: chunked"),
+    ):
         for method in (b"GET", b"PUT", b"POST"):
-            row(f"{method} {first} {second}",
-                head(method + b" /bkt/a HTTP/1.1", [first, second]) + b"0\r\n\r\n")
-    for name in (b"Transfer-Encoding ", b" Transfer-Encoding", b"\tTransfer-Encoding",
-                 b"Transfer-Encoding\t", b"Transfer\x00Encoding", b"Transfer Encoding"):
+            row(
+                f"{method} {first} {second}",
+                head(method + b" /bkt/a HTTP/1.1", [first, second]) + b"0\r\n\r\n",
+            )
+    for name in (
+        b"Transfer-Encoding ",
+        b" Transfer-Encoding",
+        b"\tTransfer-Encoding",
+        b"Transfer-Encoding\t",
+        b"Transfer\x00Encoding",
+        b"Transfer Encoding",
+    ):
         row("te name " + repr(name), head(headers=[name + b": chunked"]) + b"0\r\n\r\n")
-    for folded in (b"Transfer-Encoding:\r\n chunked", b"Transfer-Encoding: x\r\n\tchunked",
-                   b"X: y\r\n Transfer-Encoding: chunked", b"Content-Length:\r\n 5",
-                   b"Content-Length: 1\r\n 5", b"Content-Length: 1\r\n\t5", b"X: a\r\n b",
-                   b"X:\r\n\tb", b"X: a\r\n \r\n b"):
+    for folded in (
+        b"Transfer-Encoding:\r\n chunked",
+        b"Transfer-Encoding: x\r\n\tchunked",
+        b"X: y\r\n Transfer-Encoding: chunked",
+        b"Content-Length:\r\n 5",
+        b"Content-Length: 1\r\n 5",
+        b"Content-Length: 1\r\n\t5",
+        b"X: a\r\n b",
+        b"X:\r\n\tb",
+        b"X: a\r\n \r\n b",
+    ):
         row("fold " + repr(folded), head(headers=[folded]))
     row("te on 1.0", head(b"PUT /bkt/a HTTP/1.0", [b"Transfer-Encoding: chunked"]) + b"0\r\n\r\n")
-    row("te on 1.0 get", head(b"GET /bkt/a HTTP/1.0",
-                              [b"Transfer-Encoding: chunked"]) + b"0\r\n\r\n")
+    row(
+        "te on 1.0 get",
+        head(b"GET /bkt/a HTTP/1.0", [b"Transfer-Encoding: chunked"]) + b"0\r\n\r\n",
+    )
     row("te hidden by cr", head(headers=[b"X: a\rTransfer-Encoding: chunked"]) + b"0\r\n\r\n")
     # Content-Length.
-    for value in (b"+5", b"-1", b"-0", b"0x5", b"5, 5", b"5,5", b"5 5", b"", b" ", b"5;", b"5.0",
-                  b"1e3", b"abc", b"5a", b"a5", b"\x005", b"5\x00", b"\xb2", b"5\x0b",
-                  b"18446744073709551616", b"99999999999999999999999999", b"9" * 200, b"_5", b"5_0",
-                  b"'5'", b'"5"', b"0b1", b"5,", b",5", b"\xef\xbc\x95"):
+    for value in (
+        b"+5",
+        b"-1",
+        b"-0",
+        b"0x5",
+        b"5, 5",
+        b"5,5",
+        b"5 5",
+        b"",
+        b" ",
+        b"5;",
+        b"5.0",
+        b"1e3",
+        b"abc",
+        b"5a",
+        b"a5",
+        b"\x005",
+        b"5\x00",
+        b"\xb2",
+        b"5\x0b",
+        b"18446744073709551616",
+        b"99999999999999999999999999",
+        b"9" * 200,
+        b"_5",
+        b"5_0",
+        b"'5'",
+        b'"5"',
+        b"0b1",
+        b"5,",
+        b",5",
+        b"\xef\xbc\x95",
+    ):
         for method in (b"GET", b"PUT"):
-            row(f"cl {method} {value!r}", head(method + b" /bkt/a HTTP/1.1",
-                                               [b"Content-Length: " + value]) + b"hello")
-    for values in ((b"5", b"5"), (b"5", b"6"), (b"0", b"5"), (b"5", b"0"), (b"0", b"0"),
-                   (b"5", b"5", b"5")):
-        row(f"cl twice {values}", head(headers=[b"Content-Length: " + v for v in values])
-            + b"hello")
+            row(
+                f"cl {method} {value!r}",
+                head(method + b" /bkt/a HTTP/1.1", [b"Content-Length: " + value]) + b"hello",
+            )
+    for values in (
+        (b"5", b"5"),
+        (b"5", b"6"),
+        (b"0", b"5"),
+        (b"5", b"0"),
+        (b"0", b"0"),
+        (b"5", b"5", b"5"),
+    ):
+        row(
+            f"cl twice {values}", head(headers=[b"Content-Length: " + v for v in values]) + b"hello"
+        )
     row("cl space before colon", head(headers=[b"Content-Length : 0"]))
     # Header lines, byte by byte.
     for byte in range(256):
@@ -78,18 +169,35 @@ def malformed():
             row(f"name middle {byte:02x}", head(headers=[b"X" + raw + b"Y: z"]))
             if raw not in b"\r\n":
                 row(f"name end {byte:02x}", head(headers=[b"X" + raw + b": y"]))
-        if (byte < 0x20 and raw != b"\t") or byte == 0x7f:
+        if (byte < 0x20 and raw != b"\t") or byte == 0x7F:
             row(f"value start {byte:02x}", head(headers=[b"X: " + raw + b"y"]))
             row(f"value middle {byte:02x}", head(headers=[b"X: a" + raw + b"b"]))
             if raw != b"\n" and raw != b"\r":
                 row(f"value end {byte:02x}", head(headers=[b"X: a" + raw]))
-        if byte <= 0x20 or byte >= 0x7f or raw == b"#":
+        if byte <= 0x20 or byte >= 0x7F or raw == b"#":
             row(f"target {byte:02x}", head(b"GET /bkt/a" + raw + b"b HTTP/1.1"))
         if byte not in TOKENS and raw != b" ":
             row(f"method {byte:02x}", head(b"G" + raw + b"ET /bkt/a HTTP/1.1"))
-    for line in (b": no name", b"no colon", b"", b"a b: c", b"\x00: x", b"X : y", b"(x): y",
-                 b"x,y: z", b"x;y: z", b"x=y: z", b"x@y: z", b"{x}: z", b'"x": y', b"x/y: z",
-                 b"x?y: z", b"x[1]: z", b"x\\y: z", b"<x>: z"):
+    for line in (
+        b": no name",
+        b"no colon",
+        b"",
+        b"a b: c",
+        b"\x00: x",
+        b"X : y",
+        b"(x): y",
+        b"x,y: z",
+        b"x;y: z",
+        b"x=y: z",
+        b"x@y: z",
+        b"{x}: z",
+        b'"x": y',
+        b"x/y: z",
+        b"x?y: z",
+        b"x[1]: z",
+        b"x\\y: z",
+        b"<x>: z",
+    ):
         if line:
             row("line " + repr(line), head(headers=[line]))
     # Ends of lines and of heads.
@@ -109,39 +217,102 @@ def malformed():
     row("no host", head(host=None))
     row("two hosts", head(headers=[b"Host: 127.0.0.1"]))
     row("two different hosts", head(headers=[b"Host: localhost"]))
-    for host in (b"a@127.0.0.1", b"127.0.0.1, localhost", b"127.0.0.1:x", b"127.0.0.1:99999",
-                 b"127.0.0.1:80:80", b"127.0.0.1/", b"127.0.0.1?x", b"127.0.0.1#x", b"http://127.0.0.1",
-                 b"[::1", b"::1]", b"127.0.0.1 ", b"127.0.0.1:-1", b"127.0.0.1: 80", b"127.0.0.1\\x",
-                 b"%31%32%37.0.0.1", b"127.0.0.1;x", b"<x>", b"[]", b"[::g]", b"a b", b":80"):
+    for host in (
+        b"a@127.0.0.1",
+        b"127.0.0.1, localhost",
+        b"127.0.0.1:x",
+        b"127.0.0.1:99999",
+        b"127.0.0.1:80:80",
+        b"127.0.0.1/",
+        b"127.0.0.1?x",
+        b"127.0.0.1#x",
+        b"http://127.0.0.1",
+        b"[::1",
+        b"::1]",
+        b"127.0.0.1 ",
+        b"127.0.0.1:-1",
+        b"127.0.0.1: 80",
+        b"127.0.0.1\\x",
+        b"%31%32%37.0.0.1",
+        b"127.0.0.1;x",
+        b"<x>",
+        b"[]",
+        b"[::g]",
+        b"a b",
+        b":80",
+    ):
         if not host.endswith(b" "):
             row("host " + repr(host), head(host=b"Host: " + host))
     # Request lines.
-    for line in (b"GET /bkt/a", b"GET  /bkt/a HTTP/1.1", b"GET /bkt/a  HTTP/1.1",
-                 b"GET /bkt/a HTTP/1.1 ", b"GET\t/bkt/a HTTP/1.1", b"GET /bkt/a\tHTTP/1.1",
-                 b"GET /bkt/a b HTTP/1.1", b"GET", b"GET ", b"/bkt/a HTTP/1.1", b"HTTP/1.1",
-                 b"GET /bkt/a HTTP/0.9", b"GET /bkt/a HTTP/1.2", b"GET /bkt/a HTTP/2.0",
-                 b"GET /bkt/a HTTP/3", b"GET /bkt/a HTTP/1", b"GET /bkt/a HTTP/1.", b"GET /bkt/a HTTP/.1",
-                 b"GET /bkt/a HTTP/11.1", b"GET /bkt/a HTTP/1.1x", b"GET /bkt/a http/1.1",
-                 b"GET /bkt/a HTTPS/1.1", b"GET /bkt/a XTTP/1.1", b"GET /bkt/a HTTP 1.1",
-                 b"GET /bkt/a HTTP/1,1", b"GET /bkt/a RTSP/1.0", b"GET /bkt/a ICE/1.0",
-                 b"GET /bkt/a HTTP/-1.1", b"GET /bkt/a HTTP/1.01", b"GET bkt/a HTTP/1.1",
-                 b"GET a HTTP/1.1", b"GET ? HTTP/1.1", b"GET * HTTP/1.1", b"GET \\bkt\\a HTTP/1.1",
-                 b"GET /bkt/a#frag HTTP/1.1", b"GET /bkt/%zz HTTP/1.1", b"GET /bkt/%2 HTTP/1.1",
-                 b"GET /bkt/% HTTP/1.1",
-                 b"get /bkt/a HTTP/1.1", b"Get /bkt/a HTTP/1.1", b"GETS /bkt/a HTTP/1.1",
-                 b"FOO /bkt/a HTTP/1.1", b"CONNECT 127.0.0.1:80 HTTP/1.1", b"CONNECT /bkt/a HTTP/1.1",
-                 b"TRACE /bkt/a HTTP/1.1", b"PRI * HTTP/2.0", b"SOURCE /bkt/a HTTP/1.1",
-                 b"DESCRIBE /bkt/a HTTP/1.1", b"PLAY /bkt/a HTTP/1.1", b"M-SEARCH * HTTP/1.1",
-                 b"PROPFIND /bkt/a HTTP/1.1", b"BREW /bkt/a HTTP/1.1", b"X" * 300 + b" /bkt/a HTTP/1.1",
-                 b"GET http://evil.example/bkt/a HTTP/1.1", b"GET http:///bkt/a HTTP/1.1",
-                 b"GET http://127.0.0.1@evil.example/a HTTP/1.1", b"GET ftp://127.0.0.1/a HTTP/1.1",
-                 b"GET https://evil.example/ HTTP/1.1", b"GET http:/bkt/a HTTP/1.1",
-                 b"GET //evil.example@/a\x01 HTTP/1.1"):
+    for line in (
+        b"GET /bkt/a",
+        b"GET  /bkt/a HTTP/1.1",
+        b"GET /bkt/a  HTTP/1.1",
+        b"GET /bkt/a HTTP/1.1 ",
+        b"GET\t/bkt/a HTTP/1.1",
+        b"GET /bkt/a\tHTTP/1.1",
+        b"GET /bkt/a b HTTP/1.1",
+        b"GET",
+        b"GET ",
+        b"/bkt/a HTTP/1.1",
+        b"HTTP/1.1",
+        b"GET /bkt/a HTTP/0.9",
+        b"GET /bkt/a HTTP/1.2",
+        b"GET /bkt/a HTTP/2.0",
+        b"GET /bkt/a HTTP/3",
+        b"GET /bkt/a HTTP/1",
+        b"GET /bkt/a HTTP/1.",
+        b"GET /bkt/a HTTP/.1",
+        b"GET /bkt/a HTTP/11.1",
+        b"GET /bkt/a HTTP/1.1x",
+        b"GET /bkt/a http/1.1",
+        b"GET /bkt/a HTTPS/1.1",
+        b"GET /bkt/a XTTP/1.1",
+        b"GET /bkt/a HTTP 1.1",
+        b"GET /bkt/a HTTP/1,1",
+        b"GET /bkt/a RTSP/1.0",
+        b"GET /bkt/a ICE/1.0",
+        b"GET /bkt/a HTTP/-1.1",
+        b"GET /bkt/a HTTP/1.01",
+        b"GET bkt/a HTTP/1.1",
+        b"GET a HTTP/1.1",
+        b"GET ? HTTP/1.1",
+        b"GET * HTTP/1.1",
+        b"GET \\bkt\\a HTTP/1.1",
+        b"GET /bkt/a#frag HTTP/1.1",
+        b"GET /bkt/%zz HTTP/1.1",
+        b"GET /bkt/%2 HTTP/1.1",
+        b"GET /bkt/% HTTP/1.1",
+        b"get /bkt/a HTTP/1.1",
+        b"Get /bkt/a HTTP/1.1",
+        b"GETS /bkt/a HTTP/1.1",
+        b"FOO /bkt/a HTTP/1.1",
+        b"CONNECT 127.0.0.1:80 HTTP/1.1",
+        b"CONNECT /bkt/a HTTP/1.1",
+        b"TRACE /bkt/a HTTP/1.1",
+        b"PRI * HTTP/2.0",
+        b"SOURCE /bkt/a HTTP/1.1",
+        b"DESCRIBE /bkt/a HTTP/1.1",
+        b"PLAY /bkt/a HTTP/1.1",
+        b"M-SEARCH * HTTP/1.1",
+        b"PROPFIND /bkt/a HTTP/1.1",
+        b"BREW /bkt/a HTTP/1.1",
+        b"X" * 300 + b" /bkt/a HTTP/1.1",
+        b"GET http://evil.example/bkt/a HTTP/1.1",
+        b"GET http:///bkt/a HTTP/1.1",
+        b"GET http://127.0.0.1@evil.example/a HTTP/1.1",
+        b"GET ftp://127.0.0.1/a HTTP/1.1",
+        b"GET https://evil.example/ HTTP/1.1",
+        b"GET http:/bkt/a HTTP/1.1",
+        b"GET //evil.example@/a\x01 HTTP/1.1",
+    ):
         row("line " + repr(line[:60]), head(line))
     row("h2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    row("h2 preface after an upgrade", head(headers=[b"Connection: Upgrade", b"Upgrade: h2c",
-                                                     b"Content-Length: 0, 24"])
-        + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    row(
+        "h2 preface after an upgrade",
+        head(headers=[b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 0, 24"])
+        + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    )
     for value in (b"200-ok", b"100-continued", b"x", b"100-continue, x", b""):
         row("expect " + repr(value), head(headers=[b"Expect: " + value]))
     # Sizes.
@@ -154,15 +325,30 @@ def malformed():
     row("thousands of headers", head(headers=[b"a:"] * 9000))
     row("endless name", head(headers=[b"X" * (40 << 10) + b": y"]))
     # Bodies where the framing itself is fine.
-    for body in (b"5\r\nhelloX\r\n0\r\n\r\n", b"5\nhello\r\n0\r\n\r\n", b"5\r\nhello\n0\r\n\r\n",
-                 b"0x5\r\nhello\r\n0\r\n\r\n", b"+5\r\nhello\r\n0\r\n\r\n", b"-1\r\n\r\n0\r\n\r\n",
-                 b" 5\r\nhello\r\n0\r\n\r\n", b"5 \r\nhello\r\n0\r\n\r\n", b"\r\nhello\r\n0\r\n\r\n",
-                 b"g\r\nhello\r\n0\r\n\r\n", b"ffffffffffffffffff\r\nhello\r\n",
-                 b"5;" + b"x" * 20000 + b"\r\nhello\r\n0\r\n\r\n", b"5\r\nhello\r\n0\r\n\n",
-                 b"5\r\nhello\r\n0\r\nX\r\n\r\n", b"5_0\r\nhello\r\n0\r\n\r\n",
-                 b"5\rX\r\nhello\r\n0\r\n\r\n", b"0\r\nX Y: z\r\n\r\n", b"0\r\nX: a\x00b\r\n\r\n"):
-        row("chunks " + repr(body[:24]), head(b"PUT /bkt/a HTTP/1.1",
-                                              [b"Transfer-Encoding: chunked"]) + body)
+    for body in (
+        b"5\r\nhelloX\r\n0\r\n\r\n",
+        b"5\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello\n0\r\n\r\n",
+        b"0x5\r\nhello\r\n0\r\n\r\n",
+        b"+5\r\nhello\r\n0\r\n\r\n",
+        b"-1\r\n\r\n0\r\n\r\n",
+        b" 5\r\nhello\r\n0\r\n\r\n",
+        b"5 \r\nhello\r\n0\r\n\r\n",
+        b"\r\nhello\r\n0\r\n\r\n",
+        b"g\r\nhello\r\n0\r\n\r\n",
+        b"ffffffffffffffffff\r\nhello\r\n",
+        b"5;" + b"x" * 20000 + b"\r\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello\r\n0\r\n\n",
+        b"5\r\nhello\r\n0\r\nX\r\n\r\n",
+        b"5_0\r\nhello\r\n0\r\n\r\n",
+        b"5\rX\r\nhello\r\n0\r\n\r\n",
+        b"0\r\nX Y: z\r\n\r\n",
+        b"0\r\nX: a\x00b\r\n\r\n",
+    ):
+        row(
+            "chunks " + repr(body[:24]),
+            head(b"PUT /bkt/a HTTP/1.1", [b"Transfer-Encoding: chunked"]) + body,
+        )
     return rows
 
 
@@ -185,7 +371,7 @@ def refused(server, data, tail=TAIL):
         except TimeoutError:
             return "no answer"
         except ConnectionResetError:
-            return None                    # refused; the reply was lost to our unread bytes
+            return None  # refused; the reply was lost to our unread bytes
         if not 400 <= reply.status <= 599:
             return f"answered {reply.status}"
         try:
@@ -236,7 +422,7 @@ def test_a_tls_hello_is_closed_at_once_and_explained(start, origin):
 def test_refused_in_pieces_as_in_one(start, origin):
     """A split of the bytes changes nothing."""
     server = start(origin)
-    rows = ROWS[::max(1, len(ROWS) // scaled(400, 40))]
+    rows = ROWS[:: max(1, len(ROWS) // scaled(400, 40))]
 
     def one(i):
         wrong = []
@@ -255,6 +441,7 @@ def test_refused_in_pieces_as_in_one(start, origin):
                     except (Closed, ConnectionResetError, BrokenPipeError):
                         pass
         return wrong
+
     wrong = sum(parallel(8, one), [])
     assert not wrong, wrong[:30]
     assert not origin.requests(key="canary")
@@ -269,7 +456,7 @@ def test_good_requests_split_at_every_byte(start, origin):
             connection.send(data[:cut])
             connection.send(data[cut:])
             judge(connection.read_reply(), origin, "a", 5, 2000)
-        for byte in data:                               # one byte a packet
+        for byte in data:  # one byte a packet
             connection.send(bytes([byte]))
         judge(connection.read_reply(), origin, "a", 5, 2000)
 
@@ -282,8 +469,10 @@ def test_pipelined_requests_are_answered_in_order(forebay, origin):
     for turn in range(2):
         with forebay.connection() as connection:
             order = [(i * 5 + turn) % len(sizes) for i in range(40)]
-            data = b"".join(head(b"GET /bkt/k%d HTTP/1.1" % i) if n % 3 else
-                            head(b"HEAD /bkt/k%d HTTP/1.1" % i) for n, i in enumerate(order))
+            data = b"".join(
+                head(b"GET /bkt/k%d HTTP/1.1" % i) if n % 3 else head(b"HEAD /bkt/k%d HTTP/1.1" % i)
+                for n, i in enumerate(order)
+            )
             sender = threading.Thread(target=connection.send, args=(data,))
             sender.start()
             for n, i in enumerate(order):
@@ -308,11 +497,11 @@ def test_keep_alive_and_close(start, origin):
         reply = connection.read_reply()
         assert reply.closes
         assert connection.at_end()
-    with server.connection() as connection:              # HTTP/1.0 closes by default
+    with server.connection() as connection:  # HTTP/1.0 closes by default
         connection.send(head(b"GET /bkt/a HTTP/1.0"))
         judge(connection.read_reply(), origin, "a", 0, 100)
         assert connection.at_end()
-    with server.connection() as connection:              # one empty line before a request is fine
+    with server.connection() as connection:  # one empty line before a request is fine
         connection.send(b"\r\n" + head())
         judge(connection.read_reply(), origin, "a", 0, 100)
 
@@ -335,8 +524,11 @@ def test_half_a_close_behind_the_last_request(start, origin, figure):
                 assert connection.at_end()
                 asked += len(keys)
         with server.connection() as connection:
-            connection.send(head(b"PUT /bkt/up HTTP/1.1", headers=[b"Content-Length: 5"]) + b"%05d" % i
-                            + head(b"GET /bkt?list-type=2&prefix=up HTTP/1.1"))
+            connection.send(
+                head(b"PUT /bkt/up HTTP/1.1", headers=[b"Content-Length: 5"])
+                + b"%05d" % i
+                + head(b"GET /bkt?list-type=2&prefix=up HTTP/1.1")
+            )
             connection.finish_sending()
             assert connection.read_reply("PUT").status == 200
             assert connection.read_reply("GET").status == 200
@@ -369,8 +561,12 @@ def test_expect_continue(start, origin):
     server = start(origin)
     for length in (0, 5):
         with server.connection(timeout=15) as connection:
-            connection.send(head(b"PUT /bkt/new HTTP/1.1",
-                                 [b"Expect: 100-continue", b"Content-Length: %d" % length]))
+            connection.send(
+                head(
+                    b"PUT /bkt/new HTTP/1.1",
+                    [b"Expect: 100-continue", b"Content-Length: %d" % length],
+                )
+            )
             reply = connection.read_reply(interim=True)
             if reply.status == 100:
                 assert reply.reason == "Continue"
@@ -389,8 +585,12 @@ def test_expect_continue(start, origin):
 
 UPGRADES = [
     [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"],
-    [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-     b"Sec-WebSocket-Version: 13"],
+    [
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        b"Sec-WebSocket-Version: 13",
+    ],
     [b"Connection: TE", b"TE: trailers"],
     [b"Proxy-Connection: Keep-Alive", b"Keep-Alive: timeout=5"],
 ]
@@ -404,16 +604,24 @@ def test_upgrade_is_ignored_and_never_reaches_the_origin(forebay, origin):
             for turn in ("miss", "hit"):
                 connection.send(head(b"GET /bkt/read%d HTTP/1.1" % i, asked))
                 judge(connection.read_reply(interim=True), origin, f"read{i}", 0, 5000)
-            connection.send(head(b"PUT /bkt/write%d HTTP/1.1" % i, [*asked, b"Content-Length: 5"])
-                            + b"%05d" % i)
+            connection.send(
+                head(b"PUT /bkt/write%d HTTP/1.1" % i, [*asked, b"Content-Length: 5"]) + b"%05d" % i
+            )
             assert connection.read_reply("PUT").status == 200
             connection.send(head(b"GET /bkt?list-type=2&prefix=write%d HTTP/1.1" % i, asked))
             assert connection.read_reply().status == 200
         assert origin.bytes_of(f"write{i}") == b"%05d" % i
     for entry in origin.requests():
         names = {name for name, _ in entry.headers}
-        assert not names & {"upgrade", "http2-settings", "connection", "te", "keep-alive",
-                            "proxy-connection", "sec-websocket-key"}, entry.headers
+        assert not names & {
+            "upgrade",
+            "http2-settings",
+            "connection",
+            "te",
+            "keep-alive",
+            "proxy-connection",
+            "sec-websocket-key",
+        }, entry.headers
 
 
 def test_nothing_after_an_ignored_upgrade_is_read_as_http2(start, origin):
@@ -431,19 +639,31 @@ def test_nothing_after_an_ignored_upgrade_is_read_as_http2(start, origin):
 def test_curl_http2_reads_and_writes(start, origin, tmp_path):
     """curl --http2 asks for h2c on the first request of each connection."""
     curl = shutil.which("curl")
-    if curl is None or "HTTP2" not in subprocess.run([curl, "--version"], capture_output=True,
-                                                     text=True, check=True).stdout:
+    if (
+        curl is None
+        or "HTTP2"
+        not in subprocess.run(
+            [curl, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+    ):
         pytest.skip("NOT RUN: no curl with HTTP/2")
     server = start(origin)
     origin.put("a", 3000)
     url = f"http://127.0.0.1:{server.port}/bkt/"
     (tmp_path / "up").write_bytes(b"x" * 70_000)
     for _ in range(2):
-        got = subprocess.run([curl, "-sSf", "--noproxy", "*", "--http2", url + "a"],
-                             capture_output=True, timeout=60, check=True).stdout
+        got = subprocess.run(
+            [curl, "-sSf", "--noproxy", "*", "--http2", url + "a"],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        ).stdout
         assert got == origin.bytes_of("a")
-    subprocess.run([curl, "-sSf", "--noproxy", "*", "--http2", "-T", tmp_path / "up", url + "up"],
-                   timeout=60, check=True)
+    subprocess.run(
+        [curl, "-sSf", "--noproxy", "*", "--http2", "-T", tmp_path / "up", url + "up"],
+        timeout=60,
+        check=True,
+    )
     assert origin.bytes_of("up") == b"x" * 70_000
 
 
@@ -459,11 +679,12 @@ def test_limits_at_minus_one_zero_plus_one(start, origin):
             except (BrokenPipeError, ConnectionResetError):
                 pass
             return connection.read_reply().status
+
     assert status(head(b"GET /bkt/a?x-id=" + b"a" * 4000 + b" HTTP/1.1")) == 200
     for length, want in ((16384 - 1, (200, 400, 404)), (16384, (200, 400, 404)), (16385, (414,))):
         target = b"/bkt/a?x-id=" + b"a" * (length - len(b"/bkt/a?x-id="))
         assert status(head(b"GET " + target + b" HTTP/1.1")) in want, length
-    for count, want in ((99, 200), (510, 200), (511, 200), (512, 431)):       # Host is one of them
+    for count, want in ((99, 200), (510, 200), (511, 200), (512, 431)):  # Host is one of them
         assert status(head(headers=[b"X-%d: y" % i for i in range(count)])) == want, count
     assert status(head(headers=[b"X: " + b"a" * 16000])) == 200
     assert status(head(headers=[b"X: " + b"a" * 16400])) == 431
@@ -478,12 +699,13 @@ def test_limits_at_minus_one_zero_plus_one(start, origin):
 
 def test_slow_heads_and_idle_connections_are_cut(start, origin):
     """A head has to arrive whole within limits.header_timeout, however it trickles."""
-    server = start(origin, settings={"limits.header_timeout": "5s", "limits.idle_timeout": "5s"},
-                   ahead_s=0)
+    server = start(
+        origin, settings={"limits.header_timeout": "5s", "limits.idle_timeout": "5s"}, ahead_s=0
+    )
     with server.connection(timeout=30) as slow, server.connection(timeout=30) as idle:
         slow.send(b"GET /bkt/a HT")
         ended = False
-        for _ in range(100):                              # dripping does not extend it
+        for _ in range(100):  # dripping does not extend it
             try:
                 slow.send(b"x")
             except (BrokenPipeError, ConnectionResetError):
@@ -509,6 +731,7 @@ def test_vanishing_clients_leave_nothing_behind(forebay, origin):
                 connection.send(head(b"GET /bkt/k%d HTTP/1.1" % ((i + n) % 4)))
                 if n % 3:
                     connection.sock.recv(1 + (n * 7919) % 300_000)
+
     parallel(8, one)
     with forebay.client() as client:
         for i in range(4):
@@ -555,7 +778,7 @@ def test_drain_finishes_what_is_in_flight(start, origin):
     stopper = threading.Thread(target=lambda: ended.append(server.stop()))
     stopper.start()
     with pytest.raises((ConnectionRefusedError, ConnectionResetError, Closed, AssertionError)):
-        for _ in range(2000):                             # the listener goes at once
+        for _ in range(2000):  # the listener goes at once
             with server.connection(timeout=5) as late:
                 late.send(head(b"GET /bkt/other HTTP/1.1"))
                 reply = late.read_reply()

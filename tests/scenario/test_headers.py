@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of a client's headers reach the origin: those that S3 defines, whatever Connection says; and
 none of them where the answer is shared."""
+
 import pytest
 
 from client import Client, Connection, request_bytes
@@ -8,24 +9,53 @@ from signer import Signer
 from test_auth import SECRETS, keys_file, verify
 
 # Meant for the origin, on a request that is passed on.
-KEPT = [("Cache-Control", "max-age=1"), ("Content-Disposition", "inline"),
-        ("Content-Encoding", "gzip"), ("Content-Language", "en"), ("Content-Type", "text/x"),
-        ("Expires", "Wed, 21 Oct 2099 07:28:00 GMT"), ("If-None-Match", "*"),
-        ("User-Agent", "agent/1"), ("x-amz-acl", "private"), ("x-amz-meta-A", "b"),
-        ("x-amz-storage-class", "STANDARD"), ("x-amz-tagging", "a=b"),
-        ("x-amz-server-side-encryption", "AES256"), ("x-amz-something-new", "1"),
-        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-        ("tracestate", "a=b"), ("x-request-id", "r-1")]
+KEPT = [
+    ("Cache-Control", "max-age=1"),
+    ("Content-Disposition", "inline"),
+    ("Content-Encoding", "gzip"),
+    ("Content-Language", "en"),
+    ("Content-Type", "text/x"),
+    ("Expires", "Wed, 21 Oct 2099 07:28:00 GMT"),
+    ("If-None-Match", "*"),
+    ("User-Agent", "agent/1"),
+    ("x-amz-acl", "private"),
+    ("x-amz-meta-A", "b"),
+    ("x-amz-storage-class", "STANDARD"),
+    ("x-amz-tagging", "a=b"),
+    ("x-amz-server-side-encryption", "AES256"),
+    ("x-amz-something-new", "1"),
+    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ("tracestate", "a=b"),
+    ("x-request-id", "r-1"),
+]
 # Everybody else's.
-GONE = [("Accept", "application/json"), ("Accept-Language", "de"), ("Accept-Charset", "x"),
-        ("Cookie", "a=b"), ("Referer", "http://a/"), ("Forwarded", "for=1"),
-        ("X-Forwarded-For", "1.2.3.4"), ("X-Forwarded-Host", "evil"), ("X-Real-IP", "1.2.3.4"),
-        ("X-HTTP-Method-Override", "DELETE"), ("X-Original-URL", "/other/k"), ("Prefer", "x"),
-        ("X-Rewrite-URL", "/other/k"), ("amz-sdk-request", "attempt=1"),
-        ("x-goog-acl", "public-read"), ("x-ms-blob-type", "x"), ("x-own", "1"), ("Pragma", "x"),
-        ("Proxy-Authorization", "x"), ("Destination", "/other/k"), ("Max-Forwards", "1"),
-        ("Sec-Fetch-Site", "none"), ("Trailer", "x"), ("Content-Location", "/other"),
-        ("Priority", "u=1")]
+GONE = [
+    ("Accept", "application/json"),
+    ("Accept-Language", "de"),
+    ("Accept-Charset", "x"),
+    ("Cookie", "a=b"),
+    ("Referer", "http://a/"),
+    ("Forwarded", "for=1"),
+    ("X-Forwarded-For", "1.2.3.4"),
+    ("X-Forwarded-Host", "evil"),
+    ("X-Real-IP", "1.2.3.4"),
+    ("X-HTTP-Method-Override", "DELETE"),
+    ("X-Original-URL", "/other/k"),
+    ("Prefer", "x"),
+    ("X-Rewrite-URL", "/other/k"),
+    ("amz-sdk-request", "attempt=1"),
+    ("x-goog-acl", "public-read"),
+    ("x-ms-blob-type", "x"),
+    ("x-own", "1"),
+    ("Pragma", "x"),
+    ("Proxy-Authorization", "x"),
+    ("Destination", "/other/k"),
+    ("Max-Forwards", "1"),
+    ("Sec-Fetch-Site", "none"),
+    ("Trailer", "x"),
+    ("Content-Location", "/other"),
+    ("Priority", "u=1"),
+]
 
 
 def test_what_goes_on(start, origin):
@@ -41,31 +71,66 @@ def test_what_goes_on(start, origin):
             for name, _ in GONE:
                 assert entry.header(name) is None, name
     allowed = {name.lower() for name, _ in KEPT} | {
-        "host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding",
-        "content-length", "via"}
+        "host",
+        "authorization",
+        "x-amz-date",
+        "x-amz-content-sha256",
+        "accept-encoding",
+        "content-length",
+        "via",
+    }
     assert {name for name, _ in entry.headers} <= allowed, entry.headers
 
 
-@pytest.mark.parametrize("named", ["x-amz-acl", "if-none-match", "X-AMZ-ACL, If-None-Match",
-                                   "close, x-amz-acl", "x-amz-meta-a", "host", "authorization",
-                                   "content-type", "x-amz-date", "x-amz-content-sha256"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "x-amz-acl",
+        "if-none-match",
+        "X-AMZ-ACL, If-None-Match",
+        "close, x-amz-acl",
+        "x-amz-meta-a",
+        "host",
+        "authorization",
+        "content-type",
+        "x-amz-date",
+        "x-amz-content-sha256",
+    ],
+)
 def test_connection_takes_nothing_off(start, origin, tmp_path, named):
     """It is not signed itself: whoever stands between could take off what is."""
     server = start(origin, settings=verify(keys_file(tmp_path)))
     signer = Signer("ROOT", SECRETS["ROOT"])
     host = f"127.0.0.1:{server.port}"
-    signed = signer.headers("PUT", "/bkt/k", host, [
-        ("x-amz-acl", "private"), ("x-amz-meta-a", "b"), ("Content-Type", "a/b"),
-        ("If-None-Match", "*")], b"bytes")
+    signed = signer.headers(
+        "PUT",
+        "/bkt/k",
+        host,
+        [
+            ("x-amz-acl", "private"),
+            ("x-amz-meta-a", "b"),
+            ("Content-Type", "a/b"),
+            ("If-None-Match", "*"),
+        ],
+        b"bytes",
+    )
     with Connection(server.port) as connection:
-        connection.send(request_bytes("PUT", "/bkt/k", host, signed + [("Connection", named)],
-                                      b"bytes"))
+        connection.send(
+            request_bytes("PUT", "/bkt/k", host, signed + [("Connection", named)], b"bytes")
+        )
         reply = connection.read_reply("PUT")
         assert reply.status == 400, reply
     assert not origin.requests()
     with Connection(server.port) as connection:
-        connection.send(request_bytes("PUT", "/bkt/k", host, signed + [
-            ("Connection", "keep-alive, te, not-there")], b"bytes"))
+        connection.send(
+            request_bytes(
+                "PUT",
+                "/bkt/k",
+                host,
+                signed + [("Connection", "keep-alive, te, not-there")],
+                b"bytes",
+            )
+        )
         assert connection.read_reply("PUT").status == 200
     [entry] = origin.requests(method="PUT")
     assert entry.header("x-amz-acl") == "private" and entry.header("if-none-match") == "*"
@@ -76,16 +141,35 @@ def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
     whose name is not valid stays."""
     origin.put("a", 5 << 20)
     server = start(origin, settings={"cache.ttl": "0s"})
-    extra = GONE + [("traceparent", "00-1"), ("tracestate", "a=b"), ("x-request-id", "<b>"),
-                    ("User-Agent", "agent/1"), ("If-Modified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"),
-                    ("Content-Type", "a/b"), ("Content-Language", "de"), ("Expires", "x"),
-                    ("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-user-agent", "agent/2")]
+    extra = GONE + [
+        ("traceparent", "00-1"),
+        ("tracestate", "a=b"),
+        ("x-request-id", "<b>"),
+        ("User-Agent", "agent/1"),
+        ("If-Modified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"),
+        ("Content-Type", "a/b"),
+        ("Content-Language", "de"),
+        ("Expires", "x"),
+        ("x-amz-checksum-crc32", "AAAAAA=="),
+        ("x-amz-user-agent", "agent/2"),
+    ]
     with Client(server.port) as client:
         for method in ("GET", "HEAD", "GET", "HEAD"):
             assert client.get("a", headers=extra, method=method).status == 200
             server.settle()
-    allowed = {"host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding",
-               "user-agent", "range", "if-match", "if-none-match", "x-amz-checksum-mode", "via"}
+    allowed = {
+        "host",
+        "authorization",
+        "x-amz-date",
+        "x-amz-content-sha256",
+        "accept-encoding",
+        "user-agent",
+        "range",
+        "if-match",
+        "if-none-match",
+        "x-amz-checksum-mode",
+        "via",
+    }
     for number, entry in enumerate(origin.requests()):
         condition = {"if-modified-since"} if number == 0 else set()
         assert {name for name, _ in entry.headers} <= allowed | condition, entry.headers
@@ -103,9 +187,15 @@ def test_kept_listings_are_asked_for_without_headers(start, origin):
     server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
     with Client(server.port) as client:
         plain = bytes(client.list().body)
-        for i, header in enumerate(GONE + [("User-Agent", "agent/1"), ("Content-Type", "a/b"),
-                                           ("x-amz-user-agent", "agent/2"),
-                                           ("Cache-Control", "no-cache")]):
+        for i, header in enumerate(
+            GONE
+            + [
+                ("User-Agent", "agent/1"),
+                ("Content-Type", "a/b"),
+                ("x-amz-user-agent", "agent/2"),
+                ("Cache-Control", "no-cache"),
+            ]
+        ):
             query = f"list-type=2&max-keys={500 + i}"
             reply = client.request("GET", f"/bkt?{query}", [header])
             if reply.status == 200:
@@ -116,8 +206,9 @@ def test_kept_listings_are_asked_for_without_headers(start, origin):
         assert {name for name, _ in entry.headers} <= SHARED, entry.headers
 
 
-@pytest.mark.parametrize("header", [
-    ("Range", "bytes=0-9"), ("If-None-Match", "*"), ("x-amz-new-thing", "1")])
+@pytest.mark.parametrize(
+    "header", [("Range", "bytes=0-9"), ("If-None-Match", "*"), ("x-amz-new-thing", "1")]
+)
 def test_listings_that_headers_select_are_not_kept(start, origin, header):
     server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
     with Client(server.port) as client:
@@ -135,6 +226,7 @@ def test_listings_that_headers_select_are_not_kept(start, origin, header):
 
 # --- '+' in a query ---------------------------------------------------------------------------------------
 
+
 def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):
     """S3 reads it as a blank: so do rights, scopes and the cache, and so it is sent on."""
     for key in ("a b/1", "a b/2", "a+b/1", "a+b/2", "a%2Bb/1"):
@@ -143,9 +235,16 @@ def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):
     direct, through = Client(origin.port), Client(server.port)
     origin.credentials = None
     try:
-        for query in ("list-type=2&prefix=a+b", "list-type=2&start-after=a+b/1", "prefix=a+b%2F",
-                      "list-type=2&prefix=a%2Bb", "marker=a+b%2F1&prefix=a", "list-type=2&prefix=a%20b",
-                      "delimiter=+&prefix=a", "list-type=2&prefix=a%252Bb"):
+        for query in (
+            "list-type=2&prefix=a+b",
+            "list-type=2&start-after=a+b/1",
+            "prefix=a+b%2F",
+            "list-type=2&prefix=a%2Bb",
+            "marker=a+b%2F1&prefix=a",
+            "list-type=2&prefix=a%20b",
+            "delimiter=+&prefix=a",
+            "list-type=2&prefix=a%252Bb",
+        ):
             want, got = direct.list(query), through.list(query)
             assert want.status == got.status == 200, (query, got)
             assert bytes(want.body) == bytes(got.body), query
@@ -166,17 +265,17 @@ def test_rights_read_a_plus_as_the_origin_does(start, origin, tmp_path):
     server = start(origin, settings=verify(keys_file(tmp_path, allow)))
     with Client(server.port) as client:
         for who, sent, signed, status in (
-                ("ALICE", "in+mine%2F", "in%20mine%2F", 200),
-                ("ALICE", "in%20mine%2F", "in%20mine%2F", 200),
-                ("ALICE", "in%2Bmine%2F", "in%2Bmine%2F", 403),
-                ("BOB", "in%2Bmine%2F", "in%2Bmine%2F", 200),
-                ("BOB", "in+mine%2F", "in%20mine%2F", 403),
-                # One signature, one meaning: not what was signed as a plus.
-                ("ALICE", "in+mine%2F", "in%2Bmine%2F", 403),
-                ("BOB", "in+mine%2F", "in%2Bmine%2F", 403)):
+            ("ALICE", "in+mine%2F", "in%20mine%2F", 200),
+            ("ALICE", "in%20mine%2F", "in%20mine%2F", 200),
+            ("ALICE", "in%2Bmine%2F", "in%2Bmine%2F", 403),
+            ("BOB", "in%2Bmine%2F", "in%2Bmine%2F", 200),
+            ("BOB", "in+mine%2F", "in%20mine%2F", 403),
+            # One signature, one meaning: not what was signed as a plus.
+            ("ALICE", "in+mine%2F", "in%2Bmine%2F", 403),
+            ("BOB", "in+mine%2F", "in%2Bmine%2F", 403),
+        ):
             mark = origin.mark()
-            headers = Signer(who, SECRETS[who]).headers(
-                "GET", f"/bkt?prefix={signed}", client.host)
+            headers = Signer(who, SECRETS[who]).headers("GET", f"/bkt?prefix={signed}", client.host)
             reply = client.request("GET", f"/bkt?prefix={sent}", headers)
             assert reply.status == status, (who, sent, signed, reply)
             assert len(origin.requests(since=mark)) == (status == 200)

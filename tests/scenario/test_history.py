@@ -3,6 +3,7 @@
 older bytes or older headers, none sees older ones than another saw before it, and none sees two versions. A third of
 the writes past it, and some of those through it, change an object's metadata alone. At full scale one million
 operations."""
+
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from forebay import scaled
 from history import LISTED, judge, write_past
 
 PROCESSES, THREADS = 2, 6
-PAST_NUMBERS = 900_000_000   # above those of every session
+PAST_NUMBERS = 900_000_000  # above those of every session
 KEYS = [f"{LISTED}{i}" for i in range(6)] + [f"k/{i}" for i in range(10)]
 
 
@@ -31,10 +32,22 @@ def test_the_judge_sees_what_is_wrong():
     past = ["p", "a", 2, 3.0, 4.0]
     assert not judge([first, past, ["r", "a", 1, 4.5, 5.0], ["r", "a", 2, 4.6, 5.1]], {})
     assert judge([first, past, ["r", "a", 2, 4.5, 5.0], ["r", "a", 1, 5.1, 5.2]], {})
-    for good in ([1, 1.5, 1.6], [0, 0.5, 0.6], [0, 1.5, 1.6], [1, 2.5, 2.6], [1, 3.5, 9.0],
-                 [2, 3.5, 3.6], [2, 4.5, 5.0], [1, 2.5, 5.0]):
+    for good in (
+        [1, 1.5, 1.6],
+        [0, 0.5, 0.6],
+        [0, 1.5, 1.6],
+        [1, 2.5, 2.6],
+        [1, 3.5, 9.0],
+        [2, 3.5, 3.6],
+        [2, 4.5, 5.0],
+        [1, 2.5, 5.0],
+    ):
         assert not judge([first, second, ["r", "a", *good]], {}), good
-    shown = [["s", "a", [1, 1], 0, 0], ["s", "a", [7, 1], 0, 0], ["s", "a", [7, ["etag", "x"]], 0, 0]]
+    shown = [
+        ["s", "a", [1, 1], 0, 0],
+        ["s", "a", [7, 1], 0, 0],
+        ["s", "a", [7, ["etag", "x"]], 0, 0],
+    ]
     assert not judge([first, second, *shown], {"x": 1})
     assert judge([first, second, *shown], {"x": 2})
     assert judge([first, second, ["s", "a", [1, 2], 0, 0]], {})
@@ -45,19 +58,44 @@ def test_the_judge_sees_what_is_wrong():
 
 @pytest.mark.parametrize("list_ttl", ["0s", "1h"])
 def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, list_ttl):
-    server = start(origin, engine=engine, settings={
-        "cache.block_size": "64KiB", "cache.ttl": "1h", "cache.size": "128MiB",
-        "cache.list_ttl": list_ttl, "access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "cache.block_size": "64KiB",
+            "cache.ttl": "1h",
+            "cache.size": "128MiB",
+            "cache.list_ttl": list_ttl,
+            "access_log.path": "off",
+        },
+    )
     total = scaled(1_000_000) // 4 // (8 if scaled(1000) < 1000 else 1)
     each = max(50, total // (PROCESSES * THREADS))
     running = []
     for number in range(PROCESSES):
         plan = tmp_path / f"plan{number}.json"
-        plan.write_text(json.dumps({"port": server.port, "keys": KEYS, "operations": each, "seeds": [
-            1 + number * THREADS + i for i in range(THREADS)]}))
-        running.append(subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "history.py"), str(plan),
-             str(tmp_path / f"record{number}")], stderr=subprocess.PIPE, text=True))
+        plan.write_text(
+            json.dumps(
+                {
+                    "port": server.port,
+                    "keys": KEYS,
+                    "operations": each,
+                    "seeds": [1 + number * THREADS + i for i in range(THREADS)],
+                }
+            )
+        )
+        running.append(
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    str(Path(__file__).parent / "history.py"),
+                    str(plan),
+                    str(tmp_path / f"record{number}"),
+                ],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
     rows, etags, counts = [], {}, Counter()
     while any(process.poll() is None for process in running):
         write_past(origin, KEYS, PAST_NUMBERS + counts["past"], rows, etags)
@@ -72,9 +110,13 @@ def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, li
         rows += record["rows"]
         etags.update(record["etags"])
         counts.update(record["counts"])
-    figure(f"history, {engine}, list_ttl {list_ttl}: {sum(counts.values())} operations {dict(counts)}, "
-           f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}")
+    figure(
+        f"history, {engine}, list_ttl {list_ttl}: {sum(counts.values())} operations {dict(counts)}, "
+        f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}"
+    )
     wrong = judge(rows, etags)
     assert not wrong, f"{len(wrong)} wrong reads:\n" + "\n".join(wrong[:5])
-    assert counts["read"] > (sum(counts.values()) - counts["past"]) // 3    # writes past it go on as long as the others take
+    assert (
+        counts["read"] > (sum(counts.values()) - counts["past"]) // 3
+    )  # writes past it go on as long as the others take
     assert not any(name.startswith("status 4") for name in counts if name != "status 416"), counts

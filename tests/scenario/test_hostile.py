@@ -2,6 +2,7 @@
 """The control interface and the commands against what means no good: numbers at the end of their range, bodies of the wrong
 kind, lists that are none, listings without an end, names that are no text. Nothing dies, nothing is taken for done that was
 not, and nothing is hidden."""
+
 import json
 import os
 import subprocess
@@ -19,16 +20,23 @@ def post(server, path, body):
     """Status and answer of a body as it stands."""
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     with Connection(server.admin_port) as connection:
-        connection.send(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: %d\r\n\r\n%s"
-                        % (path.encode(), len(body), body))
+        connection.send(
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: %d\r\n\r\n%s"
+            % (path.encode(), len(body), body)
+        )
         reply = connection.read_reply()
         return reply.status, json.loads(bytes(reply.body))
 
 
 def piped(server, text, *words, code):
     """A command that is given TEXT (bytes) by a pipe; what it says."""
-    got = subprocess.run([binary(), *words], input=text, capture_output=True, timeout=WAIT_S,
-                         env={"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    got = subprocess.run(
+        [binary(), *words],
+        input=text,
+        capture_output=True,
+        timeout=WAIT_S,
+        env={"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+    )
     assert got.returncode == code, (words, text[:40], got.returncode, got.stdout, got.stderr)
     return (got.stdout + got.stderr).decode()
 
@@ -41,18 +49,39 @@ def test_ranges_behind_every_object(start, origin, key):
     origin.put("empty", 0)
     for first in (2**63, 2**64 - 16 * 2**20, 2**64 - 16, 2**64 - 2, 2**64 - 1, 2**64, 10**30):
         for text in (f"{first}-", f"{first}-{first}"):
-            assert post(server, "/api/v1/warm", {"uris": [{"uri": f"s3://bkt/{key}", "range": text}]})[0] == 400
+            assert (
+                post(server, "/api/v1/warm", {"uris": [{"uri": f"s3://bkt/{key}", "range": text}]})[
+                    0
+                ]
+                == 400
+            )
             assert server.admin(f"/api/v1/explain?uri=s3://bkt/{key}&range={text}").status == 400
     for text in (f"{2**63 - 1}-", f"{2**62}-{2**64 - 1}", f"{2**63 - 1}-{2**63 - 1}"):
-        assert post(server, "/api/v1/warm", {"uris": [{"uri": f"s3://bkt/{key}", "range": text}]})[0] == 200
+        assert (
+            post(server, "/api/v1/warm", {"uris": [{"uri": f"s3://bkt/{key}", "range": text}]})[0]
+            == 200
+        )
         assert server.admin(f"/api/v1/explain?uri=s3://bkt/{key}&range={text}").status == 200
-    wait_for(lambda: all(job["state"] == "done" for job in ask(server, "jobs")[:-1]), "the end of all jobs")
+    wait_for(
+        lambda: all(job["state"] == "done" for job in ask(server, "jobs")[:-1]),
+        "the end of all jobs",
+    )
 
 
-@pytest.mark.parametrize("body", [
-    {}, {"uris": None}, {"uris": "s3://bkt/k"}, {"uris": {"uri": "s3://bkt/k"}}, {"uris": [["s3://bkt/k"]]},
-    {"uris": [{"uri": "s3://bkt/k", "rnage": "0-1"}]}, {"uris": [{"uri": "s3://bkt/k", "range": "0-1", "more": True}]},
-    {"uris": ["s3://bkt/k"], "more": "yes"}, {"uris": ["s3://bkt/k"], "more": 1}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"uris": None},
+        {"uris": "s3://bkt/k"},
+        {"uris": {"uri": "s3://bkt/k"}},
+        {"uris": [["s3://bkt/k"]]},
+        {"uris": [{"uri": "s3://bkt/k", "rnage": "0-1"}]},
+        {"uris": [{"uri": "s3://bkt/k", "range": "0-1", "more": True}]},
+        {"uris": ["s3://bkt/k"], "more": "yes"},
+        {"uris": ["s3://bkt/k"], "more": 1},
+    ],
+)
 def test_a_warm_body_of_the_wrong_kind_is_refused(start, origin, body):
     """It is no job that has nothing to do, or that does more than was asked for."""
     server = start(origin)
@@ -68,7 +97,10 @@ def test_a_job_that_is_closed_takes_no_more(start, origin):
     more = {"uris": ["s3://bkt/k"], "job": 1}
     with origin.hold("k"):
         assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/k"]})[0] == 200
-        assert post(server, "/api/v1/warm", more) == (503, {"status": "refused", "reason": "the job takes no more"})
+        assert post(server, "/api/v1/warm", more) == (
+            503,
+            {"status": "refused", "reason": "the job takes no more"},
+        )
     wait_for(lambda: ask(server, "jobs")[0]["state"] == "done", "the end of the job")
     assert post(server, "/api/v1/warm", more)[0] == 503
     assert post(server, "/api/v1/warm", {"uris": [], "more": True})[0] == 200
@@ -83,7 +115,9 @@ def test_lists_that_are_none(forebay, origin, tmp_path):
     warm = ["warm", "--wait", "-f", "-"]
     assert "line 1: it has a NUL" in piped(forebay, b"s3://bkt/a\0s3://bkt/b\0", *warm, code=1)
     assert "line 2: it has a NUL" in piped(forebay, b"s3://bkt/a\ns3://bkt/b\0\n", *warm, code=1)
-    assert "line 1: it is too long" in piped(forebay, b"s3://bkt/" + b"y" * 9000 + b"\n", *warm, code=1)
+    assert "line 1: it is too long" in piped(
+        forebay, b"s3://bkt/" + b"y" * 9000 + b"\n", *warm, code=1
+    )
     assert "Is a directory" in said(forebay, "warm", "--wait", "-f", tmp_path, code=1)
     good = b"\xef\xbb\xbfs3://bkt/a\r\n#" + b"x" * 9000 + b" s3://bkt/c\n\n  s3://bkt/b"
     assert "2 of 2 objects" in piped(forebay, good, *warm, code=0)
@@ -100,19 +134,29 @@ def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
     assert job["objects"] == job["objects_refused"] == count
     (tmp_path / "list").write_bytes(b"".join(b"s3://bkt/%07d\n" % i for i in range(70_000)))
     with origin.hold(None):
-        process = subprocess.Popen([binary(), "warm", "-f", tmp_path / "list"], stderr=subprocess.PIPE,
-                                   env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        process = subprocess.Popen(
+            [binary(), "warm", "-f", tmp_path / "list"],
+            stderr=subprocess.PIPE,
+            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+        )
         try:
-            wait_for(lambda: ask(server, "jobs")[1:-1] and ask(server, "jobs")[1]["objects"] >= 64_000, "a full job")
+            wait_for(
+                lambda: ask(server, "jobs")[1:-1] and ask(server, "jobs")[1]["objects"] >= 64_000,
+                "a full job",
+            )
             assert process.poll() is None
             said(server, "jobs", "cancel", 2)
-            assert "takes no more" in process.communicate(timeout=WAIT_S)[1].decode() and process.returncode == 1
+            assert (
+                "takes no more" in process.communicate(timeout=WAIT_S)[1].decode()
+                and process.returncode == 1
+            )
         finally:
             process.kill()
 
 
 def test_listings_in_a_wider_circle_end(start, origin):
     """A, B, C, A, ...: found before a dozen pages have been asked for, by commands and by a job."""
+
     class Circle(origin.connection_class):
         def _list(self, entry):
             self.token = entry.query.pop("continuation-token", None)
@@ -125,15 +169,21 @@ def test_listings_in_a_wider_circle_end(start, origin):
 
     def pages():
         return [entry for entry in origin.requests(since=mark) if "list-type" in entry.query]
+
     origin.connection_class = Circle
     server = start(origin)
     origin.put("k", 10)
     for words, code in (("ls", 4), ("du", 4), ("evict", 4)):
         mark = origin.mark()
-        assert "circle" in said(server, words, "s3://bkt/p*" if words == "evict" else "s3://bkt/", code=code)
+        assert "circle" in said(
+            server, words, "s3://bkt/p*" if words == "evict" else "s3://bkt/", code=code
+        )
         assert 4 <= len(pages()) <= 12
     mark = origin.mark()
-    assert any("circle" in line.get("reason", "") for line in ask(server, "warm", "s3://bkt/", "--wait", code=5))
+    assert any(
+        "circle" in line.get("reason", "")
+        for line in ask(server, "warm", "s3://bkt/", "--wait", code=5)
+    )
     assert 4 <= len(pages()) <= 12
 
 
@@ -141,12 +191,19 @@ def test_no_key_hides_a_request(start, origin):
     """A NUL in a key, which no text of C has, hides its request neither from log nor from trace."""
     server = start(origin)
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    words = (["log", "-n", "2"], ["log", "--fields", "key,status", "-n", "2"], ["log", "--json", "-n", "2"],
-             ["trace", "s3://bkt/n*", "-n", "2"])
-    followers = [subprocess.Popen([binary(), *line], stdout=subprocess.PIPE, text=True, env=env) for line in words]
+    words = (
+        ["log", "-n", "2"],
+        ["log", "--fields", "key,status", "-n", "2"],
+        ["log", "--json", "-n", "2"],
+        ["trace", "s3://bkt/n*", "-n", "2"],
+    )
+    followers = [
+        subprocess.Popen([binary(), *line], stdout=subprocess.PIPE, text=True, env=env)
+        for line in words
+    ]
     try:
         server.wait_metric("forebay_admin_streams", lambda n: n == len(words))
-        time.sleep(0.2)                        # the last of them has its first line
+        time.sleep(0.2)  # the last of them has its first line
         with server.client() as client:
             for target in ("/bkt/n%00hidden", "/bkt/n"):
                 assert client.request("GET", target).status == 404
@@ -156,7 +213,11 @@ def test_no_key_hides_a_request(start, origin):
             follower.kill()
     for text in (told[0], told[1], told[3]):
         assert "n\\x00hidden" in text
-    assert {json.loads(line).get("key") for line in told[2].splitlines()} == {"n\0hidden", "n", None}
+    assert {json.loads(line).get("key") for line in told[2].splitlines()} == {
+        "n\0hidden",
+        "n",
+        None,
+    }
 
 
 def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
@@ -166,16 +227,23 @@ def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
     for name in (b"\xff\xfe", b"%FF%FE", b"a b"):
         (folder / os.fsdecode(name)).write_bytes(b"x" * 1000)
         os.utime(folder / os.fsdecode(name), (1_600_000_000, 1_600_000_000))
-    server = start(f"dir:{tmp_path}/o", ahead_s=5)   # what is younger than two seconds is not kept
+    server = start(f"dir:{tmp_path}/o", ahead_s=5)  # what is younger than two seconds is not kept
     with server.client() as client:
         for target in ("/bkt/p/%FF%FE", "/bkt/p/%25FF%25FE", "/bkt/p/a%20b"):
             assert client.request("GET", target).status == 200
     server.settle()
     rows = ask(server, "ls", "s3://bkt/p/")[:-1]
     assert sorted((row["key"], row["coded"], row["cached_bytes"]) for row in rows) == [
-        ("p/%FF%FE", False, 1000), ("p/%FF%FE", True, 1000), ("p/a b", False, 1000)]
+        ("p/%FF%FE", False, 1000),
+        ("p/%FF%FE", True, 1000),
+        ("p/a b", False, 1000),
+    ]
     assert ask(server, "evict", "s3://bkt/p/")[-1]["objects"] == 3
-    assert [row["cached_bytes"] for row in ask(server, "ls", "s3://bkt/p/", "--all")[:-1]] == [0, 0, 0]
+    assert [row["cached_bytes"] for row in ask(server, "ls", "s3://bkt/p/", "--all")[:-1]] == [
+        0,
+        0,
+        0,
+    ]
     for coded in ("s3://bkt/%zz", "s3://bkt/", "s3://", "", 5):
         assert post(server, "/api/v1/evict", {"uris": [{"coded": coded}]})[0] == 400
 
@@ -183,22 +251,30 @@ def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
 def test_the_job_of_another_server_is_not_followed(start, origin):
     """A server that was killed and started anew gives the same number to somebody else's job."""
     server = start(origin)
-    server.settings.update({"listen": f"127.0.0.1:{server.port}", "admin.listen": f"127.0.0.1:{server.admin_port}"})
+    server.settings.update(
+        {"listen": f"127.0.0.1:{server.port}", "admin.listen": f"127.0.0.1:{server.admin_port}"}
+    )
     origin.put("mine", 10)
     origin.put("theirs", 10)
     with origin.hold("mine"), origin.hold("theirs"):
-        process = subprocess.Popen([binary(), "warm", "--wait", "s3://bkt/mine"], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True,
-                                   env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        process = subprocess.Popen(
+            [binary(), "warm", "--wait", "s3://bkt/mine"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+        )
         try:
             wait_for(lambda: ask(server, "jobs")[-1]["jobs"] == 1, "the job")
-            time.sleep(2)                      # it is older then than any of the next server
-            os.kill(process.pid, 19)           # sees nothing of what happens now
+            time.sleep(2)  # it is older then than any of the next server
+            os.kill(process.pid, 19)  # sees nothing of what happens now
             server.kill9()
             server.start()
             assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/theirs"]})[1]["id"] == 1
             os.kill(process.pid, 18)
-            assert "started anew" in process.communicate(timeout=WAIT_S)[1] and process.returncode == 1
+            assert (
+                "started anew" in process.communicate(timeout=WAIT_S)[1] and process.returncode == 1
+            )
         finally:
             process.kill()
 
@@ -223,19 +299,46 @@ def test_orders_find_a_place_while_listings_hang(start, origin):
     server.stop()
 
 
-@pytest.mark.parametrize("token", [b"", b"short\n", b"\xef\xbb\xbf" + b"a" * 32, b"a" * 32 + b"\n" + b"b" * 32,
-                                   b"a" * 20 + b"\0" + b"b" * 20, b"a" * 600])
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"",
+        b"short\n",
+        b"\xef\xbb\xbf" + b"a" * 32,
+        b"a" * 32 + b"\n" + b"b" * 32,
+        b"a" * 20 + b"\0" + b"b" * 20,
+        b"a" * 600,
+    ],
+)
 def test_check_reads_the_token_file(start, origin, tmp_path, token):
     """As the start does, which refuses it."""
     path = tmp_path / "token"
     path.write_bytes(token)
     path.chmod(0o600)
-    got = run_forebay("check", "--admin.token_file", path, "--origin.endpoint", origin.endpoint, "--origin.region", "us-east-1")
+    got = run_forebay(
+        "check",
+        "--admin.token_file",
+        path,
+        "--origin.endpoint",
+        origin.endpoint,
+        "--origin.region",
+        "us-east-1",
+    )
     assert got.returncode == 3 and "one line of 16 to 512 printable characters" in got.stderr
     server = start(origin, run=False, settings={"admin.token_file": path})
     server.expect_failure = True
     server.spawn()
     assert server.wait_exit() != 0
     path.write_bytes(b"a" * 32 + b"\r\n")
-    assert run_forebay("check", "--admin.token_file", path, "--origin.endpoint", origin.endpoint, "--origin.region",
-                       "us-east-1").returncode == 0
+    assert (
+        run_forebay(
+            "check",
+            "--admin.token_file",
+            path,
+            "--origin.endpoint",
+            origin.endpoint,
+            "--origin.region",
+            "us-east-1",
+        ).returncode
+        == 0
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A HEAD that went to the origin answers the next ones, conditions and where the first bytes lie, by the rule's freshness."""
+
 import pytest
 from client import judge
 from forebay import parallel, run_forebay
@@ -7,8 +8,12 @@ from test_auth import ALL, ORIGIN_SECRETS, Caller, keys_file, origin_keys, verif
 
 MIB = 1 << 20
 PAST_TTL_S = 61
-RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
-                   {"match": "bkt/strict/**", "freshness": "strict"}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/immutable/**", "freshness": "immutable"},
+        {"match": "bkt/strict/**", "freshness": "strict"},
+    ]
+}
 
 
 @pytest.fixture
@@ -54,8 +59,15 @@ def test_heads_of_many_objects_before_any_is_read(server, origin):
             for key in some:
                 head(client, origin, key, times=2)
             for key in some:
-                judge(client.get(key, headers=[("If-Match", origin.version(key).etag)]), origin, key, 0, 1000)
+                judge(
+                    client.get(key, headers=[("If-Match", origin.version(key).etag)]),
+                    origin,
+                    key,
+                    0,
+                    1000,
+                )
                 head(client, origin, key)
+
     parallel(4, lambda i: read(keys[i::4]))
     asked = [methods(origin, key) for key in keys]
     assert all(each == ["HEAD", "GET"] for each in asked) or server.late_runs(), asked
@@ -75,7 +87,10 @@ def test_conditions_are_judged_by_it(server, origin):
     origin.put("a", 3 * MIB)
     with server.client() as client:
         (named,) = head(client, origin, "a")
-        for condition in (("If-None-Match", named.etag), ("If-Modified-Since", named.header("last-modified"))):
+        for condition in (
+            ("If-None-Match", named.etag),
+            ("If-Modified-Since", named.header("last-modified")),
+        ):
             for ask in (client.get, client.head):
                 reply = ask("a", headers=[condition])
                 assert (reply.status, reply.etag) == (304, named.etag), reply
@@ -104,7 +119,9 @@ def test_past_the_ttl_one_head_asks_again(server, origin):
         head(client, origin, "a", times=2)
         server.advance(PAST_TTL_S)
         first, second = head(client, origin, "a", times=2)
-        assert "fwd=stale" in first.header("cache-status") and "hit" in second.header("cache-status"), (first, second)
+        assert "fwd=stale" in first.header("cache-status") and "hit" in second.header(
+            "cache-status"
+        ), (first, second)
         origin.overwrite("a", 2000)
         server.advance(PAST_TTL_S)
         head(client, origin, "a", times=2)
@@ -159,13 +176,18 @@ def test_a_write_through_forebay_drops_it(server, origin):
     with server.client() as client:
         head(client, origin, "a")
         body = b"x" * 2000
-        assert client.request("PUT", "/bkt/a", [("Content-Length", str(len(body)))], body).status == 200
+        assert (
+            client.request("PUT", "/bkt/a", [("Content-Length", str(len(body)))], body).status
+            == 200
+        )
         head(client, origin, "a", times=2)
         assert methods(origin, "a") == ["HEAD", "PUT", "HEAD"]
         assert client.request("DELETE", "/bkt/a", []).status == 204
         for _ in range(2):
             assert client.head("a").status == 404
-        assert methods(origin, "a") == ["HEAD", "PUT", "HEAD", "DELETE", "HEAD", "HEAD"], "404s are not kept"
+        assert methods(origin, "a") == ["HEAD", "PUT", "HEAD", "DELETE", "HEAD", "HEAD"], (
+            "404s are not kept"
+        )
 
 
 def test_a_deletion_past_the_cache_is_met_by_the_first_get(server, origin):
@@ -177,7 +199,9 @@ def test_a_deletion_past_the_cache_is_met_by_the_first_get(server, origin):
         assert client.head("a").status == 404
 
 
-@pytest.mark.parametrize("target", ["s3://bkt/immutable/a", "s3://bkt/immutable/*", "s3://bkt/*", "s3://bkt"])
+@pytest.mark.parametrize(
+    "target", ["s3://bkt/immutable/a", "s3://bkt/immutable/*", "s3://bkt/*", "s3://bkt"]
+)
 def test_evict_drops_it(server, origin, target):
     """An operator's way to make a change past Forebay seen, also where `immutable` never asks."""
     for key in ("immutable/a", "immutable/never-asked"):
@@ -186,7 +210,7 @@ def test_evict_drops_it(server, origin, target):
     with server.client() as client:
         head(client, origin, "immutable/a")
         origin.overwrite("immutable/a", 2000)
-        for _ in range(2):                  # the second finds nothing
+        for _ in range(2):  # the second finds nothing
             got = run_forebay("evict", target, env=environment)
             assert got.returncode == 0, got.stderr
             assert "never-asked" not in got.stdout
@@ -194,7 +218,9 @@ def test_evict_drops_it(server, origin, target):
         assert methods(origin, "immutable/a") == ["HEAD", "HEAD"]
 
 
-@pytest.mark.parametrize("word,argument", [("header", ("Vary", "Cookie")), ("weak_etag", None), ("no_etag", None)])
+@pytest.mark.parametrize(
+    "word,argument", [("header", ("Vary", "Cookie")), ("weak_etag", None), ("no_etag", None)]
+)
 def test_what_must_not_be_stored_is_not_kept(server, origin, word, argument):
     origin.put("a", 1000)
     origin.fault("a", word, argument, times=None)
@@ -211,7 +237,9 @@ def test_it_is_served_stale_while_the_origin_is_down(server, origin):
         server.advance(PAST_TTL_S)
         origin.down()
         (reply,) = head(client, origin, "a")
-        assert "hit" in reply.header("cache-status") and "stale" in reply.header("cache-status"), reply
+        assert "hit" in reply.header("cache-status") and "stale" in reply.header("cache-status"), (
+            reply
+        )
         origin.start()
 
 
@@ -219,7 +247,10 @@ def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
     """One principal's origin denies what another's allows."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
-    origin.credentials = {**origin.credentials, **{k: v for k, v in ORIGIN_SECRETS.items() if k != "origin-alice"}}
+    origin.credentials = {
+        **origin.credentials,
+        **{k: v for k, v in ORIGIN_SECRETS.items() if k != "origin-alice"},
+    }
     server = start(origin, engine=engine, settings=verify(path, **{"cache.ttl": "1h"}))
     callers = {who: Caller(server, who) for who in allow}
     origin.put("a", 1000)

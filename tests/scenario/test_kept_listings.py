@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kept listings (`cache.list_ttl`) are one cache of all workers: equal ones are asked for once, a write ends them."""
+
 import contextlib
 import threading
 
@@ -9,13 +10,17 @@ from client import Client
 from test_auth import Caller, keys_file, verify
 
 KEPT = {"cache.list_ttl": "1h", "workers": 4}
-CONNECTIONS = 16                                               # the kernel spreads them over the workers
+CONNECTIONS = 16  # the kernel spreads them over the workers
 CPP_SDK = [("x-amz-api-version", "2006-03-01"), ("User-Agent", "aws-sdk-cpp/1.11")]
-CRT = [("x-amz-optional-object-attributes", "RestoreStatus"), ("User-Agent", "aws-sdk-rust CRTS3NativeClient/0.1.x")]
+CRT = [
+    ("x-amz-optional-object-attributes", "RestoreStatus"),
+    ("User-Agent", "aws-sdk-rust CRTS3NativeClient/0.1.x"),
+]
 
 
 class Asker(Client):
     """A client that asks in a thread of its own. It stays open until that thread has ended."""
+
     thread = reply = error = None
 
     def begin(self, ask):
@@ -24,6 +29,7 @@ class Asker(Client):
                 self.reply = ask(self)
             except BaseException as error:  # noqa: BLE001: wait() raises it
                 self.error = error
+
         self.thread = threading.Thread(target=run)
         self.thread.start()
 
@@ -92,7 +98,9 @@ def test_equal_listings_in_flight_are_joined(start, origin):
         replies = join()
     assert len(origin.requests()) == 1
     assert {reply.status for reply in replies} == {200}
-    assert len({bytes(reply.body) for reply in replies}) == 1 and b"<Key>a</Key>" in bytes(replies[0].body)
+    assert len({bytes(reply.body) for reply in replies}) == 1 and b"<Key>a</Key>" in bytes(
+        replies[0].body
+    )
     assert sum("collapsed" in status_of(reply) for reply in replies) == CONNECTIONS - 1
 
 
@@ -136,7 +144,9 @@ def test_a_client_that_leaves_hands_its_fetch_on(start, origin):
             first.reset()
             origin.wait_for(2)
         replies = join()
-    assert {(reply.status, bytes(reply.body)) for reply in replies} == {(200, bytes(replies[0].body))}
+    assert {(reply.status, bytes(reply.body)) for reply in replies} == {
+        (200, bytes(replies[0].body))
+    }
     assert len(origin.requests()) == 2
 
 
@@ -187,7 +197,9 @@ def test_a_listing_that_began_before_a_write_is_not_joined_after_it(start, origi
             server.wait_metric("forebay_listings_joined_total", lambda v: v == 7)
             assert clients[8].request("PUT", "/bkt/new", body=b"x").status == 200
             after = at_once(clients[9:], lambda client: client.list())
-            server.wait_metric("forebay_listings_joined_total", lambda v: v == 7 + len(clients[9:]) - 1)
+            server.wait_metric(
+                "forebay_listings_joined_total", lambda v: v == 7 + len(clients[9:]) - 1
+            )
             held.set()
         assert all(b"<Key>old</Key>" in bytes(reply.body) for reply in before())
         assert all(b"<Key>new</Key>" in bytes(reply.body) for reply in after())
@@ -227,10 +239,15 @@ def test_what_real_clients_send_is_kept(start, origin, headers):
 def test_a_header_that_selects_the_answer_is_part_of_its_name(start, origin):
     origin.put("a", 1)
     server = start(origin, settings=KEPT)
-    asked = [[], [("x-amz-optional-object-attributes", "RestoreStatus")], [("x-amz-optional-object-attributes", "Other")],
-             [("x-amz-request-payer", "requester")], [("x-amz-expected-bucket-owner", "1")],
-             [("x-amz-expected-bucket-owner", "12")],
-             [("x-amz-request-payer", "requester"), ("x-amz-expected-bucket-owner", "1")]]
+    asked = [
+        [],
+        [("x-amz-optional-object-attributes", "RestoreStatus")],
+        [("x-amz-optional-object-attributes", "Other")],
+        [("x-amz-request-payer", "requester")],
+        [("x-amz-expected-bucket-owner", "1")],
+        [("x-amz-expected-bucket-owner", "12")],
+        [("x-amz-request-payer", "requester"), ("x-amz-expected-bucket-owner", "1")],
+    ]
     with connections(server, 2) as clients:
         for _ in range(2):
             for headers in asked:
@@ -272,7 +289,10 @@ def test_listings_stay_within_their_share_of_the_budget(start, origin):
         assert not origin.requests(since=mark)
         # More in flight than there is room for: all are answered.
         with origin.hold(None):
-            join = at_once(clients, lambda client: client.list(f"list-type=2&start-after=0{clients.index(client)}"))
+            join = at_once(
+                clients,
+                lambda client: client.list(f"list-type=2&start-after=0{clients.index(client)}"),
+            )
             origin.wait_for(mark + 4)
         assert {reply.status for reply in join()} == {200}
 
@@ -286,7 +306,9 @@ def test_a_listing_beyond_the_budget_is_answered_and_not_kept(start, origin):
             join = one_fetch_for_all(server, clients)
         replies = join()
         assert {reply.status for reply in replies} == {200}
-        assert len({bytes(reply.body) for reply in replies}) == 1 and len(replies[0].body) > (512 << 10)
+        assert len({bytes(reply.body) for reply in replies}) == 1 and len(replies[0].body) > (
+            512 << 10
+        )
         assert server.metric("forebay_listings_over_budget_total") > 0
         assert server.metric("forebay_buffer_bytes", kind="listings") <= (4 << 20) // 8
         mark = origin.mark()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the process may take: a cache.size that changes, descriptors, connections, lines of log."""
+
 import contextlib
 import json
 import os
@@ -26,10 +27,12 @@ IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 def read_all(server, origin, keys, readers=4):
     """Reads everything, judged; waits until what is to be stored is."""
+
     def one(worker):
         with server.client() as client:
             for key in keys[worker::readers]:
                 judge(client.get(key), origin, key, 0, origin.version(key).size)
+
     parallel(readers, one)
     server.settle()
 
@@ -62,9 +65,10 @@ def stores_and_is_within(server, origin, key):
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
     origin.put(key, 300_000)
 
-    def is_hit():               # while room is being made it may pass unstored
+    def is_hit():  # while room is being made it may pass unstored
         read_all(server, origin, [key])
         return hits(server, origin, [key]) == 1
+
     wait_for(is_hit, lambda: f"a hit: {server.output()}")
     assert server.metric("forebay_degraded", component="disk") == 0, server.output()
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
@@ -89,8 +93,13 @@ def test_what_fits_stays_a_hit(start, origin, engine):
         origin.put(key, 400_000)
     store_all(server, origin, keys)
     assert hits(server, origin, keys) == len(keys)
-    for end, size in (("stop", "64MiB"), ("kill9", "60MiB"), ("stop", "50GiB"), ("kill9", "64MiB"),
-                      ("kill9", "1GiB")):
+    for end, size in (
+        ("stop", "64MiB"),
+        ("kill9", "60MiB"),
+        ("stop", "50GiB"),
+        ("kill9", "64MiB"),
+        ("kill9", "1GiB"),
+    ):
         getattr(server, end)()
         server.settings["cache.size"] = size
         server.start()
@@ -146,7 +155,12 @@ def reload(server, cache, **more):
     (server.folder / "forebay.yaml").write_text(json.dumps(server.file, indent=1))
 
     def answers():
-        return [line for line in server.stderr if "event=reload_failed" in line or "event=reloaded" in line]
+        return [
+            line
+            for line in server.stderr
+            if "event=reload_failed" in line or "event=reloaded" in line
+        ]
+
     before = len(answers())
     os.kill(server._pid(), signal.SIGHUP)
     with server.changed:
@@ -166,8 +180,9 @@ def readers(server, origin, keys, size, count=2):
                 while not stop.is_set():
                     key = dice.choice(keys)
                     judge(client.get(key), origin, key, 0, size)
-        except Exception as error:                      # told by the test's own thread
+        except Exception as error:  # told by the test's own thread
             wrong.append(error)
+
     threads = [threading.Thread(target=read_on, args=(seed,)) for seed in range(count)]
     for thread in threads:
         thread.start()
@@ -181,8 +196,12 @@ def readers(server, origin, keys, size, count=2):
 
 
 def live(start, origin, engine, size, **more):
-    return start(origin, engine=engine, file={**IMMUTABLE, "cache": {"size": size}},
-                 settings={"cache.size": None, "log.format": "text", **more})
+    return start(
+        origin,
+        engine=engine,
+        file={**IMMUTABLE, "cache": {"size": size}},
+        settings={"cache.size": None, "log.format": "text", **more},
+    )
 
 
 @pytest.mark.both_engines
@@ -198,16 +217,24 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
         for size in ("40MiB", "20MiB"):
             assert reload(server, {"size": size})
             limit = int(size[:-3]) * MIB
-            wait_for(lambda: capacity(server) == limit and server.disk_bytes() <= limit, server.output)
+            wait_for(
+                lambda: capacity(server) == limit and server.disk_bytes() <= limit, server.output
+            )
         highest = max(server.disk_bytes() for _ in range(50))
         assert highest <= 20 * MIB, highest
     assert reload(server, {"size": "128MiB"})
     wait_for(lambda: capacity(server) == 128 * MIB, server.output)
     read_all(server, origin, keys)
-    wait_for(lambda: (read_all(server, origin, keys), hits(server, origin, keys))[1] > 60, server.output)
+    wait_for(
+        lambda: (read_all(server, origin, keys), hits(server, origin, keys))[1] > 60, server.output
+    )
     assert server.disk_bytes() <= 128 * MIB
-    settings = {row["key"]: row for row in json.loads(server.admin("/api/v1/config").body)["settings"]}
-    assert settings["cache.size"]["value"] == "128MiB" and settings["cache.size"]["reload"] == "live", settings["cache.size"]
+    settings = {
+        row["key"]: row for row in json.loads(server.admin("/api/v1/config").body)["settings"]
+    }
+    assert (
+        settings["cache.size"]["value"] == "128MiB" and settings["cache.size"]["reload"] == "live"
+    ), settings["cache.size"]
     assert server.metric("forebay_degraded", component="disk") == 0
 
 
@@ -216,17 +243,24 @@ def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
     is named."""
     server = live(start, origin, engine, "128MiB")
     stores_and_is_within(server, origin, "a")
-    for cache, word in (({"size": "4MiB"}, "forebay.yaml:"), ({"sise": "64MiB"}, 'cache.size'),
-                        ({"size": "64MiB", "min_free": "99%"}, "forebay.yaml:")):
+    for cache, word in (
+        ({"size": "4MiB"}, "forebay.yaml:"),
+        ({"sise": "64MiB"}, "cache.size"),
+        ({"size": "64MiB", "min_free": "99%"}, "forebay.yaml:"),
+    ):
         assert not reload(server, cache)
-        assert any("event=reload_failed" in line and word in line for line in server.stderr), server.output()
+        assert any("event=reload_failed" in line and word in line for line in server.stderr), (
+            server.output()
+        )
         assert capacity(server) == 128 * MIB
         assert server.metric("forebay_config_last_reload_successful") == 0
     assert reload(server, {"size": "64MiB", "policy": "lru"}, workers=1, buckets=[{"name": "b"}])
     assert server.metric("forebay_config_last_reload_successful") == 1
     wait_for(lambda: capacity(server) == 64 * MIB, server.output)
-    named = {line.split("key=")[1] for line in server.stderr if "event=reload_needs_restart" in line}
-    assert named == {"cache.policy"}, named       # `workers` is a flag here, which beats the file
+    named = {
+        line.split("key=")[1] for line in server.stderr if "event=reload_needs_restart" in line
+    }
+    assert named == {"cache.policy"}, named  # `workers` is a flag here, which beats the file
     stores_and_is_within(server, origin, "b")
 
 
@@ -239,16 +273,23 @@ def test_reloads_without_end(start, origin, engine):
         origin.put(key, 400_000)
     read_all(server, origin, keys)
     dice, path = random.Random(11), server.folder / "forebay.yaml"
-    good = [json.dumps({**server.file, "cache": {"size": size, "min_free": "1%"}})
-            for size in ("16MiB", "64MiB", "30MiB", "48MiB")]
+    good = [
+        json.dumps({**server.file, "cache": {"size": size, "min_free": "1%"}})
+        for size in ("16MiB", "64MiB", "30MiB", "48MiB")
+    ]
     bad = ["{", "cache: {size: 1MiB}", "cache: {size: 64MiB}\nrulse: []", "\0"]
     with readers(server, origin, keys, 400_000):
         for _ in range(scaled(400, 40)):
             path.write_text(dice.choice(good + bad))
             for _ in range(dice.choice((1, 1, 5))):
                 os.kill(server._pid(), signal.SIGHUP)
-        wait_for(lambda: not reload(server, {"size": "1MiB"}), server.output)     # an answer may be to one before
-        wait_for(lambda: reload(server, {"size": "32MiB"}) and capacity(server) == 32 * MIB, server.output)
+        wait_for(
+            lambda: not reload(server, {"size": "1MiB"}), server.output
+        )  # an answer may be to one before
+        wait_for(
+            lambda: reload(server, {"size": "32MiB"}) and capacity(server) == 32 * MIB,
+            server.output,
+        )
     wait_for(lambda: server.disk_bytes() <= 32 * MIB, server.output)
     stores_and_is_within(server, origin, "last")
     assert server.metric("forebay_config_last_reload_successful") == 1
@@ -266,10 +307,13 @@ def test_killed_while_the_size_changes(start, origin, engine, seed):
     for _ in range(4):
         read_all(server, origin, keys)
         for _ in range(dice.choice((1, 3))):
-            server.file = {**server.file, "cache": {"size": dice.choice(("16MiB", "24MiB", "40MiB", "128MiB"))}}
+            server.file = {
+                **server.file,
+                "cache": {"size": dice.choice(("16MiB", "24MiB", "40MiB", "128MiB"))},
+            }
             (server.folder / "forebay.yaml").write_text(json.dumps(server.file))
             os.kill(server._pid(), signal.SIGHUP)
-            with server.client() as client:             # so long it goes on
+            with server.client() as client:  # so long it goes on
                 for key in dice.sample(keys, dice.randrange(8)):
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
         server.kill9()
@@ -301,14 +345,19 @@ def test_a_size_below_what_is_being_read(start, origin, engine):
 
 def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, engine):
     """It becomes as large as it can, which the answer and the log name; after a restart it is what was asked for."""
-    server = start(origin, engine=engine, settings={"cache.size": None, "log.format": "text"},
-                   file={**IMMUTABLE, "cache": {"size": "256MiB", "min_free": "0%"}})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"cache.size": None, "log.format": "text"},
+        file={**IMMUTABLE, "cache": {"size": "256MiB", "min_free": "0%"}},
+    )
     path = server.folder / "forebay.yaml"
 
     def resize(size):
         server.file = {**server.file, "cache": {"size": size, "min_free": "0%"}}
         path.write_text(json.dumps(server.file))
         return ask(server, "reload")[-1]
+
     assert resize("400MiB")["needs_restart"] == []
     wait_for(lambda: capacity(server) == 400 * MIB, server.output)
     said = resize("100GiB")
@@ -330,15 +379,23 @@ def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, en
 def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
     """More than there is: it fills what there is but cache.min_free, and goes on replacing."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": None, "log.format": "text"},
-                       file={**IMMUTABLE, "cache": {"size": "64MiB", "min_free": "10%"}})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            settings={"cache.size": None, "log.format": "text"},
+            file={**IMMUTABLE, "cache": {"size": "64MiB", "min_free": "10%"}},
+        )
         keys = [f"k{i}" for i in range(200)]
         for key in keys:
             origin.put(key, MIB)
         read_all(server, origin, keys[:60])
         assert reload(server, {"size": "1TiB", "min_free": "10%"})
         wait_for(lambda: capacity(server) > 64 * MIB, server.output)
-        wait_for(lambda: (read_all(server, origin, keys), server.disk_bytes())[1] > 110 * MIB, server.output)
+        wait_for(
+            lambda: (read_all(server, origin, keys), server.disk_bytes())[1] > 110 * MIB,
+            server.output,
+        )
         info = os.statvfs(disk.mount)
         assert info.f_bavail * 10 >= info.f_blocks - 10 * 16, f"{info}"
         assert hits(server, origin, keys[::5]) > 10
@@ -351,15 +408,46 @@ def test_other_certificate_files(start, origin, tmp_path):
     files = []
     for name in ("first", "second"):
         files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-                        "-nodes", "-keyout", files[-1]["key"], "-out", files[-1]["cert"], "-days", "2", "-subj",
-                        f"/CN={name}"], check=True, capture_output=True)
-    server = start(origin, settings={"cache.size": None, "log.format": "text", "listen": "127.0.0.1:0,tls:127.0.0.1:0"},
-                   file={"cache": {"size": "64MiB"}, "listen_tls": files[0]})
-    port = next(int(found[1]) for line in server.stderr if (found := re.search(r"listening\s+https://[^/]*:(\d+)", line)))
+        subprocess.run(
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-keyout",
+                files[-1]["key"],
+                "-out",
+                files[-1]["cert"],
+                "-days",
+                "2",
+                "-subj",
+                f"/CN={name}",
+            ],
+            check=True,
+            capture_output=True,
+        )
+    server = start(
+        origin,
+        settings={
+            "cache.size": None,
+            "log.format": "text",
+            "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+        },
+        file={"cache": {"size": "64MiB"}, "listen_tls": files[0]},
+    )
+    port = next(
+        int(found[1])
+        for line in server.stderr
+        if (found := re.search(r"listening\s+https://[^/]*:(\d+)", line))
+    )
 
     def served():
         return ssl.get_server_certificate(("127.0.0.1", port))
+
     first, second = ((tmp_path / name).read_text() for name in ("first.pem", "second.pem"))
     assert served() == first
     assert not reload(server, {"size": "32MiB"}, listen_tls={**files[0], "cert": files[1]["cert"]})
@@ -372,10 +460,12 @@ def test_other_certificate_files(start, origin, tmp_path):
 @pytest.mark.both_engines
 def test_segments_too_large_for_a_size(start, origin, engine):
     """Segments keep their size while it runs: below three of them a size is refused, and a restart has its way."""
-    server = live(start, origin, engine, "2GiB")        # segments of 32 MiB
+    server = live(start, origin, engine, "2GiB")  # segments of 32 MiB
     stores_and_is_within(server, origin, "a")
     assert not reload(server, {"size": "64MiB"})
-    assert any("event=reload_failed" in line and "restart" in line for line in server.stderr), server.output()
+    assert any("event=reload_failed" in line and "restart" in line for line in server.stderr), (
+        server.output()
+    )
     assert capacity(server) == 2048 * MIB
     assert hits(server, origin, ["a"]) == 1
     server.restart()
@@ -416,11 +506,19 @@ class Descriptors:
 
 def limited(start, origin, engine, count, **more):
     """A server with at most COUNT descriptors and a segment for each object."""
-    return start(origin, engine=engine, file=IMMUTABLE,
-                 wrapper=["prlimit", f"--nofile={count}:{count}"],
-                 env={"FOREBAY_SEGMENT_SIZE": str(SMALL_SEGMENT)},
-                 settings={"cache.size": "420MiB", "cache.block_size": "64KiB",
-                           "access_log.path": "off", **more})
+    return start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        wrapper=["prlimit", f"--nofile={count}:{count}"],
+        env={"FOREBAY_SEGMENT_SIZE": str(SMALL_SEGMENT)},
+        settings={
+            "cache.size": "420MiB",
+            "cache.block_size": "64KiB",
+            "access_log.path": "off",
+            **more,
+        },
+    )
 
 
 def all_are_hits(server, origin, keys, readers=8):
@@ -453,7 +551,7 @@ def test_many_segments_and_few_descriptors(start, origin, engine, figure):
         dice = random.Random(5)
         parallel(24, lambda _: all_are_hits_of_one(server, origin, dice.sample(keys, 100)))
 
-    def all_stored():           # a segment for each object: some come before there is room for them
+    def all_stored():  # a segment for each object: some come before there is room for them
         mark = origin.mark()
         read_all(server, origin, keys, 8)
         return not origin.requests(since=mark)
@@ -506,11 +604,18 @@ def stderr_bytes(server):
 @pytest.mark.parametrize("count", (64, 96, 128))
 def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
     """It says how many it needs. With these it lives: who finds no connection to the origin is told so, others are served."""
-    server = start(origin, run=False, engine=engine, wrapper=["prlimit", f"--nofile={count}:{count}"],
-                   settings={"workers": 16, "access_log.path": "off"})
+    server = start(
+        origin,
+        run=False,
+        engine=engine,
+        wrapper=["prlimit", f"--nofile={count}:{count}"],
+        settings={"workers": 16, "access_log.path": "off"},
+    )
     server.spawn()
     assert server.wait_exit() == 1, server.output()
-    least = re.search(r"limit of (\d+) open files .* 16 workers, .* at least (\d+)", server.output())
+    least = re.search(
+        r"limit of (\d+) open files .* 16 workers, .* at least (\d+)", server.output()
+    )
     assert least and int(least[1]) == count and "ulimit" in server.output(), server.output()
     server.wrapper = ["prlimit", f"--nofile={least[2]}:{least[2]}"]
     server.start()
@@ -528,8 +633,12 @@ def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
 
 def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, engine, figure):
     """160 connections that say nothing: probes and clients are answered, the log stays small."""
-    server = start(origin, engine=engine, wrapper=["prlimit", "--nofile=128:128"],
-                   settings={"access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=["prlimit", "--nofile=128:128"],
+        settings={"access_log.path": "off"},
+    )
     origin.put("a", 100_000)
     before, cpu = stderr_bytes(server), server.cpu_seconds()
     with contextlib.ExitStack() as held:
@@ -543,8 +652,10 @@ def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, en
         with Descriptors(server) as seen:
             assert server.admin("/readyz").status == 200
         written = stderr_bytes(server) - before
-        figure(f"160 idle admin connections, 128 descriptors ({engine}): {written} bytes of log, "
-               f"{server.cpu_seconds() - cpu:.2f} s of CPU, {seen.highest} descriptors open")
+        figure(
+            f"160 idle admin connections, 128 descriptors ({engine}): {written} bytes of log, "
+            f"{server.cpu_seconds() - cpu:.2f} s of CPU, {seen.highest} descriptors open"
+        )
         assert written < 65536, server.output()
 
 
@@ -557,6 +668,7 @@ def test_connections_of_one_source(start, origin):
         with connect(server.port, source) as sock:
             sock.sendall(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             return sock.makefile("rb").read()
+
     with contextlib.ExitStack() as held:
         for _ in range(5):
             sock = held.enter_context(connect(server.port))
@@ -573,8 +685,13 @@ def test_connections_of_one_source(start, origin):
 def test_clients_without_descriptors(start, origin, engine, figure):
     """Far more connections than descriptors: those that are let in are served, the rest is told so, and
     nothing is thrown out of the cache."""
-    server = start(origin, engine=engine, file=IMMUTABLE,
-                   wrapper=["prlimit", "--nofile=128:128"], settings={"access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        wrapper=["prlimit", "--nofile=128:128"],
+        settings={"access_log.path": "off"},
+    )
     keys = [f"k{i}" for i in range(20)]
     for key in keys:
         origin.put(key, 200_000)
@@ -586,8 +703,10 @@ def test_clients_without_descriptors(start, origin, engine, figure):
         server.wait_metric("forebay_http_shed_total", lambda v: v >= 300, reason="connections")
     server.wait_metric("forebay_http_connections", lambda v: v == 0)
     all_are_hits(server, origin, keys, 4)
-    figure(f"400 connections, 128 descriptors ({engine}): at most {seen.highest} open, "
-           f"{stderr_bytes(server) - before} bytes of log")
+    figure(
+        f"400 connections, 128 descriptors ({engine}): at most {seen.highest} open, "
+        f"{stderr_bytes(server) - before} bytes of log"
+    )
     assert seen.highest < 128
     assert stderr_bytes(server) - before < 65536
 
@@ -595,18 +714,32 @@ def test_clients_without_descriptors(start, origin, engine, figure):
 def test_long_heads_that_never_end(start, origin, figure):
     """Heads without an end, 30 KB each from more clients than there is memory for: those above
     limits.max_buffer are told SlowDown, everybody else is served, and what ends makes room."""
-    server = start(origin, settings={"limits.max_buffer": "4MiB", "access_log.path": "off",
-                                     "limits.header_timeout": "10m"})
+    server = start(
+        origin,
+        settings={
+            "limits.max_buffer": "4MiB",
+            "access_log.path": "off",
+            "limits.header_timeout": "10m",
+        },
+    )
     origin.put("a", 100_000)
     read_all(server, origin, ["a"])
     before, count = server.memory_bytes(), 600
-    head = b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 15_000 + b"\r\nY: " + b"y" * 15_000
+    head = (
+        b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+        + b"x" * 15_000
+        + b"\r\nY: "
+        + b"y" * 15_000
+    )
     with contextlib.ExitStack() as held:
         socks = [held.enter_context(connect(server.port)) for _ in range(count)]
         for sock in socks:
             sock.sendall(head)
-        server.wait_metric("forebay_http_shed_total", lambda v: v >= count - 4 * MIB // len(head) // 2,
-                           reason="memory")
+        server.wait_metric(
+            "forebay_http_shed_total",
+            lambda v: v >= count - 4 * MIB // len(head) // 2,
+            reason="memory",
+        )
         assert server.metric("forebay_http_held_bytes") <= 4 * MIB
         grown = server.memory_bytes() - before
         read_all(server, origin, ["a"])

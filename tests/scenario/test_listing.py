@@ -1,13 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listings, bucket operations: paging, delimiters, encoding, limits; over s3 and over dir."""
+
 import re
 import urllib.parse
 
 import pytest
 from client import Client
 
-KEYS = ["a", "a-b/x", "a/b", "a/c", "a/d/e", "b b", "b+b", "b%b", "c&<c>", "grüße", "z/1", "z/2",
-        "z/3/4", "写真/1"]
+KEYS = [
+    "a",
+    "a-b/x",
+    "a/b",
+    "a/c",
+    "a/d/e",
+    "b b",
+    "b+b",
+    "b%b",
+    "c&<c>",
+    "grüße",
+    "z/1",
+    "z/2",
+    "z/3/4",
+    "写真/1",
+]
 
 
 def listed(reply):
@@ -16,13 +31,21 @@ def listed(reply):
     plain = "<EncodingType>url</EncodingType>" not in text
 
     def decode(value):
-        for entity, char in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#34;", '"'),
-                             ("&apos;", "'"), ("&amp;", "&")):
+        for entity, char in (
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&quot;", '"'),
+            ("&#34;", '"'),
+            ("&apos;", "'"),
+            ("&amp;", "&"),
+        ):
             value = value.replace(entity, char)
         return value if plain else urllib.parse.unquote_plus(value)
+
     keys = [decode(k) for k in re.findall(r"<Contents>.*?<Key>(.*?)</Key>", text, re.S)]
-    prefixes = [decode(p) for p in re.findall(
-        r"<CommonPrefixes>\s*<Prefix>(.*?)</Prefix>", text, re.S)]
+    prefixes = [
+        decode(p) for p in re.findall(r"<CommonPrefixes>\s*<Prefix>(.*?)</Prefix>", text, re.S)
+    ]
     return keys, prefixes, text
 
 
@@ -31,8 +54,8 @@ def expected(prefix="", delimiter="", after=""):
     for key in sorted(KEYS, key=str.encode):
         if not key.startswith(prefix) or key.encode() <= after.encode():
             continue
-        if delimiter and delimiter in key[len(prefix):]:
-            common = prefix + key[len(prefix):].split(delimiter)[0] + delimiter
+        if delimiter and delimiter in key[len(prefix) :]:
+            common = prefix + key[len(prefix) :].split(delimiter)[0] + delimiter
             if common not in prefixes:
                 prefixes.append(common)
         else:
@@ -55,7 +78,7 @@ def lister(request, start, origin, tmp_path):
         root = tmp_path / "tree"
         for key in KEYS:
             if key == "a":
-                continue                     # a name cannot be a file and a folder
+                continue  # a name cannot be a file and a folder
             path = root / "bkt" / key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"0123456789")
@@ -74,8 +97,13 @@ def want(client, *arguments):
 
 
 def test_whole_listing_in_byte_order(lister):
-    for query in ("list-type=2", "", "list-type=2&encoding-type=url", "encoding-type=url",
-                  "list-type=2&start-after=&delimiter=&prefix="):
+    for query in (
+        "list-type=2",
+        "",
+        "list-type=2&encoding-type=url",
+        "encoding-type=url",
+        "list-type=2&start-after=&delimiter=&prefix=",
+    ):
         keys, prefixes, text = listed(lister.list(query))
         assert (keys, prefixes) == want(lister), query
         assert element(text, "IsTruncated") == "false"
@@ -114,16 +142,23 @@ def test_paging(lister, size):
         assert (all_keys, all_prefixes) == want(lister, "", delimiter)
         all_keys, all_prefixes, marker = [], [], ""
         for _ in range(40):
-            keys, prefixes, text = listed(lister.list(
-                f"max-keys={size}&delimiter={delimiter}&marker={urllib.parse.quote(marker)}"))
+            keys, prefixes, text = listed(
+                lister.list(
+                    f"max-keys={size}&delimiter={delimiter}&marker={urllib.parse.quote(marker)}"
+                )
+            )
             all_keys += keys
             all_prefixes += prefixes
             if element(text, "IsTruncated") != "true":
                 break
             following = element(text, "NextMarker")
             assert (following is not None) == bool(delimiter), text
-            marker = keys[-1] if following is None else listed(lister.list("max-keys=0"))[2] and \
-                following.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+            marker = (
+                keys[-1]
+                if following is None
+                else listed(lister.list("max-keys=0"))[2]
+                and following.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+            )
         assert (all_keys, all_prefixes) == want(lister, "", delimiter), (delimiter, size)
 
 
@@ -137,7 +172,10 @@ def test_start_after_and_limits(lister):
         reply = lister.list(bad)
         assert (reply.status, reply.code) == (400, "InvalidArgument"), (bad, reply)
         text = bytes(reply.body).decode()
-        assert element(text, "ArgumentName") == "max-keys" and element(text, "ArgumentValue") == bad.split("=")[-1]
+        assert (
+            element(text, "ArgumentName") == "max-keys"
+            and element(text, "ArgumentValue") == bad.split("=")[-1]
+        )
 
 
 def test_bucket_operations(lister):
@@ -161,6 +199,10 @@ def test_listing_is_relayed_byte_for_byte(start, origin):
     server = start(origin)
     with server.client() as ours, Client(origin.port) as direct:
         origin.credentials = None
-        for query in ("list-type=2", "list-type=2&max-keys=7", "prefix=k1&delimiter=2",
-                      "list-type=2&fetch-owner=true&encoding-type=url"):
+        for query in (
+            "list-type=2",
+            "list-type=2&max-keys=7",
+            "prefix=k1&delimiter=2",
+            "list-type=2&fetch-owner=true&encoding-type=url",
+        ):
             assert bytes(ours.list(query).body) == bytes(direct.list(query).body), query

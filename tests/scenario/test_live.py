@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person who looks on sees: the last requests of all workers, and what each bucket was asked for. Both are bounded, keys
 are shown as log.keys says, and only to who may."""
+
 import contextlib
 import json
 import os
@@ -29,8 +30,13 @@ def test_the_last_requests(start, origin):
     clients = [server.client() for _ in range(6)]
     for i in range(60):
         assert clients[i % 6].get("a" if i < 59 else "none").status == (200 if i < 59 else 404)
-    server.wait_metric("forebay_http_requests_total", lambda v: v == 60)     # a worker may be late to count what it has answered
-    wait_for(lambda: asked(server, "/api/v1/requests", "requests")[0]["key"] == "none", "the last request is told")
+    server.wait_metric(
+        "forebay_http_requests_total", lambda v: v == 60
+    )  # a worker may be late to count what it has answered
+    wait_for(
+        lambda: asked(server, "/api/v1/requests", "requests")[0]["key"] == "none",
+        "the last request is told",
+    )
     rows = asked(server, "/api/v1/requests", "requests")
     assert len(rows) == 50
     times = [row["time"] for row in rows]
@@ -39,9 +45,17 @@ def test_the_last_requests(start, origin):
     ids = {line["id"] for line in server.access_log()}
     assert len({row["id"] for row in rows} & ids) == 50
     last = rows[0]
-    assert (last["key"], last["status"], last["op"], last["bucket"]) == ("none", 404, "GetObject", "bkt")
+    assert (last["key"], last["status"], last["op"], last["bucket"]) == (
+        "none",
+        404,
+        "GetObject",
+        "bkt",
+    )
     hit = rows[1]
-    assert (hit["key"], hit["result"], hit["bytes"]) == ("a", "hit", 100) and hit["source"] in ("memory", "disk"), hit
+    assert (hit["key"], hit["result"], hit["bytes"]) == ("a", "hit", 100) and hit["source"] in (
+        "memory",
+        "disk",
+    ), hit
     assert 0 < hit["total_s"] < 60 and hit["client"].startswith("127.0.0.1:")
     assert json.loads(server.admin("/api/v1/trace/" + last["id"]).body)["key"] == "none"
     assert server.admin("/api/v1/trace/0123456789abcdef").status == 404
@@ -55,7 +69,9 @@ def many_objects(start, tmp_path, count):
         if i % 1000 == 0:
             (tmp_path / "tree" / "bkt" / f"{i // 1000:04}").mkdir(parents=True)
         (tmp_path / "tree" / "bkt" / f"{i // 1000:04}" / f"{i % 1000:03}").write_bytes(b"%064d" % i)
-    server = start(f"dir:{tmp_path}/tree", settings={"cache.ttl": "1h", "cache.size": "4GiB"}, ahead_s=3)
+    server = start(
+        f"dir:{tmp_path}/tree", settings={"cache.ttl": "1h", "cache.size": "4GiB"}, ahead_s=3
+    )
     env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     # A directory gives faster than a disk takes: the job waits for it.
     done = run_forebay(*PATIENT, "warm", "s3://bkt/", "--wait", "--json", env=env, wait=7200)
@@ -75,17 +91,32 @@ def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
     server = many_objects(start, tmp_path, MANY)
     took = {}
     for _ in range(5):
-        for path in ("/", "/api/v1/summary", "/api/v1/requests", "/api/v1/buckets", "/api/v1/jobs", "/api/v1/config",
-                     "/api/v1/explain?ask=origin&uri=s3://bkt/0000/007", "/api/v1/explain?ask=origin&uri=s3://bkt/none",
-                     "/api/v1/ls?uri=s3://bkt/0000/", "/metrics"):
+        for path in (
+            "/",
+            "/api/v1/summary",
+            "/api/v1/requests",
+            "/api/v1/buckets",
+            "/api/v1/jobs",
+            "/api/v1/config",
+            "/api/v1/explain?ask=origin&uri=s3://bkt/0000/007",
+            "/api/v1/explain?ask=origin&uri=s3://bkt/none",
+            "/api/v1/ls?uri=s3://bkt/0000/",
+            "/metrics",
+        ):
             began = time.monotonic()
             reply = server.admin(path)
             took_s = time.monotonic() - began
-            assert reply.status == 200 and len(reply.body) < 256 << 10, (path, reply.status, len(reply.body))
+            assert reply.status == 200 and len(reply.body) < 256 << 10, (
+                path,
+                reply.status,
+                len(reply.body),
+            )
             took[path] = min(took_s, took.get(path, took_s))
     assert asked(server, "/api/v1/summary", "counters")["cache_objects"] > 0.8 * MANY
     assert max(took.values()) < 2, took
-    figure(f"{MANY} objects: the slowest of the page's answers took {1000 * max(took.values()):.0f} ms at its quickest")
+    figure(
+        f"{MANY} objects: the slowest of the page's answers took {1000 * max(took.values()):.0f} ms at its quickest"
+    )
 
 
 @pytest.mark.parametrize("keys", ["full", "prefix", "hash"])
@@ -98,9 +129,14 @@ def test_keys_are_shown_as_in_the_log(start, origin, keys):
         client.get("d/secret")
         client.get(long)
         client.request("PUT", "/bkt")
-    _, second, first = wait_for(lambda: (rows := asked(server, "/api/v1/requests", "requests"))[2:] and rows, "three are told")
+    _, second, first = wait_for(
+        lambda: (rows := asked(server, "/api/v1/requests", "requests"))[2:] and rows,
+        "three are told",
+    )
     server.access_log(wait_for=lambda line: line["op"] == "CreateBucket")
-    logged = [line["key"] for line in server.access_log(wait_for=lambda line: line["op"] == "GetObject")]
+    logged = [
+        line["key"] for line in server.access_log(wait_for=lambda line: line["op"] == "GetObject")
+    ]
     assert first["key"] == logged[0] and ("secret" in first["key"]) == (keys == "full")
     assert second["key_is_cut"] == (keys == "full") and logged[1].startswith(second["key"])
 
@@ -109,9 +145,17 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
-    server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"})
-    for path in ("/api/v1/requests", "/api/v1/trace/x", "/api/v1/top?by=keys", "/api/v1/buckets", "/api/v1/config",
-                 "/api/v1/doctor"):
+    server = start(
+        origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"}
+    )
+    for path in (
+        "/api/v1/requests",
+        "/api/v1/trace/x",
+        "/api/v1/top?by=keys",
+        "/api/v1/buckets",
+        "/api/v1/config",
+        "/api/v1/doctor",
+    ):
         assert server.admin(path).status == 401, path
 
 
@@ -119,7 +163,7 @@ def child_of(server):
     """The id of a process that the server has begun; 0: there is none."""
     tasks, children = f"/proc/{server._pid()}/task", []
     for task in os.listdir(tasks):
-        with contextlib.suppress(OSError):      # a thread that has ended meanwhile
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
             children += open(f"{tasks}/{task}/children").read().split()
     return int(children[0]) if children else 0
 
@@ -142,7 +186,10 @@ def test_the_doctor_looks_at_a_server(start, origin):
     reply = ask_doctor(server)
     assert reply.status == 200, reply
     found = {row["check"]: row for row in json.loads(reply.body)["findings"]}
-    assert "in use by a running server" in found["directory"]["found"] and origin.endpoint in found["origin"]["found"]
+    assert (
+        "in use by a running server" in found["directory"]["found"]
+        and origin.endpoint in found["origin"]["found"]
+    )
     assert all(row["remedy"] for row in found.values() if row["state"] != "green")
     assert ask_doctor(server, ("X-Other", "1")).status == 403
     with origin.hold(None), doctor_at_work(server) as first:
@@ -166,7 +213,7 @@ def doctor_at_work(server):
                     os.kill(pid, signal.SIGSTOP)
                     if wait_for(lambda: state_of(pid), "a doctor that stands") == "T":
                         break
-            assert answer.result().status == 200           # it had ended before: another one
+            assert answer.result().status == 200  # it had ended before: another one
         try:
             yield answer
         finally:
@@ -187,15 +234,19 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
     assert first["age_s"] == 0 and first["findings"] != []
     mark = origin.mark()
     again = looked(server)
-    assert again["findings"] == first["findings"] and 0 <= again["age_s"] < 60 and origin.requests(since=mark) == []
-    with origin.hold(None), doctor_at_work(server) as other:    # also while another one looks
+    assert (
+        again["findings"] == first["findings"]
+        and 0 <= again["age_s"] < 60
+        and origin.requests(since=mark) == []
+    )
+    with origin.hold(None), doctor_at_work(server) as other:  # also while another one looks
         assert looked(server)["findings"] == first["findings"]
         assert ask_doctor(server).status == 503
         origin.release()
     assert json.loads(other.result().body)["age_s"] == 0
     assert server.admin("/api/v1/doctor?x=1").status == 400
     if build_kind() == "release":
-        return                                             # its clock cannot be moved
+        return  # its clock cannot be moved
     mark = origin.mark()
     server.advance(61)
     assert looked(server)["age_s"] == 0 and origin.requests(since=mark) != []
@@ -203,9 +254,11 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
 
 def buckets_when(server, requests):
     """By name, when as many as REQUESTS are counted: a request is when its reply has gone out, which its client sees first."""
+
     def look():
         rows = {row["bucket"]: row for row in asked(server, "/api/v1/buckets", "buckets")}
         return rows if sum(row["requests"] for row in rows.values()) >= requests else None
+
     rows = wait_for(look, f"{requests} requests are counted")
     assert sum(row["requests"] for row in rows.values()) == requests, rows
     return rows
@@ -225,9 +278,17 @@ def test_buckets_are_counted_up_to_a_bound(start, origin):
     rows = buckets_when(server, 105)
     assert set(rows) == {"bkt", "_other"} and rows["_other"]["requests"] == 100
     bkt = rows["bkt"]
-    assert (bkt["requests"], bkt["hits"], bkt["bypassed"], bkt["memory_bytes"] + bkt["disk_bytes"]) == (5, 3, 1, 300), bkt
+    assert (
+        bkt["requests"],
+        bkt["hits"],
+        bkt["bypassed"],
+        bkt["memory_bytes"] + bkt["disk_bytes"],
+    ) == (5, 3, 1, 300), bkt
     assert server.metric("forebay_bucket_requests_total", bucket="bkt", result="hit") == 3
-    assert server.metric("forebay_bucket_response_bytes_total", bucket="bkt", source="origin") == bkt["origin_bytes"]
+    assert (
+        server.metric("forebay_bucket_response_bytes_total", bucket="bkt", source="origin")
+        == bkt["origin_bytes"]
+    )
     for i in range(80):
         origin.put("k", 10, bucket=f"many-{i:02d}")
     with server.client() as client:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Location names the endpoint that the client used, as it addressed the bucket, not the origin's."""
+
 import threading
 import xml.etree.ElementTree as ElementTree
 
@@ -13,8 +14,11 @@ KEYS_AND_PATHS = [("plain", "plain"), ("a b/c&<d>", "a%20b/c%26%3Cd%3E"), ("\u00
 
 @pytest.fixture
 def renamed(start, origin):
-    return start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]},
-                 settings={"s3.domains": "s3.example"})
+    return start(
+        origin,
+        file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]},
+        settings={"s3.domains": "s3.example"},
+    )
 
 
 def begin(client, path):
@@ -26,8 +30,10 @@ def begin(client, path):
 
 
 def complete(client, path, upload):
-    body = (b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>x</ETag></Part>"
-            b"</CompleteMultipartUpload>")
+    body = (
+        b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>x</ETag></Part>"
+        b"</CompleteMultipartUpload>"
+    )
     return client.request("POST", f"{path}?uploadId={upload}", body=body)
 
 
@@ -59,12 +65,14 @@ def test_a_result_that_comes_late(renamed, origin, blanks):
         upload = begin(client, "/mine/k")
         origin.fault("k", "late_result", (blanks, go), method="POST")
         body = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
-        raw.send(b"POST /mine/k?uploadId=%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
-                 % (upload.encode(), len(body), body))
+        raw.send(
+            b"POST /mine/k?uploadId=%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+            % (upload.encode(), len(body), body)
+        )
         reply = raw.read_head()
         assert reply.status == 200
         while raw.buf.count(b" ") < len(blanks or b"") // 2:
-            assert raw._fill()                     # they are here before the result is
+            assert raw._fill()  # they are here before the result is
         go.set()
         reply = raw._read_chunked(reply)
         assert elements(reply)["Location"] == "http://localhost/mine/k"
@@ -85,30 +93,58 @@ def test_an_early_error_is_not_touched(renamed, origin):
     page = b"<Error><Code>InternalError</Code><Message>Location of it</Message></Error>"
     with renamed.client() as client:
         upload = begin(client, "/mine/k")
-        origin.fault("k", "raw", b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
-                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page), method="POST")
+        origin.fault(
+            "k",
+            "raw",
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page),
+            method="POST",
+        )
         reply = complete(client, "/mine/k", upload)
         assert reply.status == 200 and reply.body == page, reply
         page = b"<CompleteMultipartUploadResult><Location>x</Location>" + b"y" * 70000
-        origin.fault("k", "raw", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-                     % (len(page), page), method="POST")
+        origin.fault(
+            "k",
+            "raw",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(page), page),
+            method="POST",
+        )
         assert complete(client, "/mine/k", upload).body == page
 
 
 def test_a_form_upload(renamed, origin):
     """201 and its document: the key of the form below the bucket that it was posted to."""
     edge = "x" * 30
-    body = "".join(f'--{edge}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-                   for name, value in (("key", "up/a b"), ("success_action_status", "201"),
-                                       ("file", "the bytes"))) + f"--{edge}--\r\n"
-    page = (b"<PostResponse><Location>http://bkt.origin.example/up%2Fa%20b</Location>"
-            b"<Bucket>bkt</Bucket><Key>up/a b</Key></PostResponse>")
-    origin.fault("", "raw", b"HTTP/1.1 201 Created\r\nLocation: http://bkt.origin.example/up\r\n"
-                 b"Content-Length: %d\r\n\r\n%s" % (len(page), page), method="POST")
+    body = (
+        "".join(
+            f'--{edge}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+            for name, value in (
+                ("key", "up/a b"),
+                ("success_action_status", "201"),
+                ("file", "the bytes"),
+            )
+        )
+        + f"--{edge}--\r\n"
+    )
+    page = (
+        b"<PostResponse><Location>http://bkt.origin.example/up%2Fa%20b</Location>"
+        b"<Bucket>bkt</Bucket><Key>up/a b</Key></PostResponse>"
+    )
+    origin.fault(
+        "",
+        "raw",
+        b"HTTP/1.1 201 Created\r\nLocation: http://bkt.origin.example/up\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(page), page),
+        method="POST",
+    )
     with renamed.client() as client:
-        reply = client.request("POST", "/mine",
-                               [("Content-Type", f"multipart/form-data; boundary={edge}")],
-                               body.encode())
+        reply = client.request(
+            "POST",
+            "/mine",
+            [("Content-Type", f"multipart/form-data; boundary={edge}")],
+            body.encode(),
+        )
     place = f"http://127.0.0.1:{renamed.port}/mine/up/a%20b"
     assert reply.status == 201 and reply.all("location") == [place], reply
     assert elements(reply) == {"Location": place, "Bucket": "mine", "Key": "up/a b"}

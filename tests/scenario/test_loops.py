@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that would go round in a circle end with 508 at once; what only looks like one works."""
+
 import re
 import socket
 import threading
@@ -61,6 +62,7 @@ def balancer():
     def make():
         made.append(Balancer())
         return made[-1]
+
     yield make
     for one in made:
         one.close()
@@ -71,8 +73,9 @@ def ring(start, balancer, count, **more):
     fronts = [balancer() for _ in range(count)]
     servers = []
     for i in range(count):
-        servers.append(start(fronts[(i + 1) % count].endpoint,
-                             settings={"origin.region": "us-east-1"}, **more))
+        servers.append(
+            start(fronts[(i + 1) % count].endpoint, settings={"origin.region": "us-east-1"}, **more)
+        )
         fronts[i].target = servers[i].port
     return servers, fronts
 
@@ -110,6 +113,7 @@ def test_a_ring_asked_from_all_sides(start, balancer, engine, count):
         with servers[i % count].client() as client:
             for key in ("a", "b", "c"):
                 is_loop(client.get(key))
+
     parallel(READERS, read)
     for server in servers:
         assert server.metric("forebay_origin_errors_total", reason="timeout") == 0
@@ -135,8 +139,7 @@ def test_a_chain_is_no_ring(start, origin, engine):
     with other.client() as client:
         judge(client.get("b"), origin, "b", 0, 3_000_000)
     assert len(origin.requests(key="b")) == asked, "the peer answers from its cache"
-    names = [re.findall(r"forebay-[0-9a-f]{16}", r.header("via") or "")
-             for r in origin.requests()]
+    names = [re.findall(r"forebay-[0-9a-f]{16}", r.header("via") or "") for r in origin.requests()]
     assert all(names), "each request upstream says who sent it"
     assert all("via" not in (r.header("authorization") or "") for r in origin.requests())
 
@@ -149,13 +152,24 @@ def test_more_stations_than_anybody_needs(start, origin):
         via = ", ".join(f"1.1 forebay-{i:016x}" for i in range(8))
         judge(client.get("a", headers=[("Via", via)]), origin, "a", 0, 100)
         is_loop(client.get("a", headers=[("Via", via), ("Via", "1.1 forebay-" + "f" * 16)]))
-        judge(client.get("a", headers=[("Via", "1.0 fred, 1.1 proxy.example")] * 9), origin, "a",
-              0, 100)
+        judge(
+            client.get("a", headers=[("Via", "1.0 fred, 1.1 proxy.example")] * 9),
+            origin,
+            "a",
+            0,
+            100,
+        )
 
 
-OWN = ["http://127.0.0.1:{}", "http://localhost:{}", "http://data.localhost:{}/path",
-       "https://127.0.0.1:{}", "http://0.0.0.0:{}", "http://[::ffff:127.0.0.1]:{}",
-       "http://LOCALHOST.:{}"]
+OWN = [
+    "http://127.0.0.1:{}",
+    "http://localhost:{}",
+    "http://data.localhost:{}/path",
+    "https://127.0.0.1:{}",
+    "http://0.0.0.0:{}",
+    "http://[::ffff:127.0.0.1]:{}",
+    "http://LOCALHOST.:{}",
+]
 
 
 def free_port():
@@ -166,9 +180,16 @@ def free_port():
 @pytest.mark.parametrize("endpoint", OWN)
 def test_an_endpoint_that_is_our_own_is_refused(start, endpoint):
     port = free_port()
-    text = refused(start(endpoint.format(port), run=False,
-                         settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"}),
-                   3, "origin.endpoint", "itself")
+    text = refused(
+        start(
+            endpoint.format(port),
+            run=False,
+            settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
+        ),
+        3,
+        "origin.endpoint",
+        "itself",
+    )
     assert str(port) in text
 
 
@@ -176,21 +197,59 @@ def test_all_own_endpoints_are_refused(start, origin):
     """Any address of a wildcard listener, another listener, a bucket's endpoint, STS, admin."""
     port = free_port()
     own = f"http://127.0.0.1:{port}"
-    open_network = {"auth.allow_open_network": "true", "auth.mode": "open",
-                    "listen_plaintext": "network", "origin.region": "us-east-1"}
-    refused(start(own, run=False, settings={"listen": f"0.0.0.0:{port}", **open_network}), 3,
-            "itself")
+    open_network = {
+        "auth.allow_open_network": "true",
+        "auth.mode": "open",
+        "listen_plaintext": "network",
+        "origin.region": "us-east-1",
+    }
+    refused(
+        start(own, run=False, settings={"listen": f"0.0.0.0:{port}", **open_network}), 3, "itself"
+    )
     refused(start(own, run=False, settings={"listen": f"[::]:{port}", **open_network}), 3, "itself")
-    refused(start(own, run=False, settings={"listen": f"127.0.0.1:0,127.0.0.1:{port}",
-                                            "origin.region": "us-east-1"}), 3, "itself")
-    refused(start(own, run=False, settings={"admin.listen": f"127.0.0.1:{port}",
-                                            "origin.region": "us-east-1"}), 3, "itself")
-    text = refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"},
-                         file={"buckets": [{"name": "b", "origin": "s3://b", "endpoint": own}]}), 3,
-                   "itself", "buckets")
+    refused(
+        start(
+            own,
+            run=False,
+            settings={"listen": f"127.0.0.1:0,127.0.0.1:{port}", "origin.region": "us-east-1"},
+        ),
+        3,
+        "itself",
+    )
+    refused(
+        start(
+            own,
+            run=False,
+            settings={"admin.listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
+        ),
+        3,
+        "itself",
+    )
+    text = refused(
+        start(
+            origin,
+            run=False,
+            settings={"listen": f"127.0.0.1:{port}"},
+            file={"buckets": [{"name": "b", "origin": "s3://b", "endpoint": own}]},
+        ),
+        3,
+        "itself",
+        "buckets",
+    )
     assert "forebay.yaml:" in text
-    refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"},
-                  env={"AWS_ENDPOINT_URL_STS": own}), 3, "itself", "AWS_ENDPOINT_URL_STS")
-    elsewhere = start(f"http://127.0.0.2:{port}", settings={"listen": f"127.0.0.1:{port}",
-                                                            "origin.region": "us-east-1"})
+    refused(
+        start(
+            origin,
+            run=False,
+            settings={"listen": f"127.0.0.1:{port}"},
+            env={"AWS_ENDPOINT_URL_STS": own},
+        ),
+        3,
+        "itself",
+        "AWS_ENDPOINT_URL_STS",
+    )
+    elsewhere = start(
+        f"http://127.0.0.2:{port}",
+        settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
+    )
     assert elsewhere.port == port

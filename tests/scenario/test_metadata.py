@@ -2,6 +2,7 @@
 """Objects whose headers change while their bytes and their ETag stay: a copy onto itself, `rclone touch`, an
 upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new headers, and nobody
 who asks later is shown the old ones."""
+
 import threading
 import time
 
@@ -9,10 +10,14 @@ import pytest
 from client import judge
 
 MIB = 1 << 20
-RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
-                   {"match": "bkt/strict/**", "freshness": "strict"},
-                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
-                   {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/immutable/**", "freshness": "immutable"},
+        {"match": "bkt/strict/**", "freshness": "strict"},
+        {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+        {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"},
+    ]
+}
 PAST_TTL_S = 3
 CHANGES = {
     "content-type": ({"Content-Type": "text/plain"}, 0),
@@ -23,8 +28,14 @@ CHANGES = {
     "storage class": ({"x-amz-storage-class": "STANDARD_IA"}, 0),
 }
 FIRST = {"x-amz-meta-owner": "old", "x-amz-version-id": "first"}
-SHOWN = ("content-type", "x-amz-meta-owner", "x-amz-meta-second", "last-modified", "x-amz-version-id",
-         "x-amz-storage-class")
+SHOWN = (
+    "content-type",
+    "x-amz-meta-owner",
+    "x-amz-meta-second",
+    "last-modified",
+    "x-amz-version-id",
+    "x-amz-storage-class",
+)
 
 
 @pytest.fixture
@@ -61,7 +72,13 @@ def test_new_headers_are_shown_after_the_ttl_and_by_strict_and_no_cache(ruled, o
         for size in (5000, 9 * MIB):
             for kind in ways:
                 for method in ("get", "head"):
-                    judge(client.get(f"{kind}/{method}{size}"), origin, f"{kind}/{method}{size}", 0, size)
+                    judge(
+                        client.get(f"{kind}/{method}{size}"),
+                        origin,
+                        f"{kind}/{method}{size}",
+                        0,
+                        size,
+                    )
         ruled.settle()
         for size in (5000, 9 * MIB):
             for kind in ways:
@@ -92,7 +109,9 @@ def test_headers_that_stay_are_confirmed_by_one_head(ruled, origin):
             mark = origin.mark()
             judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
             asked = origin.requests(key="short/a", since=mark)
-            assert [(e.method, e.status, e.conditional) for e in asked] == [("HEAD", 200, False)], asked
+            assert [(e.method, e.status, e.conditional) for e in asked] == [("HEAD", 200, False)], (
+                asked
+            )
     assert ruled.metric("forebay_revalidations_changed_headers_total") == 0
 
 
@@ -121,7 +140,9 @@ def test_new_headers_cost_one_head_and_no_byte(ruled, origin, what):
             for size in sizes:
                 change(origin, f"short/{size}", what)
                 headers = {"x-amz-meta-turn": str(turn)}
-                origin.redescribe(f"short/{size}", headers, mtime=origin.version(f"short/{size}").mtime + 60)
+                origin.redescribe(
+                    f"short/{size}", headers, mtime=origin.version(f"short/{size}").mtime + 60
+                )
             ruled.advance(PAST_TTL_S)
             for size in sizes:
                 judge_again(client, origin, f"short/{size}", size)
@@ -143,7 +164,9 @@ def test_kept_bytes_and_their_new_headers_outlast_a_restart(start, origin, engin
         mark = origin.mark()
         for size in sizes:
             change(origin, f"long/{size}", "metadata")
-            change(origin, f"long/{size}", "date")      # a later one: else the check asks once more, by GET of one byte
+            change(
+                origin, f"long/{size}", "date"
+            )  # a later one: else the check asks once more, by GET of one byte
             reply = client.get(f"long/{size}", headers=[("Cache-Control", "no-cache")])
             assert shown(reply) == direct(origin, f"long/{size}")
     if how == "kill9":
@@ -220,7 +243,11 @@ def test_new_headers_stay_after_a_restart(start, origin, engine, how):
         server.stop()
     server.start()
     with server.client() as client:
-        for reply in (client.head("short/a"), client.get("short/a"), client.get("short/a", 8 * MIB, 9 * MIB - 1)):
+        for reply in (
+            client.head("short/a"),
+            client.get("short/a"),
+            client.get("short/a", 8 * MIB, 9 * MIB - 1),
+        ):
             assert shown(reply) == now
 
 
@@ -228,13 +255,24 @@ def test_new_headers_stay_after_a_restart(start, origin, engine, how):
 def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
     """A counter in the metadata only rises for whoever asks after a reply, on any worker, at any place of the
     object, while a slow reader goes on with the version that it began."""
-    server = start(origin, engine=engine, file=RULES, settings={"workers": 4, "cache.block_size": "1MiB"}, ahead_s=0)
+    server = start(
+        origin,
+        engine=engine,
+        file=RULES,
+        settings={"workers": 4, "cache.block_size": "1MiB"},
+        ahead_s=0,
+    )
     size = 12 * MIB
     origin.put("short/a", size, headers={"x-amz-meta-count": "0"})
     failed, least, lock, stop = [], [0], threading.Lock(), threading.Event()
 
     def reader(number):
-        ways = [{}, {"first": 5 * MIB, "last": 5 * MIB + 999}, {"first": size - 100, "last": size - 1}, None]
+        ways = [
+            {},
+            {"first": 5 * MIB, "last": 5 * MIB + 999},
+            {"first": size - 100, "last": size - 1},
+            None,
+        ]
         try:
             with server.client() as client:
                 while not stop.is_set():
@@ -251,6 +289,7 @@ def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
                         least[0] = max(least[0], count)
         except BaseException as error:  # noqa: BLE001: judged below
             failed.append(error)
+
     threads = [threading.Thread(target=reader, args=(i,)) for i in range(8)]
     with server.connection(receive_buffer=4096) as slow:
         slow.send(b"GET /bkt/short/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -287,7 +326,9 @@ def test_a_tag_count_that_head_leaves_out_and_a_computed_expires_change_nothing(
     origin.fault(None, "header", ("x-amz-tagging-count", "2"), times=None, method="GET")
     with ruled.client() as client:
         for turn in range(4):
-            origin.fault(None, "header", ("Expires", f"Thu, 01 Jan 2099 00:00:0{turn} GMT"), times=1)
+            origin.fault(
+                None, "header", ("Expires", f"Thu, 01 Jan 2099 00:00:0{turn} GMT"), times=1
+            )
             judge(client.get("strict/a"), origin, "strict/a", 0, 5000)
             ruled.settle()
     assert origin.bytes_sent("strict/a") == 5000

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What watches Forebay: the two forms of /metrics, and the rules, alerts and dashboard of deploy/ over a live one."""
+
 import json
 import re
 import shutil
@@ -17,10 +18,14 @@ PROMETHEUS = ROOT / "deploy/prometheus"
 RULES = sorted(PROMETHEUS.glob("*.rules.yaml"))
 DASHBOARD = json.loads((ROOT / "deploy/grafana/forebay.json").read_text())
 OPEN_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PROMETHEUS_2 = ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-                "text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*"'
-SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(" + LABEL + "(?:," + LABEL + r")*)\})? (-?\d+(?:\.\d+)?)")
+SAMPLE = re.compile(
+    r"([a-zA-Z_:][\w:]*)(?:\{(" + LABEL + "(?:," + LABEL + r")*)\})? (-?\d+(?:\.\d+)?)"
+)
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
@@ -34,7 +39,17 @@ def served(start, origin):
         for _ in range(2):
             assert client.get("a").status == 200
             server.settle()
-    assert run_forebay(*PATIENT, "warm", "s3://bkt/b", "--wait", "-q", env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"}).returncode == 0
+    assert (
+        run_forebay(
+            *PATIENT,
+            "warm",
+            "s3://bkt/b",
+            "--wait",
+            "-q",
+            env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"},
+        ).returncode
+        == 0
+    )
     return server
 
 
@@ -47,8 +62,12 @@ def scrape(server, accept=None):
 
 def promtool(*words, text=None):
     if not shutil.which("promtool"):
-        not_run("no promtool on PATH (Debian package prometheus: deploy/packages.sh --install metrics)")
-    return subprocess.run(["promtool", *map(str, words)], input=text, capture_output=True, text=True, timeout=60)
+        not_run(
+            "no promtool on PATH (Debian package prometheus: deploy/packages.sh --install metrics)"
+        )
+    return subprocess.run(
+        ["promtool", *map(str, words)], input=text, capture_output=True, text=True, timeout=60
+    )
 
 
 def families(text):
@@ -69,6 +88,7 @@ def families(text):
 
 # --- the two forms --------------------------------------------------------------------------------
 
+
 def test_openmetrics_says_what_the_text_says(served):
     kind, text = scrape(served)
     open_kind, open_text = scrape(served, PROMETHEUS_2)
@@ -76,7 +96,10 @@ def test_openmetrics_says_what_the_text_says(served):
     assert open_text.endswith("\n# EOF\n") and open_text.count("# EOF") == 1 and "# EOF" not in text
     types, samples = families(text)
     open_types, open_samples = families(open_text.removesuffix("# EOF\n"))
-    assert {name.removesuffix("_total") if kind == "counter" else name: kind for name, kind in types.items()} == open_types
+    assert {
+        name.removesuffix("_total") if kind == "counter" else name: kind
+        for name, kind in types.items()
+    } == open_types
     assert [sample[1:3] for sample in samples] == [sample[1:3] for sample in open_samples]
     for family, name, _, _ in open_samples:
         assert name in [family + suffix for suffix in SUFFIXES[open_types[family]]], (family, name)
@@ -84,14 +107,14 @@ def test_openmetrics_says_what_the_text_says(served):
 
 def test_what_is_known_is_in_it(served):
     rows = served.metrics()
-    assert abs(rows["forebay_clock_skew_seconds"]) < 60        # origin and server share a clock
+    assert abs(rows["forebay_clock_skew_seconds"]) < 60  # origin and server share a clock
     assert 0 <= time.time() - rows["forebay_config_last_reload_success_timestamp_seconds"] < 600
-    assert rows["forebay_warm_objects_total{state=\"done\"}"] == 1 and rows["forebay_warm_jobs"] == 0
+    assert rows['forebay_warm_objects_total{state="done"}'] == 1 and rows["forebay_warm_jobs"] == 0
     assert rows["forebay_warm_bytes_total"] == 3 * MIB
     assert 0 < rows["forebay_disk_free_bytes"]
     held = served.wait_metric("forebay_cache_held_bytes", lambda v: v >= 4 * MIB)
-    assert held < rows["forebay_cache_bytes"]                  # the rest is reserved
-    assert "forebay_credentials_expiry_timestamp_seconds" not in rows   # these do not expire
+    assert held < rows["forebay_cache_bytes"]  # the rest is reserved
+    assert "forebay_credentials_expiry_timestamp_seconds" not in rows  # these do not expire
 
 
 def test_the_origins_clock_is_told(start, origin):
@@ -108,7 +131,12 @@ def test_a_reload_is_told_with_its_time(start, origin):
     name = "forebay_config_last_reload_success_timestamp_seconds"
     began = server.metric(name)
     server.advance(2)
-    assert run_forebay(*PATIENT, "reload", env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"}).returncode == 0
+    assert (
+        run_forebay(
+            *PATIENT, "reload", env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"}
+        ).returncode
+        == 0
+    )
     assert server.metric(name) >= began + 2
 
 
@@ -118,12 +146,32 @@ def test_credentials_that_end_and_are_not_renewed_are_told(start, origin, tmp_pa
     answer, config = tmp_path / "answer", tmp_path / "config"
     expires = int(time.time()) + 3600
     key, secret = next(iter(KEYS.items()))
-    answer.write_text(json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret, "SessionToken": "t",
-                                  "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))}))
+    answer.write_text(
+        json.dumps(
+            {
+                "Version": 1,
+                "AccessKeyId": key,
+                "SecretAccessKey": secret,
+                "SessionToken": "t",
+                "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires)),
+            }
+        )
+    )
     config.write_text(f"[default]\ncredential_process = /bin/cat {answer}\n")
-    server = start(origin, ahead_s=0, settings={"workers": 1},
-                   env={"AWS_CONFIG_FILE": str(config), "AWS_PROFILE": "default", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
-    with server.client() as client:              # the worker is there, and has seen by the clock of now when it renews
+    server = start(
+        origin,
+        ahead_s=0,
+        settings={"workers": 1},
+        env={
+            "AWS_CONFIG_FILE": str(config),
+            "AWS_PROFILE": "default",
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+        },
+    )
+    with (
+        server.client() as client
+    ):  # the worker is there, and has seen by the clock of now when it renews
         assert client.request("GET", "/bkt/none").status == 404
     assert server.metric("forebay_credentials_expiry_timestamp_seconds") == expires
     assert server.metric("forebay_credentials_refresh_failures_total") == 0
@@ -134,6 +182,7 @@ def test_credentials_that_end_and_are_not_renewed_are_told(start, origin, tmp_pa
 
 
 # --- promtool -------------------------------------------------------------------------------------
+
 
 def test_promtool_likes_the_text(served):
     checked = promtool("check", "metrics", text=scrape(served)[1])
@@ -148,6 +197,7 @@ def test_rules_and_their_tests():
 
 
 # --- rules, runbook, dashboard --------------------------------------------------------------------
+
 
 def panels(within=DASHBOARD):
     for panel in within["panels"]:
@@ -173,7 +223,9 @@ def test_every_name_in_use_is_in_a_live_scrape(served):
     types, samples = families(scrape(served)[1])
     known = set(types) | {sample[1] for sample in samples}
     recorded = {name for path in RULES for name in re.findall(r"- record: (\S+)", path.read_text())}
-    used = "\n".join([*expressions(), *(path.read_text() for path in RULES), json.dumps(DASHBOARD["templating"])])
+    used = "\n".join(
+        [*expressions(), *(path.read_text() for path in RULES), json.dumps(DASHBOARD["templating"])]
+    )
     names = set(re.findall(r"\b(?:forebay|process)_\w+\b", used))
     assert len(names) > 40 and names <= known, names - known
     assert set(re.findall(r"\bforebay:[\w:]+", used)) <= recorded
@@ -181,11 +233,19 @@ def test_every_name_in_use_is_in_a_live_scrape(served):
 
 def test_labels_in_use_are_in_a_live_scrape(served):
     """A label that nothing has would leave a panel empty without a word."""
-    own = {name for _, _, labels, _ in families(scrape(served)[1])[1] for name in re.findall(r'(\w+)="', labels or "")}
+    own = {
+        name
+        for _, _, labels, _ in families(scrape(served)[1])[1]
+        for name in re.findall(r'(\w+)="', labels or "")
+    }
     scraped = {"job", "instance", "namespace", "cluster"}
     used = "\n".join(expressions())
     matched = set(re.findall(r'(\w+)=~?"', used))
-    grouped = {name.strip() for group in re.findall(r"\b(?:by|without) \(([^)]*)\)", used) for name in group.split(",")}
+    grouped = {
+        name.strip()
+        for group in re.findall(r"\b(?:by|without) \(([^)]*)\)", used)
+        for name in group.split(",")
+    }
     assert (matched | grouped) - {""} <= own | scraped
 
 
@@ -196,22 +256,42 @@ def test_the_dashboard_is_whole(tmp_path):
     assert variables == {"datasource", "cluster", "namespace", "instance", "price_gb", "price_get"}
     places = set()
     for panel in panels():
-        assert panel["title"] and (panel["type"] == "row" or panel["datasource"]["uid"] == "$datasource")
+        assert panel["title"] and (
+            panel["type"] == "row" or panel["datasource"]["uid"] == "$datasource"
+        )
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & places and place["x"] + place["w"] <= 24, panel["title"]
         places |= cells
     rows = [panel["title"] for panel in panels() if panel["type"] == "row"]
-    assert rows == ["Is training being fed?", "Saved", "Cache", "Why not cached", "Origin", "Disk and engine", "Warm-up",
-                    "Servers", "Process"]
+    assert rows == [
+        "Is training being fed?",
+        "Saved",
+        "Cache",
+        "Why not cached",
+        "Origin",
+        "Disk and engine",
+        "Warm-up",
+        "Servers",
+        "Process",
+    ]
     rules = []
     for i, expr in enumerate(expressions()):
         assert 'instance=~"$instance"' in expr, expr
-        for name, value in {"$__rate_interval": "5m", "$__range": "1h", "$price_gb": "0.09", "$price_get": "0.0004"}.items():
+        for name, value in {
+            "$__rate_interval": "5m",
+            "$__range": "1h",
+            "$price_gb": "0.09",
+            "$price_get": "0.0004",
+        }.items():
             expr = expr.replace(name, value)
         assert not re.findall(r"\$(?!instance|namespace|cluster)", expr), expr
         rules.append({"record": f"panel:{i}", "expr": expr})
-    path = tmp_path / "panels.yaml"       # JSON is YAML
+    path = tmp_path / "panels.yaml"  # JSON is YAML
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     checked = promtool("check", "rules", path)
     assert checked.returncode == 0, checked.stdout + checked.stderr

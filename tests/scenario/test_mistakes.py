@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usual mistakes: the first line that is printed names the cause and the remedy."""
+
 import os
 import socket
 import subprocess
@@ -8,11 +9,14 @@ import pytest
 from conftest import not_run
 from forebay import KEYS, binary, run_forebay
 from origin import Origin
-from test_control import ask, said
+from test_control import said
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
-PLAIN_ENV = {"AWS_ACCESS_KEY_ID": next(iter(KEYS)), "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
-             "AWS_EC2_METADATA_DISABLED": "true"}
+PLAIN_ENV = {
+    "AWS_ACCESS_KEY_ID": next(iter(KEYS)),
+    "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 def first_line(text):
@@ -30,85 +34,196 @@ def refused(code, words, command, env=None, cwd=None):
 
 # name: (exit code, words of the first line, arguments; DIR is the test's folder)
 AT_THE_COMMAND_LINE = {
-    "misspelt flag": (3, ["--cache.sise", "did you mean", "--cache.size"], "check --cache.sise 1GiB"),
+    "misspelt flag": (
+        3,
+        ["--cache.sise", "did you mean", "--cache.size"],
+        "check --cache.sise 1GiB",
+    ),
     "flag twice": (3, ["--cache.ttl", "twice"], "check --cache.ttl 5s --cache.ttl 6s"),
     "time without a unit": (3, ["60", "needs a unit", "60s"], "check --cache.ttl 60"),
     "no scheme": (3, ["localhost:8333", "http://"], "check --origin.endpoint localhost:8333"),
-    "folder as endpoint": (3, ["--origin.endpoint: error: \"/data\"", "(dir:/data?)"], "check --origin.endpoint /data"),
-    "bucket as endpoint": (3, ["--origin.endpoint: error: \"s3://bkt\"", "https://s3.REGION.amazonaws.com", "clients name the bucket"],
-                           "check --origin.endpoint s3://bkt"),
-    "cache in the origin": (3, ["cache.dir", "DIR/tree/cache", "inside the origin", "outside"],
-                            "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/tree/cache"),
-    "cache among other files": (1, ["DIR/home is no cache and not empty", "thesis", "cache.dir", "empty directory"],
-                                "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/home"),
-    "bucket in the endpoint": (3, ["my.bucket.s3.eu-west-1", "names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
-                               "check --origin.endpoint https://my.bucket.s3.eu-west-1.amazonaws.com"),
-    "bucket behind the endpoint": (3, ["names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
-                                   "check --origin.endpoint https://s3.eu-west-1.amazonaws.com/bkt"),
-    "bucket before an address": (3, ["addressing virtual", "has an address", "path"],
-                                 "check --origin.endpoint http://127.0.0.1:1 --origin.addressing virtual"),
+    "folder as endpoint": (
+        3,
+        ['--origin.endpoint: error: "/data"', "(dir:/data?)"],
+        "check --origin.endpoint /data",
+    ),
+    "bucket as endpoint": (
+        3,
+        [
+            '--origin.endpoint: error: "s3://bkt"',
+            "https://s3.REGION.amazonaws.com",
+            "clients name the bucket",
+        ],
+        "check --origin.endpoint s3://bkt",
+    ),
+    "cache in the origin": (
+        3,
+        ["cache.dir", "DIR/tree/cache", "inside the origin", "outside"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/tree/cache",
+    ),
+    "cache among other files": (
+        1,
+        ["DIR/home is no cache and not empty", "thesis", "cache.dir", "empty directory"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/home",
+    ),
+    "bucket in the endpoint": (
+        3,
+        ["my.bucket.s3.eu-west-1", "names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+        "check --origin.endpoint https://my.bucket.s3.eu-west-1.amazonaws.com",
+    ),
+    "bucket behind the endpoint": (
+        3,
+        ["names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+        "check --origin.endpoint https://s3.eu-west-1.amazonaws.com/bkt",
+    ),
+    "bucket before an address": (
+        3,
+        ["addressing virtual", "has an address", "path"],
+        "check --origin.endpoint http://127.0.0.1:1 --origin.addressing virtual",
+    ),
     "listen without a host": (3, [":9310", "127.0.0.1:9310"], "check --listen :9310"),
     "listen as a URL": (3, ["HOST:PORT", "tls:"], "check --listen http://127.0.0.1:9310"),
-    "network without keys": (3, ["0.0.0.0:9310", "auth.keys_file"],
-                             "check --listen 0.0.0.0:9310 --listen_plaintext network"),
+    "network without keys": (
+        3,
+        ["0.0.0.0:9310", "auth.keys_file"],
+        "check --listen 0.0.0.0:9310 --listen_plaintext network",
+    ),
     "tab in the file": (3, ["tab.yaml:2:1", "tab", "blanks"], "check -c DIR/tab.yaml"),
     "misspelt key": (3, ["typo.yaml:1:9", "cache.sise", "cache.size"], "check -c DIR/typo.yaml"),
     "no such file": (3, ["nowhere.yaml", "No such file"], "check -c DIR/nowhere.yaml"),
-    "keys file for all": (3, ["open.keys", "chmod 600"],
-                          "check --auth.mode verify --auth.keys_file DIR/open.keys"),
-    "keys file is none": (3, ["bad.keys:1", "list of keys"],
-                          "check --auth.mode verify --auth.keys_file DIR/bad.keys"),
-    "key without rights": (0, ["idle.keys:1:3", "may do nothing", "K"],
-                           "check --auth.mode verify --auth.keys_file DIR/idle.keys"),
-    "rule with a URL": (0, ["rule-url.yaml:1", "BUCKET/KEY", '"b/**"?'], "check -c DIR/rule-url.yaml"),
-    "rule for a bucket": (0, ["rule-bucket.yaml:1", "without its keys", '"b/**"?'],
-                          "check -c DIR/rule-bucket.yaml"),
-    "rule with a bracket": (0, ["rule-bracket.yaml:1", "bracket", "wildcard"],
-                            "check -c DIR/rule-bracket.yaml"),
-    "rule behind all": (0, ["rule-behind.yaml:3", "never reached", "comes first"],
-                        "check -c DIR/rule-behind.yaml"),
+    "keys file for all": (
+        3,
+        ["open.keys", "chmod 600"],
+        "check --auth.mode verify --auth.keys_file DIR/open.keys",
+    ),
+    "keys file is none": (
+        3,
+        ["bad.keys:1", "list of keys"],
+        "check --auth.mode verify --auth.keys_file DIR/bad.keys",
+    ),
+    "key without rights": (
+        0,
+        ["idle.keys:1:3", "may do nothing", "K"],
+        "check --auth.mode verify --auth.keys_file DIR/idle.keys",
+    ),
+    "rule with a URL": (
+        0,
+        ["rule-url.yaml:1", "BUCKET/KEY", '"b/**"?'],
+        "check -c DIR/rule-url.yaml",
+    ),
+    "rule for a bucket": (
+        0,
+        ["rule-bucket.yaml:1", "without its keys", '"b/**"?'],
+        "check -c DIR/rule-bucket.yaml",
+    ),
+    "rule with a bracket": (
+        0,
+        ["rule-bracket.yaml:1", "bracket", "wildcard"],
+        "check -c DIR/rule-bracket.yaml",
+    ),
+    "rule behind all": (
+        0,
+        ["rule-behind.yaml:3", "never reached", "comes first"],
+        "check -c DIR/rule-behind.yaml",
+    ),
     "no server": (6, ["no server answers", "--admin", "--endpoint"], "env --admin 127.0.0.1:1"),
-    "endpoint of all addresses": (2, ["0.0.0.0", "none to connect to", "(http://127.0.0.1:9000?)"],
-                                  "env --endpoint http://0.0.0.0:9000"),
-    "endpoint of all addresses, in IPv6": (2, ["[::]", "none to connect to"], "env --endpoint http://[::]:9000"),
+    "endpoint of all addresses": (
+        2,
+        ["0.0.0.0", "none to connect to", "(http://127.0.0.1:9000?)"],
+        "env --endpoint http://0.0.0.0:9000",
+    ),
+    "endpoint of all addresses, in IPv6": (
+        2,
+        ["[::]", "none to connect to"],
+        "env --endpoint http://[::]:9000",
+    ),
     "endpoint that is garbage": (2, ["garbage", "http://HOST:PORT"], "env --endpoint garbage"),
     "endpoint without a host": (2, ["http://HOST:PORT"], "env --endpoint http://:9000"),
-    "endpoint with a port that is none": (2, ["99999", "1 to 65535"], "env --endpoint http://127.0.0.1:99999"),
+    "endpoint with a port that is none": (
+        2,
+        ["99999", "1 to 65535"],
+        "env --endpoint http://127.0.0.1:99999",
+    ),
     "no such command": (2, ["serv", "no such command"], "serv"),
-    "garbage certificate": (1, ["garbage", "listen_tls.cert", "PEM"],
-                            "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
-                            "--listen_tls.key DIR/garbage.pem"),
-    "directory that is none": (4, ["DIR/nothing", "No such file"],
-                               "serve SERVE --origin.endpoint dir:DIR/nothing"),
-    "cache is a file": (1, ["DIR/plain", "Not a directory", "cache.optional"],
-                        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/plain/cache"),
-    "cache of another version": (1, ["DIR/old", "format", "remove the directory"],
-                                 "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/old"),
-    "link in the cache": (1, ["DIR/linked/index/lock.mdb is a symbolic link", "remove the link", "cache.dir"],
-                          "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/linked"),
-    "cache too small": (3, ["cache.size", "16MiB"], "serve SERVE --origin.endpoint dir:DIR/tree --cache.size 1MiB"),
-    "port taken": (1, ["127.0.0.1:TAKEN", "in use", "choose another port", "listen"],
-                   "serve SERVE --origin.endpoint dir:DIR/tree --listen 127.0.0.1:TAKEN"),
-    "address of nobody": (1, ["192.0.2.1:9000", "this host does not have it", "127.0.0.1"],
-                          "serve SERVE --origin.endpoint dir:DIR/tree --listen 192.0.2.1:9000 --listen_plaintext network "
-                          "--auth.mode open --auth.allow_open_network true"),
-    "admin port taken": (1, ["127.0.0.1:TAKEN", "in use", "admin.listen", "off"],
-                         "serve SERVE --origin.endpoint dir:DIR/tree --admin.listen 127.0.0.1:TAKEN"),
-    "no credentials": (4, ["no credentials", "AWS_ACCESS_KEY_ID", "anonymous"],
-                       "serve SERVE --origin.endpoint http://127.0.0.1:1"),
-    "half credentials": (4, ["AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not"],
-                         "serve SERVE --origin.endpoint http://127.0.0.1:1"),
-    "its own origin": (3, ["this Forebay itself", "127.0.0.1:9310"],
-                       "serve SERVE --listen 127.0.0.1:9310 --origin.endpoint http://localhost:9310"),
+    "garbage certificate": (
+        1,
+        ["garbage", "listen_tls.cert", "PEM"],
+        "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
+        "--listen_tls.key DIR/garbage.pem",
+    ),
+    "directory that is none": (
+        4,
+        ["DIR/nothing", "No such file"],
+        "serve SERVE --origin.endpoint dir:DIR/nothing",
+    ),
+    "cache is a file": (
+        1,
+        ["DIR/plain", "Not a directory", "cache.optional"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/plain/cache",
+    ),
+    "cache of another version": (
+        1,
+        ["DIR/old", "format", "remove the directory"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/old",
+    ),
+    "link in the cache": (
+        1,
+        ["DIR/linked/index/lock.mdb is a symbolic link", "remove the link", "cache.dir"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/linked",
+    ),
+    "cache too small": (
+        3,
+        ["cache.size", "16MiB"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --cache.size 1MiB",
+    ),
+    "port taken": (
+        1,
+        ["127.0.0.1:TAKEN", "in use", "choose another port", "listen"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --listen 127.0.0.1:TAKEN",
+    ),
+    "address of nobody": (
+        1,
+        ["192.0.2.1:9000", "this host does not have it", "127.0.0.1"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --listen 192.0.2.1:9000 --listen_plaintext network "
+        "--auth.mode open --auth.allow_open_network true",
+    ),
+    "admin port taken": (
+        1,
+        ["127.0.0.1:TAKEN", "in use", "admin.listen", "off"],
+        "serve SERVE --origin.endpoint dir:DIR/tree --admin.listen 127.0.0.1:TAKEN",
+    ),
+    "no credentials": (
+        4,
+        ["no credentials", "AWS_ACCESS_KEY_ID", "anonymous"],
+        "serve SERVE --origin.endpoint http://127.0.0.1:1",
+    ),
+    "half credentials": (
+        4,
+        ["AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not"],
+        "serve SERVE --origin.endpoint http://127.0.0.1:1",
+    ),
+    "its own origin": (
+        3,
+        ["this Forebay itself", "127.0.0.1:9310"],
+        "serve SERVE --listen 127.0.0.1:9310 --origin.endpoint http://localhost:9310",
+    ),
 }
 FILES = {
-    "tab.yaml": "cache:\n\tsize: 1GiB\n", "typo.yaml": "cache: {sise: 1GiB}\n",
-    "open.keys": "- {id: K, secret: s}\n", "bad.keys": "id: K\n", "idle.keys": "- {id: K, secret: s}\n",
+    "tab.yaml": "cache:\n\tsize: 1GiB\n",
+    "typo.yaml": "cache: {sise: 1GiB}\n",
+    "open.keys": "- {id: K, secret: s}\n",
+    "bad.keys": "id: K\n",
+    "idle.keys": "- {id: K, secret: s}\n",
     "rule-url.yaml": "rules: [{match: 's3://b/**', cache: false}]\n",
     "rule-bucket.yaml": "rules: [{match: b, cache: false}]\n",
     "rule-bracket.yaml": "rules: [{match: 'b/[a/**', cache: false}]\n",
     "rule-behind.yaml": "rules:\n  - {match: '**', ttl: 1h}\n  - {match: 'b/**', ttl: 2h}\n",
-    "garbage.pem": "garbage\n", "plain": "", "old/format": "forebay-cache 99\n", "old/lock": "", "tree/bkt/a": "", "home/thesis": "",
+    "garbage.pem": "garbage\n",
+    "plain": "",
+    "old/format": "forebay-cache 99\n",
+    "old/lock": "",
+    "tree/bkt/a": "",
+    "home/thesis": "",
 }
 
 
@@ -131,26 +246,62 @@ def test_what_is_else_to_say_comes_behind(folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        flags = ["--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--cache.dir", folder / "cache", "--cache.size", "64MiB",
-                 "--origin.endpoint", f"dir:{folder}/tree", "--admin.listen", "off", "--admin.socket", "off"]
+        flags = [
+            "--listen",
+            f"127.0.0.1:{taken.getsockname()[1]}",
+            "--cache.dir",
+            folder / "cache",
+            "--cache.size",
+            "64MiB",
+            "--origin.endpoint",
+            f"dir:{folder}/tree",
+            "--admin.listen",
+            "off",
+            "--admin.socket",
+            "off",
+        ]
         few = ["sh", "-c", 'ulimit -n 300; exec "$@"', "sh", binary()]
-        env = {"PATH": os.environ["PATH"], "HOME": str(folder), **PLAIN_ENV, "FOREBAY_CACHE_SISE": "1"}
-        out = subprocess.run([*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env)
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            **PLAIN_ENV,
+            "FOREBAY_CACHE_SISE": "1",
+        }
+        out = subprocess.run(
+            [*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env
+        )
         assert out.returncode == 1 and "in use" in first_line(out.stderr), out
         rest = "\n".join(out.stderr.splitlines()[1:])
         for words in ("raise_ulimit_n", "directory_files_outside_buckets", "FOREBAY_CACHE_SISE"):
             assert words in rest, out.stderr
         assert '"info"' not in rest and "retention" not in rest, out.stderr
         env["FOREBAY_CACHE_TTL"] = "60"
-        out = subprocess.run([*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env)
+        out = subprocess.run(
+            [*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env
+        )
         assert out.returncode == 3 and "FOREBAY_CACHE_TTL: error" in first_line(out.stderr), out
     (folder / "data").mkdir()
     (folder / "data" / "thesis").write_text("")
-    out = subprocess.run([*few, "run", "--cache.dir", folder / "data", "--origin.endpoint", f"dir:{folder}/tree", "--", "true"],
-                         capture_output=True, text=True, timeout=30,
-                         env={"PATH": os.environ["PATH"], "HOME": str(folder), **PLAIN_ENV})
+    out = subprocess.run(
+        [
+            *few,
+            "run",
+            "--cache.dir",
+            folder / "data",
+            "--origin.endpoint",
+            f"dir:{folder}/tree",
+            "--",
+            "true",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), **PLAIN_ENV},
+    )
     assert out.returncode == 125, out
-    assert first_line(out.stderr).startswith(f"forebay: run: the cache did not start: {folder}/data is no cache"), out.stderr
+    assert first_line(out.stderr).startswith(
+        f"forebay: run: the cache did not start: {folder}/data is no cache"
+    ), out.stderr
 
 
 @pytest.mark.parametrize("mistake", AT_THE_COMMAND_LINE)
@@ -159,20 +310,27 @@ def test_at_the_command_line(folder, mistake):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        names = {"SERVE": "--admin.listen off --admin.socket off --listen 127.0.0.1:0 --cache.size 64MiB "
-                          "--cache.dir DIR/cache --origin.region us-east-1",
-                 "TAKEN": str(taken.getsockname()[1]), "DIR": str(folder)}
+        names = {
+            "SERVE": "--admin.listen off --admin.socket off --listen 127.0.0.1:0 --cache.size 64MiB "
+            "--cache.dir DIR/cache --origin.region us-east-1",
+            "TAKEN": str(taken.getsockname()[1]),
+            "DIR": str(folder),
+        }
 
         def fill(text):
             for name, value in names.items():
                 text = text.replace(name, value)
             return text
+
         arguments = {}
         first, *rest = fill(command).split()
-        for flag, value in zip(rest[::2], rest[1::2]):     # what the row says beats SERVE
+        for flag, value in zip(rest[::2], rest[1::2]):  # what the row says beats SERVE
             arguments[flag] = value
-        line = [first, *(word for pair in arguments.items() for word in pair)] if "SERVE" in command \
+        line = (
+            [first, *(word for pair in arguments.items() for word in pair)]
+            if "SERVE" in command
             else [first, *rest]
+        )
         env = {}
         if mistake == "no credentials":
             env = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
@@ -184,19 +342,36 @@ def test_at_the_command_line(folder, mistake):
 def test_a_directory_that_is_read_only(tmp_path, start, origin):
     """EROFS by its name; with cache.optional it goes on."""
     from disks import LoopDisk
+
     with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
         (disk.mount / "cache").mkdir()
         if not disk.remount("ro"):
             not_run("no read-only remount")
-        refused(1, [str(disk.mount), "Read-only file system", "EROFS", "cache.optional"],
-                ["serve", "--origin.endpoint", "http://127.0.0.1:1", "--cache.dir", str(disk.mount / "cache"),
-                 "--cache.size", "32MiB", "--admin.listen", "off", "--admin.socket", "off",
-                 "--listen", "127.0.0.1:0"])
+        refused(
+            1,
+            [str(disk.mount), "Read-only file system", "EROFS", "cache.optional"],
+            [
+                "serve",
+                "--origin.endpoint",
+                "http://127.0.0.1:1",
+                "--cache.dir",
+                str(disk.mount / "cache"),
+                "--cache.size",
+                "32MiB",
+                "--admin.listen",
+                "off",
+                "--admin.socket",
+                "off",
+                "--listen",
+                "127.0.0.1:0",
+            ],
+        )
 
 
 def test_a_disk_that_is_full_at_the_start(tmp_path, start, origin):
     """It serves all the same; the first line says why nothing is stored."""
     from disks import LoopDisk
+
     origin.put("k", 100)
     with LoopDisk(tmp_path / "disk", 48 << 20) as disk:
         with pytest.raises(OSError), open(disk.mount / "else", "wb", buffering=0) as other:
@@ -246,15 +421,25 @@ def test_the_wrong_region(start):
 
 def test_a_name_that_is_no_name(start):
     """An endpoint that cannot be resolved."""
-    told = told_at_start(start("http://no-such-host.invalid", settings={
-        "origin.probe": "true", "origin.region": "us-east-1"}))
+    told = told_at_start(
+        start(
+            "http://no-such-host.invalid",
+            settings={"origin.probe": "true", "origin.region": "us-east-1"},
+        )
+    )
     assert "resolved" in told and "origin.endpoint" in told, told
 
 
 def test_a_bucket_before_a_name_that_has_none_below_it(start):
     """Virtual-host style, where a name below that of the endpoint cannot be resolved: perhaps because no name can."""
-    server = start("http://no-such-host.invalid", settings={"origin.addressing": "virtual", "origin.retries": 0,
-                                                            "origin.region": "us-east-1"})
+    server = start(
+        "http://no-such-host.invalid",
+        settings={
+            "origin.addressing": "virtual",
+            "origin.retries": 0,
+            "origin.region": "us-east-1",
+        },
+    )
     with server.client() as client:
         assert client.get("k").status == 503
     told = told_at_start(server)
@@ -265,16 +450,25 @@ def test_a_bucket_before_a_name_that_has_none_below_it(start):
 def test_a_name_server_that_is_down(start):
     """Virtual-host style does not make it a question of the bucket's name, whichever of the two names fails first, and
     the region stands in what is told."""
-    server = start("http://s3.{region}.invalid", settings={
-        "origin.addressing": "virtual", "origin.retries": 0, "origin.region": "eu-south-9", "origin.probe": "true"})
+    server = start(
+        "http://s3.{region}.invalid",
+        settings={
+            "origin.addressing": "virtual",
+            "origin.retries": 0,
+            "origin.region": "eu-south-9",
+            "origin.probe": "true",
+        },
+    )
     with server.client() as client:
         for _ in range(2):
             assert client.get("k").status == 503
     server.wait_stderr("its name cannot be resolved")
     told = told_at_start(server)
     assert "s3.eu-south-9.invalid" in told and "{region}" not in told, told
-    assert not any("with a bucket before it" in line and "perhaps no name can" not in line for line in server.stderr), \
-        server.output()
+    assert not any(
+        "with a bucket before it" in line and "perhaps no name can" not in line
+        for line in server.stderr
+    ), server.output()
     assert "s3.eu-south-9.invalid" in server.admin("/readyz").body.decode()
 
 
@@ -289,11 +483,18 @@ def test_an_origin_that_wants_the_bucket_in_its_name(start, origin):
 
 def test_a_state_that_is_not_well_says_what_to_do(start, tmp_path):
     """Neither `see the server log` nor a riddle: the remedy stands there."""
-    server = start("http://127.0.0.1:1", settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"})
+    server = start(
+        "http://127.0.0.1:1",
+        settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"},
+    )
     server.wait_stderr("origin_unreachable")
     status = said(server, "status", code=1)
-    assert "nobody accepts connections there: check host and port of origin.endpoint" in status, status
-    assert "DEGRADED origin: what is cached is served" in status and "see the server log" not in status
+    assert "nobody accepts connections there: check host and port of origin.endpoint" in status, (
+        status
+    )
+    assert (
+        "DEGRADED origin: what is cached is served" in status and "see the server log" not in status
+    )
 
 
 def test_a_star_inside_is_no_wildcard(forebay, origin):
@@ -310,8 +511,14 @@ def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
         origin.make_bucket("my.bucket")
         origin.put("k", 100, bucket="my.bucket")
         port = origin.endpoint.rpartition(":")[2]
-        server = start(f"https://localhost:{port}", settings={
-            "origin.addressing": "virtual", "origin.ca_file": certificate[0], "origin.region": "us-east-1"})
+        server = start(
+            f"https://localhost:{port}",
+            settings={
+                "origin.addressing": "virtual",
+                "origin.ca_file": certificate[0],
+                "origin.region": "us-east-1",
+            },
+        )
         with server.client(host=f"my.bucket.localhost:{server.port}") as client:
             reply = client.request("GET", "/k")
             assert reply.status == 200, reply
@@ -320,8 +527,14 @@ def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
 
 def test_tls_on_the_plain_port_and_the_other_way(start, origin, certificate):
     """A client of https on the plain port shows a hint in the log; one of http on the TLS port is told."""
-    server = start(origin, settings={"listen": "127.0.0.1:0,tls:127.0.0.1:0", "listen_tls.cert": certificate[0],
-                                     "listen_tls.key": certificate[1]})
+    server = start(
+        origin,
+        settings={
+            "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+            "listen_tls.cert": certificate[0],
+            "listen_tls.key": certificate[1],
+        },
+    )
     urls = [line.split()[1] for line in server.stderr if line.strip().startswith("listening")]
     plain, tls = (int(url.rpartition(":")[2]) for url in urls)
     with socket.create_connection(("127.0.0.1", plain)) as client:
@@ -339,16 +552,24 @@ def test_a_write_to_a_directory(start, tmp_path):
     server = start(f"dir:{tmp_path / 'tree'}")
     with server.client() as client:
         reply = client.request("PUT", "/bkt/x", [("Content-Length", "2")], b"hi")
-    assert reply.status == 501 and b"only read from" in reply.body and b"Write to the directory" in reply.body
+    assert (
+        reply.status == 501
+        and b"only read from" in reply.body
+        and b"Write to the directory" in reply.body
+    )
 
 
 def test_a_proxy_in_the_environment(start, origin):
     """It is not used towards the origin, and clients are kept from it."""
     origin.put("k", 100)
-    server = start(origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"})
+    server = start(
+        origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
+    )
     with server.client() as client:
         assert client.get("k").status == 200
-    out = run_forebay("env", "--shell", "dotenv", "--admin", f"http://127.0.0.1:{server.admin_port}")
+    out = run_forebay(
+        "env", "--shell", "dotenv", "--admin", f"http://127.0.0.1:{server.admin_port}"
+    )
     assert "NO_PROXY=127.0.0.1\n" in out.stdout and "no_proxy=127.0.0.1\n" in out.stdout, out
 
 
@@ -357,7 +578,9 @@ def test_clients_without_keys(start, origin):
     server = start(origin)
     admin = f"http://127.0.0.1:{server.admin_port}"
     out = run_forebay("env", "--admin", admin)
-    assert out.returncode == 0 and "auth.mode open" in out.stderr and "--any-keys" in out.stderr, out
+    assert out.returncode == 0 and "auth.mode open" in out.stderr and "--any-keys" in out.stderr, (
+        out
+    )
     assert run_forebay("env", "--admin", admin, env={"AWS_PROFILE": "x"}).stderr == ""
     out = run_forebay("env", "--any-keys", "--shell", "dotenv", "--admin", admin)
     assert "AWS_ACCESS_KEY_ID=any\n" in out.stdout and out.stderr == "", out
@@ -366,15 +589,24 @@ def test_clients_without_keys(start, origin):
 def test_which_rule(tmp_path):
     """check --explain BUCKET/KEY says which rule an object is under; -T what stands for something else."""
     config = tmp_path / "f.yaml"
-    config.write_text("rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n")
-    for target, line in (("b/x.tar", 'rule: "b/*.tar" at'), ("s3://b/d/x.tar", 'rule: "b/**" at'),
-                         ("c/x", "rule: none of 2 matches")):
+    config.write_text(
+        "rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n"
+    )
+    for target, line in (
+        ("b/x.tar", 'rule: "b/*.tar" at'),
+        ("s3://b/d/x.tar", 'rule: "b/**" at'),
+        ("c/x", "rule: none of 2 matches"),
+    ):
         out = run_forebay("check", "-c", config, "--explain", target)
         assert out.returncode == 0 and out.stdout.startswith(line), out
-    out = run_forebay("check", "-T", "--cache.dir", tmp_path / "cache", env={"AWS_REGION": "eu-north-1"})
+    out = run_forebay(
+        "check", "-T", "--cache.dir", tmp_path / "cache", env={"AWS_REGION": "eu-north-1"}
+    )
     rows = {line.split(":")[0]: line for line in out.stdout.splitlines()}
     assert "80%" in rows["cache.size"] and "GiB" in rows["cache.size"], rows["cache.size"]
-    assert rows["origin.endpoint"].endswith("now https://s3.eu-north-1.amazonaws.com"), rows["origin.endpoint"]
+    assert rows["origin.endpoint"].endswith("now https://s3.eu-north-1.amazonaws.com"), rows[
+        "origin.endpoint"
+    ]
     assert "now eu-north-1" in rows["origin.region"] and "now" in rows["io.engine"]
 
 

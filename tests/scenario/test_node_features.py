@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`warm --check --node-features`: the labels that a node gets say what is cached there and nothing else, and none outlives what it
 says: not what went from the cache, not a server or a writer that is gone, not a disk that is full."""
+
 import datetime
 import fcntl
 import json
@@ -25,7 +26,9 @@ def labels(file, at=None):
     assert file.stat().st_size <= 65536 and not file.name.startswith(".")
     for line in file.read_text().splitlines():
         if line.startswith("# +expiry-time="):
-            ends = datetime.datetime.fromisoformat(line.split("=", 1)[1].replace("Z", "+00:00")).timestamp()
+            ends = datetime.datetime.fromisoformat(
+                line.split("=", 1)[1].replace("Z", "+00:00")
+            ).timestamp()
         elif line and not line.startswith("#") and ends > at:
             name, value = line.split("=", 1)
             found[name] = value
@@ -33,7 +36,10 @@ def labels(file, at=None):
 
 
 def command(server, file, *words, admin=None):
-    env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": admin or f"http://127.0.0.1:{server.admin_port}"}
+    env = {
+        "PATH": os.environ["PATH"],
+        "FOREBAY_ADMIN": admin or f"http://127.0.0.1:{server.admin_port}",
+    }
     if server is not None and "FOREBAY_CLOCK_FILE" in server.env:
         env["FOREBAY_CLOCK_FILE"] = server.env["FOREBAY_CLOCK_FILE"]
     return [binary(), "warm", "--check", "--node-features", str(file), *words], env
@@ -61,8 +67,17 @@ def repeated():
     running = []
 
     def begin(argv_env):
-        running.append(subprocess.Popen(argv_env[0], env=argv_env[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        running.append(
+            subprocess.Popen(
+                argv_env[0],
+                env=argv_env[1],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
         return running[-1]
+
     yield begin
     for process in running:
         process.kill()
@@ -75,15 +90,39 @@ def test_labels_say_what_is_cached(start, origin, file):
         origin.put(key, 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "s3://bkt/c/1", "--wait", "-q")
-    wanted = ["a=s3://bkt/a/", "b=s3://bkt/b/", "both=s3://bkt/a/", "both=s3://bkt/b/", "one.object=s3://bkt/c/1"]
+    wanted = [
+        "a=s3://bkt/a/",
+        "b=s3://bkt/b/",
+        "both=s3://bkt/a/",
+        "both=s3://bkt/b/",
+        "one.object=s3://bkt/c/1",
+    ]
     lines, _ = once(server, file, *wanted, code=5)
     assert labels(file) == {"forebay.io/warm-a": "true", "forebay.io/warm-one.object": "true"}
     items = {line["name"]: line for line in lines if line["type"] == "item"}
-    assert {name: item["labelled"] for name, item in items.items()} == {"a": True, "b": False, "both": False, "one.object": True}
-    assert items["both"] == {"type": "item", "name": "both", "labelled": False, "share": pytest.approx(2 / 3), "objects": 3,
-                             "objects_done": 2, "bytes": 300_000, "bytes_done": 200_000}
+    assert {name: item["labelled"] for name, item in items.items()} == {
+        "a": True,
+        "b": False,
+        "both": False,
+        "one.object": True,
+    }
+    assert items["both"] == {
+        "type": "item",
+        "name": "both",
+        "labelled": False,
+        "share": pytest.approx(2 / 3),
+        "objects": 3,
+        "objects_done": 2,
+        "bytes": 300_000,
+        "bytes_done": 200_000,
+    }
     assert lines[-1] == {"type": "result", "ok": False, "exit": 5, "data_sets": 4, "labelled": 2}
-    assert once(server, file, "--min", "60%", "both=s3://bkt/a/", "both=s3://bkt/b/")[0][-1]["labelled"] == 1
+    assert (
+        once(server, file, "--min", "60%", "both=s3://bkt/a/", "both=s3://bkt/b/")[0][-1][
+            "labelled"
+        ]
+        == 1
+    )
     assert labels(file) == {"forebay.io/warm-both": "true"}
     assert file.stat().st_mode & 0o777 == 0o644, "who reads it is another user, whatever the umask"
     assert os.listdir(file.parent) == [file.name]
@@ -106,7 +145,12 @@ def test_what_is_not_there_is_not_cached(start, origin, file):
     assert labels(file) == {"forebay.io/warm-a": "true"} and "empty: nothing lies there" in said
     once(server, file, "a=s3://bkt/a/1", "a=s3://bkt/a/none", code=5)
     assert labels(file) == {}, "an object of which not even the size is known"
-    assert ask(server, "warm", "--check", "s3://bkt/a/1", "s3://bkt/a/none", code=5)[-1]["objects_done"] == 1
+    assert (
+        ask(server, "warm", "--check", "s3://bkt/a/1", "s3://bkt/a/none", code=5)[-1][
+            "objects_done"
+        ]
+        == 1
+    )
 
 
 def test_it_follows_the_cache(start, origin, file, repeated):
@@ -118,7 +162,9 @@ def test_it_follows_the_cache(start, origin, file, repeated):
     assert labels(file) == {}
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
     wait_for(lambda: labels(file), "the label")
-    assert labels(file, time.time() + 150) and not labels(file, time.time() + 200), "at least three minutes"
+    assert labels(file, time.time() + 150) and not labels(file, time.time() + 200), (
+        "at least three minutes"
+    )
     ask(server, "evict", "s3://bkt/a/")
     wait_for(lambda: not labels(file), "the label to go")
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -140,7 +186,9 @@ def test_one_that_cannot_be_counted(start, origin, file, repeated):
         origin.put(key, 100_000, bucket=key[0])
     server = start(origin, settings={"access_log.path": "off"}, ahead_s=0)
     ask(server, "warm", "s3://a/", "s3://b/", "--wait", "-q")
-    writer = repeated(command(server, file, "--every", "1s", "--ttl", "1m", "a=s3://a/", "b=s3://b/"))
+    writer = repeated(
+        command(server, file, "--every", "1s", "--ttl", "1m", "a=s3://a/", "b=s3://b/")
+    )
     wait_for(lambda: file.exists() and len(labels(file)) == 2, "two labels")
     origin.fault("", "error", (403, "AccessDenied"), times=None, bucket="b")
     for line in writer.stdout:
@@ -148,8 +196,11 @@ def test_one_that_cannot_be_counted(start, origin, file, repeated):
             break
     assert len(labels(file)) == 2
     server.advance(65)
-    ahead = 0 if build_kind() == "release" else 65     # whose clock nobody moves
-    wait_for(lambda: labels(file, time.time() + ahead) == {"forebay.io/warm-a": "true"}, "the one that is counted alone")
+    ahead = 0 if build_kind() == "release" else 65  # whose clock nobody moves
+    wait_for(
+        lambda: labels(file, time.time() + ahead) == {"forebay.io/warm-a": "true"},
+        "the one that is counted alone",
+    )
     assert writer.poll() is None
 
 
@@ -166,8 +217,12 @@ def test_a_file_that_cannot_be_written(start, origin, tmp_path, file, repeated):
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
-    for path, why in ((tmp_path / "none" / "x", "No such file or directory"), (file.parent, "Is a directory"),
-                      (tmp_path / ("x" * 255), "File name too long"), ("/proc/forebay", "No such file or directory")):
+    for path, why in (
+        (tmp_path / "none" / "x", "No such file or directory"),
+        (file.parent, "Is a directory"),
+        (tmp_path / ("x" * 255), "File name too long"),
+        ("/proc/forebay", "No such file or directory"),
+    ):
         assert f"cannot be written: {why}" in once(server, path, "a=s3://bkt/a/", code=1)[1]
     once(server, "/" + "y/" * 2100 + "x", "a=s3://bkt/a/", code=1)
     assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == []
@@ -191,10 +246,19 @@ def test_a_full_file_system(start, origin, tmp_path):
         with open(small.mount / "other", "wb", buffering=0) as other, pytest.raises(OSError):
             while True:
                 other.write(b"x" * 4096)
-        assert "cannot be written: No space left on device" in once(server, file, "a=s3://bkt/a/", code=1)[1]
-        assert file.read_text() == before and sorted(os.listdir(small.mount)) == ["forebay", "other"]
+        assert (
+            "cannot be written: No space left on device"
+            in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        )
+        assert file.read_text() == before and sorted(os.listdir(small.mount)) == [
+            "forebay",
+            "other",
+        ]
         subprocess.run(["mount", "-o", "remount,ro", small.mount], check=True)
-        assert "cannot be written: Read-only file system" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        assert (
+            "cannot be written: Read-only file system"
+            in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        )
 
 
 def test_several_write_one_file(start, origin, file, repeated):
@@ -208,7 +272,9 @@ def test_several_write_one_file(start, origin, file, repeated):
         writers = [repeated(command(server, file, name)) for _ in range(4)]
         while any(writer.poll() is None for writer in writers):
             assert labels(file) == {"forebay.io/warm-a": "true"}
-        assert [writer.returncode for writer in writers] == [0] * 4, [writer.stdout.read() for writer in writers]
+        assert [writer.returncode for writer in writers] == [0] * 4, [
+            writer.stdout.read() for writer in writers
+        ]
     assert os.listdir(file.parent) == [file.name]
 
 
@@ -219,18 +285,27 @@ def test_what_was_left_there(start, origin, file):
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
     fresh, other = file.parent / f".{file.name}.new", file.parent.parent / "other"
     other.write_text("as it was")
-    for leave in (lambda: fresh.write_text("x" * 1000), lambda: os.mkfifo(fresh), lambda: fresh.symlink_to(other),
-                  lambda: fresh.hardlink_to(other)):
+    for leave in (
+        lambda: fresh.write_text("x" * 1000),
+        lambda: os.mkfifo(fresh),
+        lambda: fresh.symlink_to(other),
+        lambda: fresh.hardlink_to(other),
+    ):
         leave()
         once(server, file, "a=s3://bkt/a/")
-        assert labels(file) == {"forebay.io/warm-a": "true"} and os.listdir(file.parent) == [file.name]
+        assert labels(file) == {"forebay.io/warm-a": "true"} and os.listdir(file.parent) == [
+            file.name
+        ]
         assert other.read_text() == "as it was" and file.is_file() and not file.is_symlink()
     fresh.mkdir()
     assert "cannot be written: Is a directory" in once(server, file, "a=s3://bkt/a/", code=1)[1]
     fresh.rmdir()
     with open(fresh, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert "cannot be written: Device or resource busy" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        assert (
+            "cannot be written: Device or resource busy"
+            in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        )
     once(server, file, "a=s3://bkt/a/")
     assert os.listdir(file.parent) == [file.name]
 
@@ -241,35 +316,48 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     (tmp_path / "link").symlink_to("/dev/full")
     for name in ("fifo", "link"):
         kind = (tmp_path / name).lstat().st_mode
-        got = run_forebay("warm", "--check", "--node-features", tmp_path / name, "a=s3://bkt/a/",
-                          env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"})
+        got = run_forebay(
+            "warm",
+            "--check",
+            "--node-features",
+            tmp_path / name,
+            "a=s3://bkt/a/",
+            env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"},
+        )
         assert got.returncode == 2 and "is not a regular file" in got.stderr
         assert (tmp_path / name).lstat().st_mode == kind
 
 
-@pytest.mark.parametrize("words,says", [
-    (["s3://bkt/a/"], "it is NAME=URI"),
-    (["=s3://bkt/a/"], "it is NAME=URI"),
-    (["a=/mnt/a"], "a=/mnt/a: "),
-    (["_a=s3://bkt/a/"], "the name is part of a label"),
-    (["a.=s3://bkt/a/"], "the name is part of a label"),
-    (["a b=s3://bkt/a/"], "the name is part of a label"),
-    (["a/b=s3://bkt/a/"], "the name is part of a label"),
-    (["ä=s3://bkt/a/"], "the name is part of a label"),
-    (["a\n=s3://bkt/a/"], "the name is part of a label"),
-    (["x" * 59 + "=s3://bkt/a/"], "the name is part of a label: at most 58"),
-    ([f"{i}=s3://bkt/a/" for i in range(257)], "more than 256 data sets"),
-    (["a=s3://bkt/a/", "--every", "999ms"], "--every is a time from 1s to 1d"),
-    (["a=s3://bkt/a/", "--every", "25h"], "--every is a time from 1s to 1d"),
-    (["a=s3://bkt/a/", "--every", "5"], "--every is a time from 1s to 1d"),
-    (["a=s3://bkt/a/", "--every", "5m", "--ttl", "5m"], "--ttl of a label is a time, longer than --every"),
-    (["a=s3://bkt/a/", "--ttl", "31d"], "at most 30d"),
-    (["a=s3://bkt/a/", "--min", "101%"], "--min is a share"),
-    (["a=s3://bkt/a/", "-f", "list"], "not for a list"),
-    (["a=s3://bkt/a/", "--pin"], "--node-features goes with --check"),
-    (["a=s3://bkt/a/", "--fluid"], "--node-features goes with --check"),
-    (["a=s3://bkt/a/", "--dry-run"], "--node-features goes with --check"),
-    ([], "what is to be")])
+@pytest.mark.parametrize(
+    "words,says",
+    [
+        (["s3://bkt/a/"], "it is NAME=URI"),
+        (["=s3://bkt/a/"], "it is NAME=URI"),
+        (["a=/mnt/a"], "a=/mnt/a: "),
+        (["_a=s3://bkt/a/"], "the name is part of a label"),
+        (["a.=s3://bkt/a/"], "the name is part of a label"),
+        (["a b=s3://bkt/a/"], "the name is part of a label"),
+        (["a/b=s3://bkt/a/"], "the name is part of a label"),
+        (["ä=s3://bkt/a/"], "the name is part of a label"),
+        (["a\n=s3://bkt/a/"], "the name is part of a label"),
+        (["x" * 59 + "=s3://bkt/a/"], "the name is part of a label: at most 58"),
+        ([f"{i}=s3://bkt/a/" for i in range(257)], "more than 256 data sets"),
+        (["a=s3://bkt/a/", "--every", "999ms"], "--every is a time from 1s to 1d"),
+        (["a=s3://bkt/a/", "--every", "25h"], "--every is a time from 1s to 1d"),
+        (["a=s3://bkt/a/", "--every", "5"], "--every is a time from 1s to 1d"),
+        (
+            ["a=s3://bkt/a/", "--every", "5m", "--ttl", "5m"],
+            "--ttl of a label is a time, longer than --every",
+        ),
+        (["a=s3://bkt/a/", "--ttl", "31d"], "at most 30d"),
+        (["a=s3://bkt/a/", "--min", "101%"], "--min is a share"),
+        (["a=s3://bkt/a/", "-f", "list"], "not for a list"),
+        (["a=s3://bkt/a/", "--pin"], "--node-features goes with --check"),
+        (["a=s3://bkt/a/", "--fluid"], "--node-features goes with --check"),
+        (["a=s3://bkt/a/", "--dry-run"], "--node-features goes with --check"),
+        ([], "what is to be"),
+    ],
+)
 def test_what_is_no_label(tmp_path, file, words, says):
     """Said before anything is asked for, and nothing is written."""
     argv, env = command(None, file, *words, admin=f"unix:{tmp_path}/none")
@@ -280,7 +368,14 @@ def test_what_is_no_label(tmp_path, file, words, says):
 
 def test_names_that_are_no_file_of_it(tmp_path):
     for path in (tmp_path / ".hidden", f"{tmp_path}/", "."):
-        got = run_forebay("warm", "--check", "--node-features", path, "a=s3://bkt/a/", env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"})
+        got = run_forebay(
+            "warm",
+            "--check",
+            "--node-features",
+            path,
+            "a=s3://bkt/a/",
+            env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"},
+        )
         assert got.returncode == 2 and "must not be empty or begin with a dot" in got.stderr
     got = run_forebay("warm", "--node-features", tmp_path / "x", "a=s3://bkt/a/")
     assert got.returncode == 2 and "goes with --check" in got.stderr

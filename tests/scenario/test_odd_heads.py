@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores whose HEAD and GET describe an object differently, and stores that date every object now. Cached objects stay
 usable: a check costs a request or two, not the object, and no GET shows headers that only HEAD has."""
+
 import email.utils
 import itertools
 import time
@@ -11,8 +12,12 @@ from test_odd_stores import explained
 
 MIB = 1 << 20
 SIZE = 9 * MIB
-RULES = {"rules": [{"match": "bkt/strict/**", "freshness": "strict"},
-                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/strict/**", "freshness": "strict"},
+        {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+    ]
+}
 
 
 CALLS = itertools.count()
@@ -79,11 +84,11 @@ def test_every_answer_calls_the_object_new(ruled, origin):
             ruled.advance(3)
         assert sent <= 4 * SIZE + 8
         assert "dates-move" in explained(ruled, "short/a")
-        origin.clear_faults()       # an old date ends the doubt: then one of this moment is a change again
+        origin.clear_faults()  # an old date ends the doubt: then one of this moment is a change again
         for mtime in (time.time() - 3600, time.time()):
             origin.redescribe("short/a", mtime=mtime)
             ruled.advance(3)
-            reply = client.get("short/a")       # stored by GET, so the next check compares with it
+            reply = client.get("short/a")  # stored by GET, so the next check compares with it
             judge(reply, origin, "short/a", 0, SIZE)
             assert reply.header("last-modified") == email.utils.formatdate(mtime, usegmt=True)
             ruled.settle()
@@ -96,7 +101,13 @@ def test_a_store_without_head_is_asked_for_checksums_once(ruled, origin):
     with ruled.client() as client:
         judge(client.get("long/a"), origin, "long/a", 0, SIZE)
         for turn in range(6):
-            judge(client.get("long/a", headers=[("x-amz-checksum-mode", "ENABLED")]), origin, "long/a", 0, SIZE)
+            judge(
+                client.get("long/a", headers=[("x-amz-checksum-mode", "ENABLED")]),
+                origin,
+                "long/a",
+                0,
+                SIZE,
+            )
             ruled.settle()
             if turn == 1:
                 mark = origin.mark()
@@ -117,8 +128,14 @@ def test_a_head_that_differs_tells_checksums_once(ruled, origin):
         assert client.get("long/a", 70, 99).header("content-type") == "binary/octet-stream"
 
 
-@pytest.mark.parametrize("word, argument", [("no_length", None), ("chunked", None),
-                                            ("raw", b"HTTP/1.1 204 No Content\r\nx-amz-request-id: 1\r\n\r\n")])
+@pytest.mark.parametrize(
+    "word, argument",
+    [
+        ("no_length", None),
+        ("chunked", None),
+        ("raw", b"HTTP/1.1 204 No Content\r\nx-amz-request-id: 1\r\n\r\n"),
+    ],
+)
 def test_a_head_that_names_no_length(ruled, origin, word, argument):
     """GET of one byte describes the object instead, so that it is stored and checked like any other."""
     origin.fault(None, word, argument, times=None, method="HEAD")
@@ -144,7 +161,9 @@ def test_a_head_that_names_no_length(ruled, origin, word, argument):
     assert explained(ruled, keys[0]) == ["head-differs"]
 
 
-@pytest.mark.parametrize("word, argument", [("error", (405, "MethodNotAllowed")), ("no_length", None)])
+@pytest.mark.parametrize(
+    "word, argument", [("error", (405, "MethodNotAllowed")), ("no_length", None)]
+)
 def test_a_head_for_checksums_of_a_store_with_an_odd_head(ruled, origin, word, argument):
     """It costs one request, as it does directly. Where HEAD is refused the answer goes without checksums."""
     origin.fault(None, word, argument, times=None, method="HEAD")
@@ -152,7 +171,7 @@ def test_a_head_for_checksums_of_a_store_with_an_odd_head(ruled, origin, word, a
     for key in keys:
         origin.put(key, SIZE)
     with ruled.client() as client:
-        assert client.head(keys[0]).status == 200          # Forebay learns it
+        assert client.head(keys[0]).status == 200  # Forebay learns it
         for key in keys[1:]:
             mark = origin.mark()
             reply = client.head(key, headers=[("x-amz-checksum-mode", "ENABLED")])

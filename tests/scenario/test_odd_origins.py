@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Origins that answer in unusual but legal ways: clients get at least what they would get without the cache."""
+
 import gzip
 import threading
 
@@ -12,8 +13,8 @@ from origin import Origin
 from test_control import ask
 
 SIZE = 3000
-HEADERS_MAX = 1024          # RESPONSE_HEADERS_MAX of src/net/net.h
-HEAD_MAX = 256 << 10        # RESPONSE_HEAD_MAX
+HEADERS_MAX = 1024  # RESPONSE_HEADERS_MAX of src/net/net.h
+HEAD_MAX = 256 << 10  # RESPONSE_HEAD_MAX
 
 
 def metadata(count, value="v"):
@@ -26,15 +27,18 @@ def names_of(reply):
 
 # --- many headers -----------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("count, value", [(119, "v"), (300, "v")])
 def test_several_hundred_small_headers_are_stored(start, origin, engine, count, value):
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
     origin.put("a", SIZE, headers=metadata(count, value))
     with server.client() as client:
+
         def read():
             reply = client.get("a")
             judge(reply, origin, "a", 0, SIZE)
             assert names_of(reply) == set(metadata(count))
+
         server.until_stored(read)
         mark = origin.mark()
         for method, status in (("HEAD", 200), ("GET", 200)):
@@ -49,8 +53,13 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
     """Above 8 KiB they are not cached: all of them reach the client, and each request is one at the origin."""
     server = start(origin, settings={"cache.ttl": "1h"})
     origin.put("a", SIZE, headers=metadata(count, value))
-    asked = [("GET", []), ("HEAD", []), ("GET", [("Range", "bytes=100-199")]), ("GET", [("Range", "bytes=-50")]),
-             ("GET", [("If-None-Match", '"other"')])]
+    asked = [
+        ("GET", []),
+        ("HEAD", []),
+        ("GET", [("Range", "bytes=100-199")]),
+        ("GET", [("Range", "bytes=-50")]),
+        ("GET", [("If-None-Match", '"other"')]),
+    ]
     with server.client() as client:
         for turn in range(2):
             mark = origin.mark()
@@ -59,15 +68,24 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
                 assert reply.status in (200, 206), reply
                 assert names_of(reply) == set(metadata(count)), (method, headers)
                 if method == "GET":
-                    judge(reply, origin, "a", reply.span[0] if reply.status == 206 else 0, reply.length)
+                    judge(
+                        reply,
+                        origin,
+                        "a",
+                        reply.span[0] if reply.status == 206 else 0,
+                        reply.length,
+                    )
             assert len(origin.requests(since=mark)) == len(asked) + (1 if turn == 0 else 0)
-        server.wait_metric("forebay_cache_bypass_total", lambda v: v == 2 * len(asked), reason="answer")
+        server.wait_metric(
+            "forebay_cache_bypass_total", lambda v: v == 2 * len(asked), reason="answer"
+        )
         assert server.metric("forebay_fills_uncacheable_total", why="answer") == 1
         # A write makes the key unknown again: its next version fits.
         assert client.request("PUT", "/bkt/a", body=b"x" * 100).status == 200
 
         def read():
             assert bytes(client.get("a").body) == b"x" * 100
+
         server.until_stored(read)
         mark = origin.mark()
         read()
@@ -87,7 +105,9 @@ def test_a_cached_object_that_is_overwritten_with_many_headers(start, origin):
             assert reply.etag == origin.version("a").etag and len(names_of(reply)) == 200
 
 
-@pytest.mark.parametrize("headers", [metadata(HEADERS_MAX), metadata(70, "v" * 4000), {"x-amz-meta-a": "v" * HEAD_MAX}])
+@pytest.mark.parametrize(
+    "headers", [metadata(HEADERS_MAX), metadata(70, "v" * 4000), {"x-amz-meta-a": "v" * HEAD_MAX}]
+)
 def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, headers):
     server = start(origin)
     origin.put("a", SIZE, headers=headers)
@@ -103,15 +123,18 @@ def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, 
 
 # --- headers that forbid storing --------------------------------------------------------------------------
 
+
 def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, engine):
     origin.put("a", SIZE)
     origin.fault("a", "header", ("Set-Cookie", "AWSALB=secret; Path=/"), times=None)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
     with server.client() as client:
+
         def read():
             reply = client.get("a")
             judge(reply, origin, "a", 0, SIZE)
             assert reply.header("set-cookie") is None
+
         server.until_stored(read)
         mark = origin.mark()
         read()
@@ -120,8 +143,14 @@ def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, 
     assert not [path for path in server.segment_files() if b"AWSALB" in path.read_bytes()]
 
 
-@pytest.mark.parametrize("header, word", [(("Vary", "Cookie"), "vary"), (("Vary", "*"), "vary"),
-                                          (("x-amz-server-side-encryption-customer-algorithm", "AES256"), "customer-key")])
+@pytest.mark.parametrize(
+    "header, word",
+    [
+        (("Vary", "Cookie"), "vary"),
+        (("Vary", "*"), "vary"),
+        (("x-amz-server-side-encryption-customer-algorithm", "AES256"), "customer-key"),
+    ],
+)
 def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
     """In Cache-Status, by explain, and in a counter; and no longer once it is gone."""
     origin.put("a", SIZE)
@@ -131,7 +160,9 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
         for _ in range(2):
             reply = client.get("a")
             judge(reply, origin, "a", 0, SIZE)
-            assert f"stored=?0; detail={word}" in reply.header("cache-status"), reply.header("cache-status")
+            assert f"stored=?0; detail={word}" in reply.header("cache-status"), reply.header(
+                "cache-status"
+            )
         server.wait_metric("forebay_fills_uncacheable_total", lambda v: v == 2, why=word)
         assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == word
         origin.clear_faults()
@@ -140,6 +171,7 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
 
 
 # --- redirects to another host ----------------------------------------------------------------------------
+
 
 @pytest.fixture
 def node():
@@ -167,7 +199,9 @@ def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, s
         assert len(origin.requests(key="a")) == len(node.requests(key="a"))
         mark = origin.mark()
         judge(client.get("a"), node, "a", 0, 5 << 20)
-        assert client.get("a?acl".split("?")[0], query="versionId=x").status == 200     # passes through
+        assert (
+            client.get("a?acl".split("?")[0], query="versionId=x").status == 200
+        )  # passes through
     assert len(origin.requests(since=mark)) == 1
     assert server.metric("forebay_origin_redirects_total", outcome="followed") == len(node.log)
     assert server.metric("forebay_origin_redirects_total", outcome="passed-on") == 0
@@ -185,8 +219,17 @@ def test_redirected_listings_and_deletes_are_followed(start, origin, node):
     assert [e.method for e in node.requests(key="a")] == ["DELETE", "PUT"]
 
 
-@pytest.mark.parametrize("location", ["http://169.254.169.254/latest", "https://127.0.0.1:1/bkt/a", "ftp://127.0.0.1/a",
-                                      "http://user@127.0.0.1:1/bkt/a", "http://[::ffff:169.254.169.254]/x", ""])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://169.254.169.254/latest",
+        "https://127.0.0.1:1/bkt/a",
+        "ftp://127.0.0.1/a",
+        "http://user@127.0.0.1:1/bkt/a",
+        "http://[::ffff:169.254.169.254]/x",
+        "",
+    ],
+)
 def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, location):
     """The client gets the origin's answer, and no retries of an error that would not end."""
     origin.put("a", SIZE)
@@ -201,7 +244,9 @@ def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, locatio
     assert server.metric("forebay_origin_errors_total", reason="slowdown") == 0
 
 
-@pytest.mark.parametrize("path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"])
+@pytest.mark.parametrize(
+    "path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"]
+)
 def test_a_redirect_to_something_else_is_not_signed(start, origin, node, path):
     """A user who may set one object's redirect gets no other object, bucket or listing through our keys."""
     for key in ("a", "b", "x/a"):
@@ -223,7 +268,7 @@ def test_a_circle_of_redirects_ends(start, origin):
         assert client.get("a").status == 302
         mark = origin.mark()
         assert client.get("a").status == 302
-    assert len(origin.requests(since=mark)) == 5                 # ORIGIN_S3_REDIRECTS_MAX, and the first
+    assert len(origin.requests(since=mark)) == 5  # ORIGIN_S3_REDIRECTS_MAX, and the first
 
 
 def test_a_redirected_upload_is_passed_on(start, origin, node):
@@ -242,8 +287,13 @@ def test_keys_of_customers_follow_no_redirect(start, origin, node):
     origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), times=None)
     server = start(origin)
     with server.client() as client:
-        reply = client.get("a", headers=[("x-amz-server-side-encryption-customer-algorithm", "AES256"),
-                                         ("x-amz-server-side-encryption-customer-key", "a" * 44)])
+        reply = client.get(
+            "a",
+            headers=[
+                ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
+                ("x-amz-server-side-encryption-customer-key", "a" * 44),
+            ],
+        )
         assert reply.status == 307, reply
     assert not node.requests()
 
@@ -251,7 +301,9 @@ def test_keys_of_customers_follow_no_redirect(start, origin, node):
 def test_a_url_with_a_signature_of_its_own_goes_out_without_ours(start, origin, node):
     node.credentials = None
     both(origin, node, "a")
-    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a?X-Amz-Signature=0&X-Amz-Expires=9"), times=None)
+    origin.fault(
+        "a", "moved", (307, f"{node.endpoint}/bkt/a?X-Amz-Signature=0&X-Amz-Expires=9"), times=None
+    )
     server = start(origin)
     with server.client() as client:
         judge(client.get("a"), node, "a", 0, SIZE)
@@ -272,6 +324,7 @@ def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, n
 
 
 # --- a clock that is wrong --------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("hours", [-5, 7])
@@ -301,7 +354,7 @@ def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, ori
         for i in range(count):
             judge(replies[i], origin, f"k{i}", 0, SIZE)
     assert max(len(origin.requests(key=f"k{i}", since=mark)) for i in range(count)) <= 2
-    with server.client() as client:                                 # known from now on
+    with server.client() as client:  # known from now on
         origin.put("later", SIZE)
         assert client.head("later").status == 200
     assert len(origin.requests(key="later")) == 1
@@ -309,14 +362,18 @@ def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, ori
 
 # --- ranges and lengths -----------------------------------------------------------------------------------
 
+
 def read_in_parts(client, origin, key, size):
     """All of it, HEAD, and ranges of each kind; every byte judged."""
     whole = client.get(key)
     assert whole.status == 200, whole
     judge(whole, origin, key, 0, size)
     assert client.head(key).status == 200
-    for headers, first, length in (([("Range", "bytes=0-9")], 0, 10), ([("Range", "bytes=100-199")], 100, 100),
-                                   ([("Range", "bytes=-50")], size - 50, 50)):
+    for headers, first, length in (
+        ([("Range", "bytes=0-9")], 0, 10),
+        ([("Range", "bytes=100-199")], 100, 100),
+        ([("Range", "bytes=-50")], size - 50, 50),
+    ):
         reply = client.get(key, headers=headers)
         assert reply.status == 206, (headers, reply)
         assert bytes(reply.body) == origin.bytes_of(key, first, length), headers
@@ -338,18 +395,28 @@ def test_a_range_of_unknown_total_passes_through(start, origin, text):
 def test_a_range_that_is_shorter_than_asked_passes_through(start, origin):
     """An origin may send less than was asked for (RFC 9110, 15.3.7); Content-Range says so."""
     origin.put("a", SIZE)
-    origin.fault("a", "raw", f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\n"
-                 f"Content-Range: bytes 0-99/{SIZE}\r\nContent-Length: 100\r\n\r\n".encode()
-                 + origin.bytes_of("a", 0, 100), times=None)
+    origin.fault(
+        "a",
+        "raw",
+        f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\n"
+        f"Content-Range: bytes 0-99/{SIZE}\r\nContent-Length: 100\r\n\r\n".encode()
+        + origin.bytes_of("a", 0, 100),
+        times=None,
+    )
     server = start(origin)
     with server.client() as client:
         for _ in range(2):
             reply = client.get("a", 0, 999)
-            assert reply.status == 206 and reply.header("content-range") == f"bytes 0-99/{SIZE}", reply
+            assert reply.status == 206 and reply.header("content-range") == f"bytes 0-99/{SIZE}", (
+                reply
+            )
             judge(reply, origin, "a", 0, 100)
 
 
-@pytest.mark.parametrize("text", ["BYTES {0}-{1}/{2}", "bytes  {0}-{1}/{2}", "bytes\t{0}-{1}/{2}", "bytes 00{0}-00{1}/00{2}"])
+@pytest.mark.parametrize(
+    "text",
+    ["BYTES {0}-{1}/{2}", "bytes  {0}-{1}/{2}", "bytes\t{0}-{1}/{2}", "bytes 00{0}-00{1}/00{2}"],
+)
 def test_other_spellings_of_a_range_are_stored(start, origin, engine, text):
     origin.put("a", SIZE)
     origin.fault("a", "content_range", text, times=None)
@@ -377,8 +444,14 @@ def test_an_origin_that_speaks_http_1_0(start, origin):
     origin.put("a", SIZE)
     body = origin.bytes_of("a")
     etag = origin.version("a").etag
-    origin.fault("a", "raw", f"HTTP/1.0 206 OK\r\nETag: {etag}\r\nContent-Length: {SIZE}\r\n"
-                 f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}\r\n\r\n".encode() + body, times=1)
+    origin.fault(
+        "a",
+        "raw",
+        f"HTTP/1.0 206 OK\r\nETag: {etag}\r\nContent-Length: {SIZE}\r\n"
+        f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}\r\n\r\n".encode()
+        + body,
+        times=1,
+    )
     server = start(origin, settings={"cache.ttl": "1h"})
     with server.client() as client:
         judge(client.get("a"), origin, "a", 0, SIZE)
@@ -391,14 +464,26 @@ def test_an_origin_that_speaks_http_1_0(start, origin):
 HTML = b"<html><body><h1>Not Found</h1></body></html>"
 
 
-@pytest.mark.parametrize("status, reason, body, code", [
-    (404, "Not Found", HTML, "NoSuchKey"), (404, "Not Found", b"", "NoSuchKey"),
-    (404, "Not Found", b"<Error><Code>nosuchkey</Code></Error>", "nosuchkey"),
-    (403, "Forbidden", HTML, "AccessDenied"), (203, "Non-Authoritative", b"x" * 10, None)])
+@pytest.mark.parametrize(
+    "status, reason, body, code",
+    [
+        (404, "Not Found", HTML, "NoSuchKey"),
+        (404, "Not Found", b"", "NoSuchKey"),
+        (404, "Not Found", b"<Error><Code>nosuchkey</Code></Error>", "nosuchkey"),
+        (403, "Forbidden", HTML, "AccessDenied"),
+        (203, "Non-Authoritative", b"x" * 10, None),
+    ],
+)
 def test_answers_that_are_no_documents_of_s3(start, origin, status, reason, body, code):
     """The status stays, and where there is no code of S3's its own is in the reply."""
-    origin.fault("a", "raw", f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/html\r\n"
-                 f"Content-Length: {len(body)}\r\n\r\n".encode() + body, times=None)
+    origin.fault(
+        "a",
+        "raw",
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/html\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body,
+        times=None,
+    )
     server = start(origin)
     with server.client() as client:
         reply = client.get("a")
@@ -416,6 +501,7 @@ def test_retry_after_reaches_the_client(start, origin):
 
 
 # --- packed objects ---------------------------------------------------------------------------------------
+
 
 def put_packed(origin, key):
     body = gzip.compress(origin.version("plain").body, mtime=0)
@@ -439,18 +525,27 @@ def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine)
             for headers in ([], [("Accept-Encoding", "gzip")], [("Accept-Encoding", "identity")]):
                 reply = client.get("b", headers=headers)
                 assert reply.status == 200 and bytes(reply.body) == packed
-                assert reply.header("content-encoding") == "gzip" and reply.etag == origin.version("b").etag
+                assert (
+                    reply.header("content-encoding") == "gzip"
+                    and reply.etag == origin.version("b").etag
+                )
+
         server.until_stored(read)
         mark = origin.mark()
         read()
         assert client.head("b").header("content-length") == str(len(packed))
         reply = client.get("b", 5, 9)
-        assert bytes(reply.body) == packed[5:10] and reply.header("content-range") == f"bytes 5-9/{len(packed)}"
+        assert (
+            bytes(reply.body) == packed[5:10]
+            and reply.header("content-range") == f"bytes 5-9/{len(packed)}"
+        )
     assert not origin.requests(since=mark)
     assert {e.header("accept-encoding") for e in origin.requests(key="b")} == {"gzip"}
 
 
-@pytest.mark.parametrize("accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]])
+@pytest.mark.parametrize(
+    "accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]]
+)
 def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin, accepted):
     """Other requests do not, because Forebay reads their answers itself. Fetches ask for an object as it is stored."""
     origin.put("a", SIZE)
@@ -458,7 +553,9 @@ def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin
     headers = [("Accept-Encoding", value) for value in accepted]
     with server.client() as client:
         for method in ("GET", "HEAD"):
-            assert client.get("a", query="versionId=1", method=method, headers=headers).status == 200
+            assert (
+                client.get("a", query="versionId=1", method=method, headers=headers).status == 200
+            )
             entry = origin.requests()[-1]
             sent = [value for name, value in entry.headers if name == "accept-encoding"]
             assert sent == (accepted or ["identity"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag. Cached objects
 stay usable, nothing is cut, and no versions are mixed."""
+
 import threading
 from collections import defaultdict
 
@@ -12,8 +13,12 @@ from waiting import wait_for
 
 MIB = 1 << 20
 SIZE = 9 * MIB
-RULES = {"rules": [{"match": "bkt/strict/**", "freshness": "strict"},
-                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/strict/**", "freshness": "strict"},
+        {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+    ]
+}
 REFUSALS = {405: "MethodNotAllowed", 403: "AccessDenied", 400: "BadRequest", 501: "NotImplemented"}
 
 
@@ -65,12 +70,18 @@ def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, o
     """That question is HEAD or nothing. A reader past the ttl who came while it was out asks by itself."""
     origin.put("a", 5000)
     origin.fault(None, "status", 405, times=None, method="HEAD")
-    server = start(origin, engine=engine, ahead_s=0, file={"rules": [{"match": "**", "freshness": "ttl", "ttl": "60s"}]})
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        file={"rules": [{"match": "**", "freshness": "ttl", "ttl": "60s"}]},
+    )
     replies = []
 
     def read():
         with server.client() as client:
             replies.append(client.get("a"))
+
     with server.client() as client:
         client.get("a", first=0, last=9)
         server.durable()
@@ -101,7 +112,7 @@ def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, orig
         for turn in range(3):
             ruled.advance(3)
             mark = origin.mark()
-            for key in reversed(keys):      # the store answers HEADs before it refuses one
+            for key in reversed(keys):  # the store answers HEADs before it refuses one
                 judge(client.get(key), origin, key, 0, size)
             assert [e.method for e in origin.requests(key="short/granted", since=mark)] == ["HEAD"]
             asked = [e.method for e in origin.requests(key="short/refused", since=mark)]
@@ -124,6 +135,7 @@ def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
     def head():
         with ruled.client() as client:
             replies.append(client.head("short/b"))
+
     with ruled.client() as client:
         assert client.head("short/granted").status == 200
         assert client.head("short/a").status == 403
@@ -133,7 +145,10 @@ def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
         with origin.hold("short/b", method="HEAD"):
             reader.start()
             origin.wait_for(1, key="short/b", method="HEAD")
-            past = threading.Thread(target=lambda: replies.append(client.get("short/b", 40 * MIB, 40 * MIB + 1)), daemon=True)
+            past = threading.Thread(
+                target=lambda: replies.append(client.get("short/b", 40 * MIB, 40 * MIB + 1)),
+                daemon=True,
+            )
             past.start()
             ruled.wait_metric("forebay_revalidations_joined_total", lambda v: v == 1)
         reader.join(60)
@@ -166,7 +181,9 @@ def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
     origin.credentials = {**origin.credentials, **ORIGIN_SECRETS}
-    server = start(origin, engine=engine, settings=verify(path), file={"rules": RULES["rules"]}, ahead_s=0)
+    server = start(
+        origin, engine=engine, settings=verify(path), file={"rules": RULES["rules"]}, ahead_s=0
+    )
     origin.put("short/a", 5000)
     callers = {who: Caller(server, who) for who in allow}
     for caller in callers.values():
@@ -176,8 +193,11 @@ def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
     origin.fault(None, "error", (403, "AccessDenied"), times=None, method="HEAD")
     for denied, granted in (("ALICE", "BOB"), ("BOB", "ALICE")):
         server.advance(3)
-        origin.credentials = {k: v for k, v in {**origin.credentials, **ORIGIN_SECRETS}.items()
-                              if k != f"origin-{denied.lower()}"}
+        origin.credentials = {
+            k: v
+            for k, v in {**origin.credentials, **ORIGIN_SECRETS}.items()
+            if k != f"origin-{denied.lower()}"
+        }
         for _ in range(2):
             judge(callers[granted].get("short/a"), origin, "short/a", 0, 5000)
             for method in ("GET", "HEAD"):
@@ -262,8 +282,9 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
         """The object's first range has the first version. Others are answered by the other replica, twice."""
         asked[entry.header("range")].append(entry.connection)
         return replicas[len(asked) > 1 and len(asked[entry.header("range")]) < 3]
+
     with server.client() as client:
-        judge(client.get("b"), origin, "b", 0, 3 * SIZE)     # the store takes If-Match
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store takes If-Match
         origin.replicas["a"] = answers
         judge(client.get("a"), origin, "a", 0, 3 * SIZE, version=1)
         assert explained(server, "a") == ["versions-differ"]
@@ -285,7 +306,11 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
 def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, engine):
     """A reply goes on in the version that it began with, from a replica that a write has not reached. Who asks after
     the write's reply is given none of that, though it is on its way."""
-    server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h", "cache.readahead": "0"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"cache.block_size": "1MiB", "cache.ttl": "1h", "cache.readahead": "0"},
+    )
     origin.put("b", 3 * SIZE)
     origin.put("a", 3 * SIZE)
     old, begun, gate = origin.version("a"), threading.Event(), threading.Event()
@@ -296,12 +321,22 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
     def answers(entry):
         """The second one that is asked for a range of the old version has it."""
         asked.append((entry.header("range"), entry.header("if-match")))
-        return old if asked[-1][1] == old.etag and asked.count(asked[-1]) > 1 else origin.version("a")
-    with server.client() as client, server.connection(receive_buffer=65536) as slow, server.connection() as later:
-        judge(client.get("b"), origin, "b", 0, 3 * SIZE)     # the store takes If-Match
+        return (
+            old if asked[-1][1] == old.etag and asked.count(asked[-1]) > 1 else origin.version("a")
+        )
+
+    with (
+        server.client() as client,
+        server.connection(receive_buffer=65536) as slow,
+        server.connection() as later,
+    ):
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store takes If-Match
         slow.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         origin.wait_for(1, key="a", method="GET")
-        assert client.request("PUT", "/bkt/a", [("Content-Length", str(len(body)))], body).status == 200
+        assert (
+            client.request("PUT", "/bkt/a", [("Content-Length", str(len(body)))], body).status
+            == 200
+        )
         origin.replicas["a"] = answers
         origin.fault("a", "hold", (gate,), at=3, method="GET")
         mark = origin.mark()
@@ -313,13 +348,23 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
         held = origin.requests(key="a", method="GET", since=mark)[2]
         first = int(held.header("range").split("=")[1].split("-")[0])
         joined, now = server.metric("forebay_fills_total", state="joined"), origin.mark()
-        later.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes=%d-%d\r\n\r\n" % (first, first + 999))
-        wait_for(lambda: server.metric("forebay_fills_total", state="joined") > joined or
-                 any(e.header("if-match") is None for e in origin.requests(key="a", method="GET", since=now)),
-                 "the later reader has asked")
+        later.send(
+            b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes=%d-%d\r\n\r\n"
+            % (first, first + 999)
+        )
+        wait_for(
+            lambda: (
+                server.metric("forebay_fills_total", state="joined") > joined
+                or any(
+                    e.header("if-match") is None
+                    for e in origin.requests(key="a", method="GET", since=now)
+                )
+            ),
+            "the later reader has asked",
+        )
         gate.set()
         given = later.read_reply()
-        assert bytes(given.body) == body[first:first + 1000], given
+        assert bytes(given.body) == body[first : first + 1000], given
         reply.body = body_begin + slow.read_body(3 * SIZE - len(body_begin), reply)
         judge(reply, origin, "a", 0, 3 * SIZE, version=old.number)
 

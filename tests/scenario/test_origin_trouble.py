@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An origin that cannot be used: said at the start, once in the log, in the gauge, to the client; and its end."""
+
 import json
 import subprocess
 
@@ -21,10 +22,31 @@ def events(server, name):
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     files = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3", "-subj", "/CN=127.0.0.1",
-                    "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", files[1], "-out", files[0]],
-                   check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "3",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-keyout",
+            files[1],
+            "-out",
+            files[0],
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     return tuple(map(str, files))
 
 
@@ -33,10 +55,22 @@ CASES = {
     "down": ("connect", "nobody accepts", "host and port", "origin", 503, "could not be reached"),
     "https": ("reset", "closes the connection", "https", "origin", 503, "closed"),
     "self-signed": ("tls", "not trusted", "origin.ca_file", "origin", 503, "TLS to the origin"),
-    "key": ("credentials", "access key", "credentials.source", "credentials", 403,
-            "refused Forebay's credentials"),
-    "secret": ("credentials", "signature", "secret key", "credentials", 403,
-               "refused Forebay's credentials"),
+    "key": (
+        "credentials",
+        "access key",
+        "credentials.source",
+        "credentials",
+        403,
+        "refused Forebay's credentials",
+    ),
+    "secret": (
+        "credentials",
+        "signature",
+        "secret key",
+        "credentials",
+        403,
+        "refused Forebay's credentials",
+    ),
 }
 
 
@@ -44,7 +78,9 @@ CASES = {
 def test_it_is_said_everywhere(start, certificate, case):
     """Start-up text, log, gauge, /readyz, access log, and the client's error; the server is up and ready."""
     why, text, remedy, component, status, words = CASES[case]
-    with Origin(credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None) as origin:
+    with Origin(
+        credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None
+    ) as origin:
         endpoint, env = origin.endpoint, {}
         origin.put("k", 1000)
         if case == "down":
@@ -58,9 +94,12 @@ def test_it_is_said_everywhere(start, certificate, case):
         server = start(endpoint, settings={**PROBE, "origin.region": "us-east-1"}, env=env)
         server.wait_stderr("event.*started")
         server.wait_stderr("origin_unreachable")
-        assert any("has not answered yet" in line or ("NOT USABLE" in line and text in line and remedy in line)
-                   for line in server.stderr), server.output()
-        event, = events(server, "origin_unreachable")
+        assert any(
+            "has not answered yet" in line
+            or ("NOT USABLE" in line and text in line and remedy in line)
+            for line in server.stderr
+        ), server.output()
+        (event,) = events(server, "origin_unreachable")
         assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
         assert server.metric("forebay_degraded", component=component) == 1
         ready = server.admin("/readyz")
@@ -118,7 +157,7 @@ def test_requests_notice_it_later(start, origin):
 def test_a_missing_object_says_nothing_of_the_origin(start, origin):
     """404, 403 AccessDenied and a listing that is refused are answers."""
     origin.fault("secret", "error", (403, "AccessDenied", "No"), times=None)
-    origin.fault(None, "error", (403, "AccessDenied", "No"), times=1)     # the probe
+    origin.fault(None, "error", (403, "AccessDenied", "No"), times=1)  # the probe
     server = start(origin, settings=PROBE)
     server.wait_stderr("event.*started")
     with server.client() as client:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache among the objects of a directory origin, or around them, is refused by every command; so is one among
 somebody's files. Logs, sockets and secrets there are warned of."""
+
 import json
 import subprocess
 
@@ -24,8 +25,23 @@ def data(tmp_path):
 
 def forebay(command, data, cache, *more, config=None):
     flags = ["-c", config] if config else ["--origin.endpoint", f"dir:{data}"]
-    serve = ["--listen", "127.0.0.1:0", "--admin.listen", "off", "--admin.socket", "off"] if command != "check" else []
-    return run_forebay(command, *flags, "--cache.dir", cache, "--cache.size", "64MiB", *serve, *more, env=ENV, wait=30)
+    serve = (
+        ["--listen", "127.0.0.1:0", "--admin.listen", "off", "--admin.socket", "off"]
+        if command != "check"
+        else []
+    )
+    return run_forebay(
+        command,
+        *flags,
+        "--cache.dir",
+        cache,
+        "--cache.size",
+        "64MiB",
+        *serve,
+        *more,
+        env=ENV,
+        wait=30,
+    )
 
 
 def listing(root):
@@ -60,18 +76,29 @@ def test_a_cache_in_its_origin(data, tmp_path, case, command):
 
 def test_a_cache_in_the_directory_of_a_bucket(data, tmp_path):
     config = tmp_path / "forebay.yaml"
-    config.write_text("origin: {endpoint: 'http://127.0.0.1:1'}\n"
-                      f"buckets:\n  - {{name: set, origin: 'dir:{data}/bkt'}}\n")
-    for cache, words in (("data/bkt", "is the origin"), ("link/bkt/deep", "inside"), ("data", "has the origin")):
+    config.write_text(
+        "origin: {endpoint: 'http://127.0.0.1:1'}\n"
+        f"buckets:\n  - {{name: set, origin: 'dir:{data}/bkt'}}\n"
+    )
+    for cache, words in (
+        ("data/bkt", "is the origin"),
+        ("link/bkt/deep", "inside"),
+        ("data", "has the origin"),
+    ):
         out = forebay("check", data, tmp_path / cache, config=config)
         assert out.returncode == 3 and words in out.stderr, out
-    for cache in ("data/bkt2", "cache"):                   # beside it
+    for cache in ("data/bkt2", "cache"):  # beside it
         assert forebay("check", data, tmp_path / cache, config=config).returncode == 0
 
 
 def bind(what, where):
     where.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["mount", "--bind", what, where], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            ["mount", "--bind", what, where], capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
         not_run("no bind mounts")
     return where
 
@@ -82,7 +109,10 @@ def test_bind_mounts_show_one_directory_twice(data, tmp_path):
     mounted = []
     try:
         mounted.append(bind(data, tmp_path / "mnt" / "twin"))
-        for cache, words in (("mnt/twin", "is the origin"), ("mnt/twin/bkt/deep", "inside the origin")):
+        for cache, words in (
+            ("mnt/twin", "is the origin"),
+            ("mnt/twin/bkt/deep", "inside the origin"),
+        ):
             out = forebay("check", data, tmp_path / cache)
             assert out.returncode == 3 and words in out.stderr, out
         assert forebay("check", data, tmp_path / "cache").returncode == 0
@@ -106,28 +136,43 @@ def test_secrets_and_logs_in_the_origin(data, tmp_path):
         (data / "bkt" / name).write_text("- {id: AK, secret: ssssssss, allow: [{bucket: bkt}]}\n")
         (data / "bkt" / name).chmod(0o600)
     (data / "bkt/token").write_text("0123456789abcdef0123456789abcdef\n")
-    inside = {"auth.keys_file": "keys", "admin.token_file": "token", "credentials.access_key_file": "access",
-              "credentials.secret_key_file": "secret", "access_log.path": "access.log", "admin.socket": "socket"}
+    inside = {
+        "auth.keys_file": "keys",
+        "admin.token_file": "token",
+        "credentials.access_key_file": "access",
+        "credentials.secret_key_file": "secret",
+        "access_log.path": "access.log",
+        "admin.socket": "socket",
+    }
     flags = [f"--{key}={tmp_path}/link/bkt/{name}" for key, name in inside.items()]
-    out = run_forebay("check", f"--origin.endpoint=dir:{data}", f"--cache.dir={tmp_path}/cache", *flags, env=ENV)
+    out = run_forebay(
+        "check", f"--origin.endpoint=dir:{data}", f"--cache.dir={tmp_path}/cache", *flags, env=ENV
+    )
     assert out.returncode == 0, out
     for key in inside:
-        line = next((line for line in out.stderr.splitlines() if line.startswith(f"{key}: warning: ")), "")
+        line = next(
+            (line for line in out.stderr.splitlines() if line.startswith(f"{key}: warning: ")), ""
+        )
         assert "inside the origin" in line and ("Move it out" in line), (key, out.stderr)
-    out = run_forebay("check", f"--origin.endpoint=dir:{data}", f"--cache.dir={tmp_path}/cache", env=ENV)
+    out = run_forebay(
+        "check", f"--origin.endpoint=dir:{data}", f"--cache.dir={tmp_path}/cache", env=ENV
+    )
     assert "warning" not in out.stderr, out
 
 
 def test_a_reload_refuses_it_too(start, data):
     """Nothing changes; what runs goes on."""
     server = serve(start, f"dir:{data}")
-    answer = change(server, {"buckets": [{"name": "set", "origin": f"dir:{server.cache}/segments"}]}, code=3)
+    answer = change(
+        server, {"buckets": [{"name": "set", "origin": f"dir:{server.cache}/segments"}]}, code=3
+    )
     assert "has the origin" in json.dumps(answer), answer
     with server.client() as client:
         assert bytes(client.get("a").body) == b"hello"
 
 
 # --- somebody's directory ---------------------------------------------------------------------------
+
 
 def test_a_directory_that_holds_something_else(data, tmp_path):
     """Nothing is left in it; what a new file system and a start that came to nothing leave is no obstacle."""

@@ -4,6 +4,7 @@ light and dark, that it asks nobody else and reports no error, and that names fr
 
     FOREBAY_TEST_SHOTS  a folder for its screenshots
 """
+
 import base64
 import contextlib
 import json
@@ -22,7 +23,7 @@ from test_live import MANY, many_objects
 from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
-EVIL = "<script>window.hit=1</script><img src=x onerror=\"window.hit=1\">"
+EVIL = '<script>window.hit=1</script><img src=x onerror="window.hit=1">'
 LOOKS = [(360, 780, "light"), (360, 780, "dark"), (1440, 900, "light"), (1440, 900, "dark")]
 
 
@@ -32,14 +33,30 @@ class Page:
     def __init__(self, path, folder):
         to_browser, self.out = os.pipe()
         self.input, from_browser = os.pipe()
-        command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                   "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                   "--disable-default-apps", "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",
-                   "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-pipe"]
+        command = [
+            path,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-default-apps",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--remote-debugging-pipe",
+        ]
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
-            pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")})
+            pass_fds=(to_browser, from_browser),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
+        )
         os.close(to_browser)
         os.close(from_browser)
         self.changed, self.answers, self.number, self.session = threading.Condition(), {}, 0, None
@@ -47,7 +64,9 @@ class Page:
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(domain + ".enable")
         self.send("Emulation.setScrollbarsHidden", hidden=True)
@@ -67,7 +86,10 @@ class Page:
             self.answers[message["id"]] = message
         elif message["method"] == "Network.requestWillBeSent":
             self.urls.append(params["request"]["url"])
-        elif message["method"] == "Log.entryAdded" and params["entry"]["level"] in ("warning", "error"):
+        elif message["method"] == "Log.entryAdded" and params["entry"]["level"] in (
+            "warning",
+            "error",
+        ):
             self.errors.append(params["entry"]["text"])
         elif message["method"] == "Runtime.consoleAPICalled":
             self.errors.append(str(params["args"]))
@@ -87,7 +109,9 @@ class Page:
         return answer["result"]
 
     def value(self, expression):
-        result = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        result = self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -96,12 +120,23 @@ class Page:
 
     def open(self, url):
         self.send("Page.navigate", url=url)
-        self.wait("document.getElementById('main') !== null && !document.getElementById('main').hidden")
+        self.wait(
+            "document.getElementById('main') !== null && !document.getElementById('main').hidden"
+        )
 
     def look(self, width, height, scheme):
         """What it looks like, as PNG in base64. Nothing sticks out of the window."""
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert self.value("document.scrollingElement.scrollWidth") <= width
         return self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
@@ -147,8 +182,10 @@ def fields(page):
 
 
 def explain(page, uri):
-    page.value(f"document.getElementById('uri').value = {json.dumps(uri)}, "
-               "document.getElementById('look').requestSubmit()")
+    page.value(
+        f"document.getElementById('uri').value = {json.dumps(uri)}, "
+        "document.getElementById('look').requestSubmit()"
+    )
 
 
 def test_page_shows_what_the_server_does(start, origin, page):
@@ -157,7 +194,11 @@ def test_page_shows_what_the_server_does(start, origin, page):
     server = start(origin)
     url = f"http://127.0.0.1:{server.admin_port}/"
     page.open(url)
-    assert text(page, "ratio") == "–" and text(page, "saved") == "0 B" and text(page, "state").startswith("Ready")
+    assert (
+        text(page, "ratio") == "–"
+        and text(page, "saved") == "0 B"
+        and text(page, "state").startswith("Ready")
+    )
     page.wait("document.getElementById('jobs-none').offsetParent !== null")
     explain(page, "s3://bkt/none")
     page.wait("document.getElementById('map-text').textContent.includes('not known')")
@@ -175,20 +216,33 @@ def test_page_shows_what_the_server_does(start, origin, page):
     page.wait("document.getElementById('map-text').textContent.includes('of 16 blocks')")
     cached = page.value("explained.range.cells.filter(cell => cell[0] > 0).length")
     shares = sorted(fields(page).values(), reverse=True)[:2]
-    assert 6 <= cached < 16 and abs(min(shares) / sum(shares) - min(cached, 16 - cached) / 16) < 0.02, (cached, shares)
+    assert (
+        6 <= cached < 16 and abs(min(shares) / sum(shares) - min(cached, 16 - cached) / 16) < 0.02
+    ), (cached, shares)
     explain(page, "bkt/evil/" + EVIL)
     page.wait("document.getElementById('facts').textContent.includes('onerror')")
     job = {"uris": ["s3://bkt/evil/", "s3://bkt/none/" + EVIL]}
     with Client(server.admin_port) as client:
-        assert client.request("POST", "/api/v1/warm", [("X-Forebay-Control", "1")], json.dumps(job).encode()).status == 200
+        assert (
+            client.request(
+                "POST", "/api/v1/warm", [("X-Forebay-Control", "1")], json.dumps(job).encode()
+            ).status
+            == 200
+        )
     page.wait("document.getElementById('jobs').textContent.includes('failed')")
     assert "<script>" in text(page, "jobs")
     page.wait("document.getElementById('requests').textContent.includes('onerror')")
     page.wait("document.getElementById('buckets').textContent.includes('bkt')")
-    page.value("document.getElementById('requests-pause').click(), document.getElementById('requests-filter').value = 'LIST', "
-               "document.getElementById('requests-filter').dispatchEvent(new Event('input'))")
-    rows = page.value("[...document.querySelectorAll('#requests tr')].slice(1).map(row => row.textContent)")
-    assert len(rows) >= 3 and all("ListObjectsV2" in row and "bypass: list" in row for row in rows), rows
+    page.value(
+        "document.getElementById('requests-pause').click(), document.getElementById('requests-filter').value = 'LIST', "
+        "document.getElementById('requests-filter').dispatchEvent(new Event('input'))"
+    )
+    rows = page.value(
+        "[...document.querySelectorAll('#requests tr')].slice(1).map(row => row.textContent)"
+    )
+    assert len(rows) >= 3 and all(
+        "ListObjectsV2" in row and "bypass: list" in row for row in rows
+    ), rows
     page.value("document.getElementById('requests-filter').value = '', showRequests()")
     page.value("document.getElementById('config').open = true")
     page.wait("document.getElementById('config-text').textContent.includes('cache.size')")
@@ -200,9 +254,16 @@ def test_page_shows_what_the_server_does(start, origin, page):
     assert page.value("document.getElementById('doctor-run').disabled") is False
     for width, height, scheme in LOOKS:
         shot = page.look(width, height, scheme)
-        for table in ("buckets", "doctor", "waits", "bypass"):     # nothing of these has to be looked for at the side
-            assert page.value(f"(t => t === null || t.parentElement.scrollWidth <= t.parentElement.clientWidth)"
-                              f"(document.getElementById('{table}'))"), (table, width)
+        for table in (
+            "buckets",
+            "doctor",
+            "waits",
+            "bypass",
+        ):  # nothing of these has to be looked for at the side
+            assert page.value(
+                f"(t => t === null || t.parentElement.scrollWidth <= t.parentElement.clientWidth)"
+                f"(document.getElementById('{table}'))"
+            ), (table, width)
         if shots:
             (Path(shots) / f"page-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
     assert page.value("window.hit") is None and page.value("document.images.length") == 0
@@ -216,10 +277,13 @@ def test_page_of_a_large_cache(start, tmp_path, page, figure):
     server = many_objects(start, tmp_path, MANY)
     url = f"http://127.0.0.1:{server.admin_port}/"
     page.send("Page.navigate", url="about:blank")
-    page.errors.clear()                            # of a server that had gone
+    page.errors.clear()  # of a server that had gone
     began = time.monotonic()
     page.open(url)
-    page.wait("document.getElementById('fill-more').textContent.startsWith(%s)" % json.dumps(f"{int(server.metric('forebay_cache_objects')):,} objects"))
+    page.wait(
+        "document.getElementById('fill-more').textContent.startsWith(%s)"
+        % json.dumps(f"{int(server.metric('forebay_cache_objects')):,} objects")
+    )
     shown_s = time.monotonic() - began
     with server.client() as client:
         for i in range(60):
@@ -245,11 +309,18 @@ def test_page_tells_how_old_what_goes_is(start, origin, page):
     server = start(origin)
     page.open(f"http://127.0.0.1:{server.admin_port}/")
     assert page.value("document.getElementById('age-text').hidden")
-    page.value("source.close(), source = { addEventListener() {}, close() {} }")     # what it is told now is ours
-    for bucket, words in ((3, "in the last 1 min 0 s (last minute). That is short"), (14, "in the last 7 d 0 h")):
-        page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json();
+    page.value(
+        "source.close(), source = { addEventListener() {}, close() {} }"
+    )  # what it is told now is ours
+    for bucket, words in (
+        (3, "in the last 1 min 0 s (last minute). That is short"),
+        (14, "in the last 7 d 0 h"),
+    ):
+        page.value(
+            """(async () => { const s = await (await fetch('api/v1/summary')).json();
             s.uptime_s = samples[samples.length - 1].at + 1; s.histograms.eviction_age.counts[%d] = %d; take(s); })()"""
-                   % (bucket, 100 * bucket))
+            % (bucket, 100 * bucket)
+        )
         assert words in text(page, "age-text"), text(page, "age-text")
     assert page.errors == []
 
@@ -270,12 +341,22 @@ def test_page_hides_names_from_who_may_not_see_them(start, origin, page, tmp_pat
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
     origin.down()
-    server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false",
-                                     "origin.probe": "true"})
+    server = start(
+        origin,
+        settings={
+            "admin.token_file": str(token),
+            "admin.trust_loopback": "false",
+            "origin.probe": "true",
+        },
+    )
     page.open(f"http://127.0.0.1:{server.admin_port}/")
-    page.wait("document.getElementById('reasons').textContent.includes('origin: The origin does not answer')")
+    page.wait(
+        "document.getElementById('reasons').textContent.includes('origin: The origin does not answer')"
+    )
     page.wait("document.getElementById('rights-why').textContent.includes('token')")
     assert page.value("[...document.querySelectorAll('.detail')].every(e => e.hidden)")
-    page.value("document.getElementById('token').value = '0123456789abcdef0123456789abcdef', "
-               "document.getElementById('token-form').requestSubmit()")
+    page.value(
+        "document.getElementById('token').value = '0123456789abcdef0123456789abcdef', "
+        "document.getElementById('token-form').requestSubmit()"
+    )
     page.wait("[...document.querySelectorAll('.detail')].every(e => !e.hidden)")

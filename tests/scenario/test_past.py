@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has been delivered is there for whoever asks next, by name a hit; objects overwritten past the cache:
 who asks after somebody was given a version is given none that is older, also after kill -9."""
+
 import contextlib
 import random
 import threading
@@ -13,8 +14,12 @@ from conftest import not_run
 from forebay import build_kind, scaled
 from oracle import oracle_judge
 
-RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
-                   {"match": "bkt/strict/**", "freshness": "strict"}]}
+RULES = {
+    "rules": [
+        {"match": "bkt/immutable/**", "freshness": "immutable"},
+        {"match": "bkt/strict/**", "freshness": "strict"},
+    ]
+}
 SIZE = 200_000
 
 
@@ -24,7 +29,10 @@ def cache_status(reply):
 
 def was_late(reply):
     """It went unstored, as it says, since a loaded machine had no segment ready or its disk or index was behind."""
-    return any(cache_status(reply).endswith(f"; detail={why}") for why in ("no-segment", "disk-full", "disk-busy", "index-busy"))
+    return any(
+        cache_status(reply).endswith(f"; detail={why}")
+        for why in ("no-segment", "disk-full", "disk-busy", "index-busy")
+    )
 
 
 @pytest.mark.tsan
@@ -63,7 +71,9 @@ def test_delivered_is_there(start, origin, engine, workers):
             client.close()
     # Each of three requests of a key was answered from the cache, and says so in the metrics.
     assert late < len(keys) / 2 and late <= server.late_runs(), late
-    server.wait_metric("forebay_cache_requests_total", lambda v: v >= 3 * (len(keys) - late), result="hit")
+    server.wait_metric(
+        "forebay_cache_requests_total", lambda v: v >= 3 * (len(keys) - late), result="hit"
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -73,8 +83,13 @@ def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, 
         not_run("a release has no faults")
     gate = tmp_path / "gate"
     gate.touch()
-    server = start(origin, engine=engine, file=RULES, settings={"workers": workers, "limits.max_buffer": "256MiB"},
-                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        file=RULES,
+        settings={"workers": workers, "limits.max_buffer": "256MiB"},
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"},
+    )
     size = 12 << 20
     origin.put("immutable/big", size)
     try:
@@ -112,17 +127,25 @@ def test_strict_fetches_no_second_body(start, origin, engine):
 # --- reads past the cache ----------------------------------------------------------------------------
 
 PAGE = "http://page.example"
-PAST = {"part": {"query": "partNumber=2"}, "unknown": {"query": "nothing=1"}, "page": {"headers": [("Origin", PAGE)]},
-        "payer": {"headers": [("x-amz-request-payer", "requester")]},
-        "no-store": {"headers": [("Cache-Control", "no-store")]}}
+PAST = {
+    "part": {"query": "partNumber=2"},
+    "unknown": {"query": "nothing=1"},
+    "page": {"headers": [("Origin", PAGE)]},
+    "payer": {"headers": [("x-amz-request-payer", "requester")]},
+    "no-store": {"headers": [("Cache-Control", "no-store")]},
+}
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("kind", PAST)
 def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, method):
     """The newer version, or that there is none: nobody is given the old one afterwards, nor after a crash."""
-    server = start(origin, engine=engine, file=RULES, settings={
-        "workers": 4, "auth.allowed_origins": PAGE, "cache.client_directives": "all"})
+    server = start(
+        origin,
+        engine=engine,
+        file=RULES,
+        settings={"workers": 4, "auth.allowed_origins": PAGE, "cache.client_directives": "all"},
+    )
     keys = [f"immutable/{i}" for i in range(12)]
     for key in keys:
         origin.put(key, SIZE, parts=[100_000, 100_000])
@@ -156,7 +179,10 @@ def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, metho
             judge(client.get(key), origin, key, 0, SIZE, version=2)
 
 
-@pytest.mark.parametrize("query,headers", [("partNumber=2", "If-Match"), ("nothing=1", "If-Match"), ("partNumber=3", None)])
+@pytest.mark.parametrize(
+    "query,headers",
+    [("partNumber=2", "If-Match"), ("nothing=1", "If-Match"), ("partNumber=3", None)],
+)
 def test_what_a_read_past_the_cache_was_denied(start, origin, engine, query, headers):
     """A download by parts that finds its version gone begins anew, and not with the same version from the cache."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
@@ -192,6 +218,7 @@ def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
 
 # --- overwrites past the cache -----------------------------------------------------------------------
 
+
 class Reader:
     """Reads on connections of its own; remembers what it was given and when."""
 
@@ -209,7 +236,9 @@ class Reader:
         elif self.wants_newest:
             etag = self.origin.version(key).etag
             headers.append(("If-Match", etag))
-        query = "nothing=1" if self.wants_newest and self.rng.random() < 0.2 else ""  # past the cache
+        query = (
+            "nothing=1" if self.wants_newest and self.rng.random() < 0.2 else ""
+        )  # past the cache
         if method == "GET" and self.rng.random() < 0.5:
             first = self.rng.choice([0, 32, 4096])
             headers.append(("Range", f"bytes={first}-{first + 999}"))
@@ -273,7 +302,9 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
         for i in range(total // (kills + 1)):
             asked = sum(r.counts.total() for r in readers)
             origin.overwrite(keys[i % len(keys)])
-            while sum(r.counts.total() for r in readers) < asked + 4 and any(t.is_alive() for t in threads):
+            while sum(r.counts.total() for r in readers) < asked + 4 and any(
+                t.is_alive() for t in threads
+            ):
                 time.sleep(0.0005)  # until some have read
         if phase < kills:
             server.kill9()
@@ -285,8 +316,10 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
     rows = [row for r in readers for row in r.rows]
     counts = sum((r.counts for r in readers), Counter())
     back = steps_back(rows)
-    figure(f"overwrites past the cache ({engine}, {workers} workers): {total}, reads {dict(counts)}, "
-           f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, steps back {len(back)}")
+    figure(
+        f"overwrites past the cache ({engine}, {workers} workers): {total}, reads {dict(counts)}, "
+        f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, steps back {len(back)}"
+    )
     assert not back, back[:5]
     assert len(rows) > total
 
@@ -300,15 +333,21 @@ def stands_still(start, origin, engine, tmp_path):
     held = tmp_path / "held"
     origin.put("k", 3000)
     origin.put("ahead", 3000)
-    server = start(origin, engine=engine, file={"rules": [{"match": "**", "freshness": "immutable"}]},
-                   env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        file={"rules": [{"match": "**", "freshness": "immutable"}]},
+        env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"},
+    )
     with server.client() as client:
         assert client.request("PUT", "/bkt/other", body=b"x").status == 200
         judge(client.get("k"), origin, "k", 0, 3000, version=1)
-        server.wait_metric("forebay_cache_objects", lambda v: v == 1)   # of `k`, and durable
+        server.wait_metric("forebay_cache_objects", lambda v: v == 1)  # of `k`, and durable
         held.touch()
         judge(client.get("ahead"), origin, "ahead", 0, 3000)
-        server.wait_metric("forebay_fills_total", lambda v: v == 2, state="stored")  # its sync is the first
+        server.wait_metric(
+            "forebay_fills_total", lambda v: v == 2, state="stored"
+        )  # its sync is the first
     try:
         yield server, held
     finally:
@@ -321,7 +360,14 @@ def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin
     with stands_still(start, origin, engine, tmp_path) as (server, _):
         origin.overwrite("k", 3000)
         with server.client(timeout=20) as client:
-            judge(client.get("k", headers=[("Cache-Control", "no-cache")]), origin, "k", 0, 3000, version=2)
+            judge(
+                client.get("k", headers=[("Cache-Control", "no-cache")]),
+                origin,
+                "k",
+                0,
+                3000,
+                version=2,
+            )
             judge(client.get("k"), origin, "k", 0, 3000, version=2)
             assert client.head("k").etag == origin.version("k").etag
         server.kill9()
@@ -335,11 +381,15 @@ def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin
 def test_a_write_that_waits_for_the_disk_holds_no_reader(start, origin, engine, tmp_path):
     """While a PUT waits for the disk to take its delete, and so does not reach the origin, its key is read."""
     new = b"new" * 1000
-    with stands_still(start, origin, engine, tmp_path) as (server, held), \
-            server.client() as writer, server.client(timeout=20) as client:
+    with (
+        stands_still(start, origin, engine, tmp_path) as (server, held),
+        server.client() as writer,
+        server.client(timeout=20) as client,
+    ):
         reply = []
         thread = threading.Thread(
-            target=lambda: reply.append(writer.request("PUT", "/bkt/k", body=new)))
+            target=lambda: reply.append(writer.request("PUT", "/bkt/k", body=new))
+        )
         thread.start()
         server.wait_metric("forebay_writes_inflight", lambda v: v == 1)
         for _ in range(3):

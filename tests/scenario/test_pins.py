@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is pinned, by rule or by command, stays: in a full cache, over restarts and kill -9, while cache.size shrinks; and what is
 unpinned goes like everything else."""
+
 import json
 
 import pytest
@@ -13,9 +14,19 @@ PIN_RULE = {"match": "bkt/pin/**", "pin": True}
 
 
 ITEM = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
-END = {**RESULT, "kept": bool, "looking": bool, "pinned_bytes": int, "pinned_max_bytes": int, "count": int}
-SHAPES.update(pins={"item": ITEM, "result": END}, pin={"item": {**ITEM, "changed": bool}, "result": END},
-              unpin={"item": {**ITEM, "changed": bool}, "result": END})
+END = {
+    **RESULT,
+    "kept": bool,
+    "looking": bool,
+    "pinned_bytes": int,
+    "pinned_max_bytes": int,
+    "count": int,
+}
+SHAPES.update(
+    pins={"item": ITEM, "result": END},
+    pin={"item": {**ITEM, "changed": bool}, "result": END},
+    unpin={"item": {**ITEM, "changed": bool}, "result": END},
+)
 
 
 def pins(server):
@@ -64,11 +75,17 @@ def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
     """What is cached already becomes pinned without being read, and gives its room back when it is unpinned; the rest of the list and
     a clean restart do not change that."""
     server = small(start, origin, rules({"match": "**"}), engine=engine)
-    first, second, others = objects(origin, "pin", 20), objects(origin, "x", 10), objects(origin, "o", 300)
+    first, second, others = (
+        objects(origin, "pin", 20),
+        objects(origin, "x", 10),
+        objects(origin, "o", 300),
+    )
     with server.client() as client:
         store_all(server, client, origin, first + second)
         assert server.metric("forebay_cache_pinned_bytes") == 0
-        assert [line["changed"] for line in ask(server, "pin", "s3://bkt/pin/", "s3://bkt/x/1")[:-1]] == [True, True]
+        assert [
+            line["changed"] for line in ask(server, "pin", "s3://bkt/pin/", "s3://bkt/x/1")[:-1]
+        ] == [True, True]
         assert [line["changed"] for line in ask(server, "pin", "s3://bkt/pin/")[:-1]] == [False]
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 21 * BLOCK)
         explained = ask(server, "explain", "s3://bkt/x/1")[-1]["policy"]["pieces"]
@@ -81,9 +98,14 @@ def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
     with server.client() as client:
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 21 * BLOCK)
         crowd(client, origin, others, 1)
-        assert [line["changed"] for line in ask(server, "unpin", "s3://bkt/pin/", "s3://bkt/none")[:-1]] == [True, False]
+        assert [
+            line["changed"] for line in ask(server, "unpin", "s3://bkt/pin/", "s3://bkt/none")[:-1]
+        ] == [True, False]
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: BLOCK <= v < 2 * BLOCK)
-        assert not any(piece["pinned"] for piece in ask(server, "explain", "s3://bkt/pin/3")[-1]["policy"]["pieces"])
+        assert not any(
+            piece["pinned"]
+            for piece in ask(server, "explain", "s3://bkt/pin/3")[-1]["policy"]["pieces"]
+        )
         crowd(client, origin, others)
         assert "; hit" in client.get("x/1").header("cache-status")
         assert pins(server) == {"s3://bkt/x/1"}
@@ -96,16 +118,22 @@ def test_pins_go_by_the_names_that_clients_use(start, origin):
     server = small(start, origin, file)
     for bucket in ("upstream", "bkt"):
         origin.put("x/k", BLOCK, bucket=bucket)
-    ask(server, "evict", "s3://renamed")                # its objects have another realm from now on
+    ask(server, "evict", "s3://renamed")  # its objects have another realm from now on
     with server.client() as client:
         for bucket in ("renamed", "bkt"):
-            wait_for(lambda b=bucket: "; hit" in client.get("x/k", bucket=b).header("cache-status"), server.output)
+            wait_for(
+                lambda b=bucket: "; hit" in client.get("x/k", bucket=b).header("cache-status"),
+                server.output,
+            )
 
         def pinned(uri):
             ask(server, "pin", uri)
             wait_for(lambda: not ask(server, "pins")[-1]["looking"], server.output)
             return ask(server, "pins")[-1]["pinned_bytes"] // BLOCK
-        assert [pinned(uri) for uri in ("s3://ren/x/", "s3://bk/x/k", "s3://renamed/x/", "s3://bkt/x/k")] == [0, 0, 1, 2]
+
+        assert [
+            pinned(uri) for uri in ("s3://ren/x/", "s3://bk/x/k", "s3://renamed/x/", "s3://bkt/x/k")
+        ] == [0, 0, 1, 2]
 
 
 def test_a_pin_ends(start, origin):
@@ -140,7 +168,11 @@ def test_the_list_has_an_end(start, origin):
     ask(server, "unpin", "s3://bkt/7")
     ask(server, "pin", "s3://bkt/one")
     server.restart()
-    assert len(pins(server)) == 256 and "s3://bkt/one" in pins(server) and "s3://bkt/7" not in pins(server)
+    assert (
+        len(pins(server)) == 256
+        and "s3://bkt/one" in pins(server)
+        and "s3://bkt/7" not in pins(server)
+    )
 
 
 @pytest.mark.parametrize("bytes_", (b"", b"forebay-pins 1\nprefix 0 bkt/\n", b"\xff" * 5000))
@@ -190,7 +222,9 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
         store_all(server, client, origin, pinned)
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 200 * BLOCK)
         before = ask(server, "pins")[-1]["pinned_max_bytes"]
-        (server.folder / "forebay.yaml").write_text(json.dumps({**everything, "cache": {"size": "16MiB"}}))
+        (server.folder / "forebay.yaml").write_text(
+            json.dumps({**everything, "cache": {"size": "16MiB"}})
+        )
         ask(server, "reload")
         crowd(client, origin, others, 1)
         server.wait_metric("forebay_cache_bytes", lambda v: v <= 16 << 20)
@@ -202,25 +236,45 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
                 return True
             crowd(client, origin, others, 1)
             return False
-        wait_for(falls, server.output)      # counted with the next tick, and where segments come late of the next crowd
+
+        wait_for(
+            falls, server.output
+        )  # counted with the next tick, and where segments come late of the next crowd
         read(client, origin, pinned)
         kept = [key for key in pinned if read(client, origin, [key])]
         assert len(kept) > 50
         crowd(client, origin, others, 1)
         assert server.metric("forebay_cache_bytes") <= 16 << 20
-        wait_for(lambda: server.disk_bytes() <= 16 << 20, server.output)     # once what went is unlinked
-        server.wait_metric("forebay_cache_pins_lost_total", lambda v: v > 0)    # told with the next tick
+        wait_for(
+            lambda: server.disk_bytes() <= 16 << 20, server.output
+        )  # once what went is unlinked
+        server.wait_metric(
+            "forebay_cache_pins_lost_total", lambda v: v > 0
+        )  # told with the next tick
 
 
 @pytest.mark.parametrize("by", BY)
 def test_a_cache_too_small_for_pins(start, origin, by):
     """Fewer than 9 segments: pins are taken note of, nothing is kept for them, the command and the log say so; the cache works."""
-    server = start(origin, file=rules(*BY[by], {"match": "**"}),
-                   settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "16MiB", "access_log.path": "off"})
+    server = start(
+        origin,
+        file=rules(*BY[by], {"match": "**"}),
+        settings={
+            "workers": 1,
+            "cache.block_size": "64KiB",
+            "cache.size": "16MiB",
+            "access_log.path": "off",
+        },
+    )
     pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
     assert server.metric("forebay_segments") < 9
     if by == "command":
-        got = run_forebay(*PATIENT, "pin", "s3://bkt/pin/", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        got = run_forebay(
+            *PATIENT,
+            "pin",
+            "s3://bkt/pin/",
+            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+        )
         assert got.returncode == 0 and "keeps no pins" in got.stderr
     else:
         server.wait_stderr('"event":"pins_ignored"')
@@ -239,10 +293,19 @@ def test_who_may_pin(start, origin, tmp_path):
     token, socket = tmp_path / "token", tmp_path / "s"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
-    server = start(origin, settings={"admin.socket": str(socket), "admin.token_file": str(token), "admin.trust_loopback": "false"})
+    server = start(
+        origin,
+        settings={
+            "admin.socket": str(socket),
+            "admin.token_file": str(token),
+            "admin.trust_loopback": "false",
+        },
+    )
     for words in (["pin", "s3://bkt/k"], ["unpin", "s3://bkt/k"], ["pins"]):
         for address, code in ((f"unix:{socket}", 0), (f"http://127.0.0.1:{server.admin_port}", 1)):
-            assert run_forebay(*PATIENT, *words, env={"FOREBAY_ADMIN": address}).returncode == code, (words, address)
+            assert (
+                run_forebay(*PATIENT, *words, env={"FOREBAY_ADMIN": address}).returncode == code
+            ), (words, address)
 
 
 def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
@@ -253,11 +316,15 @@ def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
         store_all(server, client, origin, keys[:2])
     mark = origin.mark()
     dry = ask(server, "warm", "s3://bkt/pin/", "--dry-run", "--pin")
-    assert {(line["uri"], line["missing_bytes"]) for line in dry[:-1]} == {(f"s3://bkt/{key}", BLOCK) for key in keys[2:]}
+    assert {(line["uri"], line["missing_bytes"]) for line in dry[:-1]} == {
+        (f"s3://bkt/{key}", BLOCK) for key in keys[2:]
+    }
     assert (dry[-1]["objects"], dry[-1]["objects_done"], dry[-1]["bytes_done"]) == (5, 2, 2 * BLOCK)
     assert not any(origin.requests(key=key, since=mark) for key in keys) and pins(server) == set()
     ask(server, "warm", "s3://bkt/pin/", "--pin", "--ttl", "7d", "--wait")
-    assert {key for key in keys if origin.requests(key=key, method="GET", since=mark)} == set(keys[2:])
+    assert {key for key in keys if origin.requests(key=key, method="GET", since=mark)} == set(
+        keys[2:]
+    )
     assert ask(server, "pins")[0]["ends_in_s"] > 600000
     server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 5 * BLOCK)
     assert ask(server, "warm", "s3://bkt/pin/", "--dry-run")[-1]["objects_done"] == 5

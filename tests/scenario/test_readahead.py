@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte once."""
+
 import random
 import threading
 
@@ -21,12 +22,18 @@ def read_whole(server, origin, key, size):
 def judge_once(server, origin, key, size):
     """Each of SIZE bytes came once; a second time only what a loaded machine was late to store."""
     again = server.late_bytes()
-    assert origin.sent_twice(key) <= again and size <= origin.bytes_sent(key) <= size + again, (again, origin.coverage(key)[:20])
+    assert origin.sent_twice(key) <= again and size <= origin.bytes_sent(key) <= size + again, (
+        again,
+        origin.coverage(key)[:20],
+    )
 
 
 def asked_bytes(origin, key):
     """Every byte that was ever asked for."""
-    return sum(last - first + 1 for first, last in {e.range for e in origin.requests(key=key, method="GET")})
+    return sum(
+        last - first + 1
+        for first, last in {e.range for e in origin.requests(key=key, method="GET")}
+    )
 
 
 def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
@@ -37,7 +44,7 @@ def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
     origin.fault("long", "hold_at", (MIB, gate), times=None)
     reader = threading.Thread(target=read_whole, args=(forebay, origin, "long", size))
     reader.start()
-    origin.wait_for(4, key="long")       # before anybody knows how long a run takes
+    origin.wait_for(4, key="long")  # before anybody knows how long a run takes
     gate.set()
     reader.join()
     judge_once(forebay, origin, "long", size)
@@ -57,7 +64,9 @@ def test_ranges_in_order_on_several_connections(start, origin, engine):
     clients = [server.client() for _ in range(4)]
     for number, first in enumerate(range(0, size, part)):
         last = min(first + part, size) - 1
-        judge(clients[number % 4].get("parts", first, last), origin, "parts", first, last - first + 1)
+        judge(
+            clients[number % 4].get("parts", first, last), origin, "parts", first, last - first + 1
+        )
     judge_once(server, origin, "parts", size)
     assert len(origin.requests(key="parts", method="GET")) < size // part + server.late_runs()
     assert server.metric("forebay_readahead_bytes_total") > 0
@@ -71,8 +80,13 @@ def test_readers_with_a_part_each_are_run_ahead_of_each(start, origin, engine):
     clients = [server.client() for _ in range(count)]
     for first in range(0, part, MIB):
         for number, client in enumerate(clients):
-            judge(client.get("shared", number * part + first, number * part + first + MIB - 1), origin, "shared",
-                  number * part + first, MIB)
+            judge(
+                client.get("shared", number * part + first, number * part + first + MIB - 1),
+                origin,
+                "shared",
+                number * part + first,
+                MIB,
+            )
     server.settle()
     judge_once(server, origin, "shared", count * part)
     assert server.metric("forebay_readahead_bytes_total") > 0
@@ -100,7 +114,9 @@ def test_parts_in_a_stride(start, origin, engine, part, stride):
             judge(client.get("strided", first, first + part - 1), origin, "strided", first, part)
             blocks |= set(range(first // MIB, (first + part - 1) // MIB + 1))
     server.settle()
-    assert sum(e.range[1] + 1 - e.range[0] for e in origin.requests(since=mark)) <= 20 * (part + 2 * MIB)
+    assert sum(e.range[1] + 1 - e.range[0] for e in origin.requests(since=mark)) <= 20 * (
+        part + 2 * MIB
+    )
 
 
 @pytest.mark.tsan
@@ -120,6 +136,7 @@ def test_ranges_of_one_object_in_any_order(start, origin, engine):
                 if first is None:
                     return
                 judge(client.get("ranges", first, first + part - 1), origin, "ranges", first, part)
+
     parallel(16, read)
     server.settle()
     judge_once(server, origin, "ranges", count * part)
@@ -132,7 +149,7 @@ def test_what_nobody_came_to_is_counted(start, origin, engine):
         origin.put(key, size)
         with server.client() as client:
             for first in range(0, 24 * MIB, MIB):
-                if first >= 20 * MIB:        # nothing is fetched ahead while the disk is behind
+                if first >= 20 * MIB:  # nothing is fetched ahead while the disk is behind
                     server.settle()
                     server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v == 0)
                 judge(client.get(key, first, first + MIB - 1), origin, key, first, MIB)
@@ -142,7 +159,7 @@ def test_what_nobody_came_to_is_counted(start, origin, engine):
     server.advance(31)
     unread = origin.bytes_sent("half") - 24 * MIB
     assert 0 < unread < server.metric("forebay_readahead_bytes_total")
-    late = server.late_bytes()                   # came a second time
+    late = server.late_bytes()  # came a second time
     server.wait_metric("forebay_readahead_unread_bytes_total", lambda v: abs(v - unread) <= late)
 
 
@@ -166,7 +183,9 @@ def test_who_does_not_want_it_gets_none(start, origin, engine, how):
     """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the next."""
     rule = {"rule": {"cache": False}, "off by rule": {"readahead": 0}, "off": None}[how]
     rules = {"rules": [{"match": "bkt/**", **rule}]} if rule else None
-    server = start(origin, engine=engine, settings={"cache.readahead": 0} if how == "off" else None, file=rules)
+    server = start(
+        origin, engine=engine, settings={"cache.readahead": 0} if how == "off" else None, file=rules
+    )
     origin.put("plain", 40 * MIB)
     gate = threading.Event()
     origin.fault("plain", "hold_at", (MIB, gate), times=None)
@@ -182,7 +201,14 @@ def test_who_does_not_want_it_gets_none(start, origin, engine, how):
 @pytest.mark.parametrize("how", ["too large", "the origin's wish"])
 def test_nothing_is_fetched_ahead_that_is_not_stored(start, origin, engine, how):
     """Who reads what is never stored costs the origin each byte once, in the order of a listing, too."""
-    server = start(origin, engine=engine, settings={"workers": 1, **({"cache.max_object_size": "1MiB"} if how == "too large" else {})})
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "workers": 1,
+            **({"cache.max_object_size": "1MiB"} if how == "too large" else {}),
+        },
+    )
     keys = [f"never/{number}" for number in range(5)]
     for key in keys:
         origin.put(key, 24 * MIB, headers={"Vary": "Cookie"} if how != "too large" else None)
@@ -206,7 +232,10 @@ def test_a_reader_that_leaves_stops_it(forebay, origin):
     assert connection.read_head().status == 200
     origin.wait_for(4, key="left")
     connection.close()
-    wait_for(lambda: forebay.metric("forebay_http_connections", state="active") == 0, "the client is gone")
+    wait_for(
+        lambda: forebay.metric("forebay_http_connections", state="active") == 0,
+        "the client is gone",
+    )
     gate.set()
     forebay.settle()
     assert origin.bytes_sent("left") < 64 * MIB

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-ahead past an object's end: large objects that were listed and are read in that order, and nothing else."""
+
 import json
 import random
 import threading
@@ -14,7 +15,7 @@ from waiting import wait_for
 
 MIB = 1 << 20
 SHARD = 6 * MIB
-COUNT = 8            # so many that two in order are no chance
+COUNT = 8  # so many that two in order are no chance
 
 
 def shard(number):
@@ -79,7 +80,8 @@ def test_the_next_of_a_series(start, origin, engine, workers):
     def epoch():
         for number in range(COUNT):
             read(server, origin, number)
-    if server.late_runs():              # of a loaded machine
+
+    if server.late_runs():  # of a loaded machine
         server.until_stored(epoch)
     mark = origin.mark()
     for _ in range(2):
@@ -104,7 +106,13 @@ def test_objects_in_ranges_over_several_connections(start, origin, engine, part)
         server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v == 0)
         for at, first in enumerate(range(0, SHARD, part)):
             last = min(first + part, SHARD) - 1
-            judge(clients[at % 2].get(shard(number), first, last), origin, shard(number), first, last - first + 1)
+            judge(
+                clients[at % 2].get(shard(number), first, last),
+                origin,
+                shard(number),
+                first,
+                last - first + 1,
+            )
     server.settle()
     judge_once(server, origin, range(COUNT))
     assert asked_about(server) == COUNT - 3
@@ -133,7 +141,8 @@ def test_nothing_without_a_listing_or_in_any_order(start, origin, engine):
     server.settle()
     assert asked_about(server) == 0 and not origin.requests(method="HEAD")
     assert {e.key for e in origin.requests(method="GET") if e.key and e.key.startswith("set/")} == {
-        shard(number) for number in [*range(4), *order, *range(24, 29)]}
+        shard(number) for number in [*range(4), *order, *range(24, 29)]
+    }
 
 
 def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
@@ -149,7 +158,9 @@ def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
     server.settle()
     judge_once(server, origin, numbers)
     assert asked_about(server) == len(numbers) - 3
-    assert {e.key for e in origin.requests() if e.key and e.key.startswith("set/")} == {shard(n) for n in numbers}
+    assert {e.key for e in origin.requests() if e.key and e.key.startswith("set/")} == {
+        shard(n) for n in numbers
+    }
 
 
 @pytest.mark.parametrize("how", ["gone", "denied"])
@@ -184,20 +195,43 @@ def test_rights_and_rules_hold_for_the_next_one(tmp_path, start, origin, engine)
     put_shards(origin, range(COUNT))
     keys = tmp_path / "keys.yaml"
     allowed = [{"bucket": "bkt", "prefix": shard(number), "ops": ["read"]} for number in (0, 1, 2)]
-    keys.write_text(json.dumps([{"id": "LISTER", "secret": "of-the-lister", "allow": [{"bucket": "bkt", "ops": ["list"]}]},
-                                {"id": "READER", "secret": "of-the-reader", "allow": allowed}]))
+    keys.write_text(
+        json.dumps(
+            [
+                {
+                    "id": "LISTER",
+                    "secret": "of-the-lister",
+                    "allow": [{"bucket": "bkt", "ops": ["list"]}],
+                },
+                {"id": "READER", "secret": "of-the-reader", "allow": allowed},
+            ]
+        )
+    )
     keys.chmod(0o600)
     other = {"rules": [{"match": f"bkt/{shard(3)}", "cache": False}]}
     for verified in (True, False):
-        server = start(origin, engine=engine, file=None if verified else other,
-                       settings={"workers": 1, **({"auth.mode": "verify", "auth.keys_file": keys} if verified else {})})
+        server = start(
+            origin,
+            engine=engine,
+            file=None if verified else other,
+            settings={
+                "workers": 1,
+                **({"auth.mode": "verify", "auth.keys_file": keys} if verified else {}),
+            },
+        )
         with server.client() as client:
             query = "list-type=2&prefix=set%2F"
-            headers = Signer("LISTER", "of-the-lister").headers("GET", f"/bkt?{query}", client.host) if verified else ()
+            headers = (
+                Signer("LISTER", "of-the-lister").headers("GET", f"/bkt?{query}", client.host)
+                if verified
+                else ()
+            )
             assert client.request("GET", f"/bkt?{query}", headers).status == 200
             signer = Signer("READER", "of-the-reader") if verified else None
             for number in (0, 1, 2):
-                headers = signer.headers("GET", f"/bkt/{shard(number)}", client.host) if verified else ()
+                headers = (
+                    signer.headers("GET", f"/bkt/{shard(number)}", client.host) if verified else ()
+                )
                 judge(client.get(shard(number), headers=headers), origin, shard(number), 0, SHARD)
         server.settle()
         assert not origin.requests(key=shard(3)) and asked_about(server) == 0
@@ -206,8 +240,12 @@ def test_rights_and_rules_hold_for_the_next_one(tmp_path, start, origin, engine)
 @pytest.mark.parametrize("how", ["off", "off by rule"])
 def test_who_wants_no_read_ahead_gets_none(start, origin, engine, how):
     rules = {"rules": [{"match": "bkt/**", "readahead": 0}]} if how == "off by rule" else None
-    server = start(origin, engine=engine, settings={"workers": 1, **({"cache.readahead": 0} if how == "off" else {})},
-                   file=rules)
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, **({"cache.readahead": 0} if how == "off" else {})},
+        file=rules,
+    )
     put_shards(origin, range(COUNT))
     list_all(server)
     for number in range(5):
@@ -234,7 +272,12 @@ def test_overwritten_between(start, origin, engine):
     assert server.metric("forebay_readahead_unread_bytes_total") == ahead > 0
     with server.client() as client:
         body = oracle_bytes(origin.name(shard(4)), 2, 0, SHARD)
-        assert client.request("PUT", client.target(shard(4)), [("Content-Length", str(SHARD))], body).status == 200
+        assert (
+            client.request(
+                "PUT", client.target(shard(4)), [("Content-Length", str(SHARD))], body
+            ).status
+            == 200
+        )
         read(server, origin, 4)
         judge(client.get(shard(4)), origin, shard(4), 0, SHARD)
 
@@ -247,8 +290,14 @@ def test_a_wrong_byte_in_what_was_fetched_ahead(start, origin, engine, large):
     size = SHARD if large else 4 * MIB + 1000
     for number in range(COUNT):
         body = oracle_bytes(origin.name(shard(number)), 1, 0, size)
-        origin.put(shard(number), size, checksums={"x-amz-checksum-crc32": crc32_of(body),
-                                                   "x-amz-checksum-type": "FULL_OBJECT"})
+        origin.put(
+            shard(number),
+            size,
+            checksums={
+                "x-amz-checksum-crc32": crc32_of(body),
+                "x-amz-checksum-type": "FULL_OBJECT",
+            },
+        )
     list_all(server)
     for number in (0, 1):
         read(server, origin, number, size)
@@ -305,7 +354,9 @@ def test_who_leaves_a_series_is_not_run_ahead_of(start, origin, engine):
     connection.send(f"GET /bkt/{shard(2)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     origin.wait_for(1, key=shard(3), method="GET")
     connection.close()
-    wait_for(lambda: server.metric("forebay_http_connections", state="active") == 0, "the client is gone")
+    wait_for(
+        lambda: server.metric("forebay_http_connections", state="active") == 0, "the client is gone"
+    )
     gate.set()
     server.settle()
     assert origin.bytes_sent(shard(3)) <= 8 * MIB and not origin.requests(key=shard(4))
@@ -324,13 +375,18 @@ def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
     def reader(first):
         for number in range(first, count, 2):
             with server.connection() as connection:
-                connection.send(f"GET /bkt/{shard(number)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                connection.send(
+                    f"GET /bkt/{shard(number)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+                )
                 judge_streamed(connection, origin, shard(number), 0, SHARD)
             list_all(server)
+
     parallel(2, reader)
     server.settle()
     judge_once(server, origin, range(count))
-    assert all(len(origin.requests(key=shard(number), method="HEAD")) <= 1 for number in range(count))
+    assert all(
+        len(origin.requests(key=shard(number), method="HEAD")) <= 1 for number in range(count)
+    )
 
 
 def test_random_readers_cost_little(start, origin, engine):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """S3 reads as a client sees them: ranges, conditionals, empty objects, headers, error bodies."""
+
 import email.utils
 import random
 import threading
@@ -10,23 +11,50 @@ from forebay import parallel, scaled
 from oracle import oracle_judge
 
 WHOLE = (200, None)
-RANGES = {                     # of an object of 100 bytes: (status, (first, last))
-    "bytes=0-0": (206, (0, 0)), "bytes=00-01": (206, (0, 1)), "bytes=10-19": (206, (10, 19)),
-    "bytes=0-99": (206, (0, 99)), "bytes=0-": (206, (0, 99)), "bytes=0-999999": (206, (0, 99)),
-    "bytes=99-": (206, (99, 99)), "bytes=99-99": (206, (99, 99)), "bytes=-1": (206, (99, 99)),
-    "bytes=-100": (206, (0, 99)), "bytes=-101": (206, (0, 99)),
+RANGES = {  # of an object of 100 bytes: (status, (first, last))
+    "bytes=0-0": (206, (0, 0)),
+    "bytes=00-01": (206, (0, 1)),
+    "bytes=10-19": (206, (10, 19)),
+    "bytes=0-99": (206, (0, 99)),
+    "bytes=0-": (206, (0, 99)),
+    "bytes=0-999999": (206, (0, 99)),
+    "bytes=99-": (206, (99, 99)),
+    "bytes=99-99": (206, (99, 99)),
+    "bytes=-1": (206, (99, 99)),
+    "bytes=-100": (206, (0, 99)),
+    "bytes=-101": (206, (0, 99)),
     "bytes=50-18446744073709551615": (206, (50, 99)),
     "bytes=50-99999999999999999999999": (206, (50, 99)),
     "bytes=-99999999999999999999999": (206, (0, 99)),
-    "bytes=-0": (416, None), "bytes=100-": (416, None), "bytes=100-110": (416, None),
-    "bytes=18446744073709551615-": (416, None), "bytes=99999999999999999999999-": (416, None),
-    "bytes=10-5": WHOLE, "bytes=abc": WHOLE, "bytes=,": WHOLE, "bytes= -1": WHOLE,
-    "bytes=--1": WHOLE, "bytes=0--1": WHOLE, "bytes=0 -1": WHOLE, "bytes=100-x": WHOLE,
-    "foo=0-1": WHOLE, "bytes=0-0,1-2": WHOLE, "bytes=0-0, 5-6": WHOLE, "bytes=": WHOLE,
-    "bytes": WHOLE, "bytes=-": WHOLE, "bytes=1-2-3": WHOLE, "bytes=0x1-2": WHOLE,
+    "bytes=-0": (416, None),
+    "bytes=100-": (416, None),
+    "bytes=100-110": (416, None),
+    "bytes=18446744073709551615-": (416, None),
+    "bytes=99999999999999999999999-": (416, None),
+    "bytes=10-5": WHOLE,
+    "bytes=abc": WHOLE,
+    "bytes=,": WHOLE,
+    "bytes= -1": WHOLE,
+    "bytes=--1": WHOLE,
+    "bytes=0--1": WHOLE,
+    "bytes=0 -1": WHOLE,
+    "bytes=100-x": WHOLE,
+    "foo=0-1": WHOLE,
+    "bytes=0-0,1-2": WHOLE,
+    "bytes=0-0, 5-6": WHOLE,
+    "bytes=": WHOLE,
+    "bytes": WHOLE,
+    "bytes=-": WHOLE,
+    "bytes=1-2-3": WHOLE,
+    "bytes=0x1-2": WHOLE,
 }
-EMPTY_RANGES = {"bytes=-1": 200, "bytes=0-0": 416, "bytes=0-": 416, "bytes=-0": 416,
-                "bytes=00-01": 416}
+EMPTY_RANGES = {
+    "bytes=-1": 200,
+    "bytes=0-0": 416,
+    "bytes=0-": 416,
+    "bytes=-0": 416,
+    "bytes=00-01": 416,
+}
 ERROR_HEADERS = ("x-amz-request-id", "date", "server")
 
 
@@ -60,7 +88,7 @@ def test_range_table_cold_and_warm(forebay, origin):
     with forebay.client() as client:
         for method in ("GET", "HEAD"):
             for text, want in RANGES.items():
-                origin.put("hundred", 100)          # a new version: not in cache for strict rules
+                origin.put("hundred", 100)  # a new version: not in cache for strict rules
                 check_range(client, origin, text, want, method)
         client.get("hundred")
         forebay.settle()
@@ -110,15 +138,17 @@ def test_first_range_of_an_unknown_empty_object(start, origin):
             origin.put(f"empty{i}", 0)
             assert client.get(f"empty{i}", headers=[("Range", text)]).status == status, text
         server.settle()
-        mark = origin.mark()                # kept like any other object, though nothing was sent
+        mark = origin.mark()  # kept like any other object, though nothing was sent
         for i, (text, status) in enumerate(EMPTY_RANGES.items()):
             assert client.get(f"empty{i}", headers=[("Range", text)]).status == status, text
             assert client.head(f"empty{i}").status == 200
         assert not origin.requests(since=mark), origin.requests(since=mark)
 
 
-@pytest.mark.parametrize("size", [1, 63, 16384, 16385, 65536, 65537, (1 << 20) - 1, 1 << 20,
-                                  (1 << 20) + 1, (5 << 20) + 7])
+@pytest.mark.parametrize(
+    "size",
+    [1, 63, 16384, 16385, 65536, 65537, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7],
+)
 def test_sizes_around_every_boundary(forebay, origin, size):
     origin.put("a", size)
     with forebay.client() as client:
@@ -126,8 +156,15 @@ def test_sizes_around_every_boundary(forebay, origin, size):
             judge(client.get("a"), origin, "a", 0, size)
             if turn == 0:
                 forebay.settle()
-            edges = {0, 1, size // 2, size - 1, min(size - 1, 16384), min(size - 1, 65536),
-                     min(size - 1, 1 << 20)}
+            edges = {
+                0,
+                1,
+                size // 2,
+                size - 1,
+                min(size - 1, 16384),
+                min(size - 1, 65536),
+                min(size - 1, 1 << 20),
+            }
             for first in edges:
                 for last in edges:
                     if first <= last < size:
@@ -152,6 +189,7 @@ def test_random_ranges_by_many_clients(forebay, origin):
                 first = dice.randrange(whole)
                 last = min(whole - 1, first + int(10 ** dice.uniform(0, 6.3)))
                 judge(client.get(key, first, last), origin, key, first, last - first + 1)
+
     parallel(8, one)
     assert origin.sent_twice("a") == 0 and origin.sent_twice("b") == 0
 
@@ -164,15 +202,21 @@ def test_conditionals(forebay, origin):
     before = email.utils.formatdate(mtime - 60, usegmt=True)
     after = email.utils.formatdate(mtime + 60, usegmt=True)
     table = [
-        ([("If-Match", etag)], 200), ([("If-Match", etag.strip('"'))], 200),
-        ([("If-Match", '"' + etag + '"')], 200), ([("If-Match", "*")], 200),
+        ([("If-Match", etag)], 200),
+        ([("If-Match", etag.strip('"'))], 200),
+        ([("If-Match", '"' + etag + '"')], 200),
+        ([("If-Match", "*")], 200),
         ([("If-Match", f'"x", {etag}')], 200),
         ([("If-Match", '"nothing"')], 412),
-        ([("If-None-Match", etag)], 304), ([("If-None-Match", etag.strip('"'))], 304),
-        ([("If-None-Match", "*")], 304), ([("If-None-Match", '"nothing"')], 200),
-        ([("If-Modified-Since", date)], 304), ([("If-Modified-Since", after)], 304),
+        ([("If-None-Match", etag)], 304),
+        ([("If-None-Match", etag.strip('"'))], 304),
+        ([("If-None-Match", "*")], 304),
+        ([("If-None-Match", '"nothing"')], 200),
+        ([("If-Modified-Since", date)], 304),
+        ([("If-Modified-Since", after)], 304),
         ([("If-Modified-Since", before)], 200),
-        ([("If-Unmodified-Since", before)], 412), ([("If-Unmodified-Since", date)], 200),
+        ([("If-Unmodified-Since", before)], 412),
+        ([("If-Unmodified-Since", date)], 200),
         ([("If-Unmodified-Since", after)], 200),
         ([("If-Match", etag), ("If-Unmodified-Since", before)], 200),
         ([("If-None-Match", etag), ("If-Modified-Since", before)], 304),
@@ -249,8 +293,9 @@ def test_part_number(forebay, origin):
             assert (reply.status, reply.code) == (416, "InvalidPartNumber"), reply
             reply = client.get("single", 0, 9, query="partNumber=1")
             assert (reply.status, reply.code) == (400, "InvalidRequest"), reply
-            for part, (first, length) in enumerate([(0, 5 << 20), (5 << 20, 5 << 20),
-                                                    (10 << 20, 2 << 20)], 1):
+            for part, (first, length) in enumerate(
+                [(0, 5 << 20), (5 << 20, 5 << 20), (10 << 20, 2 << 20)], 1
+            ):
                 reply = client.get("multi", query=f"partNumber={part}")
                 if reply.status == 501:
                     continue
@@ -264,22 +309,38 @@ def test_part_number(forebay, origin):
 
 def test_head_and_get_agree_in_any_order(start, origin):
     server = start(origin)
-    extra = {"Content-Type": "image/jpeg", "x-amz-meta-label": "cat", "x-amz-meta-mtime": "17.5",
-             "Cache-Control": "max-age=60", "Content-Language": "de",
-             "Content-Disposition": 'attachment; filename="a.jpg"',
-             "x-amz-storage-class": "STANDARD_IA", "x-amz-version-id": "null",
-             "x-amz-server-side-encryption": "AES256", "x-amz-tagging-count": "2",
-             "Expires": "Thu, 01 Dec 2033 16:00:00 GMT"}
-    names = [n.lower() for n in extra] + ["etag", "last-modified", "content-length",
-                                          "accept-ranges"]
+    extra = {
+        "Content-Type": "image/jpeg",
+        "x-amz-meta-label": "cat",
+        "x-amz-meta-mtime": "17.5",
+        "Cache-Control": "max-age=60",
+        "Content-Language": "de",
+        "Content-Disposition": 'attachment; filename="a.jpg"',
+        "x-amz-storage-class": "STANDARD_IA",
+        "x-amz-version-id": "null",
+        "x-amz-server-side-encryption": "AES256",
+        "x-amz-tagging-count": "2",
+        "Expires": "Thu, 01 Dec 2033 16:00:00 GMT",
+    }
+    names = [n.lower() for n in extra] + [
+        "etag",
+        "last-modified",
+        "content-length",
+        "accept-ranges",
+    ]
     with server.client() as client:
         for i, order in enumerate(("GH", "HG", "RH", "HR", "GR")):
             key = f"o{i}"
             origin.put(key, 5000, headers=extra)
             seen = []
             for what in order + order:
-                reply = client.get(key, method="HEAD") if what == "H" else \
-                    client.get(key, 0, 99) if what == "R" else client.get(key)
+                reply = (
+                    client.get(key, method="HEAD")
+                    if what == "H"
+                    else client.get(key, 0, 99)
+                    if what == "R"
+                    else client.get(key)
+                )
                 have = {n: reply.header(n) for n in names}
                 if what == "R":
                     have["content-length"] = "5000"
@@ -294,8 +355,15 @@ def test_head_and_get_agree_in_any_order(start, origin):
 
 def test_reply_headers_of_hits(forebay, origin):
     """Fresh ids and dates, no hop-by-hop header or origin id of the fill, Cache-Status on each."""
-    origin.put("a", 50000, headers={"Content-Encoding": "gzip", "Connection-Extra": "x",
-                                    "x-amz-id-2": "upstream-id-canary"})
+    origin.put(
+        "a",
+        50000,
+        headers={
+            "Content-Encoding": "gzip",
+            "Connection-Extra": "x",
+            "x-amz-id-2": "upstream-id-canary",
+        },
+    )
     ids = set()
     with forebay.client() as client:
         for turn in range(4):
@@ -304,8 +372,13 @@ def test_reply_headers_of_hits(forebay, origin):
             assert reply.header("content-encoding") == "gzip"
             assert reply.header("accept-ranges") == "bytes"
             assert reply.header("transfer-encoding") is None
-            for name in ("x-amz-request-id", "date", "last-modified", "content-type",
-                         "cache-status"):
+            for name in (
+                "x-amz-request-id",
+                "date",
+                "last-modified",
+                "content-type",
+                "cache-status",
+            ):
                 assert len(reply.all(name)) == 1, (name, reply)
             assert not reply.header("x-amz-request-id").startswith("origin"), reply
             assert reply.header("x-amz-id-2") != "upstream-id-canary"
@@ -322,16 +395,20 @@ def test_reply_headers_of_hits(forebay, origin):
 
 def test_checksum_headers_go_only_where_s3_sends_them(start, origin):
     server = start(origin)
-    origin.put("a", 5000, checksums={"x-amz-checksum-crc32": "AAAAAA==",
-                                     "x-amz-checksum-type": "FULL_OBJECT"})
+    origin.put(
+        "a",
+        5000,
+        checksums={"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "FULL_OBJECT"},
+    )
     mode = [("x-amz-checksum-mode", "ENABLED")]
     with server.client() as client:
         for turn in range(2):
             for headers in ([], mode):
                 reply = client.get("a", 0, 99, headers=headers)
                 assert not [n for n, _ in reply.headers if n.startswith("x-amz-checksum")], reply
-                reply = client.get("a", headers=headers + [("If-None-Match",
-                                                            origin.version("a").etag)])
+                reply = client.get(
+                    "a", headers=headers + [("If-None-Match", origin.version("a").etag)]
+                )
                 assert reply.status == 304
                 assert not [n for n, _ in reply.headers if n.startswith("x-amz-checksum")], reply
                 judge(client.get("a", headers=headers), origin, "a", 0, 5000)
@@ -352,10 +429,14 @@ def test_error_bodies(start, origin):
                 assert b"missing/ke y&amp;&lt;x&gt;" in bytes(reply.body)
         reply = client.get("a", bucket="nosuchbucket")
         assert (reply.status, reply.code) == (404, "NoSuchBucket"), reply
-        assert client.get("a").status == 200            # the connection is still usable
-        for target, method in (("/bkt/a?acl", "GET"), ("/bkt/a?tagging", "GET"),
-                               ("/bkt?versioning", "GET"), ("/bkt?whatever=1", "GET"),
-                               ("/bkt/a?torrent", "GET")):
+        assert client.get("a").status == 200  # the connection is still usable
+        for target, method in (
+            ("/bkt/a?acl", "GET"),
+            ("/bkt/a?tagging", "GET"),
+            ("/bkt?versioning", "GET"),
+            ("/bkt?whatever=1", "GET"),
+            ("/bkt/a?torrent", "GET"),
+        ):
             reply = client.request(method, target)
             assert reply.status in (404, 501, 200), (target, reply)
             if reply.status == 501:
@@ -373,10 +454,52 @@ def test_every_reply_has_a_reason_phrase(start, origin):
         assert client.get("a").reason == "OK"
 
 
-ODD_KEYS = ["a b", "a+b", "a%b", "a%20b", "a%2Fb", "a//b", "a/./b", "a/../b", "./a", "../a", "/a",
-            "a/", "ä/ö/ü", "写真/1.jpg", "a?b", "a#b", "a&b=c", "a;b", "a:b", "a@b", "a,b", "a'b",
-            "a\"b", "a<b>", "a\\b", "a|b", "a^b", "a`b", "a{b}", "a[b]", "a~b", "a*b", "a!b",
-            "(a)", "a$b", "a=b", ".", "..", "...", "%", "%25", "x" * 1024, "d/" * 300 + "f", "🙂"]
+ODD_KEYS = [
+    "a b",
+    "a+b",
+    "a%b",
+    "a%20b",
+    "a%2Fb",
+    "a//b",
+    "a/./b",
+    "a/../b",
+    "./a",
+    "../a",
+    "/a",
+    "a/",
+    "ä/ö/ü",
+    "写真/1.jpg",
+    "a?b",
+    "a#b",
+    "a&b=c",
+    "a;b",
+    "a:b",
+    "a@b",
+    "a,b",
+    "a'b",
+    'a"b',
+    "a<b>",
+    "a\\b",
+    "a|b",
+    "a^b",
+    "a`b",
+    "a{b}",
+    "a[b]",
+    "a~b",
+    "a*b",
+    "a!b",
+    "(a)",
+    "a$b",
+    "a=b",
+    ".",
+    "..",
+    "...",
+    "%",
+    "%25",
+    "x" * 1024,
+    "d/" * 300 + "f",
+    "🙂",
+]
 
 
 def test_odd_keys(forebay, origin):
@@ -404,14 +527,28 @@ def test_addressing_styles(start, origin):
     origin.put("dir/a", 500)
     origin.put("dir/a", 600, bucket="my.dotted.bkt")
     port = server.port
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "127.0.0.1", "localhost",
-                 f"LOCALHOST:{port}", f"s3.example.test:{port}", "s3.example.test.",
-                 f"s3.example.test.:{port}", f"localhost.:{port}"):
+    for host in (
+        f"127.0.0.1:{port}",
+        f"localhost:{port}",
+        "127.0.0.1",
+        "localhost",
+        f"LOCALHOST:{port}",
+        f"s3.example.test:{port}",
+        "s3.example.test.",
+        f"s3.example.test.:{port}",
+        f"localhost.:{port}",
+    ):
         with Client(port, host=host) as client:
             judge(client.get("dir/a"), origin, "dir/a", 0, 500)
-    for host in (f"bkt.127.0.0.1:{port}", f"bkt.localhost:{port}", "bkt.localhost",
-                 f"bkt.s3.example.test:{port}", "bkt.s3.example.test.",
-                 f"bkt.s3.example.test.:{port}", f"bkt.localhost.:{port}"):
+    for host in (
+        f"bkt.127.0.0.1:{port}",
+        f"bkt.localhost:{port}",
+        "bkt.localhost",
+        f"bkt.s3.example.test:{port}",
+        "bkt.s3.example.test.",
+        f"bkt.s3.example.test.:{port}",
+        f"bkt.localhost.:{port}",
+    ):
         with Client(port, host=host) as client:
             judge(client.request("GET", "/dir/a"), origin, "dir/a", 0, 500)
             assert client.request("HEAD", "/").status == 200
@@ -427,9 +564,19 @@ def test_host_names_that_are_not_ours_are_refused(start, origin):
     """A browser in the pod must not read the cache by rebinding a name to loopback."""
     server = start(origin)
     origin.put("a", 10)
-    for host in ("evil.example", "evil.example:9000", "localhost.evil.example", "127.0.0.1.evil",
-                 "bkt.evil.example", "metadata.google.internal", "localhostx", "xlocalhost",
-                 "evil.example.", "localhost..", "127.0.0.1.evil."):
+    for host in (
+        "evil.example",
+        "evil.example:9000",
+        "localhost.evil.example",
+        "127.0.0.1.evil",
+        "bkt.evil.example",
+        "metadata.google.internal",
+        "localhostx",
+        "xlocalhost",
+        "evil.example.",
+        "localhost..",
+        "127.0.0.1.evil.",
+    ):
         with Client(server.port, host=host) as client:
             reply = client.get("a")
             assert reply.status in (400, 403), (host, reply)
@@ -446,7 +593,7 @@ def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
         connection.send(f"GET /bkt/{quote('a')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         reply = connection.read_head()
         assert reply.status == 200
-        while len(connection.buf) < 100_000:            # arrives although the block is not whole
+        while len(connection.buf) < 100_000:  # arrives although the block is not whole
             assert connection._fill()
         oracle_judge("bkt/a", bytes(connection.buf[:100_000]), 0)
         gate.set()
@@ -464,13 +611,27 @@ def test_an_empty_object_asked_for_by_many_at_once(start, origin, engine, tmp_pa
         (tmp_path / "data" / "bkt" / key).parent.mkdir(parents=True)
         (tmp_path / "data" / "bkt" / key).touch()
     server = start(origin if source == "s3" else f"dir:{tmp_path}/data", engine=engine)
-    asked = [(("GET", None), 200), (("HEAD", None), 200), (("GET", "bytes=0-9"), 416), (("GET", None), 200),
-             (("GET", "bytes=-5"), 200), (("GET", "bytes=9999999-"), 416), (("GET", None), 200), (("GET", None), 200)]
+    asked = [
+        (("GET", None), 200),
+        (("HEAD", None), 200),
+        (("GET", "bytes=0-9"), 416),
+        (("GET", None), 200),
+        (("GET", "bytes=-5"), 200),
+        (("GET", "bytes=9999999-"), 416),
+        (("GET", None), 200),
+        (("GET", None), 200),
+    ]
+
     def one(index):
         (method, text), status = asked[index]
         with server.client() as client:
             reply = client.get(key, method=method, headers=[("Range", text)] if text else [])
-            assert reply.status == status and (status == 416 or len(reply.body) == 0), (key, asked[index], reply)
+            assert reply.status == status and (status == 416 or len(reply.body) == 0), (
+                key,
+                asked[index],
+                reply,
+            )
+
     for key in keys:
         parallel(len(asked), one)
     server.settle()

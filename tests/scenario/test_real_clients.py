@@ -4,6 +4,7 @@ s5cmd, rclone and the AWS command line read, list and upload, also in parts; no 
 
 Each client's own retries are off, as far as it lets them be. How long anybody waited is measured by clients of our
 own beside them."""
+
 import json
 import os
 import random
@@ -30,37 +31,80 @@ class Clients:
     """Each is a function that runs until it is over; what it has done is counted, what failed is raised."""
 
     def __init__(self, server, origin, tls, trust, folder):
-        self.server, self.origin, self.tls, self.trust, self.folder = server, origin, tls, trust, folder
+        self.server, self.origin, self.tls, self.trust, self.folder = (
+            server,
+            origin,
+            tls,
+            trust,
+            folder,
+        )
         self.plain = f"http://127.0.0.1:{server.port}"
         self.over = threading.Event()
         self.counts, self.longest = {}, 0.0
         self.keys = [f"data/{i}" for i in range(16)]
         for i, key in enumerate(self.keys):
             origin.put(key, SIZES[i % len(SIZES)])
-        self.env = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1",
-                    "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true",
-                    "AWS_ENDPOINT_URL_S3": self.plain, "AWS_CONFIG_FILE": "/dev/null", "HOME": str(folder)}
-        for part, value in (("TYPE", "s3"), ("PROVIDER", "Other"), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"),
-                            ("REGION", "us-east-1"), ("ENDPOINT", self.plain), ("NO_CHECK_BUCKET", "true"),
-                            ("FORCE_PATH_STYLE", "true"), ("CHUNK_SIZE", "5Mi"), ("UPLOAD_CUTOFF", "5Mi")):
+        self.env = {
+            **os.environ,
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_MAX_ATTEMPTS": "1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL_S3": self.plain,
+            "AWS_CONFIG_FILE": "/dev/null",
+            "HOME": str(folder),
+        }
+        for part, value in (
+            ("TYPE", "s3"),
+            ("PROVIDER", "Other"),
+            ("ACCESS_KEY_ID", "x"),
+            ("SECRET_ACCESS_KEY", "y"),
+            ("REGION", "us-east-1"),
+            ("ENDPOINT", self.plain),
+            ("NO_CHECK_BUCKET", "true"),
+            ("FORCE_PATH_STYLE", "true"),
+            ("CHUNK_SIZE", "5Mi"),
+            ("UPLOAD_CUTOFF", "5Mi"),
+        ):
             self.env[f"RCLONE_CONFIG_FB_{part}"] = value
 
     def did(self, name, count=1):
         self.counts[name] = self.counts.get(name, 0) + count
 
     def truth(self, key, first=0, length=None):
-        return self.origin.bytes_of(key, first, self.origin.version(key).size if length is None else length)
+        return self.origin.bytes_of(
+            key, first, self.origin.version(key).size if length is None else length
+        )
 
     def _boto3(self, endpoint):
         import boto3
         from boto3.s3.transfer import TransferConfig
         from botocore.config import Config
-        config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, max_pool_connections=8,
-                        connect_timeout=60, read_timeout=120)
-        s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id="x", aws_secret_access_key="y",
-                          region_name="us-east-1", config=config, verify=self.trust)
-        return s3, TransferConfig(multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB, max_concurrency=3,
-                                  num_download_attempts=1)
+
+        config = Config(
+            retries={"total_max_attempts": 1},
+            s3={"addressing_style": "path"},
+            max_pool_connections=8,
+            connect_timeout=60,
+            read_timeout=120,
+        )
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="x",
+            aws_secret_access_key="y",
+            region_name="us-east-1",
+            config=config,
+            verify=self.trust,
+        )
+        return s3, TransferConfig(
+            multipart_threshold=5 * MIB,
+            multipart_chunksize=5 * MIB,
+            max_concurrency=3,
+            num_download_attempts=1,
+        )
 
     def boto3_with(self, name, endpoint):
         s3, transfer = self._boto3(endpoint)
@@ -76,7 +120,7 @@ class Clients:
             else:
                 assert s3.get_object(Bucket="bkt", Key=key)["Body"].read() == self.truth(key)
             self.did(name)
-            if dice.random() < 0.3:                     # with Expect: 100-continue
+            if dice.random() < 0.3:  # with Expect: 100-continue
                 body = dice.randbytes(dice.randrange(1, 200_000))
                 s3.put_object(Bucket="bkt", Key=f"{name}/small", Body=body)
                 assert s3.get_object(Bucket="bkt", Key=f"{name}/small")["Body"].read() == body
@@ -89,7 +133,9 @@ class Clients:
                 assert Path(f"{path}.back").read_bytes() == path.read_bytes()
                 self.did(name, 8)
             if dice.random() < 0.1:
-                assert len(s3.list_objects_v2(Bucket="bkt", Prefix="data/")["Contents"]) == len(self.keys)
+                assert len(s3.list_objects_v2(Bucket="bkt", Prefix="data/")["Contents"]) == len(
+                    self.keys
+                )
                 self.did(name)
 
     def slow_reader(self):
@@ -100,13 +146,17 @@ class Clients:
             body, got = s3.get_object(Bucket="bkt", Key=key)["Body"], b""
             while piece := body.read(MIB // 4):
                 got += piece
-                time.sleep(0.05)                        # its pace is what it is for
+                time.sleep(0.05)  # its pace is what it is for
             assert got == self.truth(key)
             self.did("slow reader")
 
     def _run(self, name, *words, requests):
         done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0 and "ERROR" not in done.stderr, (words, done.stdout[-2000:], done.stderr[-2000:])
+        assert done.returncode == 0 and "ERROR" not in done.stderr, (
+            words,
+            done.stdout[-2000:],
+            done.stderr[-2000:],
+        )
         self.did(name, requests)
 
     def _down_and_up(self, name, down, up, back):
@@ -116,31 +166,61 @@ class Clients:
             (folder / "up").mkdir(parents=True)
             self._run(name, *down(folder / "down"), requests=len(self.keys) + 1)
             for key in self.keys:
-                assert (folder / "down" / key.removeprefix("data/")).read_bytes() == self.truth(key), key
+                assert (folder / "down" / key.removeprefix("data/")).read_bytes() == self.truth(
+                    key
+                ), key
             for i, size in enumerate((1000, 11 * MIB)):
                 (folder / "up" / str(i)).write_bytes(random.randbytes(size))
             self._run(name, *up(folder / "up"), requests=6)
             self._run(name, *back(folder / "back"), requests=3)
             for i in range(2):
-                assert (folder / "back" / str(i)).read_bytes() == (folder / "up" / str(i)).read_bytes()
+                assert (folder / "back" / str(i)).read_bytes() == (
+                    folder / "up" / str(i)
+                ).read_bytes()
 
     def s5cmd(self):
-        tool = [shutil.which("s5cmd"), "--endpoint-url", self.plain, "--retry-count", "0", "--log", "error"]
-        self._down_and_up("s5cmd", lambda to: [*tool, "cp", "s3://bkt/data/*", f"{to}/"],
-                          lambda of: [*tool, "cp", "--part-size", "5", f"{of}/", "s3://bkt/s5cmd/"],
-                          lambda to: [*tool, "cp", "s3://bkt/s5cmd/*", f"{to}/"])
+        tool = [
+            shutil.which("s5cmd"),
+            "--endpoint-url",
+            self.plain,
+            "--retry-count",
+            "0",
+            "--log",
+            "error",
+        ]
+        self._down_and_up(
+            "s5cmd",
+            lambda to: [*tool, "cp", "s3://bkt/data/*", f"{to}/"],
+            lambda of: [*tool, "cp", "--part-size", "5", f"{of}/", "s3://bkt/s5cmd/"],
+            lambda to: [*tool, "cp", "s3://bkt/s5cmd/*", f"{to}/"],
+        )
 
     def rclone(self):
-        tool = [shutil.which("rclone"), "--retries", "1", "--low-level-retries", "1", "--ignore-times", "--ignore-checksum", "-q"]
-        self._down_and_up("rclone", lambda to: [*tool, "copy", "fb:bkt/data", str(to)],
-                          lambda of: [*tool, "copy", str(of), "fb:bkt/rclone"],
-                          lambda to: [*tool, "copy", "fb:bkt/rclone", str(to)])
+        tool = [
+            shutil.which("rclone"),
+            "--retries",
+            "1",
+            "--low-level-retries",
+            "1",
+            "--ignore-times",
+            "--ignore-checksum",
+            "-q",
+        ]
+        self._down_and_up(
+            "rclone",
+            lambda to: [*tool, "copy", "fb:bkt/data", str(to)],
+            lambda of: [*tool, "copy", str(of), "fb:bkt/rclone"],
+            lambda to: [*tool, "copy", "fb:bkt/rclone", str(to)],
+        )
 
     def aws(self):
         tool = [shutil.which("aws"), "s3", "cp", "--recursive", "--only-show-errors"]
-        self._down_and_up("aws", lambda to: [*tool, "s3://bkt/data/", str(to)],
-                          lambda of: [*tool, str(of), "s3://bkt/aws/"],
-                          lambda to: [*tool, "s3://bkt/aws/", str(to)])
+        self._down_and_up(
+            "aws",
+            lambda to: [*tool, "s3://bkt/data/", str(to)],
+            lambda of: [*tool, str(of), "s3://bkt/aws/"],
+            lambda to: [*tool, "s3://bkt/aws/", str(to)],
+        )
 
     def waiter(self):
         """Small hits on connections of their own, one after another: how long the longest takes."""
@@ -152,12 +232,19 @@ class Clients:
                 assert reply.status == 200 and bytes(reply.body) == self.truth(key)
             self.longest = max(self.longest, time.monotonic() - began)
             self.did("small hits")
-            time.sleep(0.005)                           # it is there to wait, not to load
+            time.sleep(0.005)  # it is there to wait, not to load
 
     def all(self):
-        out = [lambda: self.boto3_with("boto3-a", self.plain), lambda: self.boto3_with("boto3-b", self.plain),
-               lambda: self.boto3_with("boto3-tls", self.tls), self.slow_reader, self.waiter]
-        return out + [getattr(self, name) for name in ("s5cmd", "rclone", "aws") if shutil.which(name)]
+        out = [
+            lambda: self.boto3_with("boto3-a", self.plain),
+            lambda: self.boto3_with("boto3-b", self.plain),
+            lambda: self.boto3_with("boto3-tls", self.tls),
+            self.slow_reader,
+            self.waiter,
+        ]
+        return out + [
+            getattr(self, name) for name in ("s5cmd", "rclone", "aws") if shutil.which(name)
+        ]
 
     def run_while(self, work):
         """WORK, while all of them run."""
@@ -168,13 +255,23 @@ class Clients:
                 return runners[i]() if i < len(runners) else work(self)
             finally:
                 self.over.set()
+
         parallel(len(runners) + 1, guarded, wait=6000)
 
     def settle(self):
         """Each has done something since."""
         before = dict(self.counts)
-        wait_for(lambda: self.over.is_set() or all(self.counts.get(name, 0) > before.get(name, 0) for name in
-                                                   ("boto3-a", "boto3-b", "boto3-tls", "small hits")), "every client", 300)
+        wait_for(
+            lambda: (
+                self.over.is_set()
+                or all(
+                    self.counts.get(name, 0) > before.get(name, 0)
+                    for name in ("boto3-a", "boto3-b", "boto3-tls", "small hits")
+                )
+            ),
+            "every client",
+            300,
+        )
 
 
 @pytest.fixture
@@ -182,9 +279,16 @@ def clients(start, origin, certificate, tmp_path):
     pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
     upgrading.adopt_orphans(True)
     installed = Installed(tmp_path / "installed")
-    server = start(origin, run=False, file={"rules": [{"match": "bkt/data/**", "freshness": "immutable"}]},
-                   settings={"listen": "127.0.0.1:0,tls:127.0.0.1:0", "listen_tls.cert": certificate[0],
-                             "listen_tls.key": certificate[1]})
+    server = start(
+        origin,
+        run=False,
+        file={"rules": [{"match": "bkt/data/**", "freshness": "immutable"}]},
+        settings={
+            "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+            "listen_tls.cert": certificate[0],
+            "listen_tls.key": certificate[1],
+        },
+    )
     server.binary_path = str(installed.path)
     server.start()
     tls = server.tls_endpoint
@@ -194,8 +298,10 @@ def clients(start, origin, certificate, tmp_path):
 
 def tell(figure, clients, what):
     total = sum(clients.counts.values())
-    figure(f"{what}: {total} requests at least ({', '.join(f'{n} {c}' for n, c in sorted(clients.counts.items()))}), 0 failed; "
-           f"a small hit waited {clients.longest * 1000:.0f} ms at most")
+    figure(
+        f"{what}: {total} requests at least ({', '.join(f'{n} {c}' for n, c in sorted(clients.counts.items()))}), 0 failed; "
+        f"a small hit waited {clients.longest * 1000:.0f} ms at most"
+    )
 
 
 @pytest.mark.timeout(7200)
@@ -209,6 +315,7 @@ def test_upgrades(clients, figure):
                 return
             upgrade(c.server)
         c.settle()
+
     clients.run_while(work)
     tell(figure, clients, f"{count} upgrades under real clients")
     assert len([line for line in clients.server.stderr if '"upgraded"' in line]) == count
@@ -220,13 +327,29 @@ def test_reloads(clients, figure):
     count = scaled(100, 10)
     server = clients.server
     base = server.file
-    other = {"rules": [{"match": "bkt/data/**", "freshness": "strict", "block_size": "256KiB"}],
-             "buckets": [{"name": "elsewhere", "origin": "s3://bkt", "endpoint": clients.origin.endpoint}],
-             "limits": {"max_inflight": "2000", "max_connections": "2000", "max_buffer": "96MiB"},
-             "log": {"keys": "hash"}, "cache": {"list_ttl": "1s"}}
+    other = {
+        "rules": [{"match": "bkt/data/**", "freshness": "strict", "block_size": "256KiB"}],
+        "buckets": [
+            {"name": "elsewhere", "origin": "s3://bkt", "endpoint": clients.origin.endpoint}
+        ],
+        "limits": {"max_inflight": "2000", "max_connections": "2000", "max_buffer": "96MiB"},
+        "log": {"keys": "hash"},
+        "cache": {"list_ttl": "1s"},
+    }
     # A bucket with an origin of its own, the same place: cold, and not another object.
-    moved = merged(base, {"buckets": [{"name": "bkt", "origin": "s3://bkt", "endpoint": clients.origin.endpoint,
-                                       "region": "us-east-1"}]})
+    moved = merged(
+        base,
+        {
+            "buckets": [
+                {
+                    "name": "bkt",
+                    "origin": "s3://bkt",
+                    "endpoint": clients.origin.endpoint,
+                    "region": "us-east-1",
+                }
+            ]
+        },
+    )
 
     def work(c):
         for turn in range(count):
@@ -237,5 +360,6 @@ def test_reloads(clients, figure):
             (server.folder / "forebay.yaml").write_text(json.dumps((other, moved, base)[turn % 3]))
             command(server, "reload")
         c.settle()
+
     clients.run_while(work)
     tell(figure, clients, f"{count} reloads under real clients")

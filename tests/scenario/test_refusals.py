@@ -2,6 +2,7 @@
 """What is not stored is told by the resource that is short, in the same word everywhere: Cache-Status, metrics, `status`, `explain`, `doctor`,
 the summary of the page. Each word of src/stats/refusals.def is reached here, but for those that need the store from within
 (index-full, index-degraded: unit/store/index/index_room_test.c)."""
+
 import json
 import pathlib
 import re
@@ -26,7 +27,11 @@ def faults():
 
 def rows():
     """{word: (text, remedy)} of the table."""
-    found = re.findall(r'^REFUSAL(?:_STATE)?\(\w+,(?: ERR_\w+,)? "([^"]*)",(?: \w+,)?\s+"([^"]*)",\s+"([^"]*)"\)', TABLE.read_text(), re.M)
+    found = re.findall(
+        r'^REFUSAL(?:_STATE)?\(\w+,(?: ERR_\w+,)? "([^"]*)",(?: \w+,)?\s+"([^"]*)",\s+"([^"]*)"\)',
+        TABLE.read_text(),
+        re.M,
+    )
     return {word: (text, remedy) for word, text, remedy in found}
 
 
@@ -50,7 +55,9 @@ def read_until(server, origin, word, size, most=4000):
             told.append(client.get(f"new/{i}").header("cache-status"))
             if told[-1].endswith(f"stored=?0; detail={word}"):
                 return i + 1
-    raise AssertionError(f"{most} objects, and none was refused by {word}: {set(told)}, {server.metrics()}")
+    raise AssertionError(
+        f"{most} objects, and none was refused by {word}: {set(told)}, {server.metrics()}"
+    )
 
 
 def judge_now(server, word):
@@ -62,11 +69,21 @@ def judge_now(server, word):
         summary = json.loads(bytes(server.admin("/api/v1/summary").body))
         verdict = ask(server, "explain", "s3://bkt/absent")[-1]["verdict"]
         screen = run_forebay("status", env=where).stdout
-        return (summary["refusal"] == word and {r["word"] for r in summary["refusals"]} == set(rows())
-                and verdict == {"reason": word, "text": text, "remedy": remedy}
-                and f"nothing now: {word}: {text}; {remedy}" in screen
-                and any(found.endswith(f"{word}: {text}") and told == remedy and state != "green" for state, found, told in doctor(server)["stores"]))
-    wait_for(is_everywhere, lambda: f"{word} everywhere: {run_forebay('status', env=where).stdout}, {doctor(server)}")
+        return (
+            summary["refusal"] == word
+            and {r["word"] for r in summary["refusals"]} == set(rows())
+            and verdict == {"reason": word, "text": text, "remedy": remedy}
+            and f"nothing now: {word}: {text}; {remedy}" in screen
+            and any(
+                found.endswith(f"{word}: {text}") and told == remedy and state != "green"
+                for state, found, told in doctor(server)["stores"]
+            )
+        )
+
+    wait_for(
+        is_everywhere,
+        lambda: f"{word} everywhere: {run_forebay('status', env=where).stdout}, {doctor(server)}",
+    )
 
 
 def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
@@ -74,11 +91,18 @@ def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
     gate = tmp_path / "gate"
     gate.touch()
     origin.put("absent", 10)
-    server = start(origin, engine=engine, settings={"limits.max_buffer": "4MiB", "access_log.path": "off"},
-                   env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"limits.max_buffer": "4MiB", "access_log.path": "off"},
+        env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"},
+    )
     read_until(server, origin, "index-busy", 10)
     judge_now(server, "index-busy")
-    assert server.metric(METRIC, reason="index-busy") > 0 and server.metric(METRIC, reason="disk-busy") == 0
+    assert (
+        server.metric(METRIC, reason="index-busy") > 0
+        and server.metric(METRIC, reason="disk-busy") == 0
+    )
     assert server.metric("forebay_degraded", component="disk") == 0
     gate.unlink()
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
@@ -93,20 +117,40 @@ def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):
     gate = tmp_path / "gate"
     gate.touch()
     origin.put("absent", 10)
-    server = start(origin, engine=engine, settings={"limits.max_buffer": "16MiB", "access_log.path": "off"},
-                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"limits.max_buffer": "16MiB", "access_log.path": "off"},
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"},
+    )
     read_until(server, origin, "disk-busy", MIB)
     judge_now(server, "disk-busy")
-    assert server.metric(METRIC, reason="disk-busy") > 0 and server.metric(METRIC, reason="index-busy") == 0
+    assert (
+        server.metric(METRIC, reason="disk-busy") > 0
+        and server.metric(METRIC, reason="index-busy") == 0
+    )
     gate.unlink()
 
 
-@pytest.mark.parametrize("fault, word", [("write:1+:eio", "disk-degraded"), ("write:1+:enospc", "disk-full"), ("store.allocate:1+:enospc", "disk-full"),
-                                         ("store.create:1+:eio", "disk-degraded"), ("store.create:1+:emfile", "descriptors")])
+@pytest.mark.parametrize(
+    "fault, word",
+    [
+        ("write:1+:eio", "disk-degraded"),
+        ("write:1+:enospc", "disk-full"),
+        ("store.allocate:1+:enospc", "disk-full"),
+        ("store.create:1+:eio", "disk-degraded"),
+        ("store.create:1+:emfile", "descriptors"),
+    ],
+)
 def test_what_fails_is_named(start, origin, engine, faults, fault, word):
     """A full disk is not a broken one, and a process without descriptors says nothing of its disk."""
     origin.put("absent", 10)
-    server = start(origin, engine=engine, settings={"access_log.path": "off"}, env={"FOREBAY_DISK_FAULTS": fault})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"access_log.path": "off"},
+        env={"FOREBAY_DISK_FAULTS": fault},
+    )
     read_until(server, origin, word, MIB, most=50)
     judge_now(server, word)
     others = {"disk-degraded", "disk-full", "descriptors"} - {word}
@@ -115,14 +159,18 @@ def test_what_fails_is_named(start, origin, engine, faults, fault, word):
     if word == "descriptors":
         assert server.metric("forebay_degraded", component="disk") == 0
         assert not any("filling_off" in line for line in server.stderr)
-        wait_for(lambda: any("descriptors_short" in line for line in server.stderr), "a line of the log")
-        (state, found, remedy), = doctor(server)["descriptors"]
+        wait_for(
+            lambda: any("descriptors_short" in line for line in server.stderr), "a line of the log"
+        )
+        ((state, found, remedy),) = doctor(server)["descriptors"]
         assert state == "yellow" and "they ran out" in found and "LimitNOFILE" in remedy
 
 
 def test_not_admitted_is_the_policy(start, origin, engine):
     """A small cache that is full of what is read again."""
-    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"})
+    server = start(
+        origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"}
+    )
     for i in range(24):
         origin.put(f"kept/{i}", 2 * MIB)
     with server.client() as client:
@@ -155,8 +203,12 @@ def test_too_young_is_counted(start, tmp_path):
 def test_memory_is_memory(start, origin, engine):
     """Readers who do not read hold limits.max_buffer: a warm job waits for memory, and says so."""
     origin.put("k/0", 100_000)
-    server = start(origin, engine=engine, settings={"limits.max_buffer": "4MiB", "limits.min_rate": 0, "access_log.path": "off"},
-                   file={"rules": [{"match": "bkt/large/**", "cache": False}]})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"limits.max_buffer": "4MiB", "limits.min_rate": 0, "access_log.path": "off"},
+        file={"rules": [{"match": "bkt/large/**", "cache": False}]},
+    )
     slow = [server.connection() for _ in range(32)]
     for i, connection in enumerate(slow):
         origin.put(f"large/{i}", 64 * MIB)
@@ -168,7 +220,10 @@ def test_memory_is_memory(start, origin, engine):
 
         def waits():
             rows_now = json.loads(bytes(server.admin("/api/v1/jobs").body))["jobs"]
-            return [(j["waits"], j["waits_text"]) for j in rows_now if j["id"] == job] == [("memory", text)]
+            return [(j["waits"], j["waits_text"]) for j in rows_now if j["id"] == job] == [
+                ("memory", text)
+            ]
+
         wait_for(waits, lambda: f"a job that waits for memory: {server.admin('/api/v1/jobs').body}")
         assert text in said(server, "jobs")
     finally:

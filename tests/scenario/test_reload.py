@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reload: what it applies is gone by from the next request on, what it cannot is named, and who is served
 meanwhile notices nothing."""
+
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from test_control import ask
 from waiting import wait_for
 
 MIB = 1 << 20
-FLAGS = ("listen", "admin.listen", "workers", "cache.dir")    # the rest stands in the file here
+FLAGS = ("listen", "admin.listen", "workers", "cache.dir")  # the rest stands in the file here
 
 
 def serve(start, origin, file=None, **more):
@@ -50,12 +51,21 @@ def merged(one, other):
 
 def change(server, file, code=0, **env):
     """The file says this now, and the server has read it; the answer of `forebay reload`."""
-    path, text = server.folder / "forebay.yaml", file if isinstance(file, str) else json.dumps(merged(server.base, file))
+    path, text = (
+        server.folder / "forebay.yaml",
+        file if isinstance(file, str) else json.dumps(merged(server.base, file)),
+    )
     before = path.read_text()
     for attempt in range(5):
         path.write_text(text)
         answer = ask(server, "reload", code=code, **env)[-1]
-        if answer["errors"] or answer["applied"] or answer["needs_restart"] or text == before or attempt == 4:
+        if (
+            answer["errors"]
+            or answer["applied"]
+            or answer["needs_restart"]
+            or text == before
+            or attempt == 4
+        ):
             return answer
         # Where writing and asking take more than two seconds, the server has looked and read it by itself: once more, then.
         path.write_text(before)
@@ -65,7 +75,9 @@ def change(server, file, code=0, **env):
 def in_force(server):
     """What settings are, as /api/v1/config has them, and which rules."""
     answer = json.loads(bytes(server.admin("/api/v1/config").body))
-    return {row["key"]: row["value"] for row in answer["settings"]} | {"rules": [row["match"] for row in answer["rules"]]}
+    return {row["key"]: row["value"] for row in answer["settings"]} | {
+        "rules": [row["match"] for row in answer["rules"]]
+    }
 
 
 def asked(server, origin, key, **more):
@@ -79,17 +91,28 @@ def asked(server, origin, key, **more):
 
 # --- rules ------------------------------------------------------------------------------------------
 
+
 def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engine):
-    server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine)
+    server = serve(
+        start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine
+    )
     origin.put("k", 3 * MIB)
     assert asked(server, origin, "k") > 0 and asked(server, origin, "k") == 0
-    for rule, costs in (({"freshness": "strict"}, True), ({"freshness": "ttl", "ttl": "1h"}, False),
-                        ({"freshness": "ttl", "ttl": "0s"}, True), ({"freshness": "immutable"}, False),
-                        ({"cache": False}, True), ({"max_object_size": "4MiB"}, False)):
+    for rule, costs in (
+        ({"freshness": "strict"}, True),
+        ({"freshness": "ttl", "ttl": "1h"}, False),
+        ({"freshness": "ttl", "ttl": "0s"}, True),
+        ({"freshness": "immutable"}, False),
+        ({"cache": False}, True),
+        ({"max_object_size": "4MiB"}, False),
+    ):
         assert change(server, {"rules": [{"match": "bkt/**", **rule}]})["applied"] == ["rules"]
         assert (asked(server, origin, "k") > 0) == costs, rule
     # Another rule in front of it, and the defaults behind all of them.
-    rules = [{"match": "bkt/k", "freshness": "strict"}, {"match": "bkt/**", "freshness": "immutable"}]
+    rules = [
+        {"match": "bkt/k", "freshness": "strict"},
+        {"match": "bkt/**", "freshness": "immutable"},
+    ]
     change(server, {"rules": rules})
     assert in_force(server)["rules"] == [rule["match"] for rule in rules]
     assert asked(server, origin, "k") > 0
@@ -105,7 +128,7 @@ def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engin
     change(server, {"cache": {"max_object_size": "2MiB", "ttl": "1h"}})
     origin.put("large", 3 * MIB)
     assert asked(server, origin, "large") > 0 and asked(server, origin, "large") > 0
-    with server.client() as client:                 # each worker has listings of its own
+    with server.client() as client:  # each worker has listings of its own
         for list_ttl, costs in (("1h", 1), ("1h", 0), ("2h", 0), ("0s", 1), ("1h", 1), ("0s", 1)):
             change(server, {"cache": {"list_ttl": list_ttl}})
             mark = origin.mark()
@@ -119,9 +142,13 @@ def kept_listings(server):
 
 def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, origin, engine):
     """Their memory is nobody's from then on, also that of one whose fetch is in flight; those of other buckets stay."""
+
     def keep(*buckets, **cache):
-        return {"rules": [{"match": f"{bucket}/**", "list_ttl": "1h"} for bucket in buckets],
-                "cache": {"list_ttl": "0s", **cache}}
+        return {
+            "rules": [{"match": f"{bucket}/**", "list_ttl": "1h"} for bucket in buckets],
+            "cache": {"list_ttl": "0s", **cache},
+        }
+
     server = serve(start, origin, keep("bkt", "other"), engine=engine)
     origin.put("k", 1)
     origin.put("k", 1, bucket="other")
@@ -136,7 +163,9 @@ def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, orig
         assert client.request("GET", "/other?list-type=2").status == 200
         assert not origin.requests(since=mark)
         with origin.hold(None):
-            join = threading.Thread(target=lambda: client.request("GET", "/other?list-type=2&prefix=k"))
+            join = threading.Thread(
+                target=lambda: client.request("GET", "/other?list-type=2&prefix=k")
+            )
             join.start()
             origin.wait_for(1, bucket="other", since=mark)
             change(server, {"rules": [], "cache": {"list_ttl": "0s"}})
@@ -146,7 +175,9 @@ def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, orig
 
 def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
     """One under way while its rule goes, twice, is answered and stored as if nothing had happened."""
-    server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine)
+    server = serve(
+        start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine
+    )
     origin.put("k", 5 * MIB)
     result = []
     reader = threading.Thread(target=lambda: result.append(asked(server, origin, "k")))
@@ -154,7 +185,15 @@ def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
         reader.start()
         origin.wait_for(1, key="k")
         change(server, {"rules": [{"match": "bkt/**", "cache": False}]})
-        change(server, {"rules": [{"match": "other/**", "pin": True}, {"match": "bkt/**", "freshness": "immutable"}]})
+        change(
+            server,
+            {
+                "rules": [
+                    {"match": "other/**", "pin": True},
+                    {"match": "bkt/**", "freshness": "immutable"},
+                ]
+            },
+        )
     reader.join()
     assert result and asked(server, origin, "k") == 0
 
@@ -167,20 +206,31 @@ def test_groups_of_pins_follow_their_rules(start, origin, engine):
     asked(server, origin, "a/k")
     asked(server, origin, "b/k")
     pinned = server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 2 * MIB)
-    change(server, {"rules": [{"match": "bkt/b/**", "share": "20%"}, {"match": "bkt/a/**", "pin": True}]})
+    change(
+        server,
+        {"rules": [{"match": "bkt/b/**", "share": "20%"}, {"match": "bkt/a/**", "pin": True}]},
+    )
     server.wait_metric("forebay_cache_pinned_bytes", lambda v: v == pinned)
     change(server, {"rules": [{"match": "bkt/b/**", "share": "20%"}]})
     server.wait_metric("forebay_cache_pinned_bytes", lambda v: v == 0)
-    assert asked(server, origin, "a/k") == 0        # it is still cached
-    change(server, {"rules": [{"match": "bkt/c/**", "pin": True}, {"match": "bkt/b/**", "pin": True}]})
-    asked(server, origin, "b/k")                    # what is read counts by its rule of now
+    assert asked(server, origin, "a/k") == 0  # it is still cached
+    change(
+        server, {"rules": [{"match": "bkt/c/**", "pin": True}, {"match": "bkt/b/**", "pin": True}]}
+    )
+    asked(server, origin, "b/k")  # what is read counts by its rule of now
     server.wait_metric("forebay_cache_pinned_bytes", lambda v: MIB <= v < 2 * MIB)
 
 
 def test_blocks_too_large_for_the_segments_are_refused_whole(start, origin):
     server = serve(start, origin, {"cache": {"size": "64MiB"}})
-    refused = change(server, {"cache": {"size": "64MiB", "ttl": "7s"},
-                              "rules": [{"match": "b/**", "block_size": "16MiB"}]}, code=3)
+    refused = change(
+        server,
+        {
+            "cache": {"size": "64MiB", "ttl": "7s"},
+            "rules": [{"match": "b/**", "block_size": "16MiB"}],
+        },
+        code=3,
+    )
     assert "forebay.yaml:1:" in refused["errors"][0] and "restart" in refused["errors"][0]
     assert in_force(server)["cache.ttl"] == "60s"
 
@@ -190,12 +240,22 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
     """A hundred reloads, every third of them bad, between two configurations that differ in most of what is live,
     while clients read hits, misses, parts and listings: all is answered, rightly, and nothing grows."""
     turns = scaled(1000, 100) if build_kind() == "debug" else 40
-    one = {"rules": [{"match": "bkt/a/**", "freshness": "immutable", "pin": True},
-                     {"match": "bkt/b/**", "cache": False}], "cache": {"list_ttl": "1h"}}
-    two = {"rules": [{"match": "bkt/b/**", "freshness": "immutable", "share": "20%"},
-                     {"match": "bkt/a/**", "freshness": "strict", "block_size": "64KiB", "priority": 7}],
-           "cache": {"ttl": "0s", "size": "96MiB", "verify": "always", "client_directives": "all"},
-           "log": {"keys": "hash"}, "access_log": {"format": "s3"}}
+    one = {
+        "rules": [
+            {"match": "bkt/a/**", "freshness": "immutable", "pin": True},
+            {"match": "bkt/b/**", "cache": False},
+        ],
+        "cache": {"list_ttl": "1h"},
+    }
+    two = {
+        "rules": [
+            {"match": "bkt/b/**", "freshness": "immutable", "share": "20%"},
+            {"match": "bkt/a/**", "freshness": "strict", "block_size": "64KiB", "priority": 7},
+        ],
+        "cache": {"ttl": "0s", "size": "96MiB", "verify": "always", "client_directives": "all"},
+        "log": {"keys": "hash"},
+        "access_log": {"format": "s3"},
+    }
     server = serve(start, origin, {**one, "cache": {"size": "128MiB"}}, engine=engine)
     keys = [f"{folder}/{i}" for folder in "abc" for i in range(12)]
     for i, key in enumerate(keys):
@@ -231,19 +291,32 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
         try:
             for turn in range(turns):
                 if turn % 3 == 2:
-                    bad = ('{"rules": [{"match": "bkt/**", "ttl": 5}]}', '{"cache": {"size": "1MiB"}}',
-                           json.dumps(merged(server.base, {"cache": {"ttl": "9s"}, "access_log": {"path": "/no/such"}})))
+                    bad = (
+                        '{"rules": [{"match": "bkt/**", "ttl": 5}]}',
+                        '{"cache": {"size": "1MiB"}}',
+                        json.dumps(
+                            merged(
+                                server.base,
+                                {"cache": {"ttl": "9s"}, "access_log": {"path": "/no/such"}},
+                            )
+                        ),
+                    )
                     change(server, bad[turn // 3 % 3], code=3)
                 else:
-                    answer = change(server, {"cache": {"size": "128MiB"}, **one} if turn % 3 == 0 else two)
+                    answer = change(
+                        server, {"cache": {"size": "128MiB"}, **one} if turn % 3 == 0 else two
+                    )
                     assert "rules" in answer["applied"] or turn == 0 and answer["applied"], answer
                 if turn % (turns // 10) == turns // 10 - 1:
                     seen.append(what_it_has())
         finally:
             over.set()
         return seen
+
     seen = parallel(5, lambda i: read_on(i) if i < 4 else reload_all())[4]
-    figure(f"{turns} reloads under {sum(count)} requests: {seen[1][0] >> 10} to {seen[-1][0] >> 10} KiB")
+    figure(
+        f"{turns} reloads under {sum(count)} requests: {seen[1][0] >> 10} to {seen[-1][0] >> 10} KiB"
+    )
     assert min(count) > 0
     if build_kind() == "debug":
         assert seen[-1][0] <= max(memory for memory, _ in seen[:5]) * 1.1 + MIB, seen
@@ -251,6 +324,7 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
 
 
 # --- logs -------------------------------------------------------------------------------------------
+
 
 def test_logs_go_where_the_file_says(start, origin):
     """Access log: another file, another form, off and on again; server log: level, form, keys."""
@@ -264,6 +338,7 @@ def test_logs_go_where_the_file_says(start, origin):
 
     def has(path, name):
         return path.exists() and name in path.read_text()
+
     change(server, {"access_log": {"path": str(first)}})
     one = get()
     wait_for(lambda: has(first, one), "a line in the first file")
@@ -281,14 +356,18 @@ def test_logs_go_where_the_file_says(start, origin):
     wait_for(lambda: has(first, three), "a line again")
     for path in (first, second):
         assert not has(path, off) and not has(path, unseen)
-    refused = change(server, {"access_log": {"path": "/dev/null/x/log"}, "cache": {"ttl": "7s"}}, code=3)
+    refused = change(
+        server, {"access_log": {"path": "/dev/null/x/log"}, "cache": {"ttl": "7s"}}, code=3
+    )
     assert "access_log.path" in refused["errors"][0]
-    server.wait_stderr("level=error event=reload_failed")          # as text now
+    server.wait_stderr("level=error event=reload_failed")  # as text now
     count = len(server.stderr)
     change(server, {"log": {"level": "warn", "format": "text"}})
     change(server, {"log": {"level": "info", "format": "text"}})
     server.wait_stderr("level=info event=reloaded")
-    assert sum("event=reloaded" in line for line in server.stderr[count:]) == 1     # the one at `warn` says nothing
+    assert (
+        sum("event=reloaded" in line for line in server.stderr[count:]) == 1
+    )  # the one at `warn` says nothing
 
 
 def test_a_log_that_was_off_can_be_turned_on(start, origin):
@@ -301,6 +380,7 @@ def test_a_log_that_was_off_can_be_turned_on(start, origin):
 
 
 # --- requests, limits, the rest ---------------------------------------------------------------------
+
 
 def test_what_requests_may_say_changes(start, origin):
     """Cache-Control of clients, names of virtual hosts, web origins."""
@@ -318,9 +398,16 @@ def test_what_requests_may_say_changes(start, origin):
     def status(host=None, headers=()):
         with server.client(host=host) as client:
             return client.request("GET", "/bkt/k" if host is None else "/k", headers).status
+
     assert status(host="bkt.cache.example") == 403
-    change(server, {**rules, "s3": {"domains": "cache.example"},
-                    "auth": {"allowed_origins": "http://page.example"}})
+    change(
+        server,
+        {
+            **rules,
+            "s3": {"domains": "cache.example"},
+            "auth": {"allowed_origins": "http://page.example"},
+        },
+    )
     assert status(host="bkt.cache.example") == 200
     assert status(headers=[("Origin", "http://page.example")]) == 200
     change(server, rules)
@@ -356,6 +443,7 @@ def test_how_origins_are_asked(start, origin):
     def status(key):
         with server.client() as client:
             return client.get(key).status
+
     origin.fault("a", "status", 503, times=1)
     assert status("a") == 503
     change(server, {"origin": {"retries": 5, "retry_budget": "100%"}})
@@ -385,12 +473,16 @@ def test_keys_for_the_origin_change(start, origin, tmp_path):
     assert asked(server, origin, "a") == 1
     origin.credentials = {"second": "second-secret"}
     assert change(server, write_keys(tmp_path, "two", "second", "second-secret"))["applied"] == [
-        "credentials.access_key_file", "credentials.secret_key_file"]
+        "credentials.access_key_file",
+        "credentials.secret_key_file",
+    ]
     assert asked(server, origin, "b") == 1
     origin.credentials = {"third": "third-secret"}
     change(server, write_keys(tmp_path, "two", "third", "third-secret"))
     assert asked(server, origin, "c") == 1
-    refused = change(server, {**write_keys(tmp_path, "two", "third", ""), "cache": {"ttl": "7s"}}, code=3)
+    refused = change(
+        server, {**write_keys(tmp_path, "two", "third", ""), "cache": {"ttl": "7s"}}, code=3
+    )
     assert "two-secret" in refused["errors"][0]
     assert in_force(server)["cache.ttl"] == "60s"
 
@@ -415,21 +507,46 @@ def test_authorities_of_origins_change(start, tmp_path):
         assert reply.status == 200, server.output()
         judge(reply, origins[0], "k")
         ca.write_text("nothing")
-        assert "origin.ca_file" in change(server, {"origin": {"ca_file": str(ca)}}, code=3)["errors"][0]
+        assert (
+            "origin.ca_file"
+            in change(server, {"origin": {"ca_file": str(ca)}}, code=3)["errors"][0]
+        )
     for made in origins:
         made.stop()
 
 
 def certificate(folder, name):
     pair = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-                    "-nodes", "-keyout", pair[1], "-out", pair[0], "-days", "2", "-subj", f"/CN={name}",
-                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            pair[1],
+            "-out",
+            pair[0],
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )
     pair[1].chmod(0o600)
     return tuple(map(str, pair))
 
 
 # --- every key --------------------------------------------------------------------------------------
+
 
 def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
     """By its class in the table of settings: applied, or waiting for a restart. What is not named stays silent."""
@@ -442,18 +559,41 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
     for path in (token, keys):
         path.chmod(0o600)
     values = {"auto": "7", "true": "false", "false": "true", "0s": "7s", "0": "7"}
-    other = {"auth.mode": "verify", "origin.probe": "true", "credentials.source": "env", "listen_tls.cert": cert, "listen_tls.key": key, "s3.domains": "x.example", "admin.socket": "off",
-             "admin.token_file": str(token), "admin.allowed_hosts": "x.example", "origin.endpoint": "http://127.0.0.1:9",
-             "origin.region": "eu-west-1", "origin.ca_file": cert, "origin.retry_budget": "7%",
-             "credentials.access_key_file": str(token), "credentials.secret_key_file": str(token),
-             "credentials.session_token_file": str(token), "auth.keys_file": str(keys),
-             "auth.allowed_origins": "http://x.example", "cache.size": "700MiB", "cache.headroom": "7%",
-             "cache.min_free": "7%", "cache.scrub_rate": "7MiB/s", "cache.block_size": "64KiB", "cache.readahead": "7MiB", "cache.stale_if_error": "7s",
-             "limits.max_buffer": "77MiB", "limits.min_rate": "7KiB/s", "access_log.path": str(tmp_path / "log"),
-             "access_log.sample": "0.5", "limits.header_timeout": "7s"}
+    other = {
+        "auth.mode": "verify",
+        "origin.probe": "true",
+        "credentials.source": "env",
+        "listen_tls.cert": cert,
+        "listen_tls.key": key,
+        "s3.domains": "x.example",
+        "admin.socket": "off",
+        "admin.token_file": str(token),
+        "admin.allowed_hosts": "x.example",
+        "origin.endpoint": "http://127.0.0.1:9",
+        "origin.region": "eu-west-1",
+        "origin.ca_file": cert,
+        "origin.retry_budget": "7%",
+        "credentials.access_key_file": str(token),
+        "credentials.secret_key_file": str(token),
+        "credentials.session_token_file": str(token),
+        "auth.keys_file": str(keys),
+        "auth.allowed_origins": "http://x.example",
+        "cache.size": "700MiB",
+        "cache.headroom": "7%",
+        "cache.min_free": "7%",
+        "cache.scrub_rate": "7MiB/s",
+        "cache.block_size": "64KiB",
+        "cache.readahead": "7MiB",
+        "cache.stale_if_error": "7s",
+        "limits.max_buffer": "77MiB",
+        "limits.min_rate": "7KiB/s",
+        "access_log.path": str(tmp_path / "log"),
+        "access_log.sample": "0.5",
+        "limits.header_timeout": "7s",
+    }
     lists = {"rules[]": [{"match": "x/**"}], "buckets[]": [{"name": "x", "origin": "s3://y"}]}
     server = serve(start, origin)
-    socket = f"unix:{in_force(server)['admin.socket']}"    # over TCP one key shuts us out
+    socket = f"unix:{in_force(server)['admin.socket']}"  # over TCP one key shuts us out
     judged = 0
     for name, how in rows:
         kind = re.search(rf"^\| `{re.escape(name)}` \| (\S+) \| ([^|]*) \|", table, re.M)
@@ -463,15 +603,26 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
         tree = {}
         if name in lists:
             tree[name[:-2]] = lists[name]
-        elif name in other or default in values and (accepts == ["true", "false"] or not re.fullmatch(r"[a-z0-9_-]+(, [a-z0-9_-]+)+", kind.group(2))):
+        elif (
+            name in other
+            or default in values
+            and (
+                accepts == ["true", "false"]
+                or not re.fullmatch(r"[a-z0-9_-]+(, [a-z0-9_-]+)+", kind.group(2))
+            )
+        ):
             set_key(tree, name, other.get(name) or values[default])
         elif default.endswith("s") and default[:-1].isdigit():
             set_key(tree, name, "7s")
         elif default.isdigit() and "," not in kind.group(2):
             set_key(tree, name, "7")
-        else:                                                       # a choice
+        else:  # a choice
             now = in_force(server)[name]
-            set_key(tree, name, next(word for word in accepts if word not in (default, now, "auto", "verify")))
+            set_key(
+                tree,
+                name,
+                next(word for word in accepts if word not in (default, now, "auto", "verify")),
+            )
         if name == "auth.mode":
             set_key(tree, "auth.keys_file", str(keys))
         if re.fullmatch("credentials.*_file", name):
@@ -481,6 +632,8 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
         answer = change(server, tree, FOREBAY_ADMIN=socket)
         said = "applied" if how == "reload" else "needs_restart"
         assert name.removesuffix("[]") in answer[said], (name, how, tree, answer)
-        assert name.removesuffix("[]") not in answer["needs_restart" if how == "reload" else "applied"], (name, answer)
+        assert (
+            name.removesuffix("[]") not in answer["needs_restart" if how == "reload" else "applied"]
+        ), (name, answer)
         judged += 1
     assert judged == len(rows) - len(FLAGS) and judged > 60

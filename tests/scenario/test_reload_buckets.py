@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets that get another origin by a reload: requests under way keep theirs, what begins then asks the new one, and
 nothing that is cached of one is served as another's."""
+
 import http.client
 import json
 import os
@@ -28,7 +29,7 @@ def two(origin):
         for size, key in ((3 * MIB, "k"), (2000, "small")):
             origin.put(key, size)
             other.put(key, size)
-            other.overwrite(key, size)      # an ETag that the first one never had
+            other.overwrite(key, size)  # an ETag that the first one never had
         yield origin, other
 
 
@@ -37,7 +38,13 @@ def at(*rows):
 
 
 def bucket(name, where, **more):
-    return {"name": name, "origin": "s3://bkt", "endpoint": where.endpoint, "region": "us-east-1", **more}
+    return {
+        "name": name,
+        "origin": "s3://bkt",
+        "endpoint": where.endpoint,
+        "region": "us-east-1",
+        **more,
+    }
 
 
 def test_a_bucket_moves_and_comes_back(start, two, engine, tmp_path):
@@ -78,7 +85,7 @@ def test_only_the_name_at_the_origin_changes(start, two):
         assert len(client.get("k").body) == MIB
     change(server, at(bucket("bkt", first)))
     assert asked(server, first, "k") == 0
-    change(server, at({"name": "bkt", "origin": "s3://second"}))    # at the default origin
+    change(server, at({"name": "bkt", "origin": "s3://second"}))  # at the default origin
     with server.client() as client:
         assert len(client.get("k").body) == MIB
 
@@ -91,6 +98,7 @@ def test_listings_are_of_the_origin_of_now(start, two):
     def listed():
         with server.client() as client:
             return b"only-there" in client.list().body
+
     assert not listed() and not listed()
     change(server, at(bucket("bkt", second)))
     assert listed()
@@ -111,6 +119,7 @@ def test_what_is_under_way_ends_where_it_began(start, two, engine):
     def write():
         with server.client() as client:
             seen.append(client.request("PUT", "/bkt/new", body=b"x" * 1000))
+
     first.fault("k", "hold_at", (MIB, go))
     threads = [threading.Thread(target=read), threading.Thread(target=write)]
     with first.hold("new"):
@@ -157,6 +166,7 @@ def test_a_write_that_a_new_name_comes_into(start, two):
     def write():
         with server.client() as client:
             done.append(client.request("PUT", "/bkt/k", body=b"new").status)
+
     thread = threading.Thread(target=write)
     mark = first.mark()
     with first.hold("k"):
@@ -187,7 +197,7 @@ def test_a_new_name_for_a_place_is_in_doubt(start, two):
     with server.client(bucket="other") as client:
         judge(client.get("k"), first, "k", 0, 3 * MIB)
         server.settle()
-        first.overwrite("k", 2 * MIB)       # now it does
+        first.overwrite("k", 2 * MIB)  # now it does
         judge(client.get("k"), first, "k", 0, 2 * MIB)
 
 
@@ -196,10 +206,19 @@ def test_a_bad_bucket_changes_nothing(start, two, tmp_path):
     server = serve(start, first, at(bucket("bkt", second)))
     asked(server, second, "k")
     good = [row for row in at(bucket("bkt", first))["buckets"]]
-    for row, why in (({"name": "x", "origin": f"dir:{tmp_path}/none/x"}, "none"),
-                     ({"name": "x", "origin": "s3://x", "endpoint": "nonsense"}, "nonsense"),
-                     ({"name": "x", "origin": "s3://x", "credentials": {"access_key_file": "/no/such", "secret_key_file": "/no/such"}}, "/no/such"),
-                     ({"name": "x", "orign": "s3://x"}, "orign")):
+    for row, why in (
+        ({"name": "x", "origin": f"dir:{tmp_path}/none/x"}, "none"),
+        ({"name": "x", "origin": "s3://x", "endpoint": "nonsense"}, "nonsense"),
+        (
+            {
+                "name": "x",
+                "origin": "s3://x",
+                "credentials": {"access_key_file": "/no/such", "secret_key_file": "/no/such"},
+            },
+            "/no/such",
+        ),
+        ({"name": "x", "orign": "s3://x"}, "orign"),
+    ):
         refused = change(server, {"buckets": [*good, row], "cache": {"ttl": "7s"}}, code=3)
         assert why in refused["errors"][0] and "forebay.yaml:1:" in refused["errors"][0], refused
         assert in_force(server)["cache.ttl"] == "60s"
@@ -212,13 +231,19 @@ def test_a_bad_bucket_changes_nothing(start, two, tmp_path):
 def test_origins_of_a_process_are_bounded(start, two):
     """So many that were named since the start; a restart forgets those that are not in use."""
     first, _ = two
-    rows = [[{"name": f"bucket-{turn}-{i}", "origin": "s3://bkt", "endpoint": first.endpoint} for i in range(700)] for turn in (0, 1)]
+    rows = [
+        [
+            {"name": f"bucket-{turn}-{i}", "origin": "s3://bkt", "endpoint": first.endpoint}
+            for i in range(700)
+        ]
+        for turn in (0, 1)
+    ]
     server = serve(start, first, RULES, settings={"workers": 1, "limits.max_connections": 100})
     change(server, at(*rows[0]))
     refused = change(server, at(*rows[1]), code=3)
     assert "1280" in refused["errors"][0] and "restart" in refused["errors"][0]
     change(server, at(*rows[0][:600]))
-    change(server, at(*rows[0]))            # those are known
+    change(server, at(*rows[0]))  # those are known
     change(server, at(*rows[0][:600], *rows[1][:100]))
     server.file = merged(server.base, at(*rows[1]))
     server.restart()
@@ -231,7 +256,16 @@ def test_few_descriptors_are_shared(start, two):
     first, second = two
     wrapper = ("sh", "-c", 'ulimit -n 700; exec "$@"', "sh")
     server = serve(start, first, RULES, wrapper=wrapper)
-    refused = change(server, at(*({"name": f"b{i}", "origin": "s3://bkt", "endpoint": second.endpoint} for i in range(200))), code=3)
+    refused = change(
+        server,
+        at(
+            *(
+                {"name": f"b{i}", "origin": "s3://bkt", "endpoint": second.endpoint}
+                for i in range(200)
+            )
+        ),
+        code=3,
+    )
     assert "descriptors" in refused["errors"][0] and "ulimit -n" in refused["errors"][0]
     refused = change(server, {"limits": {"max_connections": "20000"}}, code=3)
     assert "descriptors" in refused["errors"][0]
@@ -248,7 +282,7 @@ def test_troubles_of_origins_that_are_not_in_use_are_nobodys(start, two):
     change(server, RULES)
     assert server.metric("forebay_degraded", component="origin") == 0
     assert b"127.0.0.1:9" not in bytes(server.admin("/readyz").body)
-    change(server, at(dead))                # and is asked again
+    change(server, at(dead))  # and is asked again
     server.wait_metric("forebay_degraded", lambda v: v == 1, component="origin")
 
 
@@ -306,7 +340,7 @@ def test_moves_under_load(start, two, engine, figure):
             for turn in range(turns):
                 to = (second, first)[turn % 2]
                 with lock:
-                    phase[0] += 1           # neither is promised meanwhile
+                    phase[0] += 1  # neither is promised meanwhile
                 change(server, at(bucket("bkt", to)))
                 with lock:
                     phase[:] = [phase[0] + 1, to]
@@ -314,13 +348,17 @@ def test_moves_under_load(start, two, engine, figure):
         finally:
             over.set()
         return seen
+
     seen = parallel(5, lambda i: read_on(i) if i < 4 else move())[4]
-    figure(f"{turns} moves under {sum(counts)} reads; {max(seen[:10])} then {max(seen[-10:])} descriptors")
+    figure(
+        f"{turns} moves under {sum(counts)} reads; {max(seen[:10])} then {max(seen[-10:])} descriptors"
+    )
     assert min(counts) > 0
     assert max(seen[-10:]) <= max(seen[:10]) + 40, seen
 
 
 # --- what else became live with it ---------------------------------------------------------------------
+
 
 def test_who_may_ask_the_admin_port(start, origin, tmp_path):
     server = serve(start, origin)
@@ -332,10 +370,13 @@ def test_who_may_ask_the_admin_port(start, origin, tmp_path):
         connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=20)
         connection.request("GET", "/api/v1/config", headers=dict(headers))
         return connection.getresponse().status
+
     assert status() == 200 and status({"Host": "x.example"}) == 403
     change(server, {"admin": {"allowed_hosts": "x.example"}})
     assert status({"Host": "x.example"}) == 200
-    with_token = {"admin": {"allowed_hosts": "x.example", "trust_loopback": "false", "token_file": str(token)}}
+    with_token = {
+        "admin": {"allowed_hosts": "x.example", "trust_loopback": "false", "token_file": str(token)}
+    }
     change(server, with_token)
     assert status() == 401 and status({"Authorization": "Bearer 0123456789abcdef"}) == 200
     env = {"FOREBAY_ADMIN_TOKEN": "0123456789abcdef"}
@@ -352,14 +393,24 @@ def test_who_may_ask_the_admin_port(start, origin, tmp_path):
 
 def test_sts_is_relayed_as_the_file_says(start, origin):
     with Origin() as sts:
-        server = serve(start, origin, {"sts": {"relay": "off"}}, env={"AWS_ENDPOINT_URL_STS": sts.endpoint, "AWS_REGION": "us-east-1"})
+        server = serve(
+            start,
+            origin,
+            {"sts": {"relay": "off"}},
+            env={"AWS_ENDPOINT_URL_STS": sts.endpoint, "AWS_REGION": "us-east-1"},
+        )
 
         def relayed():
             mark = sts.mark()
             with server.client() as client:
-                client.request("POST", "/", headers=[("Content-Type", "application/x-www-form-urlencoded")],
-                               body=b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15")
+                client.request(
+                    "POST",
+                    "/",
+                    headers=[("Content-Type", "application/x-www-form-urlencoded")],
+                    body=b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15",
+                )
             return len(sts.requests(since=mark)) > 0
+
         assert not relayed()
         change(server, {"sts": {"relay": "loopback"}})
         assert relayed()
@@ -382,10 +433,13 @@ def test_how_many_clients_and_how_much_memory(start, origin):
             assert more.request("GET", "/").status in (200, 403)
     origin.put("large", 24 * MIB)
     assert asked(server, origin, "large") > 0 and asked(server, origin, "large") == 0
-    wait_for(lambda: server.metric("forebay_buffer_used_bytes") < 32 * MIB, "memory to be given back")
+    wait_for(
+        lambda: server.metric("forebay_buffer_used_bytes") < 32 * MIB, "memory to be given back"
+    )
 
 
 # --- files that change without anybody saying so --------------------------------------------------------
+
 
 def test_a_file_that_changes_is_read(start, origin, tmp_path):
     """Written in place, renamed over, behind a symbolic link that is swapped (as a ConfigMap's volume is); a bad one once.
@@ -396,10 +450,13 @@ def test_a_file_that_changes_is_read(start, origin, tmp_path):
         (volume / f"..{turn}" / "forebay.yaml").write_text(f"cache: {{ttl: {turn}h}}\n")
     (volume / "..data").symlink_to("..1")
     (volume / "forebay.yaml").symlink_to("..data/forebay.yaml")
-    server = start(origin, wrapper=("sh", "-c", 'exec "$@" -c ' + str(volume / "forebay.yaml"), "sh"))
+    server = start(
+        origin, wrapper=("sh", "-c", 'exec "$@" -c ' + str(volume / "forebay.yaml"), "sh")
+    )
 
     def ttl_becomes(value):
         wait_for(lambda: in_force(server)["cache.ttl"] == value, f"cache.ttl to be {value}")
+
     ttl_becomes("1h")
     for turn in (2, 3):
         (volume / "..next").symlink_to(f"..{turn}")
@@ -408,30 +465,40 @@ def test_a_file_that_changes_is_read(start, origin, tmp_path):
     path = volume / "..3" / "forebay.yaml"
     path.write_text("cache: {ttl: 5}\n")
     server.wait_stderr("reload_failed")
-    path.unlink()                               # between two of them there may be none
+    path.unlink()  # between two of them there may be none
     wait_for(lambda: server.metric("forebay_config_last_reload_successful") == 0, "the gauge")
     other = volume / "other"
     other.write_text("cache: {ttl: 6h}\n")
     other.rename(path)
     ttl_becomes("6h")
-    said = lambda: [line for line in server.stderr if "config_changed" in line or "reload_failed" in line]  # noqa: E731
+    said = lambda: [
+        line for line in server.stderr if "config_changed" in line or "reload_failed" in line
+    ]  # noqa: E731
     wait_for(lambda: len(said()) >= 5, said)
-    assert len(said()) == 5, said()             # nothing is read twice
+    assert len(said()) == 5, said()  # nothing is read twice
 
 
 def test_a_keys_file_that_changes_is_read(start, origin, tmp_path):
     keys = tmp_path / "keys.yaml"
 
     def write(bucket):
-        keys.write_text(f"- {{id: someone, secret: something-long, allow: [{{bucket: '{bucket}', ops: [read]}}]}}")
+        keys.write_text(
+            f"- {{id: someone, secret: something-long, allow: [{{bucket: '{bucket}', ops: [read]}}]}}"
+        )
         keys.chmod(0o600)
+
     write("elsewhere")
     origin.put("k", 10)
     server = start(origin, settings={"auth.mode": "verify", "auth.keys_file": str(keys)})
 
     def status():
         with server.client() as client:
-            return client.request("GET", "/bkt/k", Signer("someone", "something-long").headers("GET", "/bkt/k", client.host, [], b"")).status
+            return client.request(
+                "GET",
+                "/bkt/k",
+                Signer("someone", "something-long").headers("GET", "/bkt/k", client.host, [], b""),
+            ).status
+
     assert status() == 403
     write("bkt")
     wait_for(lambda: status() == 200, "the key to be let in")

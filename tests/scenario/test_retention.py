@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A full cache keeps what is read again: the proxy hits as often as its policy does on a trace, and knows after a restart what it knew.
 
-    FOREBAY_TRACE_RUNNER  see test_traces.py
+FOREBAY_TRACE_RUNNER  see test_traces.py
 """
+
 import itertools
 import subprocess
 
@@ -16,30 +17,49 @@ from waiting import wait_for
 
 KIB = 1 << 10
 BLOCK = 64 * KIB
-SEGMENT, RUNS_IN_SEGMENT = 512 * KIB, 7         # each run with its header
+SEGMENT, RUNS_IN_SEGMENT = 512 * KIB, 7  # each run with its header
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 FULL = scale() >= 1
 BLOCKS = 2000 if FULL else 300
-AGREES = 0.01 if FULL else 0.06                 # few blocks leave more to chance
+AGREES = 0.01 if FULL else 0.06  # few blocks leave more to chance
 TRACES = ("a_cyclic", "b1_shuffle", "d1_switch_shuf", "e1_zipf08", "f1_scan_conc")
 
 
 def requests_of(trace):
-    out = subprocess.run([runner(), "--requests", "--traces", trace, "-n", str(BLOCKS)],
-                         capture_output=True, text=True, timeout=60, check=True).stdout
+    out = subprocess.run(
+        [runner(), "--requests", "--traces", trace, "-n", str(BLOCKS)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
     return [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
 
 
 # Each write a few milliseconds late, as on a volume behind a network.
-SLOW = {"FOREBAY_DISK_FAULTS": ",".join(f"{what}:1+:slow:3" for what in ("write", "store.sync", "store.rewrite", "store.commit"))}
+SLOW = {
+    "FOREBAY_DISK_FAULTS": ",".join(
+        f"{what}:1+:slow:3" for what in ("write", "store.sync", "store.rewrite", "store.commit")
+    )
+}
 
 
 def half(start, origin, policy="epoch", env=(), engine=None):
     """A server whose segments have room for half the blocks."""
     size = int((BLOCKS // 2 // RUNS_IN_SEGMENT + 1) * (SEGMENT + 4 * KIB) / 0.9) + 1200 * KIB
-    return start(origin, engine=engine, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT), **dict(env)},
-                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.policy": policy, "cache.size": max(size, 16 << 20),
-                           "access_log.path": "off"})
+    return start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT), **dict(env)},
+        settings={
+            "workers": 1,
+            "cache.block_size": "64KiB",
+            "cache.policy": policy,
+            "cache.size": max(size, 16 << 20),
+            "access_log.path": "off",
+        },
+    )
 
 
 def put_all(origin, requests):
@@ -73,15 +93,34 @@ def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, 
     with server.client() as client:
         measured = hits(client, origin, requests)
     segments = int(server.metric("forebay_segments"))
-    row = rows("--traces", trace, "-n", str(BLOCKS), "--capacity", f"{segments * RUNS_IN_SEGMENT / BLOCKS:.6f}",
-               "--segment", str(RUNS_IN_SEGMENT * BLOCK), "--spares", "4" if segments >= 32 else "2", "--batch", "1", "--no-optimum")[0]
-    figure(f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
-           f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for")
+    row = rows(
+        "--traces",
+        trace,
+        "-n",
+        str(BLOCKS),
+        "--capacity",
+        f"{segments * RUNS_IN_SEGMENT / BLOCKS:.6f}",
+        "--segment",
+        str(RUNS_IN_SEGMENT * BLOCK),
+        "--spares",
+        "4" if segments >= 32 else "2",
+        "--batch",
+        "1",
+        "--no-optimum",
+    )[0]
+    figure(
+        f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
+        f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for"
+    )
     assert server.metric("forebay_retention_events_lost_total") == 0
     assert server.metric("forebay_index_commit_failures_total") == 0
-    assert server.metric("forebay_index_bytes") <= server.metric("forebay_cache_capacity_bytes") / 10
+    assert (
+        server.metric("forebay_index_bytes") <= server.metric("forebay_cache_capacity_bytes") / 10
+    )
     assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
-    late = server.late_runs() / len(requests)       # of a loaded machine: a miss now, and one of what else was kept for it
+    late = server.late_runs() / len(
+        requests
+    )  # of a loaded machine: a miss now, and one of what else was kept for it
     assert abs(measured - float(row["hit_ratio"])) <= AGREES + 2 * late, late
 
 
@@ -99,7 +138,16 @@ def test_what_is_read_in_parts_comes_once(start, origin):
     """A full cache that refuses what it does not know would ask the origin for a run with each part of it. Nothing is asked for
     ahead: such a run is no part, and may be refused."""
     size = 16 << 20
-    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "256MiB", "cache.readahead": 0, "access_log.path": "off"})
+    server = start(
+        origin,
+        file=IMMUTABLE,
+        settings={
+            "workers": 1,
+            "cache.size": "256MiB",
+            "cache.readahead": 0,
+            "access_log.path": "off",
+        },
+    )
     keys = [f"whole{number}" for number in range(24)]
     for key in (*keys, "parts"):
         origin.put(key, size)
@@ -108,14 +156,20 @@ def test_what_is_read_in_parts_comes_once(start, origin):
         return server.metric("forebay_cache_admission_rejected_total", reason="not-admitted")
 
     with server.client() as client:
+
         def is_full():
             for key in 3 * keys:
                 judge(client.get(key), origin, key, 0, size)
             server.settle()
             return refused() > 0
+
         wait_for(is_full, "a run that is refused")
         before, late = refused(), server.late_bytes()
-        for first, end, step in ((0, 4 << 20, 64 * KIB), (4 << 20, 8 << 20, 100_000), (8 << 20, size, 256 * KIB)):
+        for first, end, step in (
+            (0, 4 << 20, 64 * KIB),
+            (4 << 20, 8 << 20, 100_000),
+            (8 << 20, size, 256 * KIB),
+        ):
             for at in range(first, end, step):
                 judge(client.get("parts", at, min(at + step, end) - 1), origin, "parts", at)
         assert refused() == before
@@ -125,7 +179,11 @@ def test_what_is_read_in_parts_comes_once(start, origin):
 def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, figure):
     """A feed of several cache sizes has taught that nothing is read again. Then one object after the other is."""
     size, feed = 512 * KIB, 400
-    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "64MiB", "access_log.path": "off"})
+    server = start(
+        origin,
+        file=IMMUTABLE,
+        settings={"workers": 1, "cache.size": "64MiB", "access_log.path": "off"},
+    )
     hot = [f"hot{number}" for number in range(5)]
 
     def reason(key):
@@ -136,7 +194,7 @@ def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, 
     with server.client() as client:
         says = [client.get(f"feed{number}").header("cache-status") for number in range(feed)]
         refused = sum("not-admitted" in word for word in says)
-        assert refused > feed // 4                              # each is read once, and not all of it is stored
+        assert refused > feed // 4  # each is read once, and not all of it is stored
         refusals = []
         for key in hot:
             words = []
@@ -147,15 +205,23 @@ def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, 
                 if "; hit" in words[-1]:
                     break
                 # The policy hears of a refusal a moment later.
-                wait_for(lambda: reason(key) != "not-admitted", f"{key} that is stored at its next request")  # noqa: B023
+                wait_for(
+                    lambda: reason(key) != "not-admitted",
+                    f"{key} that is stored at its next request",
+                )  # noqa: B023
             assert "; hit" in words[-1]
             refusals.append(sum("not-admitted" in word for word in words))
-    figure(f"64 MiB, {feed} objects of 512 KiB read once, {refused} of them refused; refusals of new hot ones: {refusals}")
+    figure(
+        f"64 MiB, {feed} objects of 512 KiB read once, {refused} of them refused; refusals of new hot ones: {refusals}"
+    )
     assert max(refusals) <= 1
 
 
 KILLS = 30 if FULL else 2
-DISKS = {"sound": "", "in trouble": ",store.rewrite:/5:enospc,store.rewrite:/3:slow:20,sync:/2:slow:5"}
+DISKS = {
+    "sound": "",
+    "in trouble": ",store.rewrite:/5:enospc,store.rewrite:/3:slow:20,sync:/2:slow:5",
+}
 
 
 @pytest.mark.both_engines
@@ -169,8 +235,15 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
     hold, tally = tmp_path / "hold", tmp_path / "tally"
     requests = requests_of("e1_zipf08")
     put_all(origin, requests)
-    server = half(start, origin, engine=engine,
-                  env={"FOREBAY_DISK_FAULTS": f"store.rewrite:file={hold}:hold{DISKS[disk]}", "FOREBAY_FAULT_TALLY": str(tally)})
+    server = half(
+        start,
+        origin,
+        engine=engine,
+        env={
+            "FOREBAY_DISK_FAULTS": f"store.rewrite:file={hold}:hold{DISKS[disk]}",
+            "FOREBAY_FAULT_TALLY": str(tally),
+        },
+    )
     size = server.metric("forebay_cache_capacity_bytes")
     blocks = sorted({block for block, _ in requests})
     asked, moved = itertools.cycle(requests), []
@@ -185,11 +258,16 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
     for turn in range(KILLS):
         with server.client() as client:
             before = server.metric("forebay_retention_rewritten_bytes_total")
-            read_until(client, lambda: server.metric("forebay_retention_rewritten_bytes_total") > before)
+            read_until(
+                client, lambda: server.metric("forebay_retention_rewritten_bytes_total") > before
+            )
             held = tally.read_text().count("store.rewrite:hold") if tally.exists() else 0
-            if turn % 2 == 0:                    # else wherever it is now
+            if turn % 2 == 0:  # else wherever it is now
                 hold.touch()
-                read_until(client, lambda: tally.exists() and tally.read_text().count("store.rewrite:hold") > held)
+                read_until(
+                    client,
+                    lambda: tally.exists() and tally.read_text().count("store.rewrite:hold") > held,
+                )
             moved.append(server.metric("forebay_retention_rewritten_bytes_total"))
             server.kill9()
         hold.unlink(missing_ok=True)
@@ -199,14 +277,25 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
                 judge(client.get(f"b{block}"), origin, f"b{block}", 0, BLOCK)
         assert server.metric("forebay_cache_checksum_failures_total") == 0
         assert server.disk_bytes() <= size
-    figure(f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right")
+    figure(
+        f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right"
+    )
 
 
 def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
     """Objects that nobody reads twice are read in parts between the reads of a set of twice the size of the cache."""
     size, part, every = 128 * KIB, 32 * KIB, 4
-    server = start(origin, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
-                   settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "48MiB", "access_log.path": "off"})
+    server = start(
+        origin,
+        file=IMMUTABLE,
+        env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+        settings={
+            "workers": 1,
+            "cache.block_size": "64KiB",
+            "cache.size": "48MiB",
+            "access_log.path": "off",
+        },
+    )
     again = [f"again{number}" for number in range(1200)]
     once = [f"once{number}" for number in range(2 * len(again) // every)]
     for key in again:
@@ -245,10 +334,12 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         beside = [epoch(client, half) for half in (once[::2], once[1::2])]
     twice = sum(origin.sent_twice(key) for key in once)
     late = server.late_runs()
-    figure(f"{alone:.3f} of the set hit alone, after {rounds} epochs, {beside[0]:.3f} and {beside[1]:.3f} beside parts; "
-           f"{twice} bytes of these came twice")
+    figure(
+        f"{alone:.3f} of the set hit alone, after {rounds} epochs, {beside[0]:.3f} and {beside[1]:.3f} beside parts; "
+        f"{twice} bytes of these came twice"
+    )
     assert server.metric("forebay_retention_probation_total") + late > len(once)
-    assert alone > 0.44             # its segments have room for 0.47 of the set
+    assert alone > 0.44  # its segments have room for 0.47 of the set
     assert min(beside) > alone - 0.15 - late / len(again)
     assert twice <= (4 + late) * size
 
@@ -259,8 +350,18 @@ def rules(*rows):
 
 def small(start, origin, file, size="16MiB", **more):
     """Of 16 MiB some 28 segments of seven blocks."""
-    return start(origin, file=file, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
-                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": size, "access_log.path": "off"}, **more)
+    return start(
+        origin,
+        file=file,
+        env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+        settings={
+            "workers": 1,
+            "cache.block_size": "64KiB",
+            "cache.size": size,
+            "access_log.path": "off",
+        },
+        **more,
+    )
 
 
 def objects(origin, prefix, count):
@@ -286,20 +387,31 @@ def test_what_is_pinned_stays(start, origin, engine):
     knows it again."""
     pin, share = {"match": "bkt/pin/**", "pin": True}, {"match": "bkt/nothing/**", "share": "5%"}
     server = small(start, origin, rules(share, pin, {"match": "**"}), engine=engine)
-    pinned, plain, others = objects(origin, "pin", 30), objects(origin, "plain", 30), objects(origin, "o", 300)
+    pinned, plain, others = (
+        objects(origin, "pin", 30),
+        objects(origin, "plain", 30),
+        objects(origin, "o", 300),
+    )
     with server.client() as client:
         for number in range(30):
-            read(client, origin, (pinned[number], plain[number], *others[3 * number:3 * number + 3]))
-        wait_for(lambda: read(client, origin, pinned) == 30, server.output)   # not stored while the index is behind
+            read(
+                client,
+                origin,
+                (pinned[number], plain[number], *others[3 * number : 3 * number + 3]),
+            )
+        wait_for(
+            lambda: read(client, origin, pinned) == 30, server.output
+        )  # not stored while the index is behind
         asked = sum(len(origin.requests(key)) for key in pinned)
         for _ in range(4):
             read(client, origin, others)
 
-        def is_rewritten():        # by then, unless most of the others were only streamed
+        def is_rewritten():  # by then, unless most of the others were only streamed
             read(client, origin, others)
             return server.metric("forebay_retention_rewritten_bytes_total") > 0
+
         wait_for(is_rewritten, "something rewritten")
-        assert read(client, origin, plain) < 30            # which is what would have become of the others
+        assert read(client, origin, plain) < 30  # which is what would have become of the others
         assert read(client, origin, pinned) == 30
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: v > 30 * BLOCK)
         assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
@@ -322,12 +434,16 @@ def test_pins_leave_room_for_others(start, origin):
     with server.client() as client:
         wait_for(lambda: read(client, origin, pinned[:100]) == 100, server.output)
 
-        def is_refused():          # what a busy machine was late to store is read again
+        def is_refused():  # what a busy machine was late to store is read again
             read(client, origin, pinned)
             return server.metric("forebay_cache_pins_refused_total") > 0
+
         wait_for(is_refused, "a pin that is refused")
         assert any(read(client, origin, others) for _ in range(40))
-        held = server.wait_metric("forebay_cache_pinned_bytes", lambda v: v > 0.4 * server.metric("forebay_cache_capacity_bytes"))
+        held = server.wait_metric(
+            "forebay_cache_pinned_bytes",
+            lambda v: v > 0.4 * server.metric("forebay_cache_capacity_bytes"),
+        )
         assert held / server.metric("forebay_cache_capacity_bytes") < 0.8
         assert read(client, origin, pinned[:100]) == 100
     server.wait_stderr('"event":"pins_full"')
@@ -339,11 +455,13 @@ def hits_by_the_end(start, origin, *rows):
     server = small(start, origin, rules(*rows, {"match": "**"}))
     found = [0, 0]
     with server.client() as client:
+
         def one_round():
             found[:] = 0, 0
             for pair in zip(first, second, strict=True):
                 for i in range(2):
-                    found[i] += read(client, origin, pair[i:i + 1])
+                    found[i] += read(client, origin, pair[i : i + 1])
+
         for _ in range(7):
             one_round()
         server.until_stored(one_round)
@@ -359,5 +477,7 @@ def test_a_share_is_held(start, origin):
 
 
 def test_a_priority_decides(start, origin):
-    low, high, _ = hits_by_the_end(start, origin, {"match": "bkt/a/**", "priority": 1}, {"match": "bkt/b/**", "priority": 9})
+    low, high, _ = hits_by_the_end(
+        start, origin, {"match": "bkt/a/**", "priority": 1}, {"match": "bkt/b/**", "priority": 9}
+    )
     assert low < high / 2, (low, high)

@@ -3,6 +3,7 @@
 
 Single stories, each against an origin that executes generously; test_rights_matrix.py walks the whole table.
 """
+
 from urllib.parse import quote
 
 import pytest
@@ -16,7 +17,10 @@ from test_auth import Caller, SECRETS, judge_denied, keys_file, verify
 ALLOW = {
     "ALICE": [("bkt", "mine/", ["read", "list", "write", "delete"])],
     "BOB": [("bkt", "mine/", ["read", "list", "write", "delete", "any"])],
-    "WRITER": [("bkt", "mine/", ["read", "list", "write", "delete"]), ("bkt", "theirs/", ["delete"])],
+    "WRITER": [
+        ("bkt", "mine/", ["read", "list", "write", "delete"]),
+        ("bkt", "theirs/", ["delete"]),
+    ],
     "READER": [("bkt", "mine/", ["read"])],
     "ROOT": [("*", "", ["read", "list", "write", "delete", "any"])],
 }
@@ -45,12 +49,26 @@ def open_one(generous, start, engine):
     return start(generous, engine=engine, file=IMMUTABLE)
 
 
-UNKNOWN_PUTS = ["z=1", "versionId=x", "partNumber=1", "uploadId=a&partNumber=1&z=1",
-                "x-id=PutObject&x-id=PutObject", "uploadId=&partNumber=1", "uploadId=u&partNumber=0"]
+UNKNOWN_PUTS = [
+    "z=1",
+    "versionId=x",
+    "partNumber=1",
+    "uploadId=a&partNumber=1&z=1",
+    "x-id=PutObject&x-id=PutObject",
+    "uploadId=&partNumber=1",
+    "uploadId=u&partNumber=0",
+]
 
 
-@pytest.mark.parametrize("who,source", [("ALICE", "/secret/key"), ("BOB", "/secret/key"), ("BOB", "bkt/theirs/key"),
-                                        ("ALICE", "/bkt/mine/own")])
+@pytest.mark.parametrize(
+    "who,source",
+    [
+        ("ALICE", "/secret/key"),
+        ("BOB", "/secret/key"),
+        ("BOB", "bkt/theirs/key"),
+        ("ALICE", "/bkt/mine/own"),
+    ],
+)
 def test_unknown_parameters_hide_no_copy(guarded, generous, who, source):
     generous.store("mine/own", b"own", "bkt")
     caller = Caller(guarded, who)
@@ -108,10 +126,17 @@ def test_a_rename_needs_its_source(guarded, generous):
         for source in ("bkt/theirs/key", "theirs/key", "/bkt/theirs/key"):
             for caller in (writer, alice):  # WRITER may delete it, but not read it
                 mark = generous.mark()
-                judge_denied(caller.ask("PUT", f"/bkt/mine/k?{query}", [("x-amz-rename-source", source)]),
-                             "AccessDenied")
+                judge_denied(
+                    caller.ask("PUT", f"/bkt/mine/k?{query}", [("x-amz-rename-source", source)]),
+                    "AccessDenied",
+                )
                 assert not generous.requests(since=mark), (query, source)
-    assert root.ask("PUT", "/bkt/mine/k?renameObject", [("x-amz-rename-source", "bkt/theirs/key")]).status == 200
+    assert (
+        root.ask(
+            "PUT", "/bkt/mine/k?renameObject", [("x-amz-rename-source", "bkt/theirs/key")]
+        ).status
+        == 200
+    )
     assert generous.content("theirs/key") is None and generous.content("mine/k") == SECRET
 
 
@@ -132,19 +157,27 @@ def test_an_unknown_delete_is_seen_by_the_next_read(open_one, generous):
 
 def test_an_unknown_write_is_seen_by_the_next_read(open_one, generous):
     with open_one.client() as client:
-        for number, (method, query) in enumerate([("PUT", q) for q in UNKNOWN_PUTS] + [
-                ("DELETE", "uploadId="), ("DELETE", "z=1"), ("PUT", "renameObject&z=1")]):
+        for number, (method, query) in enumerate(
+            [("PUT", q) for q in UNKNOWN_PUTS]
+            + [("DELETE", "uploadId="), ("DELETE", "z=1"), ("PUT", "renameObject&z=1")]
+        ):
             key, source = f"k{number}", f"s{number}"
             for name in (key, source):
                 generous.store(name, b"old " + name.encode(), "bkt")
                 assert client.get(name).status == 200
             open_one.settle()
             headers = [("x-amz-rename-source", f"bkt/{source}")] if "rename" in query else []
-            reply = client.request(method, f"/bkt/{key}?{query}", headers, b"" if headers else b"new")
+            reply = client.request(
+                method, f"/bkt/{key}?{query}", headers, b"" if headers else b"new"
+            )
             assert reply.status in (200, 204), (method, query, reply)
             for name in (key, source):
                 reply, want = client.get(name), generous.content(name)
-                assert (reply.status == 404 if want is None else bytes(reply.body) == want), (method, query, name)
+                assert reply.status == 404 if want is None else bytes(reply.body) == want, (
+                    method,
+                    query,
+                    name,
+                )
 
 
 def test_a_write_with_a_header_that_s3_does_not_have_is_unknown(guarded, generous):
@@ -165,59 +198,108 @@ def test_a_batch_delete_without_a_body_goes_nowhere(open_one, generous):
 def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
     """An origin may look for a form before it looks at the parameters."""
     generous.store("mine/k", b"own", "bkt")
-    body = (b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\ntheirs/key\r\n--B\r\nContent-Disposition: '
-            b'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n')
-    types = [[("Content-Type", "multipart/form-data; boundary=B")], [("Content-Type", "Multipart/Form-Data;boundary=B")],
-             [("Content-Type", "text/xml"), ("Content-Type", "multipart/form-data; boundary=B")]]
-    queries = ["mine/k?select&select-type=2", "mine/k?uploads", "mine/k?uploadId=x", "mine/k?restore", "mine/k", "?delete"]
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\ntheirs/key\r\n--B\r\nContent-Disposition: '
+        b'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n'
+    )
+    types = [
+        [("Content-Type", "multipart/form-data; boundary=B")],
+        [("Content-Type", "Multipart/Form-Data;boundary=B")],
+        [("Content-Type", "text/xml"), ("Content-Type", "multipart/form-data; boundary=B")],
+    ]
+    queries = [
+        "mine/k?select&select-type=2",
+        "mine/k?uploads",
+        "mine/k?uploadId=x",
+        "mine/k?restore",
+        "mine/k",
+        "?delete",
+    ]
     for who in ("ALICE", "BOB", "READER"):
         for query in queries:
             for headers in types:
                 mark = generous.mark()
-                judge_denied(Caller(guarded, who).ask("POST", f"/bkt/{query}", headers, body), "AccessDenied")
+                judge_denied(
+                    Caller(guarded, who).ask("POST", f"/bkt/{query}", headers, body), "AccessDenied"
+                )
                 assert not generous.requests(since=mark), (who, query)
     with open_one.client() as client:
         for query in queries[:3]:
             generous.store("theirs/key", SECRET, "bkt")
-            assert client.request("POST", "/bkt/other?z=1", [], b"").status == 200  # so that it is asked for anew
+            assert (
+                client.request("POST", "/bkt/other?z=1", [], b"").status == 200
+            )  # so that it is asked for anew
             assert bytes(client.get("theirs/key").body) == SECRET
             open_one.settle()
             client.request("POST", f"/bkt/{query}", types[0], body)
             assert bytes(client.get("theirs/key").body) == generous.content("theirs/key"), query
 
 
-SETTINGS = [("PUT", "?policy", []), ("DELETE", "?policy", []), ("PUT", "?acl", []), ("PUT", "?publicAccessBlock", []),
-            ("DELETE", "?publicAccessBlock", []), ("PUT", "?ownershipControls", []), ("PUT", "?cors", []),
-            ("PUT", "?website", []), ("PUT", "?notification", []), ("PUT", "?tagging", []), ("PUT", "?encryption", []),
-            ("POST", "?metadataConfiguration", []), ("PUT", "", [("x-amz-acl", "public-read")]),
-            ("PUT", "?x-amz-grant-read=id%3D1", [])]
+SETTINGS = [
+    ("PUT", "?policy", []),
+    ("DELETE", "?policy", []),
+    ("PUT", "?acl", []),
+    ("PUT", "?publicAccessBlock", []),
+    ("DELETE", "?publicAccessBlock", []),
+    ("PUT", "?ownershipControls", []),
+    ("PUT", "?cors", []),
+    ("PUT", "?website", []),
+    ("PUT", "?notification", []),
+    ("PUT", "?tagging", []),
+    ("PUT", "?encryption", []),
+    ("POST", "?metadataConfiguration", []),
+    ("PUT", "", [("x-amz-acl", "public-read")]),
+    ("PUT", "?x-amz-grant-read=id%3D1", []),
+]
 
 
 def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, engine):
     """Write and delete everywhere are not enough: what a policy opens, its writer may not be allowed to read."""
-    allow = {"WRITER": [("bkt", "", ["write", "delete"])], "ALICE": [("bkt", "", ["read", "list", "write", "delete"])],
-             "BOB": [("bkt", "", ["any", "write"])]}
+    allow = {
+        "WRITER": [("bkt", "", ["write", "delete"])],
+        "ALICE": [("bkt", "", ["read", "list", "write", "delete"])],
+        "BOB": [("bkt", "", ["any", "write"])],
+    }
     server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
     for method, query, headers in SETTINGS:
         for who in ("WRITER", "ALICE"):
             mark = generous.mark()
-            judge_denied(Caller(server, who).ask(method, f"/bkt{query}", headers, b"<X/>" if query else b""), "AccessDenied")
+            judge_denied(
+                Caller(server, who).ask(method, f"/bkt{query}", headers, b"<X/>" if query else b""),
+                "AccessDenied",
+            )
             assert not generous.requests(since=mark), (method, query)
         mark = generous.mark()
-        assert Caller(server, "BOB").ask(method, f"/bkt{query}", headers, b"<X/>" if query else b"").status != 403
+        assert (
+            Caller(server, "BOB")
+            .ask(method, f"/bkt{query}", headers, b"<X/>" if query else b"")
+            .status
+            != 403
+        )
         assert generous.requests(since=mark), (method, query)
     assert Caller(server, "WRITER").ask("PUT", "/bkt?lifecycle", [], b"<X/>").status == 200
 
 
 def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
     """Bytes of one's own may be written under any ACL; what is there already only its reader opens."""
-    allow = {"WRITER": [("bkt", "", ["write", "delete"])], "ALICE": [("bkt", "", ["read", "write"])]}
+    allow = {
+        "WRITER": [("bkt", "", ["write", "delete"])],
+        "ALICE": [("bkt", "", ["read", "write"])],
+    }
     server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
     writer, alice = Caller(server, "WRITER"), Caller(server, "ALICE")
-    for method, query in (("PUT", "acl"), ("PUT", "acl&versionId=null"), ("PUT", "tagging"), ("DELETE", "tagging"),
-                          ("PUT", "encryption")):
+    for method, query in (
+        ("PUT", "acl"),
+        ("PUT", "acl&versionId=null"),
+        ("PUT", "tagging"),
+        ("DELETE", "tagging"),
+        ("PUT", "encryption"),
+    ):
         mark = generous.mark()
-        judge_denied(writer.ask(method, f"/bkt/theirs/key?{query}", [("x-amz-acl", "public-read")]), "AccessDenied")
+        judge_denied(
+            writer.ask(method, f"/bkt/theirs/key?{query}", [("x-amz-acl", "public-read")]),
+            "AccessDenied",
+        )
         assert not generous.requests(since=mark), query
         assert alice.ask(method, f"/bkt/theirs/key?{query}").status != 403
     assert writer.ask("PUT", "/bkt/own", [("x-amz-acl", "public-read")], b"x").status == 200
@@ -225,18 +307,39 @@ def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
 
 def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
     """The outcome of a conditional write tells what is there: whoever may not read it may not ask so."""
-    allow = {"WRITER": [("bkt", "", ["write", "delete", "any"])], "ALICE": [("bkt", "", ["read", "write", "delete", "any"])]}
+    allow = {
+        "WRITER": [("bkt", "", ["write", "delete", "any"])],
+        "ALICE": [("bkt", "", ["read", "write", "delete", "any"])],
+    }
     server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
     writer, alice = Caller(server, "WRITER"), Caller(server, "ALICE")
     etag = generous.version("theirs/key", "bkt").etag
-    deletes = [b"<Delete><Object><Key>theirs/key</Key><%s>%s</%s></Object></Delete>" % (n, v, n)
-               for n, v in ((b"ETag", b"x"), (b"Size", b"1"), (b"LastModifiedTime", b"Wed, 21 Oct 2015 07:28:00 GMT"))]
-    asks = [(method, target, [header], body) for header in (("If-Match", etag), ("If-Match", '"x"'),
-            ("If-None-Match", etag), ("If-Unmodified-Since", "Wed, 21 Oct 2015 07:28:00 GMT"), ("x-amz-if-match-size", "1"),
-            ("x-amz-write-offset-bytes", "3")) for method, target, body in (
-            ("PUT", "/bkt/theirs/key", b"x"), ("DELETE", "/bkt/theirs/key", b""), ("PUT", "/bkt/theirs/key?z=1", b"x"),
+    deletes = [
+        b"<Delete><Object><Key>theirs/key</Key><%s>%s</%s></Object></Delete>" % (n, v, n)
+        for n, v in (
+            (b"ETag", b"x"),
+            (b"Size", b"1"),
+            (b"LastModifiedTime", b"Wed, 21 Oct 2015 07:28:00 GMT"),
+        )
+    ]
+    asks = [
+        (method, target, [header], body)
+        for header in (
+            ("If-Match", etag),
+            ("If-Match", '"x"'),
+            ("If-None-Match", etag),
+            ("If-Unmodified-Since", "Wed, 21 Oct 2015 07:28:00 GMT"),
+            ("x-amz-if-match-size", "1"),
+            ("x-amz-write-offset-bytes", "3"),
+        )
+        for method, target, body in (
+            ("PUT", "/bkt/theirs/key", b"x"),
+            ("DELETE", "/bkt/theirs/key", b""),
+            ("PUT", "/bkt/theirs/key?z=1", b"x"),
             ("POST", "/bkt/theirs/key?uploadId=none", b"<C/>"),
-            ("POST", "/bkt?delete", b"<Delete><Object><Key>theirs/key</Key></Object></Delete>"))]
+            ("POST", "/bkt?delete", b"<Delete><Object><Key>theirs/key</Key></Object></Delete>"),
+        )
+    ]
     asks += [("POST", "/bkt?delete", [], body) for body in deletes]
     asks += [("DELETE", "/bkt/theirs/key?x-amz-if-match-size=1", [], b"")]
     for ask in asks:
@@ -254,19 +357,40 @@ CLIMBING = ["../x", "/../../../other/theirs/key", "u/../../theirs", "..", "\\..\
 def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
     """Origins on files keep versions and uploads in folders beside their key, named by ids that clients send."""
     alice = Caller(guarded, "ALICE")
-    asked = [("GET", "?versionId={}"), ("HEAD", "?versionId={}"), ("GET", "?versionId=v&VersionID={}"),
-             ("GET", "?tagging&versionId={}"), ("GET", "?z=1&versionId={}"), ("DELETE", "?versionId={}"),
-             ("PUT", "?acl&versionId={}"), ("GET", "?uploadId={}"), ("PUT", "?partNumber=1&uploadId={}"),
-             ("POST", "?uploadId={}"), ("DELETE", "?uploadId={}")]
+    asked = [
+        ("GET", "?versionId={}"),
+        ("HEAD", "?versionId={}"),
+        ("GET", "?versionId=v&VersionID={}"),
+        ("GET", "?tagging&versionId={}"),
+        ("GET", "?z=1&versionId={}"),
+        ("DELETE", "?versionId={}"),
+        ("PUT", "?acl&versionId={}"),
+        ("GET", "?uploadId={}"),
+        ("PUT", "?partNumber=1&uploadId={}"),
+        ("POST", "?uploadId={}"),
+        ("DELETE", "?uploadId={}"),
+    ]
     with open_one.client() as client:
         mark = generous.mark()
         for ask in (alice.ask, client.request):
             for name in (quote(i, safe="") for i in CLIMBING):
                 for method, query in asked:
-                    reply = ask(method, "/bkt/mine/k" + query.format(name), [], b"x" if method == "PUT" else b"")
+                    reply = ask(
+                        method,
+                        "/bkt/mine/k" + query.format(name),
+                        [],
+                        b"x" if method == "PUT" else b"",
+                    )
                     assert reply.status == 400, (method, query, name, reply)
-                    assert method == "HEAD" or reply.code == "InvalidArgument", (method, query, name, reply)
-                reply = ask("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt/mine/own?versionId={name}")])
+                    assert method == "HEAD" or reply.code == "InvalidArgument", (
+                        method,
+                        query,
+                        name,
+                        reply,
+                    )
+                reply = ask(
+                    "PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt/mine/own?versionId={name}")]
+                )
                 assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
             for name in CLIMBING:
                 body = f"<Delete><Object><Key>mine/k</Key><VersionId>{name}</VersionId></Object></Delete>".encode()
@@ -280,19 +404,46 @@ def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
 
 def listing(*names, encoded=False):
     """An answer of these keys (and common prefixes, which end with a slash), as the bytes of a whole reply."""
-    rows = [f"<CommonPrefixes><Prefix>{n}</Prefix></CommonPrefixes>" if n.endswith("/") else
-            f"<Contents><Key>{n}</Key><ETag>&quot;e&quot;</ETag><Size>7</Size></Contents>" for n in names]
-    body = ("<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>bkt</Name><Prefix>mine/</Prefix>"
-            + ("<EncodingType>url</EncodingType>" if encoded else "") + "".join(rows) + "</ListBucketResult>").encode()
-    return f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    rows = [
+        f"<CommonPrefixes><Prefix>{n}</Prefix></CommonPrefixes>"
+        if n.endswith("/")
+        else f"<Contents><Key>{n}</Key><ETag>&quot;e&quot;</ETag><Size>7</Size></Contents>"
+        for n in names
+    ]
+    body = (
+        "<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>bkt</Name><Prefix>mine/</Prefix>"
+        + ("<EncodingType>url</EncodingType>" if encoded else "")
+        + "".join(rows)
+        + "</ListBucketResult>"
+    ).encode()
+    return (
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
-FOREIGN = ["theirs/key", "theirs/", "mine", "%74heirs/key", "&#116;heirs/key", "<![CDATA[mine/k]]>", "mine/<b/>k", ""]
+FOREIGN = [
+    "theirs/key",
+    "theirs/",
+    "mine",
+    "%74heirs/key",
+    "&#116;heirs/key",
+    "<![CDATA[mine/k]]>",
+    "mine/<b/>k",
+    "",
+]
 
 
-@pytest.mark.parametrize("query", ["list-type=2&continuation-token=theirs%2F0", "marker=theirs%2F0",
-                                   "versions&key-marker=theirs%2F0", "uploads&key-marker=theirs%2F0",
-                                   "list-type=2&encoding-type=url&start-after=theirs%2F0"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "list-type=2&continuation-token=theirs%2F0",
+        "marker=theirs%2F0",
+        "versions&key-marker=theirs%2F0",
+        "uploads&key-marker=theirs%2F0",
+        "list-type=2&encoding-type=url&start-after=theirs%2F0",
+    ],
+)
 def test_a_listing_shows_no_other_names(guarded, generous, query):
     """An origin may begin where a position says, not where the prefix does."""
     alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
@@ -305,7 +456,13 @@ def test_a_listing_shows_no_other_names(guarded, generous, query):
         reply = root.ask("GET", target)
         assert reply.status == 200 and f">{name}</".encode() in bytes(reply.body), (name, reply)
     encoded = "encoding-type" in query
-    own = ["mine/a&amp;b", "mine/&#34;q&#x22;", "mine/dir/", "mine/" + "&quot;" * 1019, "mine/../theirs/key"]
+    own = [
+        "mine/a&amp;b",
+        "mine/&#34;q&#x22;",
+        "mine/dir/",
+        "mine/" + "&quot;" * 1019,
+        "mine/../theirs/key",
+    ]
     own += ["mine%2Fa%2Bb+c", "mine%2Fdir/"] if encoded else []
     generous.fault(None, "raw", listing(*own, encoded=encoded))
     reply = alice.ask("GET", target)
@@ -317,7 +474,9 @@ def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
     alice = Caller(guarded, "ALICE")
     own = [f"mine/{i:06d}" for i in range(20000)]
     for more in range(40):
-        generous.fault(None, "raw", listing("mine/" + "x" * (1 + 7 * more), *own, "theirs/key", *own[:50]))
+        generous.fault(
+            None, "raw", listing("mine/" + "x" * (1 + 7 * more), *own, "theirs/key", *own[:50])
+        )
         with pytest.raises(Truncated) as cut:
             alice.ask("GET", "/bkt?list-type=2&continuation-token=theirs%2F0&prefix=mine%2F")
         alice.http.close()
@@ -328,45 +487,88 @@ def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
 
 def raw(status, document):
     body = document.encode()
-    return f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
-POSITION = "<NextMarker>{}</NextMarker>", "<NextKeyMarker>{}</NextKeyMarker>", "<NextContinuationToken>{}</NextContinuationToken>"
-ECHO = "<Marker>{}</Marker>", "<Prefix>{}</Prefix>", "<StartAfter>{}</StartAfter>", "<ContinuationToken>{}</ContinuationToken>"
+POSITION = (
+    "<NextMarker>{}</NextMarker>",
+    "<NextKeyMarker>{}</NextKeyMarker>",
+    "<NextContinuationToken>{}</NextContinuationToken>",
+)
+ECHO = (
+    "<Marker>{}</Marker>",
+    "<Prefix>{}</Prefix>",
+    "<StartAfter>{}</StartAfter>",
+    "<ContinuationToken>{}</ContinuationToken>",
+)
 
 
 @pytest.mark.parametrize("element", POSITION + ECHO)
 def test_a_position_names_no_other_key(guarded, generous, element):
     """Where the next page begins may be a name that the page itself does not show."""
     alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
-    target = ("/bkt?list-type=2&start-after=other%2F0&continuation-token=other%2F0" if "Token" in element or "Start" in element
-              else "/bkt?versions&key-marker=other%2F0" if "Key" in element else "/bkt?marker=other%2F0") + "&prefix=mine%2F"
-    for name, may in (("theirs/key", False), ("mine/b", True), ("", True), ("other/0", element in ECHO and "Prefix" not in element),
-                      ("1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=", "Token" in element and "Next" in element)):
-        answer = raw("200 OK", "<ListBucketResult><Contents><Key>mine/a</Key><Size>1</Size></Contents>"
-                     f"{element.format(name)}</ListBucketResult>")
+    target = (
+        "/bkt?list-type=2&start-after=other%2F0&continuation-token=other%2F0"
+        if "Token" in element or "Start" in element
+        else "/bkt?versions&key-marker=other%2F0"
+        if "Key" in element
+        else "/bkt?marker=other%2F0"
+    ) + "&prefix=mine%2F"
+    for name, may in (
+        ("theirs/key", False),
+        ("mine/b", True),
+        ("", True),
+        ("other/0", element in ECHO and "Prefix" not in element),
+        ("1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=", "Token" in element and "Next" in element),
+    ):
+        answer = raw(
+            "200 OK",
+            "<ListBucketResult><Contents><Key>mine/a</Key><Size>1</Size></Contents>"
+            f"{element.format(name)}</ListBucketResult>",
+        )
         generous.fault(None, "raw", answer)
         reply = alice.ask("GET", target)
         if may:
-            assert reply.status == 200 and answer.endswith(bytes(reply.body)), (element, name, reply)
+            assert reply.status == 200 and answer.endswith(bytes(reply.body)), (
+                element,
+                name,
+                reply,
+            )
         else:
             judge_denied(reply, "AccessDenied")
         generous.fault(None, "raw", answer)
         assert root.ask("GET", target).status == 200
 
 
-@pytest.mark.parametrize("target,own", [("/bkt?prefix=mine%2F", "<Prefix>mine/</Prefix>"), ("/bkt/mine/k?acl", "<Key>mine/k</Key>"),
-                                        ("/bkt?prefix=mine%2F&uploads", "<Resource>/bkt</Resource>")])
+@pytest.mark.parametrize(
+    "target,own",
+    [
+        ("/bkt?prefix=mine%2F", "<Prefix>mine/</Prefix>"),
+        ("/bkt/mine/k?acl", "<Key>mine/k</Key>"),
+        ("/bkt?prefix=mine%2F&uploads", "<Resource>/bkt</Resource>"),
+    ],
+)
 def test_an_error_names_no_other_key(guarded, generous, target, own):
     alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
     error = "<Error><Code>Odd</Code><Message>m</Message>{}<RequestId>1</RequestId></Error>"
-    for other in ("<Key>theirs/key</Key>", "<Resource>/bkt/theirs/key</Resource>", "<NextMarker>theirs/key</NextMarker>"):
+    for other in (
+        "<Key>theirs/key</Key>",
+        "<Resource>/bkt/theirs/key</Resource>",
+        "<NextMarker>theirs/key</NextMarker>",
+    ):
         for who, shown in ((alice, own), (root, own + other)):
             generous.fault(None, "raw", raw("409 Conflict", error.format(own + other)))
             reply = who.ask("GET", target)
-            assert reply.status == 409 and bytes(reply.body).endswith(error.format(shown).encode()), reply
+            assert reply.status == 409 and bytes(reply.body).endswith(
+                error.format(shown).encode()
+            ), reply
     generous.fault(None, "raw", raw("409 Conflict", error.format(own)))
     assert bytes(alice.ask("GET", target).body) == error.format(own).encode()
-    generous.fault(None, "raw", raw("409 Conflict", error.format("<Key>theirs/key</Key>" + "x" * 70000)))
+    generous.fault(
+        None, "raw", raw("409 Conflict", error.format("<Key>theirs/key</Key>" + "x" * 70000))
+    )
     reply = alice.ask("GET", target)
     assert reply.status == 409 and b"theirs" not in bytes(reply.body)

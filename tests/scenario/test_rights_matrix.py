@@ -8,6 +8,7 @@ from the policy and from S3's API reference, apart from the server's tables. Aft
   - what was written is what the next read returns, though everything is cached and `immutable`;
   - nothing that the principal may not read stands where he may, or in the reply.
 """
+
 import random
 import urllib.parse
 
@@ -29,8 +30,14 @@ ALLOW = {
 }
 for name in ALLOW:
     SECRETS.setdefault(name, f"secret-canary-{name.lower()}-5d0e")
-PLACES = [("bkt", "mine/k"), ("bkt", "mine/own"), ("bkt", "mine/victim"), ("bkt", "theirs/key"),
-          ("bkt", "theirs/victim"), ("secret", "key")]
+PLACES = [
+    ("bkt", "mine/k"),
+    ("bkt", "mine/own"),
+    ("bkt", "mine/victim"),
+    ("bkt", "theirs/key"),
+    ("bkt", "theirs/victim"),
+    ("secret", "key"),
+]
 
 
 def content_of(bucket, key):
@@ -59,7 +66,14 @@ S3 = [
     ("AbortMultipartUpload", "DELETE", "key", ["uploadId"], [], {"write"}),
     ("ListObjects", "GET", "bucket", [], [*LISTING, "marker"], {"list"}),
     ("ListObjectsV2", "GET", "bucket", ["list-type"], [*LISTING, "start-after"], {"list"}),
-    ("ListMultipartUploads", "GET", "bucket", ["uploads"], ["prefix", "delimiter", "encoding-type"], {"list"}),
+    (
+        "ListMultipartUploads",
+        "GET",
+        "bucket",
+        ["uploads"],
+        ["prefix", "delimiter", "encoding-type"],
+        {"list"},
+    ),
     ("GetBucketPolicy", "GET", "bucket", ["policy"], [], {"read", "list"}),
     ("GetBucketTagging", "GET", "bucket", ["tagging"], [], {"read", "list"}),
     ("GetBucketAcl", "GET", "bucket", ["acl"], [], {"read", "list"}),
@@ -79,8 +93,15 @@ LIVE = "LIVE"  # an upload under way
 PREFIXED = ("ListObjects", "ListObjectsV2", "ListMultipartUploads")
 UNPACK = "x-amz-meta-snowball-auto-extract"
 # Headers in the query of a write: they say something of the object that is written.
-OF_THE_OBJECT = ("x-amz-acl", "x-amz-meta-a", "x-amz-storage-class", "x-amz-checksum-crc32", UNPACK,
-                 "x-amz-copy-source", "x-amz-rename-source")
+OF_THE_OBJECT = (
+    "x-amz-acl",
+    "x-amz-meta-a",
+    "x-amz-storage-class",
+    "x-amz-checksum-crc32",
+    UNPACK,
+    "x-amz-copy-source",
+    "x-amz-rename-source",
+)
 
 CONDITIONS = ("x-amz-if-match-size", "x-amz-write-offset-bytes")
 
@@ -88,45 +109,120 @@ CONDITIONS = ("x-amz-if-match-size", "x-amz-write-offset-bytes")
 
 KEY_METHODS = ["GET", "HEAD", "PUT", "PUT", "PUT", "POST", "DELETE", "PATCH"]
 BUCKET_METHODS = ["GET", "HEAD", "PUT", "POST", "POST", "DELETE"]
-KEY_PARAMS = ["", "", "", "tagging", "acl", "uploads", "uploadId=gone", "uploadId=LIVE&partNumber=1",
-              "partNumber=1", "renameObject", "delete", "versionId=x", "select&select-type=2"]
-BUCKET_PARAMS = ["", "", "delete", "delete", "policy", "tagging", "acl", "uploads", "list-type=2",
-                 "list-type=2&prefix=mine%2F", "prefix=mine%2F"]
-MORE = ["z=1", "z", "x-id=PutObject", "x-id=DeleteObject", "x-id=PutObject&x-id=PutObject", "versionId=x", "uploadId=",
-        "uploadId=&partNumber=1", "partNumber=0", "tagging&tagging", "delete", "%64elete", "prefix=&prefix=mine%2F",
-        "renameObject", "x-amz-acl=private", "x-amz-meta-a=b", "x-amz-new=1", f"{UNPACK}=true", "policy", "x-Id=a",
-        "x-amz-copy-source=bkt%2Fmine%2Fown", "X-Amz-Copy-Source=%2Fsecret%2Fkey",
-        "x-amz-copy-source=bkt/theirs/key", "x-amz-rename-source=bkt%2Ftheirs%2Fkey"]
-COPIES = ["/bkt/mine/own", "bkt/mine%2Fown", "/secret/key", "secret%2Fkey", "bkt/theirs/key", "bkt/theirs/key?versionId=x"]
+KEY_PARAMS = [
+    "",
+    "",
+    "",
+    "tagging",
+    "acl",
+    "uploads",
+    "uploadId=gone",
+    "uploadId=LIVE&partNumber=1",
+    "partNumber=1",
+    "renameObject",
+    "delete",
+    "versionId=x",
+    "select&select-type=2",
+]
+BUCKET_PARAMS = [
+    "",
+    "",
+    "delete",
+    "delete",
+    "policy",
+    "tagging",
+    "acl",
+    "uploads",
+    "list-type=2",
+    "list-type=2&prefix=mine%2F",
+    "prefix=mine%2F",
+]
+MORE = [
+    "z=1",
+    "z",
+    "x-id=PutObject",
+    "x-id=DeleteObject",
+    "x-id=PutObject&x-id=PutObject",
+    "versionId=x",
+    "uploadId=",
+    "uploadId=&partNumber=1",
+    "partNumber=0",
+    "tagging&tagging",
+    "delete",
+    "%64elete",
+    "prefix=&prefix=mine%2F",
+    "renameObject",
+    "x-amz-acl=private",
+    "x-amz-meta-a=b",
+    "x-amz-new=1",
+    f"{UNPACK}=true",
+    "policy",
+    "x-Id=a",
+    "x-amz-copy-source=bkt%2Fmine%2Fown",
+    "X-Amz-Copy-Source=%2Fsecret%2Fkey",
+    "x-amz-copy-source=bkt/theirs/key",
+    "x-amz-rename-source=bkt%2Ftheirs%2Fkey",
+]
+COPIES = [
+    "/bkt/mine/own",
+    "bkt/mine%2Fown",
+    "/secret/key",
+    "secret%2Fkey",
+    "bkt/theirs/key",
+    "bkt/theirs/key?versionId=x",
+]
 UNREADABLE = ["bkt", "", "//secret/key", "/secret/%zz", "secret/key?versionId=a&b=c"]
 ARN = "arn:aws:s3:us-east-1:123456789012:accesspoint/secret/object/key"
 RENAMES = ["bkt/mine/own", "/bkt/theirs/key", "mine/own", "theirs/key", "secret/key"]
 COPY, RENAME = "x-amz-copy-source", "x-amz-rename-source"
-SOURCES = [[]] * 24 + [[(COPY, v)] for v in COPIES + UNREADABLE[:3] + [ARN]] + [[(RENAME, v)] for v in RENAMES] + [
-    [(COPY, "bkt/mine/own"), (COPY, "/secret/key")], [(COPY, "/secret/key"), (COPY, "bkt/mine/own")],
-    [(RENAME, "mine/own"), (RENAME, "theirs/key")], [(COPY, "bkt/mine/own"), (RENAME, "mine/own")],
-    [(UNPACK, "true")], [("x-amz-new", "1")], [("x-amz-acl", "private")], [("X-Amz-Meta-A", "b")]] + [
-    [(n, "1")] for n in CONDITIONS]
+SOURCES = (
+    [[]] * 24
+    + [[(COPY, v)] for v in COPIES + UNREADABLE[:3] + [ARN]]
+    + [[(RENAME, v)] for v in RENAMES]
+    + [
+        [(COPY, "bkt/mine/own"), (COPY, "/secret/key")],
+        [(COPY, "/secret/key"), (COPY, "bkt/mine/own")],
+        [(RENAME, "mine/own"), (RENAME, "theirs/key")],
+        [(COPY, "bkt/mine/own"), (RENAME, "mine/own")],
+        [(UNPACK, "true")],
+        [("x-amz-new", "1")],
+        [("x-amz-acl", "private")],
+        [("X-Amz-Meta-A", "b")],
+    ]
+    + [[(n, "1")] for n in CONDITIONS]
+)
 
 
 def delete_xml(*keys):
-    return ("<Delete>" + "".join(f"<Object><Key>{k}</Key></Object>" for k in keys) + "</Delete>").encode()
+    return (
+        "<Delete>" + "".join(f"<Object><Key>{k}</Key></Object>" for k in keys) + "</Delete>"
+    ).encode()
 
 
 def form(key):
-    fields = f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n{key}\r\n' \
+    fields = (
+        f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n{key}\r\n'
         '--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n<<new>>\r\n--B--\r\n'
+    )
     return fields.encode()
 
 
 FORM = ("Content-Type", "multipart/form-data; boundary=B")
-BODIES = {"": (b"", []), "data": (b"<<new>>", None), "mine": (delete_xml("mine/victim"), ["mine/victim"]),
-          "theirs": (delete_xml("theirs/victim"), ["theirs/victim"]),
-          "both": (delete_xml("mine/victim", "theirs/victim"), ["mine/victim", "theirs/victim"]),
-          "odd": (b"<Delete><Object><Key>mine/victim</Key></Object><Object><Object><Key>theirs/victim</Key></Object>"
-                  b"</Object></Delete>", None),
-          "form mine": (form("mine/k"), ["mine/k"]), "form theirs": (form("theirs/key"), ["theirs/key"]),
-          "members": (b"mine/victim=<<new>>\ntheirs/victim=<<new>>", None)}
+BODIES = {
+    "": (b"", []),
+    "data": (b"<<new>>", None),
+    "mine": (delete_xml("mine/victim"), ["mine/victim"]),
+    "theirs": (delete_xml("theirs/victim"), ["theirs/victim"]),
+    "both": (delete_xml("mine/victim", "theirs/victim"), ["mine/victim", "theirs/victim"]),
+    "odd": (
+        b"<Delete><Object><Key>mine/victim</Key></Object><Object><Object><Key>theirs/victim</Key></Object>"
+        b"</Object></Delete>",
+        None,
+    ),
+    "form mine": (form("mine/k"), ["mine/k"]),
+    "form theirs": (form("theirs/key"), ["theirs/key"]),
+    "members": (b"mine/victim=<<new>>\ntheirs/victim=<<new>>", None),
+}
 
 
 def draw(rng):
@@ -152,6 +248,7 @@ def draw(rng):
 
 
 # --- the model -------------------------------------------------------------------------------------------------
+
 
 def may(who, bucket, key, rights):
     if who is None:
@@ -194,33 +291,51 @@ def operation(method, level, pairs, copies, headers):
     if rest.get("uploadId") == "" or (is_write and rest.get("partNumber", "1") == "0"):
         return None
     for name, row_method, row_level, must, may_be, _ in S3:
-        if (row_method, row_level) == (method, level) and set(must) <= rest.keys() <= {*must, *may_be}:
+        if (row_method, row_level) == (method, level) and set(must) <= rest.keys() <= {
+            *must,
+            *may_be,
+        }:
             break
     else:
         return None
-    if name in ("PutObject", "CreateBucket") and any(n.lower() == UNPACK for n in [*names, *(n for n, _ in headers)]):
+    if name in ("PutObject", "CreateBucket") and any(
+        n.lower() == UNPACK for n in [*names, *(n for n, _ in headers)]
+    ):
         return None
-    if (is_write and any(n == "x-amz-new" for n, _ in headers)) or (method == "POST" and (name == "PostObject") != (FORM in headers)):
+    if (is_write and any(n == "x-amz-new" for n, _ in headers)) or (
+        method == "POST" and (name == "PostObject") != (FORM in headers)
+    ):
         return None
-    called = {"PutObject": "CopyObject", "UploadPart": "UploadPartCopy"}.get(name, name) if copies else name
+    called = (
+        {"PutObject": "CopyObject", "UploadPart": "UploadPartCopy"}.get(name, name)
+        if copies
+        else name
+    )
     return None if dict(pairs).get("x-id", called) != called else name
 
 
 def allowed(who, cell):
     """By the policy's words; who None is open mode."""
     method, bucket, key, query, headers, body, _ = cell
-    pairs = [(urllib.parse.unquote(n), urllib.parse.unquote(v)) for n, _, v in
-             (p.partition("=") for p in query.split("&") if p)]
-    of = {source: [v for n, v in [*headers, *((n.lower(), v) for n, v in pairs)] if n == source]
-          for source in (COPY, RENAME)}
+    pairs = [
+        (urllib.parse.unquote(n), urllib.parse.unquote(v))
+        for n, _, v in (p.partition("=") for p in query.split("&") if p)
+    ]
+    of = {
+        source: [v for n, v in [*headers, *((n.lower(), v) for n, v in pairs)] if n == source]
+        for source in (COPY, RENAME)
+    }
     level, is_read = "key" if key else "bucket", method in READS
     name = operation(method, level, pairs, of[COPY], headers)
     # A source stands once, where S3 takes one, and can be read.
     takes_any = name is None and not is_read
     if method == "PATCH" or (is_read and body) or len(of[COPY]) > 1 or len(of[RENAME]) > 1:
         return False
-    if (of[COPY] and name not in ("PutObject", "UploadPart") and not takes_any) or \
-            (of[RENAME] and name != "RenameObject" and not takes_any) or (name == "RenameObject" and not of[RENAME]):
+    if (
+        (of[COPY] and name not in ("PutObject", "UploadPart") and not takes_any)
+        or (of[RENAME] and name != "RenameObject" and not takes_any)
+        or (name == "RenameObject" and not of[RENAME])
+    ):
         return False
     for value in of[COPY]:
         reading = copy_reading(value)
@@ -229,7 +344,9 @@ def allowed(who, cell):
         if reading and not may(who, *reading, {"read"}):
             return False
     for value in of[RENAME]:
-        if not all(may(who, *reading, {"read", "delete"}) for reading in rename_readings(bucket, value)):
+        if not all(
+            may(who, *reading, {"read", "delete"}) for reading in rename_readings(bucket, value)
+        ):
             return False
     # What the request does to its target. By the outcome of a condition it would tell what is there.
     tells = {"read"} if not is_read and any(n in CONDITIONS for n, _ in headers) else set()
@@ -241,8 +358,9 @@ def allowed(who, cell):
                 rights |= row_rights
         return may(who, bucket, key, rights)
     if name is None:
-        is_wide = not key or method == "POST" or any(
-            n.lower() == UNPACK for n, _ in [*headers, *pairs])
+        is_wide = (
+            not key or method == "POST" or any(n.lower() == UNPACK for n, _ in [*headers, *pairs])
+        )
         return may(who, bucket, "" if is_wide else key, {"any"} | tells)
     if name in ("GetObject", "HeadObject") and dict(pairs).get("partNumber") == "0":
         return False
@@ -260,6 +378,7 @@ def allowed(who, cell):
 
 # --- the walk --------------------------------------------------------------------------------------------------
 
+
 class Walk:
     def __init__(self, server, origin, who):
         self.server, self.origin, self.who = server, origin, who
@@ -269,7 +388,11 @@ class Walk:
 
     def ask_as_root(self, method, bucket, key, body=b""):
         target = f"/{bucket}/{quote(key)}"
-        return self.root.ask(method, target, [], body) if self.root else self.client.request(method, target, [], body)
+        return (
+            self.root.ask(method, target, [], body)
+            if self.root
+            else self.client.request(method, target, [], body)
+        )
 
     def send(self, cell):
         method, bucket, key, query, headers, body, presigned = cell
@@ -298,8 +421,9 @@ class Walk:
         if self.who is None:
             return
         marks = [content_of(b, k)[:12] for b, k in PLACES if not may(self.who, b, k, {"read"})]
-        seen = [bytes(reply.body)] + [self.origin.content(k, b) or b"" for b, k in PLACES
-                                      if may(self.who, b, k, {"read"})]
+        seen = [bytes(reply.body)] + [
+            self.origin.content(k, b) or b"" for b, k in PLACES if may(self.who, b, k, {"read"})
+        ]
         if LIVE in self.origin.uploads:
             seen += list(self.origin.uploads[LIVE]["parts"].values())
         assert not any(mark in text for mark in marks for text in seen), (self.who, cell, reply)
@@ -309,9 +433,16 @@ class Walk:
         with self.origin.lock:
             for bucket in ("bkt", "secret"):
                 self.origin.make_bucket(bucket)
-            self.origin.uploads = {LIVE: {"bucket": "bkt", "key": "mine/k", "parts": {}, "headers": {}}}
+            self.origin.uploads = {
+                LIVE: {"bucket": "bkt", "key": "mine/k", "parts": {}, "headers": {}}
+            }
             self.origin.sub_resources.clear()
-            extra = [(b, k) for b in self.origin.buckets for k in self.origin.buckets[b] if (b, k) not in PLACES]
+            extra = [
+                (b, k)
+                for b in self.origin.buckets
+                for k in self.origin.buckets[b]
+                if (b, k) not in PLACES
+            ]
         for bucket, key in extra:
             assert self.ask_as_root("DELETE", bucket, key).status == 204
         for bucket, key in PLACES:
@@ -346,10 +477,16 @@ def generous():
 
 
 @pytest.mark.parametrize("mode", ["verify", "open"])
-def test_every_request_is_judged_by_what_it_could_do(tmp_path, generous, start, engine, mode, figure):
+def test_every_request_is_judged_by_what_it_could_do(
+    tmp_path, generous, start, engine, mode, figure
+):
     settings = verify(keys_file(tmp_path, ALLOW)) if mode == "verify" else {}
-    server = start(generous, engine=engine, settings=settings,
-                   file={"rules": [{"match": "**", "freshness": "immutable"}]})
+    server = start(
+        generous,
+        engine=engine,
+        settings=settings,
+        file={"rules": [{"match": "**", "freshness": "immutable"}]},
+    )
     rng = random.Random(f"{mode} {engine}")
     walks = [Walk(server, generous, who) for who in (ALLOW if mode == "verify" else [None])]
     walks[0].restore()
@@ -362,5 +499,7 @@ def test_every_request_is_judged_by_what_it_could_do(tmp_path, generous, start, 
         if (walk.who, cell) not in seen:
             seen.add((walk.who, cell))
             count[walk.cell(cell)] += 1
-    figure(f"rights matrix, {mode}, {engine}: {cells} cells, {count[True]} allowed and {count[False]} denied")
+    figure(
+        f"rights matrix, {mode}, {engine}: {cells} cells, {count[True]} allowed and {count[False]} denied"
+    )
     assert count[True] > cells // 8 and count[False] > cells // 8

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """run: one command with a cache of its own: its environment, signals and exit code; nothing is left when either side dies."""
+
 import contextlib
 import os
 import re
@@ -27,21 +28,36 @@ def run(tmp_path, origin):
     running = []
 
     def make(*words, wait=True, flags=(), env=None):
-        full = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": str(tmp_path),
-                "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL_S3": origin.endpoint}
+        full = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "LC_ALL": "C.UTF-8",
+            "XDG_RUNTIME_DIR": str(tmp_path),
+            "AWS_ACCESS_KEY_ID": ACCESS,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_S3": origin.endpoint,
+        }
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"):
             if name in os.environ:
                 full[name] = os.environ[name]
         full.update(env or {})
-        process = subprocess.Popen([binary(), "run", "--cache.size=64MiB", "--workers=1", *flags, "--", *words],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full, cwd=tmp_path,
-                                   start_new_session=True, preexec_fn=heard)
+        process = subprocess.Popen(
+            [binary(), "run", "--cache.size=64MiB", "--workers=1", *flags, "--", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=full,
+            cwd=tmp_path,
+            start_new_session=True,
+            preexec_fn=heard,
+        )
         running.append(process)
         if not wait:
             return process
         out, err = process.communicate(timeout=WAIT_S)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
+
     yield make
     for process in running:
         if process.poll() is None:
@@ -66,7 +82,7 @@ def is_gone(pid):
 def server_of(process):
     """The child that is a server."""
     for pid in children(process.pid):
-        with contextlib.suppress(OSError):                 # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             with open(f"/proc/{pid}/cmdline") as file:
                 if file.read().split("\0")[1:2] == ["serve"]:
                     return pid
@@ -84,15 +100,27 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
     second = run("sh", "-c", READ)
     assert second.returncode == 0 and origin.bytes_sent("a") == 1 << 20
     assert [line.split()[0] for line in second.stderr.replace("forebay: ", "", 1).splitlines()] == [
-        "served", "from", "saved", "waited", "warnings"]
+        "served",
+        "from",
+        "saved",
+        "waited",
+        "warnings",
+    ]
     assert re.search(r"served +1\.0 MiB in 1 requests", second.stderr)
     assert f"from here 100.0 % of the bytes ({tmp_path}/.cache/forebay)" in second.stderr
     assert run("true", flags=["-q"]).stderr == ""
     assert not list(tmp_path.glob("forebay-*"))
 
 
-@pytest.mark.parametrize("words, code", [
-    (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -KILL $$"], 137), (["no-such-command"], 127), (["/etc"], 126)])
+@pytest.mark.parametrize(
+    "words, code",
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -KILL $$"], 137),
+        (["no-such-command"], 127),
+        (["/etc"], 126),
+    ],
+)
 def test_exit_codes_are_those_of_the_command(run, words, code):
     assert run(*words).returncode == code
 
@@ -113,17 +141,24 @@ def test_125_when_the_cache_does_not_start(run, tmp_path):
 
 
 def test_the_environment_points_clients_here(run):
-    told = run("env", flags=["--global", "--origin.endpoint", "http://127.0.0.1:9"],
-               env={"NO_PROXY": "intranet.example"})
+    told = run(
+        "env",
+        flags=["--global", "--origin.endpoint", "http://127.0.0.1:9"],
+        env={"NO_PROXY": "intranet.example"},
+    )
     names = dict(line.split("=", 1) for line in told.stdout.splitlines())
     assert names["AWS_ENDPOINT_URL"] == names["AWS_ENDPOINT_URL_S3"] == names["S3_ENDPOINT_URL"]
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", names["AWS_ENDPOINT_URL_S3"])
-    assert names["AWS_S3_ENDPOINT"] == names["S3_ENDPOINT"] == names["AWS_ENDPOINT_URL"][len("http://"):]
+    assert (
+        names["AWS_S3_ENDPOINT"]
+        == names["S3_ENDPOINT"]
+        == names["AWS_ENDPOINT_URL"][len("http://") :]
+    )
     assert (names["AWS_HTTPS"], names["AWS_VIRTUAL_HOSTING"]) == ("NO", "FALSE")
     assert names["GDAL_DISABLE_READDIR_ON_OPEN"] == "EMPTY_DIR"
-    assert "HTS_S3_HOST" not in names                      # its s3:// names would be https to a plain port
+    assert "HTS_S3_HOST" not in names  # its s3:// names would be https to a plain port
     assert names["NO_PROXY"] == "intranet.example,127.0.0.1"
-    own = {"AWS_S3_ENDPOINT": "minio.example:9000"}        # perhaps another store than the origin
+    own = {"AWS_S3_ENDPOINT": "minio.example:9000"}  # perhaps another store than the origin
     kept = dict(line.split("=", 1) for line in run("env", env=own).stdout.splitlines())
     assert kept["AWS_S3_ENDPOINT"] == "minio.example:9000" and "AWS_HTTPS" not in kept
     assert "LISTEN_FDS" not in names and "NOTIFY_SOCKET" not in names
@@ -132,14 +167,29 @@ def test_the_environment_points_clients_here(run):
 def test_the_command_is_as_it_would_be_without(run):
     """However many words it has, and those that are ours, too; its SIGPIPE is what it was (Popen sets the default)."""
     ours = ["-q", "--global", "-h", "--help", "--cache.size=1", "--"]
-    told = run("sh", "-c", "echo $#; shift 2000; echo $*; yes | head -1", "sh", *map(str, range(2000)), *ours)
-    assert told.stdout.splitlines() == [str(2000 + len(ours)), " ".join(ours), "y"] and told.returncode == 0, told
+    told = run(
+        "sh",
+        "-c",
+        "echo $#; shift 2000; echo $*; yes | head -1",
+        "sh",
+        *map(str, range(2000)),
+        *ours,
+    )
+    assert (
+        told.stdout.splitlines() == [str(2000 + len(ours)), " ".join(ours), "y"]
+        and told.returncode == 0
+    ), told
     assert "served" in told.stderr and "Broken pipe" not in told.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_command(run, number):
-    process = run("sh", "-c", "trap 'echo got it; exit 9' TERM INT HUP; echo ready; while :; do sleep 0.05; done", wait=False)
+    process = run(
+        "sh",
+        "-c",
+        "trap 'echo got it; exit 9' TERM INT HUP; echo ready; while :; do sleep 0.05; done",
+        wait=False,
+    )
     assert line_of(process) == "ready"
     process.send_signal(number)
     assert process.wait(WAIT_S) == 9
@@ -193,8 +243,33 @@ def test_the_end_is_seen_where_ends_of_children_are_ignored(origin, tmp_path):
     """SIGCHLD, ignored by who starts it, as some daemons do; the command finds it so, too."""
     script = "import signal, os, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     inner = "import signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); raise SystemExit(7)"
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
-    got = subprocess.run(["python3", "-c", script, binary(), "run", "-q", "--cache.size=64MiB", "--workers=1",
-                          f"--origin.endpoint={origin.endpoint}", "--origin.region=us-east-1", "--", "python3", "-c", inner],
-                         capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path, env=env)
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+    got = subprocess.run(
+        [
+            "python3",
+            "-c",
+            script,
+            binary(),
+            "run",
+            "-q",
+            "--cache.size=64MiB",
+            "--workers=1",
+            f"--origin.endpoint={origin.endpoint}",
+            "--origin.region=us-east-1",
+            "--",
+            "python3",
+            "-c",
+            inner,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        cwd=tmp_path,
+        env=env,
+    )
     assert (got.returncode, got.stdout) == (7, "True\n"), got.stderr

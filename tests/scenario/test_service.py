@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service manager is told while the server runs: WATCHDOG=1 (sd_notify(3)) as long as each worker moves, and not once
 one stands still. We are the manager: its socket says who sent what."""
+
 import ctypes
 import os
 import re
@@ -39,7 +40,7 @@ class Manager:
             if kind == socket.SCM_CREDENTIALS:
                 pid = struct.unpack("iii", content)[0]
             elif kind == socket.SCM_RIGHTS:
-                for fd, in struct.iter_unpack("i", content):
+                for (fd,) in struct.iter_unpack("i", content):
                     os.close(fd)
         return pid, data.decode()
 
@@ -70,7 +71,11 @@ class Standing:
 
     def __init__(self, pid, name):
         self.libc = ctypes.CDLL(None, use_errno=True)
-        self.task = next(int(t.name) for t in Path(f"/proc/{pid}/task").iterdir() if (t / "comm").read_text().strip() == name)
+        self.task = next(
+            int(t.name)
+            for t in Path(f"/proc/{pid}/task").iterdir()
+            if (t / "comm").read_text().strip() == name
+        )
 
     def _trace(self, request):
         if self.libc.ptrace(request, self.task, None, None) != 0:
@@ -90,11 +95,17 @@ def test_watchdog_is_fed(start, origin, manager):
     """Four times in its limit, and once more at the end, for as long as a stop may take."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
     pid = server.process.pid
-    assert [manager.next() for _ in range(3)] == [(pid, "READY=1"), (pid, f"WATCHDOG_USEC={LIMIT_US}"), (pid, "WATCHDOG=1")]
+    assert [manager.next() for _ in range(3)] == [
+        (pid, "READY=1"),
+        (pid, f"WATCHDOG_USEC={LIMIT_US}"),
+        (pid, "WATCHDOG=1"),
+    ]
     signs = 20
     assert [manager.next(WAIT_S) for _ in range(signs)] == [(pid, "WATCHDOG=1")] * signs
     # Since it was started: a reader that comes late finds several waiting.
-    assert time.monotonic() - server.spawned_at > signs * LIMIT_US / 4 / 1e6 * 0.9, "more than it has to say"
+    assert time.monotonic() - server.spawned_at > signs * LIMIT_US / 4 / 1e6 * 0.9, (
+        "more than it has to say"
+    )
     server.stop()
     manager.wait("STOPPING=1")
     assert int(manager.wait("WATCHDOG_USEC=")[1].partition("=")[2]) > 60_000_000
@@ -102,17 +113,27 @@ def test_watchdog_is_fed(start, origin, manager):
 
 def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
     """Of two, and the other answers: for half of the clients nothing works. It is fed again once the worker moves."""
-    server = start(origin, ahead_s=0, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)}, settings={"workers": 2})
-    def named():                                           # each by itself, in its own time
-        names = [(t / "comm").read_text().strip() for t in Path(f"/proc/{server.process.pid}/task").iterdir()]
+    server = start(
+        origin,
+        ahead_s=0,
+        env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)},
+        settings={"workers": 2},
+    )
+
+    def named():  # each by itself, in its own time
+        names = [
+            (t / "comm").read_text().strip()
+            for t in Path(f"/proc/{server.process.pid}/task").iterdir()
+        ]
         return sorted(name for name in names if re.fullmatch(r"worker[- ]?\d+", name))
+
     wait_for(lambda: len(named()) == 2, "two workers' threads")
     workers = named()
     with Standing(server.process.pid, workers[1]):
         server.ahead_s += 6
         server._move_clock(6)
         server.wait_stderr("watchdog_not_fed")
-        while manager.next(0):                             # what was said before that
+        while manager.next(0):  # what was said before that
             pass
         assert manager.words(1.5) == []
         assert server.admin("/livez").status == 503
@@ -122,7 +143,9 @@ def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
     assert server.admin("/livez").status == 200
 
 
-@pytest.mark.parametrize("value", ["soon", "0", "-1", "99999999999999999999", "4611686018427387904"])
+@pytest.mark.parametrize(
+    "value", ["soon", "0", "-1", "99999999999999999999", "4611686018427387904"]
+)
 def test_watchdog_limits_that_are_none(start, origin, manager, value):
     """Said in the log; the server serves, and nobody is fed."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": value})

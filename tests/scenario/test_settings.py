@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key of the configuration, by file, by environment and by flag: the whole table, not samples of it. Flags win over
 the environment, and that over the file."""
+
 import json
 import re
 
@@ -9,15 +10,38 @@ from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from test_reload import set_key
 
 # Where another value does not follow from the default or the choices.
-OTHERS = {"listen": "127.0.0.1:7001", "admin.listen": "127.0.0.1:7002", "workers": "3", "listen_tls.cert": "CERT",
-          "listen_tls.key": "KEY", "s3.domains": "x.example", "admin.socket": "off", "admin.token_file": "SECRET",
-          "admin.allowed_hosts": "x.example", "origin.endpoint": "http://127.0.0.1:9", "origin.region": "eu-west-1",
-          "origin.ca_file": "CERT", "credentials.source": "config", "credentials.access_key_file": "SECRET",
-          "credentials.secret_key_file": "SECRET", "credentials.session_token_file": "SECRET", "auth.mode": "verify",
-          "auth.keys_file": "KEYS", "auth.allowed_origins": "http://x.example", "cache.dir": "FOLDER", "cache.size": "700MiB",
-          "cache.scrub_rate": "7MiB/s", "cache.block_size": "64KiB", "cache.readahead": "7MiB", "cache.max_object_size": "7MiB",
-          "limits.max_buffer": "77MiB", "limits.min_rate": "7KiB/s", "access_log.path": "LOG", "access_log.sample": "0.5",
-          "io.threads": "7"}
+OTHERS = {
+    "listen": "127.0.0.1:7001",
+    "admin.listen": "127.0.0.1:7002",
+    "workers": "3",
+    "listen_tls.cert": "CERT",
+    "listen_tls.key": "KEY",
+    "s3.domains": "x.example",
+    "admin.socket": "off",
+    "admin.token_file": "SECRET",
+    "admin.allowed_hosts": "x.example",
+    "origin.endpoint": "http://127.0.0.1:9",
+    "origin.region": "eu-west-1",
+    "origin.ca_file": "CERT",
+    "credentials.source": "config",
+    "credentials.access_key_file": "SECRET",
+    "credentials.secret_key_file": "SECRET",
+    "credentials.session_token_file": "SECRET",
+    "auth.mode": "verify",
+    "auth.keys_file": "KEYS",
+    "auth.allowed_origins": "http://x.example",
+    "cache.dir": "FOLDER",
+    "cache.size": "700MiB",
+    "cache.scrub_rate": "7MiB/s",
+    "cache.block_size": "64KiB",
+    "cache.readahead": "7MiB",
+    "cache.max_object_size": "7MiB",
+    "limits.max_buffer": "77MiB",
+    "limits.min_rate": "7KiB/s",
+    "access_log.path": "LOG",
+    "access_log.sample": "0.5",
+    "io.threads": "7",
+}
 
 
 def table(*arguments, env=None):
@@ -25,7 +49,11 @@ def table(*arguments, env=None):
     got = run_forebay("check", "-T", "--json", *arguments, env=env)
     assert got.returncode == 0, (got.stdout[-2000:], got.stderr)
     lines = [json.loads(line) for line in got.stdout.splitlines()]
-    return {line["key"]: (line["value"], line["source"]) for line in lines if line["type"] == "item" and "key" in line}
+    return {
+        line["key"]: (line["value"], line["source"])
+        for line in lines
+        if line["type"] == "item" and "key" in line
+    }
 
 
 def another(key, default, now, accepts):
@@ -40,18 +68,34 @@ def another(key, default, now, accepts):
 
 
 def test_every_key_by_every_way(tmp_path, certificate):
-    folder = {"CERT": certificate[0], "KEY": certificate[1], "SECRET": tmp_path / "secret", "KEYS": tmp_path / "keys",
-              "FOLDER": tmp_path / "cache", "LOG": tmp_path / "log"}
+    folder = {
+        "CERT": certificate[0],
+        "KEY": certificate[1],
+        "SECRET": tmp_path / "secret",
+        "KEYS": tmp_path / "keys",
+        "FOLDER": tmp_path / "cache",
+        "LOG": tmp_path / "log",
+    }
     folder["SECRET"].write_text("0123456789abcdef")
-    folder["KEYS"].write_text("- {id: someone, secret: something-long, allow: [{bucket: '*', ops: [read]}]}")
+    folder["KEYS"].write_text(
+        "- {id: someone, secret: something-long, allow: [{bucket: '*', ops: [read]}]}"
+    )
     for name in ("SECRET", "KEYS"):
         folder[name].chmod(0o600)
-    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| (\S*) \| ([^|]*) \| (?:reload|restart) \|", run_forebay("config", "docs").stdout, re.M)
+    rows = re.findall(
+        r"^\| `([a-z0-9_.]+)` \| (\S*) \| ([^|]*) \| (?:reload|restart) \|",
+        run_forebay("config", "docs").stdout,
+        re.M,
+    )
     defaults = table()
     assert {key for key, _, _ in rows} == set(defaults) and len(rows) > 60
     wanted = {}
     for key, default, accepts in rows:
-        words = accepts.replace("`", "").split(", ") if re.fullmatch(r"`?[a-z0-9_-]+`?(, `?[a-z0-9_-]+`?)+", accepts) else []
+        words = (
+            accepts.replace("`", "").split(", ")
+            if re.fullmatch(r"`?[a-z0-9_-]+`?(, `?[a-z0-9_-]+`?)+", accepts)
+            else []
+        )
         value = another(key, default.strip("`"), defaults[key][0], words)
         wanted[key] = str(folder.get(value, value))
 
@@ -68,8 +112,16 @@ def test_every_key_by_every_way(tmp_path, certificate):
     by_flag = table(*flags)
     for key, value in wanted.items():
         assert by_file[key][0] != defaults[key][0], f"{key}: {value} is what it is anyway"
-        assert by_file[key][0] == by_env[key][0] == by_flag[key][0], (key, by_file[key], by_env[key], by_flag[key])
-        assert re.fullmatch(re.escape(str(path)) + r":\d+:\d+.*", by_file[key][1]), (key, by_file[key])
+        assert by_file[key][0] == by_env[key][0] == by_flag[key][0], (
+            key,
+            by_file[key],
+            by_env[key],
+            by_flag[key],
+        )
+        assert re.fullmatch(re.escape(str(path)) + r":\d+:\d+.*", by_file[key][1]), (
+            key,
+            by_file[key],
+        )
         name = "FOREBAY_" + key.upper().replace(".", "_")
         assert by_env[key][1].split(",")[0] == f"env {name}", (key, by_env[key])
         assert by_flag[key][1].split(",")[0] == f"--{key}", (key, by_flag[key])
@@ -79,4 +131,8 @@ def test_every_key_by_every_way(tmp_path, certificate):
         assert over_all[key][1].startswith("--"), (key, over_all[key])
     # Names that nobody else has: no two keys share one, none reads like what Kubernetes injects.
     assert len(env) == len(wanted)
-    assert not [name for name in env if re.search(r"_SERVICE_HOST$|_SERVICE_PORT|_PORT$|_PORT_\d+_(TCP|UDP)", name)]
+    assert not [
+        name
+        for name in env
+        if re.search(r"_SERVICE_HOST$|_SERVICE_PORT|_PORT$|_PORT_\d+_(TCP|UDP)", name)
+    ]

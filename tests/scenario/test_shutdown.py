@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM while things are under way: whatever the worker was asked for is given back (the sanitizer build
 says what is not), the grace lets it end well, and a write is never lost sight of."""
+
 import contextlib
 import http.server
 import json
@@ -18,11 +19,17 @@ from waiting import WAIT_S
 
 MIB = 1 << 20
 PAGE = "http://console.example"
-LONG = "1h"                                            # a grace that no test waits for
-RULES = {"rules": [{"match": "bkt/checked*", "freshness": "strict"},
-                   {"match": "**", "freshness": "immutable"}]}
+LONG = "1h"  # a grace that no test waits for
+RULES = {
+    "rules": [
+        {"match": "bkt/checked*", "freshness": "strict"},
+        {"match": "**", "freshness": "immutable"},
+    ]
+}
 DELETE = b"<Delete><Object><Key>a</Key></Object></Delete>"
-FINISH = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
+FINISH = (
+    b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
+)
 
 
 class Rig:
@@ -31,11 +38,13 @@ class Rig:
     def __init__(self, server, origin, root):
         self.server, self.origin, self.root = server, origin, root
         self.open = contextlib.ExitStack()
-        self.gate = threading.Event()                      # lets go what the origin holds
+        self.gate = threading.Event()  # lets go what the origin holds
 
     def ask(self, method, target, headers=(), body=b"", **more):
         connection = self.open.enter_context(self.server.connection(**more))
-        connection.send(request_bytes(method, target, f"127.0.0.1:{self.server.port}", headers, body))
+        connection.send(
+            request_bytes(method, target, f"127.0.0.1:{self.server.port}", headers, body)
+        )
         connection.method = method
         return connection
 
@@ -117,10 +126,18 @@ def put_unanswered(rig):
 
 
 def put_chunked_half(rig):
-    rig.ask("PUT", "/bkt/a", [("Content-Length", "1089"), ("x-amz-decoded-content-length", "1000"),
-                              ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
-                              ("x-amz-trailer", "x-amz-checksum-crc32"),
-                              ("Content-Encoding", "aws-chunked")], b"3e8\r\n" + b"x" * 500)
+    rig.ask(
+        "PUT",
+        "/bkt/a",
+        [
+            ("Content-Length", "1089"),
+            ("x-amz-decoded-content-length", "1000"),
+            ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+            ("x-amz-trailer", "x-amz-checksum-crc32"),
+            ("Content-Encoding", "aws-chunked"),
+        ],
+        b"3e8\r\n" + b"x" * 500,
+    )
     rig.server.wait_metric("forebay_http_requests_inflight", lambda v: v == 1)
     return None
 
@@ -155,10 +172,19 @@ def listing_never_kept(rig):
 
 def form_half(rig):
     boundary = "xxBOUNDARYxx"
-    body = (f'--{boundary}\r\nContent-Disposition: form-data; name="key"\r\n\r\na\r\n--{boundary}\r\n'
-            'Content-Disposition: form-data; name="file"\r\n\r\nhalf of it').encode()
-    rig.ask("POST", "/bkt", [("Content-Type", f"multipart/form-data; boundary={boundary}"),
-                             ("Content-Length", str(len(body) + 500))], body)
+    body = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="key"\r\n\r\na\r\n--{boundary}\r\n'
+        'Content-Disposition: form-data; name="file"\r\n\r\nhalf of it'
+    ).encode()
+    rig.ask(
+        "POST",
+        "/bkt",
+        [
+            ("Content-Type", f"multipart/form-data; boundary={boundary}"),
+            ("Content-Length", str(len(body) + 500)),
+        ],
+        body,
+    )
     rig.origin.wait_for(1, key="", method="POST")
     return None
 
@@ -167,7 +193,9 @@ def complete_upload(rig):
     """200 and blanks came at once, the outcome has not."""
     with rig.server.client() as client:
         upload = client.request("POST", "/bkt/a?uploads").element("UploadId")
-        assert client.request("PUT", f"/bkt/a?partNumber=1&uploadId={upload}", [], b"x").status == 200
+        assert (
+            client.request("PUT", f"/bkt/a?partNumber=1&uploadId={upload}", [], b"x").status == 200
+        )
     rig.origin.fault("a", "late_result", (b" ", rig.gate), method="POST")
     connection = rig.ask("POST", f"/bkt/a?uploadId={upload}", [], FINISH)
     assert connection.read_head().status == 200
@@ -175,8 +203,9 @@ def complete_upload(rig):
 
 
 def browser_question(rig):
-    return rig.stuck("a", "OPTIONS", "/bkt/a",
-                     [("Origin", PAGE), ("Access-Control-Request-Method", "GET")])
+    return rig.stuck(
+        "a", "OPTIONS", "/bkt/a", [("Origin", PAGE), ("Access-Control-Request-Method", "GET")]
+    )
 
 
 def buckets(rig):
@@ -204,8 +233,12 @@ def half_heads(rig):
 
 
 def admin(rig):
-    for text in (b"", b"GET", b"GET /metrics HTTP/1.1\r\nHost: x\r\n",
-                 b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50):
+    for text in (
+        b"",
+        b"GET",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50,
+    ):
         connection = rig.open.enter_context(Connection(rig.server.admin_port, receive_buffer=4096))
         connection.send(text)
     return None
@@ -243,22 +276,54 @@ def waits_for_a_place(rig):
     return None
 
 
-waits_for_a_place.settings = {"origin.connections": 2, "workers": 1}      # of several each has its share, which their keys need not use
+waits_for_a_place.settings = {
+    "origin.connections": 2,
+    "workers": 1,
+}  # of several each has its share, which their keys need not use
 
-STUCK = [get_without_head, get_half_the_body, get_many_readers, check_with_the_origin, head_of_unknown,
-         passed_get, passed_get_half, put_half, put_unanswered, put_chunked_half, put_without_client,
-         delete_many, delete_many_half, change_of_unknown_extent, listing, listing_never_kept, form_half,
-         complete_upload, browser_question, buckets, slow_readers, half_heads, admin, retry_is_due,
-         body_to_be_resumed, waits_for_a_place]
+STUCK = [
+    get_without_head,
+    get_half_the_body,
+    get_many_readers,
+    check_with_the_origin,
+    head_of_unknown,
+    passed_get,
+    passed_get_half,
+    put_half,
+    put_unanswered,
+    put_chunked_half,
+    put_without_client,
+    delete_many,
+    delete_many_half,
+    change_of_unknown_extent,
+    listing,
+    listing_never_kept,
+    form_half,
+    complete_upload,
+    browser_question,
+    buckets,
+    slow_readers,
+    half_heads,
+    admin,
+    retry_is_due,
+    body_to_be_resumed,
+    waits_for_a_place,
+]
 
 
 def make(start, origin, tmp_path, engine, what=None, **settings):
     origin.put("a", 1000)
     origin.put("big", 8 * MIB)
     origin.put("huge", 32 * MIB)
-    more = {"cache.list_ttl": "1h", "auth.allowed_origins": PAGE, "shutdown.grace": LONG,
-            "origin.first_byte_timeout": "10m", "origin.idle_timeout": "10m",
-            **getattr(what, "settings", {}), **settings}
+    more = {
+        "cache.list_ttl": "1h",
+        "auth.allowed_origins": PAGE,
+        "shutdown.grace": LONG,
+        "origin.first_byte_timeout": "10m",
+        "origin.idle_timeout": "10m",
+        **getattr(what, "settings", {}),
+        **settings,
+    }
     server = start(origin, engine=engine, file=RULES, settings=more)
     return Rig(server, origin, tmp_path)
 
@@ -287,8 +352,9 @@ def ended(server):
 def test_no_grace(start, origin, engine, tmp_path, what):
     """The grace is over at once; on one engine a second signal ends it."""
     impatient = engine == ENGINES[0]
-    rig = make(start, origin, tmp_path, engine, what,
-               **({} if impatient else {"shutdown.grace": "0s"}))
+    rig = make(
+        start, origin, tmp_path, engine, what, **({} if impatient else {"shutdown.grace": "0s"})
+    )
     with rig.open:
         what(rig)
         drain(rig.server)
@@ -299,10 +365,23 @@ def test_no_grace(start, origin, engine, tmp_path, what):
         origin.clear_faults()
 
 
-@pytest.mark.parametrize("what", [get_without_head, check_with_the_origin, head_of_unknown, passed_get,
-                                  put_unanswered, delete_many, change_of_unknown_extent, listing,
-                                  browser_question, buckets, put_without_client],
-                         ids=lambda what: what.__name__)
+@pytest.mark.parametrize(
+    "what",
+    [
+        get_without_head,
+        check_with_the_origin,
+        head_of_unknown,
+        passed_get,
+        put_unanswered,
+        delete_many,
+        change_of_unknown_extent,
+        listing,
+        browser_question,
+        buckets,
+        put_without_client,
+    ],
+    ids=lambda what: what.__name__,
+)
 def test_within_the_grace(start, origin, engine, tmp_path, what):
     """What the origin answers in time is answered."""
     rig = make(start, origin, tmp_path, engine, what)
@@ -345,9 +424,14 @@ def test_stalled_credentials(start, origin, engine, tmp_path):
                 asked.release()
                 gate.wait(WAIT_S)
                 return
-            body = json.dumps({"AccessKeyId": "origin-key", "Token": "token",
-                               "SecretAccessKey": "origin-secret-canary-7f3a",
-                               "Expiration": "2099-01-01T00:00:00Z"}).encode()
+            body = json.dumps(
+                {
+                    "AccessKeyId": "origin-key",
+                    "Token": "token",
+                    "SecretAccessKey": "origin-secret-canary-7f3a",
+                    "Expiration": "2099-01-01T00:00:00Z",
+                }
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -355,13 +439,18 @@ def test_stalled_credentials(start, origin, engine, tmp_path):
 
         def log_message(self, *_):
             pass
+
     giver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Giver)
     threading.Thread(target=giver.serve_forever, daemon=True).start()
     origin.fault(None, "expired_token", times=None)
     origin.put("a", 1000)
     url = f"http://127.0.0.1:{giver.server_port}/"
-    server = start(origin, engine=engine, env={"AWS_CONTAINER_CREDENTIALS_FULL_URI": url},
-                   settings={"credentials.source": "container", "shutdown.grace": "0s"})
+    server = start(
+        origin,
+        engine=engine,
+        env={"AWS_CONTAINER_CREDENTIALS_FULL_URI": url},
+        settings={"credentials.source": "container", "shutdown.grace": "0s"},
+    )
     rig = Rig(server, origin, tmp_path)
     with rig.open:
         rig.ask("GET", "/bkt/a")
@@ -370,7 +459,7 @@ def test_stalled_credentials(start, origin, engine, tmp_path):
         assert asked.acquire(timeout=WAIT_S)
         server.wait_metric("forebay_http_requests_inflight", lambda v: v == 3)
         drain(server)
-        gate.set()                                         # a job's thread is waited for
+        gate.set()  # a job's thread is waited for
         ended(server)
     giver.shutdown()
     giver.server_close()
@@ -381,9 +470,16 @@ def test_stalled_look_for_a_region(start, origin, engine, tmp_path):
     gate = threading.Event()
     origin.fault(None, "hold", (gate,), method="HEAD", bucket="s3.us-east-1", times=None)
     port = origin.endpoint.rpartition(":")[2]
-    server = start(f"http://s3.{{region}}.localhost:{port}", engine=engine,
-                   settings={"origin.addressing": "path", "origin.region": "auto",
-                             "shutdown.grace": "0s", "origin.first_byte_timeout": "10m"})
+    server = start(
+        f"http://s3.{{region}}.localhost:{port}",
+        engine=engine,
+        settings={
+            "origin.addressing": "path",
+            "origin.region": "auto",
+            "shutdown.grace": "0s",
+            "origin.first_byte_timeout": "10m",
+        },
+    )
     rig = Rig(server, origin, tmp_path)
     with rig.open:
         rig.ask("PUT", "/bkt/a", [], b"x")
@@ -401,8 +497,11 @@ def test_directory(start, engine, tmp_path, grace):
     (folder / "big").write_bytes(bytes(64 * MIB))
     for i in range(1000):
         (folder / f"n{i}").touch()
-    server = start(f"dir:{tmp_path / 'tree'}", engine=engine,
-                   settings={"shutdown.grace": grace, "auth.allowed_origins": PAGE})
+    server = start(
+        f"dir:{tmp_path / 'tree'}",
+        engine=engine,
+        settings={"shutdown.grace": grace, "auth.allowed_origins": PAGE},
+    )
     rig = Rig(server, None, tmp_path)
     with rig.open:
         for more in ([], [("Range", "bytes=40000000-")], [("Origin", PAGE)]):
@@ -419,6 +518,7 @@ def test_directory(start, engine, tmp_path, grace):
 
 
 # --- writes --------------------------------------------------------------------------------------
+
 
 def cached(rig, *keys):
     with rig.server.client() as client:
@@ -478,8 +578,18 @@ def bucket_open(rig):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
-@pytest.mark.parametrize("write", [put_open, put_open_without_client, put_open_and_read, delete_open,
-                                   delete_many_open, bucket_open], ids=lambda write: write.__name__)
+@pytest.mark.parametrize(
+    "write",
+    [
+        put_open,
+        put_open_without_client,
+        put_open_and_read,
+        delete_open,
+        delete_many_open,
+        bucket_open,
+    ],
+    ids=lambda write: write.__name__,
+)
 def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end):
     """The origin carries it out when the process has gone: the next one asks it."""
     rig = make(start, origin, tmp_path, engine, **{"shutdown.grace": "0s"})
@@ -541,9 +651,16 @@ def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
 
 def test_a_tls_client_that_has_said_nothing(start, origin, certificate):
     """There is nothing to wait for."""
-    server = start(origin, settings={"shutdown.grace": LONG, "limits.header_timeout": "10m",
-                                     "listen": "127.0.0.1:0,tls:127.0.0.1:0",
-                                     "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+    server = start(
+        origin,
+        settings={
+            "shutdown.grace": LONG,
+            "limits.header_timeout": "10m",
+            "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+            "listen_tls.cert": certificate[0],
+            "listen_tls.key": certificate[1],
+        },
+    )
     with Connection(server.tls_port):
         server.wait_metric("forebay_http_connections", lambda v: v == 1)
         server.stop()

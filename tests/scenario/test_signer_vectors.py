@@ -7,6 +7,7 @@ both directions, header and query form; no request with one byte changed ever ve
 
 The vectors come with botocore's source distribution, which is also the second signer; it is downloaded once.
 """
+
 import datetime
 import importlib
 import os
@@ -33,6 +34,7 @@ VECTOR_TIME = 1440938160  # 20150830T123600Z
 
 # --- the test binary ------------------------------------------------------------------------------------
 
+
 def tool_path():
     beside = Path(os.environ.get("FOREBAY_BIN") or ROOT / "build" / "forebay").parent / "sigv4_tool"
     return os.environ.get("FOREBAY_SIGV4_TOOL") or str(beside)
@@ -45,8 +47,9 @@ def encode(field):
 
 def ask(lines):
     """Answers of the tool to LINES, each a list of fields; the first field of each is the command."""
-    text = "".join(" ".join([line[0]] + [encode(field) for field in line[1:]]) + "\n"
-                   for line in lines)
+    text = "".join(
+        " ".join([line[0]] + [encode(field) for field in line[1:]]) + "\n" for line in lines
+    )
     done = subprocess.run([tool_path()], input=text, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     answers = [line.split(" ") for line in done.stdout.splitlines()]
@@ -70,6 +73,7 @@ def tool():
 
 # --- botocore, from its source distribution ---------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def botocore_folder():
     cache = Path(os.environ.get("FOREBAY_TEST_CACHE") or ROOT / "build" / "cache")
@@ -79,9 +83,23 @@ def botocore_folder():
         cache.mkdir(parents=True, exist_ok=True)
         if not archive.exists():
             done = subprocess.run(
-                [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary",
-                 "botocore", "-d", str(cache), f"botocore=={BOTOCORE}"],
-                capture_output=True, text=True, timeout=300)
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "-q",
+                    "--no-deps",
+                    "--no-binary",
+                    "botocore",
+                    "-d",
+                    str(cache),
+                    f"botocore=={BOTOCORE}",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
             if done.returncode != 0:
                 not_run("botocore's source distribution cannot be downloaded")
         with tarfile.open(archive) as packed:
@@ -101,8 +119,22 @@ def signer(botocore_folder):
         auth = importlib.import_module("botocore.auth")
     except ImportError:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "-q", "--target", str(needs), "jmespath",
-             "python-dateutil", "urllib3"], capture_output=True, text=True, timeout=300)
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--target",
+                str(needs),
+                "jmespath",
+                "python-dateutil",
+                "urllib3",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         if done.returncode != 0:
             not_run("what botocore needs cannot be installed")
         importlib.invalidate_caches()
@@ -116,10 +148,12 @@ def signer(botocore_folder):
         @classmethod
         def utcnow(cls):
             return datetime.datetime.fromtimestamp(Now.now, datetime.timezone.utc).replace(
-                tzinfo=None)
+                tzinfo=None
+            )
 
-    auth.datetime = types.SimpleNamespace(datetime=Clock, timezone=datetime.timezone,
-                                          timedelta=datetime.timedelta)
+    auth.datetime = types.SimpleNamespace(
+        datetime=Clock, timezone=datetime.timezone, timedelta=datetime.timedelta
+    )
     Now.auth = auth
     Now.request = importlib.import_module("botocore.awsrequest").AWSRequest
     Now.credentials = importlib.import_module("botocore.credentials").Credentials
@@ -132,10 +166,12 @@ def signer(botocore_folder):
 
 # --- published vectors ------------------------------------------------------------------------------------
 
+
 class Vector:
     def __init__(self, folder):
         def read(suffix):
             return next(folder.glob(f"*.{suffix}")).read_bytes()
+
         self.name = folder.name
         self.general_path = folder.parent.name == "normalize-path"
         head, _, self.body = read("req").replace(b"\r\n", b"\n").partition(b"\n\n")
@@ -157,6 +193,7 @@ class Vector:
 
     def payload_hash(self):
         import hashlib
+
         return hashlib.sha256(self.body).hexdigest()
 
 
@@ -173,12 +210,32 @@ def test_published_vectors_sign(vectors):
     lines = []
     for vector in vectors:
         # Where the vector signs a token, the signer is the one who adds it.
-        token = next((line.partition(b":")[2] for line in vector.canonical.split(b"\n")
-                      if line.startswith(b"x-amz-security-token:")), b"")
+        token = next(
+            (
+                line.partition(b":")[2]
+                for line in vector.canonical.split(b"\n")
+                if line.startswith(b"x-amz-security-token:")
+            ),
+            b"",
+        )
         headers = [(n, v) for n, v in vector.headers if n.lower() != b"x-amz-security-token"]
-        lines.append(["sign", VECTOR_TIME, VECTOR_KEY, VECTOR_SECRET, token, "us-east-1", "service",
-                      "1", vector.method, vector.path, vector.query, vector.payload_hash(),
-                      *flat(headers)])
+        lines.append(
+            [
+                "sign",
+                VECTOR_TIME,
+                VECTOR_KEY,
+                VECTOR_SECRET,
+                token,
+                "us-east-1",
+                "service",
+                "1",
+                vector.method,
+                vector.path,
+                vector.query,
+                vector.payload_hash(),
+                *flat(headers),
+            ]
+        )
     for vector, answer in zip(vectors, ask(lines)):
         assert answer[0] == "ok", (vector.name, answer)
         assert decode(answer[1]) == vector.authorization, vector.name
@@ -192,12 +249,32 @@ def test_published_vectors_canonical_request_and_string_to_sign(vectors):
         signed = vector.canonical.split(b"\n")[-2]
         headers = list(vector.headers)
         if b"x-amz-security-token" in signed and not any(
-                n.lower() == b"x-amz-security-token" for n, _ in headers):
-            headers.append((b"X-Amz-Security-Token", next(
-                line.partition(b":")[2] for line in vector.canonical.split(b"\n")
-                if line.startswith(b"x-amz-security-token:"))))
-        lines.append(["explain", VECTOR_TIME, "us-east-1", "service", vector.method, vector.path,
-                      vector.query, vector.payload_hash(), signed, *flat(headers)])
+            n.lower() == b"x-amz-security-token" for n, _ in headers
+        ):
+            headers.append(
+                (
+                    b"X-Amz-Security-Token",
+                    next(
+                        line.partition(b":")[2]
+                        for line in vector.canonical.split(b"\n")
+                        if line.startswith(b"x-amz-security-token:")
+                    ),
+                )
+            )
+        lines.append(
+            [
+                "explain",
+                VECTOR_TIME,
+                "us-east-1",
+                "service",
+                vector.method,
+                vector.path,
+                vector.query,
+                vector.payload_hash(),
+                signed,
+                *flat(headers),
+            ]
+        )
     for vector, answer in zip(chosen, ask(lines)):
         assert answer[0] == "ok", (vector.name, answer)
         assert decode(answer[2]) == vector.canonical, vector.name
@@ -206,17 +283,25 @@ def test_published_vectors_canonical_request_and_string_to_sign(vectors):
 
 # --- botocore as the second signer ------------------------------------------------------------------------
 
-KEY_BYTES = string.ascii_letters + string.digits + "-._~!*'();:@&=+$,/?#[]% \"<>\\^`{|}\u00e9\u4e2d\U0001f600"
-HEADER_BYTES = string.ascii_letters + string.digits + "-._~/=;,\"() "
+KEY_BYTES = (
+    string.ascii_letters
+    + string.digits
+    + "-._~!*'();:@&=+$,/?#[]% \"<>\\^`{|}\u00e9\u4e2d\U0001f600"
+)
+HEADER_BYTES = string.ascii_letters + string.digits + '-._~/=;,"() '
 
 
 class Request:
     """A random request, signed by botocore; `target` and `headers` are what goes over the wire."""
 
     def __init__(self, rng, signer, presigned):
-        self.secret = "".join(rng.choices(string.ascii_letters + "+/", k=rng.choice([1, 40, 40, 80])))
+        self.secret = "".join(
+            rng.choices(string.ascii_letters + "+/", k=rng.choice([1, 40, 40, 80]))
+        )
         self.access_key = "AK" + "".join(rng.choices(string.ascii_uppercase, k=18))
-        self.token = "".join(rng.choices(string.ascii_letters + "+/=", k=60)) if rng.random() < .2 else ""
+        self.token = (
+            "".join(rng.choices(string.ascii_letters + "+/=", k=60)) if rng.random() < 0.2 else ""
+        )
         self.region = rng.choice(["us-east-1", "eu-central-1", "auto", "ap-southeast-4"])
         self.time = rng.randrange(1_400_000_000, 1_900_000_000)
         self.method = rng.choice(["GET", "HEAD", "PUT", "DELETE", "POST"])
@@ -225,18 +310,23 @@ class Request:
         key = "".join(rng.choices(KEY_BYTES, k=rng.randrange(1, 40)))
         path = ("/" if host.startswith("bkt") else "/bkt/") + quote(key, safe="/~")
         query = "&".join(
-            quote("".join(rng.choices(KEY_BYTES, k=rng.randrange(1, 8))), safe="-_.~") + "=" +
-            quote("".join(rng.choices(KEY_BYTES, k=rng.randrange(0, 12))), safe="-_.~")
-            for _ in range(rng.choice([0, 0, 0, 1, 2, 5])))
-        request = signer.request(method=self.method,
-                                 url=f"http://{host}{path}" + ("?" + query if query else ""))
+            quote("".join(rng.choices(KEY_BYTES, k=rng.randrange(1, 8))), safe="-_.~")
+            + "="
+            + quote("".join(rng.choices(KEY_BYTES, k=rng.randrange(0, 12))), safe="-_.~")
+            for _ in range(rng.choice([0, 0, 0, 1, 2, 5]))
+        )
+        request = signer.request(
+            method=self.method, url=f"http://{host}{path}" + ("?" + query if query else "")
+        )
         for name, value in self.random_headers(rng):
             request.headers.add_header(name, value)
         signer.now = self.time
         credentials = signer.credentials(self.access_key, self.secret, self.token or None)
         if presigned:
             self.expires = rng.randrange(1, 604801)
-            maker = signer.auth.S3SigV4QueryAuth(credentials, "s3", self.region, expires=self.expires)
+            maker = signer.auth.S3SigV4QueryAuth(
+                credentials, "s3", self.region, expires=self.expires
+            )
         else:
             maker = signer.auth.S3SigV4Auth(credentials, "s3", self.region)
         maker.add_auth(request)
@@ -250,18 +340,18 @@ class Request:
     def random_headers(self, rng):
         value = lambda: "v" + "".join(rng.choices(HEADER_BYTES, k=rng.randrange(0, 30)))
         chosen = []
-        if rng.random() < .3:
+        if rng.random() < 0.3:
             chosen.append(("Range", f"bytes={rng.randrange(1000)}-"))
-        if rng.random() < .3:
+        if rng.random() < 0.3:
             chosen.append((rng.choice(["If-Match", "if-none-match"]), value()))
-        if rng.random() < .3:
+        if rng.random() < 0.3:
             chosen.append(("Content-Type", value()))
         for _ in range(rng.choice([0, 0, 1, 3])):
             name = "x-amz-meta-" + "".join(rng.choices(string.ascii_letters + "-", k=4))
             chosen.append((name, value()))
-            if rng.random() < .2:
+            if rng.random() < 0.2:
                 chosen.append((name, value()))
-        if rng.random() < .5:
+        if rng.random() < 0.5:
             chosen.append(("User-Agent", value()))
         rng.shuffle(chosen)
         return chosen
@@ -269,16 +359,36 @@ class Request:
     def verify_line(self, **changes):
         fields = {"method": self.method, "target": self.target, "headers": self.headers, **changes}
         host = next((v for n, v in fields["headers"] if n.lower() == "host"), "")
-        return ["verify", self.time, self.secret, fields["method"], host, fields["target"],
-                *flat(fields["headers"])]
+        return [
+            "verify",
+            self.time,
+            self.secret,
+            fields["method"],
+            host,
+            fields["target"],
+            *flat(fields["headers"]),
+        ]
 
     def sign_line(self):
         path, _, query = self.target.partition("?")
         skip = {"authorization", "x-amz-date", "x-amz-security-token"}
         headers = [(n, v) for n, v in self.headers if n.lower() not in skip]
         payload = next(v for n, v in headers if n.lower() == "x-amz-content-sha256")
-        return ["sign", self.time, self.access_key, self.secret, self.token, self.region, "s3", "0",
-                self.method, path, query, payload, *flat(headers)]
+        return [
+            "sign",
+            self.time,
+            self.access_key,
+            self.secret,
+            self.token,
+            self.region,
+            "s3",
+            "0",
+            self.method,
+            path,
+            query,
+            payload,
+            *flat(headers),
+        ]
 
 
 def requests_of(signer, count, seed):
@@ -302,7 +412,12 @@ def test_what_botocore_signs_verifies_and_we_sign_the_same(signer, figure):
     count, begin = scaled(100_000), time.monotonic()
     for batch in batches(requests_of(signer, count, seed=1)):
         for request, answer in zip(batch, ask([request.verify_line() for request in batch])):
-            assert answer[0] == "ok", (answer[0], request.target, request.headers, decode(answer[3]).decode())
+            assert answer[0] == "ok", (
+                answer[0],
+                request.target,
+                request.headers,
+                decode(answer[3]).decode(),
+            )
         ours = [request for request in batch if not request.presigned]
         for request, answer in zip(ours, ask([request.sign_line() for request in ours])):
             assert answer[0] == "ok"
@@ -311,6 +426,7 @@ def test_what_botocore_signs_verifies_and_we_sign_the_same(signer, figure):
 
 
 # --- one changed byte ---------------------------------------------------------------------------------------
+
 
 def query_meaning(query):
     pairs = [piece.partition("=") for piece in query.split("&") if piece]
@@ -325,7 +441,7 @@ def target_meaning(target):
 def replace_byte(rng, text, low=0):
     at = rng.randrange(low, len(text))
     other = rng.choice([c for c in string.printable[:94] if c != text[at]])
-    return text[:at] + other + text[at + 1:]
+    return text[:at] + other + text[at + 1 :]
 
 
 def mutations(rng, request):
@@ -335,16 +451,21 @@ def mutations(rng, request):
         return request.verify_line(method=replace_byte(rng, request.method))
     if kind == "target":
         target = replace_byte(rng, request.target, low=1)
-        names_access_key = "X-Amz-Credential=" in target and \
-            target.split("X-Amz-Credential=")[1].split("%2F", 1)[1:] == \
-            request.target.split("X-Amz-Credential=")[1].split("%2F", 1)[1:] and \
-            target.split("X-Amz-Credential=")[0] == request.target.split("X-Amz-Credential=")[0]
+        names_access_key = (
+            "X-Amz-Credential=" in target
+            and target.split("X-Amz-Credential=")[1].split("%2F", 1)[1:]
+            == request.target.split("X-Amz-Credential=")[1].split("%2F", 1)[1:]
+            and target.split("X-Amz-Credential=")[0] == request.target.split("X-Amz-Credential=")[0]
+        )
         same = target_meaning(target) == target_meaning(request.target)
         return None if same and not names_access_key else request.verify_line(target=target)
     signed = {"host", "range", "if-match", "if-none-match", "content-type"}
     if kind in ("value", "name"):
-        places = [i for i, (name, value) in enumerate(request.headers)
-                  if (name.lower() in signed or name.lower().startswith("x-amz-")) and value]
+        places = [
+            i
+            for i, (name, value) in enumerate(request.headers)
+            if (name.lower() in signed or name.lower().startswith("x-amz-")) and value
+        ]
         at = rng.choice(places)
         name, value = request.headers[at]
         headers = list(request.headers)
@@ -376,8 +497,12 @@ def test_one_changed_byte_never_verifies(signer, figure):
     rng = random.Random(7)
     count, tried, begin = scaled(100_000), 0, time.monotonic()
     for batch in batches(requests_of(signer, count // 4, seed=2)):
-        lines = [line for request in batch for _ in range(4)
-                 if (line := mutations(rng, request)) is not None]
+        lines = [
+            line
+            for request in batch
+            for _ in range(4)
+            if (line := mutations(rng, request)) is not None
+        ]
         for line, answer in zip(lines, ask(lines)):
             assert answer[0] != "ok", line
         tried += len(lines)

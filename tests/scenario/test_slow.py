@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow readers and slow disks: neither is in the way of anybody else."""
+
 import base64
 import contextlib
 import hashlib
@@ -42,8 +43,11 @@ def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
 def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine):
     """As many slow readers as places: somebody else's misses are served. The slow ones then get all
     of their version, by conditional requests for what is missing."""
-    server = start(origin, engine=engine, settings={
-        "workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"},
+    )
     keys = [f"slow{i}" for i in range(PLACES)]
     size = 24 * MIB
     for key in keys:
@@ -65,8 +69,11 @@ def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine
 
 def test_an_object_that_changes_while_its_reader_is_slow_is_cut(start, origin, engine):
     """What is asked for later is of the version that the reply began with, or nothing."""
-    server = start(origin, engine=engine, settings={
-        "workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"},
+    )
     size = 24 * MIB
     old = origin.put("slow0", size)
     with slow_readers(server, ["slow0"]) as [(connection, reply)]:
@@ -84,14 +91,19 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
     if build_kind() == "release":
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
-    server = start(origin, engine=engine, ahead_s=0, settings={"cache.ttl": "1h"},
-                   env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        settings={"cache.ttl": "1h"},
+        env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"},
+    )
     for key in ("over", "written", "behind"):
         origin.put(key, 1000)
     read_all(server, origin, ("over", "written"), 1000)
     server.durable()
     gate.touch()
-    read_all(server, origin, ("behind",), 1000)     # its sync is what all others wait for
+    read_all(server, origin, ("behind",), 1000)  # its sync is what all others wait for
     server.settle()
     new = origin.overwrite("over", 1000)
     mark = origin.mark()
@@ -110,7 +122,9 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
     with server.connection() as writes:
         writes.send(write)
         server.wait_metric("forebay_http_requests_inflight", lambda n: n == 1)
-        for _ in range(3):       # the disk may have taken the note of the bucket, or not; the delete it has not
+        for _ in range(
+            3
+        ):  # the disk may have taken the note of the bucket, or not; the delete it has not
             if server.metric("forebay_http_requests_inflight") == 1:
                 server.advance(25)
         assert writes.read_reply().status == 503
@@ -135,8 +149,9 @@ def misses_are_served(server, origin):
 def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engine, part):
     """Whole objects and parts of them that pass through to slow clients: neither misses nor others that pass
     through wait for them, and they get all of their version, by conditional requests for what is missing."""
-    server = start(origin, engine=engine, file=PASSING,
-                   settings={"workers": 1, "origin.connections": PLACES})
+    server = start(
+        origin, engine=engine, file=PASSING, settings={"workers": 1, "origin.connections": PLACES}
+    )
     sizes = [5 * MIB + 7, 24 * MIB]
     keys = [f"slow{i}" for i in range(PLACES)]
     for key in keys:
@@ -165,8 +180,13 @@ def test_a_directory_s_slow_readers_past_the_cache(start, engine, tmp_path):
         tree.put(f"slow{i}", 24 * MIB)
     for i in range(8):
         tree.put(f"fast{i}", MIB)
-    server = start(tree, engine=engine, ahead_s=3, file=PASSING,
-                   settings={"workers": 1, "origin.connections": PLACES})
+    server = start(
+        tree,
+        engine=engine,
+        ahead_s=3,
+        file=PASSING,
+        settings={"workers": 1, "origin.connections": PLACES},
+    )
     keys = [f"slow{i}" for i in range(PLACES)]
     with slow_readers(server, keys, PASS_PARKED) as readers:
         misses_are_served(server, tree)
@@ -174,9 +194,12 @@ def test_a_directory_s_slow_readers_past_the_cache(start, engine, tmp_path):
             judge_streamed(connection, tree, key, 0, 24 * MIB, head=reply)
 
 
-def test_an_object_past_the_cache_that_changes_while_its_reader_is_slow_is_cut(start, origin, engine):
-    server = start(origin, engine=engine, file=PASSING,
-                   settings={"workers": 1, "origin.connections": PLACES})
+def test_an_object_past_the_cache_that_changes_while_its_reader_is_slow_is_cut(
+    start, origin, engine
+):
+    server = start(
+        origin, engine=engine, file=PASSING, settings={"workers": 1, "origin.connections": PLACES}
+    )
     size = 24 * MIB
     old = origin.put("slow0", size)
     with slow_readers(server, ["slow0"], PASS_PARKED) as [(connection, reply)]:
@@ -197,8 +220,11 @@ def test_slow_uploads_leave_a_place_to_misses(start, origin, engine):
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(server.connection()) for _ in range(PLACES)]
         for i, writer in enumerate(writers):
-            writer.send(f"PUT /bkt/up{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                        f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:100])
+            writer.send(
+                f"PUT /bkt/up{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body[:100]
+            )
         origin.wait_for(1, method="PUT")
         server.wait_metric("forebay_writes_inflight", lambda v: v == PLACES)
         misses_are_served(server, origin)
@@ -218,13 +244,22 @@ def test_who_waits_too_long_for_a_place_is_told(start, origin, engine, kind, tmp
     source = origin if kind == "s3" else Tree(tmp_path / "tree")
     for key in ("first", "second"):
         source.put(key, 1000)
-    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else 0,
-                   env={"FOREBAY_DISK_FAULTS": f"read:file={held}:hold"},
-                   settings={"workers": 1, "origin.connections": 1,
-                             "origin.first_byte_timeout": "10m"})
-    requests = [f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
-                for key in ("first", "second")]
-    with server.connection() as first, server.connection() as second, contextlib.ExitStack() as stack:
+    server = start(
+        source,
+        engine=engine,
+        ahead_s=3 if kind == "dir" else 0,
+        env={"FOREBAY_DISK_FAULTS": f"read:file={held}:hold"},
+        settings={"workers": 1, "origin.connections": 1, "origin.first_byte_timeout": "10m"},
+    )
+    requests = [
+        f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        for key in ("first", "second")
+    ]
+    with (
+        server.connection() as first,
+        server.connection() as second,
+        contextlib.ExitStack() as stack,
+    ):
         if kind == "s3":
             stack.enter_context(origin.hold("first"))
         else:
@@ -236,7 +271,10 @@ def test_who_waits_too_long_for_a_place_is_told(start, origin, engine, kind, tmp
         server.wait_metric("forebay_fills_inflight", lambda v: v == 2)
         server.advance(31)
         reply = second.read_reply()
-        assert (reply.status, reply.code) == (503, "SlowDown") and b"origin.connections" in reply.body
+        assert (reply.status, reply.code) == (
+            503,
+            "SlowDown",
+        ) and b"origin.connections" in reply.body
         assert server.metric("forebay_origin_waits_timed_out_total") == 1
         stack.close()
         reply = first.read_reply()
@@ -260,9 +298,12 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
     gate.touch()
-    server = start(origin, engine=engine,
-                   settings={"workers": 1, "limits.max_buffer": "64MiB", "cache.ttl": "1h"},
-                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, "limits.max_buffer": "64MiB", "cache.ttl": "1h"},
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"},
+    )
     count, size = 24, 8 * MIB
     keys = [f"cold{i}" for i in range(count)]
     for key in keys:
@@ -289,16 +330,26 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
 
 
 @pytest.mark.both_engines
-def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(start, origin, engine, tmp_path):
+def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
+    start, origin, engine, tmp_path
+):
     """What is written of the run has left memory, and the disk does not take the rest: its reader, who is
     behind, neither waits for that nor is sent from one end of the run to the other until it is cut."""
     if build_kind() == "release":
         not_run("a release has no fault hook")
     size, come = 16 * MIB, 12 * MIB
     gate = tmp_path / "gate"
-    server = start(origin, engine=engine, settings={
-        "workers": 1, "cache.block_size": "16MiB", "limits.max_buffer": "64MiB", "cache.ttl": "1h"},
-        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold,pages.gone:file={gate}:eio"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "workers": 1,
+            "cache.block_size": "16MiB",
+            "limits.max_buffer": "64MiB",
+            "cache.ttl": "1h",
+        },
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold,pages.gone:file={gate}:eio"},
+    )
     origin.put("a", size)
     go = threading.Event()
     origin.fault("a", "hold_at", (come, go))
@@ -310,7 +361,12 @@ def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(start, origi
         gate.touch()
         go.set()
         server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= size)
-        oracle_judge(origin.name("a"), connection.read_body(size, reply), 0, origin.number_of("a", reply.etag))
+        oracle_judge(
+            origin.name("a"),
+            connection.read_body(size, reply),
+            0,
+            origin.number_of("a", reply.etag),
+        )
         assert server.metric("forebay_http_responses_cut_total") == 0
         gate.unlink()
 
@@ -322,8 +378,16 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
     for it. It then gets all that has come, from pages that were written: nothing is asked for, read or
     checked a second time."""
     size, come = 16 * MIB, 12 * MIB
-    server = start(origin, engine=engine, settings={
-        "workers": 1, "cache.block_size": "16MiB", "limits.max_buffer": "64MiB", "cache.ttl": "1h"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "workers": 1,
+            "cache.block_size": "16MiB",
+            "limits.max_buffer": "64MiB",
+            "cache.ttl": "1h",
+        },
+    )
     origin.put("a", size)
     go = threading.Event()
     origin.fault("a", "hold_at", (come, go))
@@ -335,7 +399,9 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
         version = origin.number_of("a", reply.etag)
         oracle_judge(origin.name("a"), connection.read_body(come - MIB, reply), 0, version)
         go.set()
-        oracle_judge(origin.name("a"), connection.read_body(size - come + MIB, reply), come - MIB, version)
+        oracle_judge(
+            origin.name("a"), connection.read_body(size - come + MIB, reply), come - MIB, version
+        )
     server.settle()
     assert len(origin.requests(key="a")) == 1
     assert server.metric("forebay_fill_readers_detached_total") >= 1
@@ -354,9 +420,12 @@ def begun(stack, server, key):
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
     """Each connection asks for more than may be queued for it and takes nothing until all is stored. Then it
     gets its object: no byte came twice, none was read back to be checked."""
-    count, size = 8, 2 * MIB            # no more than may wait for the disk: a quarter of the memory
-    server = start(origin, engine=engine, settings={
-        "workers": 1, "limits.max_buffer": "64MiB", "cache.ttl": "1h"})
+    count, size = 8, 2 * MIB  # no more than may wait for the disk: a quarter of the memory
+    server = start(
+        origin,
+        engine=engine,
+        settings={"workers": 1, "limits.max_buffer": "64MiB", "cache.ttl": "1h"},
+    )
     keys = [f"many{i}" for i in range(count)]
     for key in keys:
         origin.put(key, size)
@@ -406,13 +475,17 @@ def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
     """It holds a connection of the origin. The log says that the client was slow, not that it left."""
     server = start(origin, settings={"workers": 1}, ahead_s=0)
     with server.connection() as connection:
-        connection.send(b"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst")
+        connection.send(
+            b"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst"
+        )
         server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
         server.advance(40)
         server.wait_metric("forebay_http_timeouts_total", lambda n: n == 1, reason="rate")
         assert log_line(server, "up")["error"] == "ClientSlow"
     with server.connection() as connection:
-        connection.send(b"PUT /bkt/left HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst")
+        connection.send(
+            b"PUT /bkt/left HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst"
+        )
         server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
         connection.reset()
         assert log_line(server, "left")["error"] == "ClientGone"
@@ -426,9 +499,21 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
     """The space of an evicted segment is free when its last reader has left. While paused readers hold a quarter of
     the segments they get half a minute, not ten, and then the whole cache serves the others again."""
     size, count = 900 << 10, 8
-    server = start(origin, engine=engine, ahead_s=0, env={"FOREBAY_SEGMENT_SIZE": str(MIB)}, settings={
-        "workers": 1, "cache.ttl": "1h", "cache.size": "16MiB", "cache.block_size": "64KiB", "cache.policy": "lru",
-        "cache.readahead": 0, "limits.max_buffer": "4MiB"})
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        env={"FOREBAY_SEGMENT_SIZE": str(MIB)},
+        settings={
+            "workers": 1,
+            "cache.ttl": "1h",
+            "cache.size": "16MiB",
+            "cache.block_size": "64KiB",
+            "cache.policy": "lru",
+            "cache.readahead": 0,
+            "limits.max_buffer": "4MiB",
+        },
+    )
     held, new = [f"held{i}" for i in range(count)], [f"new{i}" for i in range(count)]
     for key in held + new:
         origin.put(key, size)
@@ -444,6 +529,7 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
             mark = origin.mark()
             read(keys)
             return not origin.requests(since=mark)
+
         wait_for(lambda: is_cached(held), lambda: f"all of them fit: {server.metrics()}")
         for key in held:
             connection = stack.enter_context(server.connection(receive_buffer=16384))
@@ -458,16 +544,26 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
     assert server.metric("forebay_http_slow_readers_kept_total") < count
 
 
-@pytest.mark.parametrize("buffer,is_short", [("16MiB", True), ("256MiB", False)], ids=["short", "ample"])
-def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(start, origin, buffer, is_short):
+@pytest.mark.parametrize(
+    "buffer,is_short", [("16MiB", True), ("256MiB", False)], ids=["short", "ample"]
+)
+def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(
+    start, origin, buffer, is_short
+):
     """A batch delete of 2 MiB is counted as soon as it begins, and others are refused while it holds their share. One
     that comes with 2.5 KiB/s, more than limits.min_rate, is then cut after half a minute."""
     server = start(origin, ahead_s=0, settings={"workers": 1, "limits.max_buffer": buffer})
     body = b"<Delete><Object><Key>one</Key></Object></Delete>"
     header = "Content-MD5: " + base64.b64encode(hashlib.md5(body).digest()).decode()
-    other = f"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    other = (
+        f"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
     with server.connection() as slow:
-        slow.send(b"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2097152\r\n\r\n" + b" " * 100_000)
+        slow.send(
+            b"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2097152\r\n\r\n"
+            + b" " * 100_000
+        )
         server.wait_metric("forebay_buffer_bytes", lambda n: n >= 4 * MIB, kind="bodies")
         server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
         with server.connection() as quick:
@@ -479,6 +575,7 @@ def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(
             with contextlib.suppress(OSError):
                 slow.send(b" " * 1500)
             return count == 1
+
         if is_short:
             server.wait_metric("forebay_http_timeouts_total", is_cut, reason="rate")
             server.wait_metric("forebay_buffer_bytes", lambda n: n == 0, kind="bodies")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start-up: what a bare start prints, every refusal with its exit code and one clear line."""
+
 import json
 import os
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -50,7 +50,7 @@ def test_nothing_but_an_origin(start, data):
     with server.client() as client:
         reply = client.get("a")
         assert reply.status == 200 and bytes(reply.body) == b"hello"
-    server.wait_stderr("hint")              # the last line; the listeners come before
+    server.wait_stderr("hint")  # the last line; the listeners come before
     text = "\n".join(server.stdout + server.stderr)
     assert f"127.0.0.1:{server.port}" in text
     assert str(server.cache) in text
@@ -62,10 +62,18 @@ def test_nothing_but_an_origin(start, data):
 def test_values_from_file_environment_and_flags(start, data):
     """Flag before environment before file before default; check -T says where each came from."""
     config = data.parent / "c.yaml"
-    config.write_text("origin: {endpoint: 'dir:%s'}\ncache:\n  size: 64MiB\n  ttl: 10s\n"
-                      "workers: 1\n" % data)
-    out = run_forebay("check", "-T", "-c", config, "--workers", "2",
-                      env={"FOREBAY_CACHE_TTL": "20s", "FOREBAY_WORKERS": "3"})
+    config.write_text(
+        "origin: {endpoint: 'dir:%s'}\ncache:\n  size: 64MiB\n  ttl: 10s\nworkers: 1\n" % data
+    )
+    out = run_forebay(
+        "check",
+        "-T",
+        "-c",
+        config,
+        "--workers",
+        "2",
+        env={"FOREBAY_CACHE_TTL": "20s", "FOREBAY_WORKERS": "3"},
+    )
     assert out.returncode == 0, out
     rows = {line.split()[0].rstrip(":="): line for line in out.stdout.splitlines() if line.strip()}
     text = out.stdout
@@ -96,27 +104,38 @@ def test_bad_configuration_is_pointed_at(tmp_path, data, text, place, word):
     config = tmp_path / "bad.yaml"
     config.write_text(text)
     for command in ("check", "serve"):
-        out = run_forebay(command, "-c", config, "--origin.endpoint", f"dir:{data}",
-                          "--cache.dir", tmp_path / "cache", wait=30)
+        out = run_forebay(
+            command,
+            "-c",
+            config,
+            "--origin.endpoint",
+            f"dir:{data}",
+            "--cache.dir",
+            tmp_path / "cache",
+            wait=30,
+        )
         assert out.returncode == 3, (command, out)
         assert f"{config}{place}" in out.stderr, out.stderr
         assert "error:" in out.stderr and word in out.stderr, out.stderr
 
 
 def test_bad_environment_and_flags(tmp_path, data):
-    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
-                      env={"FOREBAY_CACHE_TTL": "60"})
+    out = run_forebay("check", "--origin.endpoint", f"dir:{data}", env={"FOREBAY_CACHE_TTL": "60"})
     assert out.returncode == 3 and "FOREBAY_CACHE_TTL" in out.stderr, out
     assert "unit" in out.stderr
     out = run_forebay("check", "--origin.endpoint", f"dir:{data}", "--cache.ttl", "soon")
     assert out.returncode in (2, 3) and "--cache.ttl" in out.stderr, out
-    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
-                      env={"FOREBAY_CACHE_SISE": "1GiB"})
-    assert "FOREBAY_CACHE_SIZE" in out.stderr, out        # a warning with a suggestion
-    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
-                      env={"FOREBAY_PORT": "tcp://10.0.0.1:9000",
-                           "FOREBAY_SERVICE_HOST": "10.0.0.1"})
-    assert out.returncode == 0, out                       # Kubernetes service links
+    out = run_forebay(
+        "check", "--origin.endpoint", f"dir:{data}", env={"FOREBAY_CACHE_SISE": "1GiB"}
+    )
+    assert "FOREBAY_CACHE_SIZE" in out.stderr, out  # a warning with a suggestion
+    out = run_forebay(
+        "check",
+        "--origin.endpoint",
+        f"dir:{data}",
+        env={"FOREBAY_PORT": "tcp://10.0.0.1:9000", "FOREBAY_SERVICE_HOST": "10.0.0.1"},
+    )
+    assert out.returncode == 0, out  # Kubernetes service links
 
 
 def test_a_missing_file_is_an_error(tmp_path, data):
@@ -195,8 +214,9 @@ def test_a_port_that_is_taken(start, origin):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        text = refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"}), 1,
-                       str(port))
+        text = refused(
+            start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"}), 1, str(port)
+        )
         assert "listen" in text or "use" in text
 
 
@@ -206,8 +226,11 @@ def test_a_key_file_that_others_may_read(start, origin, tmp_path):
         keys[name] = tmp_path / name
         keys[name].write_text(text + "\n")
         keys[name].chmod(0o600)
-    settings = {"credentials.source": "config", "credentials.access_key_file": keys["access"],
-                "credentials.secret_key_file": keys["secret"]}
+    settings = {
+        "credentials.source": "config",
+        "credentials.access_key_file": keys["access"],
+        "credentials.secret_key_file": keys["secret"],
+    }
     origin.put("a", 100)
     server = start(origin, settings=settings)
     with server.client() as client:
@@ -220,9 +243,11 @@ def test_a_key_file_that_others_may_read(start, origin, tmp_path):
 
 def test_shared_credentials_file(start, origin, tmp_path):
     path = tmp_path / "credentials"
-    path.write_text("[default]\naws_access_key_id = origin-key\n"
-                    "aws_secret_access_key = origin-secret-canary-7f3a\n[other]\n"
-                    "aws_access_key_id = x\naws_secret_access_key = y\n")
+    path.write_text(
+        "[default]\naws_access_key_id = origin-key\n"
+        "aws_secret_access_key = origin-secret-canary-7f3a\n[other]\n"
+        "aws_access_key_id = x\naws_secret_access_key = y\n"
+    )
     path.chmod(0o600)
     origin.put("a", 100)
     server = start(origin, run=False)
@@ -241,9 +266,15 @@ def test_other_than_loopback_is_refused_without_signatures(start, origin, listen
 
 def test_a_hostile_environment_does_not_reroute(start, origin):
     origin.put("a", 100)
-    server = start(origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY":
-                                "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1",
-                                "all_proxy": "socks5://127.0.0.1:1"})
+    server = start(
+        origin,
+        env={
+            "http_proxy": "http://127.0.0.1:1",
+            "HTTP_PROXY": "http://127.0.0.1:1",
+            "ALL_PROXY": "http://127.0.0.1:1",
+            "all_proxy": "socks5://127.0.0.1:1",
+        },
+    )
     with server.client() as client:
         judge(client.get("a"), origin, "a", 0, 100)
 
@@ -320,11 +351,13 @@ def test_inherited_sockets(start, origin, what):
     where = listening(server)
     if what == "loopback":
         from client import Client
+
         with Client(int(where.rpartition(":")[2]), timeout=60) as client:
             judge(client.get("a"), origin, "a", 0, 100)
         return
     name = "\0" + str(server.folder) if what == "abstract" else str(server.folder / "given")
     from client import Connection, request_bytes
+
     with Connection(None, path=name) as connection:
         connection.send(request_bytes("GET", "/bkt/a", "127.0.0.1"))
         judge(connection.read_reply("GET"), origin, "a", 0, 100)
@@ -335,11 +368,15 @@ def test_inherited_sockets(start, origin, what):
 
 def test_inherited_sockets_by_name(start, origin, certificate):
     """LISTEN_FDNAMES: one that speaks TLS, one in the place of admin.listen; a unix socket can be neither."""
+
     def named(what, name, **settings):
         server = handed_over(start, origin, what, **settings)
         server.env["LISTEN_FDNAMES"] = name
         return run_handed_over(server)
-    tls = named("loopback", "tls", **{"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+
+    tls = named(
+        "loopback", "tls", **{"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]}
+    )
     assert listening(tls).startswith("https://127.0.0.1:")
     admin = named("any", "admin", listen="127.0.0.1:0")
     assert listening(admin).startswith("http://127.0.0.1:")
@@ -350,15 +387,23 @@ def test_inherited_sockets_by_name(start, origin, certificate):
         assert word in refused.output()
 
 
-@pytest.mark.parametrize("what,settings,words", [
-    ("any", {}, ["env LISTEN_FDS", "0.0.0.0:", "plain HTTP", "verify"]),
-    ("any6", {}, ["env LISTEN_FDS", "[::]:", "plain HTTP", "verify"]),
-    ("any", {"listen_plaintext": "network", "auth.mode": "open"}, ["0.0.0.0:", "read everything"]),
-    ("any", {"listen_plaintext": "network"}, ["0.0.0.0:", "auth.keys_file"]),
-    ("idle", {}, ["env LISTEN_FDS", "descriptor 3", "not a stream socket that listens"]),
-    ("datagram", {}, ["descriptor 3", "not a stream socket that listens"]),
-    ("file", {}, ["descriptor 3", "not a socket"]),
-    ("pipe", {}, ["descriptor 3", "not a socket"])])
+@pytest.mark.parametrize(
+    "what,settings,words",
+    [
+        ("any", {}, ["env LISTEN_FDS", "0.0.0.0:", "plain HTTP", "verify"]),
+        ("any6", {}, ["env LISTEN_FDS", "[::]:", "plain HTTP", "verify"]),
+        (
+            "any",
+            {"listen_plaintext": "network", "auth.mode": "open"},
+            ["0.0.0.0:", "read everything"],
+        ),
+        ("any", {"listen_plaintext": "network"}, ["0.0.0.0:", "auth.keys_file"]),
+        ("idle", {}, ["env LISTEN_FDS", "descriptor 3", "not a stream socket that listens"]),
+        ("datagram", {}, ["descriptor 3", "not a stream socket that listens"]),
+        ("file", {}, ["descriptor 3", "not a socket"]),
+        ("pipe", {}, ["descriptor 3", "not a socket"]),
+    ],
+)
 def test_inherited_sockets_are_judged_as_listen_is(start, origin, what, settings, words):
     server = handed_over(start, origin, what, **settings)
     run_handed_over(server)
@@ -421,12 +466,25 @@ def test_localhost_needs_no_resolver(start, origin):
     origin.make_bucket("data")
     origin.put("b", 100, bucket="data")
     port = origin.endpoint.rpartition(":")[2]
-    server = start(f"http://localhost:{port}", run=False,
-                   settings={"listen": "localhost:0", "admin.listen": "localhost:0",
-                             "origin.region": "us-east-1"},
-                   file={"buckets": [{"name": "other", "origin": "s3://data",
-                                      "endpoint": f"http://localhost:{port}",
-                                      "addressing": "virtual"}]})
+    server = start(
+        f"http://localhost:{port}",
+        run=False,
+        settings={
+            "listen": "localhost:0",
+            "admin.listen": "localhost:0",
+            "origin.region": "us-east-1",
+        },
+        file={
+            "buckets": [
+                {
+                    "name": "other",
+                    "origin": "s3://data",
+                    "endpoint": f"http://localhost:{port}",
+                    "addressing": "virtual",
+                }
+            ]
+        },
+    )
     server.wrapper = [sys.executable, "-c", NO_RESOLVER]
     run_handed_over(server)
     try:

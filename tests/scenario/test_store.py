@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the limit."""
+
 import base64
 import contextlib
 import hashlib
@@ -19,7 +20,16 @@ import numpy as np
 import pytest
 from client import Closed, Connection, ProtocolError, Truncated, judge
 from conftest import not_run
-from disks import PAGE, FaultyDisk, LoopDisk, SmallMemory, direct_works, drop_pages, edit_beneath, read_beneath
+from disks import (
+    PAGE,
+    FaultyDisk,
+    LoopDisk,
+    SmallMemory,
+    direct_works,
+    drop_pages,
+    edit_beneath,
+    read_beneath,
+)
 from forebay import REQUEST_BYTES, build_kind, parallel, run_forebay, scale, scaled
 from oracle import CELL, name_hash
 from test_control import said
@@ -31,10 +41,12 @@ IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 def fill(server, origin, keys):
     """Reads everything once, judged; waits until it is stored."""
+
     def one(worker):
         with server.client() as client:
             for key in keys[worker::4]:
                 judge(client.get(key), origin, key, 0, origin.version(key).size)
+
     parallel(4, one)
     server.settle()
 
@@ -69,15 +81,17 @@ def test_a_clean_restart_keeps_everything(start, origin, engine, figure):
     mark = origin.mark()
     with server.client() as client:
         judge(client.get(keys[0]), origin, keys[0], 0)
-        figure(f"first hit after a clean start ({engine}): "
-               f"{(time.monotonic() - server.spawned_at) * 1000:.0f} ms from exec")
+        figure(
+            f"first hit after a clean start ({engine}): "
+            f"{(time.monotonic() - server.spawned_at) * 1000:.0f} ms from exec"
+        )
     fill(server, origin, keys)
     assert not origin.requests(since=mark), origin.requests(since=mark)[:3]
     assert server.metric("forebay_cache_checksum_failures_total") == 0
 
 
-KILL_KEYS = 400          # the newest are looked at
-KILL_FRESH = 20          # so many rounds fit one cache without evictions
+KILL_KEYS = 400  # the newest are looked at
+KILL_FRESH = 20  # so many rounds fit one cache without evictions
 
 
 @pytest.mark.both_engines
@@ -91,7 +105,7 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "8GiB"})
     rounds = int(os.environ.get("FOREBAY_KILLS", 500 if scale() >= 1 else 25))
     dice = random.Random(11)
-    ages = {}                        # key -> age at the kill of its process; inf: was a hit later
+    ages = {}  # key -> age at the kill of its process; inf: was a hit later
     old = old_bytes = asked = asked_bytes = young = young_asked = serial = 0
     first_hits, dropped = [], []
     for turn in range(rounds):
@@ -116,24 +130,28 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
                         judge(client.get(key), origin, key, 0, origin.version(key).size)
                         born.append((key, time.monotonic()))
             except (Closed, Truncated, ProtocolError, OSError) as error:
-                if not stop.is_set():                   # else killed meanwhile
+                if not stop.is_set():  # else killed meanwhile
                     wrong.append(error)
             except AssertionError as error:
                 wrong.append(error)
+
         threads = [threading.Thread(target=work, args=(dice.random(),)) for _ in range(3)]
         for thread in threads:
             thread.start()
         stop.wait(dice.uniform(0.02, 0.5) if turn % 5 else dice.uniform(1.2, 2.0))
         killed_at = time.monotonic()
-        stop.set()                                      # what is under way goes on into the kill
+        stop.set()  # what is under way goes on into the kill
         server.kill9()
         for thread in threads:
             thread.join(60)
         assert not wrong, wrong[0]
         ages.update((key, killed_at - at) for key, at in born)
         # A fast machine makes more in the last second than are kept: of either age as many, and as many are looked at.
-        of_age = [key for key in ages if ages[key] >= 1.0][-KILL_KEYS // 2:]
-        ages = {key: ages[key] for key in of_age + [key for key in ages if ages[key] < 1.0][-KILL_KEYS // 2:]}
+        of_age = [key for key in ages if ages[key] >= 1.0][-KILL_KEYS // 2 :]
+        ages = {
+            key: ages[key]
+            for key in of_age + [key for key in ages if ages[key] < 1.0][-KILL_KEYS // 2 :]
+        }
         server.start()
         dropped += [line for line in server.stderr if "index_dropped" in line]
         sample = dice.sample(of_age, min(20, len(of_age)))
@@ -157,13 +175,15 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
                 else:
                     ages[key] = math.inf
     first_hits.sort()
-    figure(f"kill -9 x {rounds} ({engine}): {serial} objects, {old} complete a second before "
-           f"({old_bytes / 1e6:.0f} MB) looked at, {asked} not whole ({asked_bytes / 1e6:.1f} MB), of "
-           f"{young} younger ones {young_asked}; "
-           f"exec to first answer median {first_hits[len(first_hits) // 2] * 1000:.0f} ms, "
-           f"slowest {first_hits[-1] * 1000:.0f} ms; indexes dropped: {len(dropped)}")
+    figure(
+        f"kill -9 x {rounds} ({engine}): {serial} objects, {old} complete a second before "
+        f"({old_bytes / 1e6:.0f} MB) looked at, {asked} not whole ({asked_bytes / 1e6:.1f} MB), of "
+        f"{young} younger ones {young_asked}; "
+        f"exec to first answer median {first_hits[len(first_hits) // 2] * 1000:.0f} ms, "
+        f"slowest {first_hits[-1] * 1000:.0f} ms; indexes dropped: {len(dropped)}"
+    )
     fill(server, origin, list(ages))
-    assert old > rounds, old                           # enough to tell one in a hundred
+    assert old > rounds, old  # enough to tell one in a hundred
     assert asked <= old * 0.01, f"{asked} of {old} objects complete a second before were lost"
     assert not dropped, dropped[:3]
 
@@ -178,7 +198,7 @@ class Cells:
         # key -> arrays by cell, one per look that found any: number of file << 32 | offset, or -1
         self.at = {key: [] for key in keys}
         self.count = {key: origin.version(key).size // CELL for key in keys}
-        self.files, self.seen = [], {}     # seen: path -> where in it the last cell found lies
+        self.files, self.seen = [], {}  # seen: path -> where in it the last cell found lies
 
     def look(self):
         """Finds what was written since the last look; nothing may be in flight."""
@@ -193,15 +213,15 @@ class Cells:
                     try:
                         at = os.lseek(file.fileno(), at, os.SEEK_DATA) // PAGE * PAGE
                     except OSError:
-                        break                           # only a hole up to the end
+                        break  # only a hole up to the end
                     data = read_beneath(path, at, 4 * MIB)
                     self._find(self.files.index(path), path, at, data)
                     at += max(PAGE, len(data))
 
     def _find(self, number, path, at, data):
         seen = self.seen[path]
-        for shift in range(8):                          # short payloads begin anywhere
-            words = np.frombuffer(data[shift:len(data) - (len(data) - shift) % 8], dtype="<u8")
+        for shift in range(8):  # short payloads begin anywhere
+            words = np.frombuffer(data[shift : len(data) - (len(data) - shift) % 8], dtype="<u8")
             place = np.searchsorted(self.hashes, words)
             place[place == len(self.hashes)] = 0
             hits = np.nonzero(self.hashes[place] == words)[0]
@@ -215,8 +235,7 @@ class Cells:
                     self.at[key].append(self.found[key])
                 there = self.found[key]
                 good = cell < len(there)
-                there[cell[good].astype(np.int64)] = \
-                    (number << 32) + at + shift + mine[good] * 8
+                there[cell[good].astype(np.int64)] = (number << 32) + at + shift + mine[good] * 8
                 self.seen[path] = max(self.seen[path], at + shift + int(mine[-1]) * 8)
 
     def pick(self, dice, key):
@@ -236,6 +255,7 @@ def flip_beneath(dice, path, at):
         nonlocal flipped
         data[at % PAGE] ^= 1 << dice.randrange(8)
         flipped = data[at % PAGE]
+
     assert edit_beneath(path, at // PAGE, change)
     return lambda: read_beneath(path, at // PAGE * PAGE, PAGE)[at % PAGE] == flipped
 
@@ -253,11 +273,15 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
         pytest.skip("all combinations run at scale 1")
     if not direct_works(tmp_path):
         not_run("O_DIRECT does not work in the temporary directory")
-    server = start(origin, engine=engine, file=IMMUTABLE, settings={
-        "cache.size": "4GiB", "cache.verify": verify, "access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        settings={"cache.size": "4GiB", "cache.verify": verify, "access_log.path": "off"},
+    )
     keys = [key for key in mixed(origin, 100, 6) if origin.version(key).size >= CELL]
     store(server, origin, keys)
-    server.restart()                           # everything is on the device now
+    server.restart()  # everything is on the device now
     fill(server, origin, keys)
     cells = Cells(server, origin, keys)
     cells.look()
@@ -280,13 +304,16 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
                         judge(client.get(key, first), origin, key, first, size - first)
         except BaseException as error:  # noqa: BLE001: judged below
             errors.append(error)
+
     def flip(client, key):
         """Flips a bit of KEY and reads it; False if that was not found, though the copy in use had it."""
         for _ in range(10):
             places = cells.pick(dice, key)
             before = server.metric("forebay_cache_checksum_failures_total")
             with locks[key]:
-                flips = [flip_beneath(dice, *place) for place in places]  # only one of them is in use
+                flips = [
+                    flip_beneath(dice, *place) for place in places
+                ]  # only one of them is in use
             others = server.metric("forebay_cache_checksum_failures_total") > before
             counts["found by others"] += others
             judge(client.get(key), origin, key, 0, origin.version(key).size)
@@ -307,6 +334,7 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
                 return False
             counts["missed"] += 1
         return False
+
     noisy = [threading.Thread(target=noise, args=(i,)) for i in range(2)]
     for thread in noisy:
         thread.start()
@@ -318,7 +346,7 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
                 for key in batch:
                     assert flip(client, key), f"not found: {key}"
                     done += 1
-                for key in batch:              # blocks of a dropped run that were already sent
+                for key in batch:  # blocks of a dropped run that were already sent
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
                 server.settle()
                 cells.look()
@@ -327,9 +355,11 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
         for thread in noisy:
             thread.join(60)
     assert not errors, errors[0]
-    figure(f"bit flips ({engine}, {verify}): {done} made, {done} found, "
-           f"{counts['found by others']} of them by another reader first; {counts['missed']} more met "
-           "no copy in use")
+    figure(
+        f"bit flips ({engine}, {verify}): {done} made, {done} found, "
+        f"{counts['found by others']} of them by another reader first; {counts['missed']} more met "
+        "no copy in use"
+    )
     store(server, origin, keys)
     found = server.metric("forebay_cache_checksum_failures_total")
     mark = origin.mark()
@@ -394,27 +424,38 @@ def injuries(dice, index, other):
         index.unlink()
         index.mkdir()
         (index / "x").write_text("y")
-    return [("removed", index.unlink),
-            ("folder removed", lambda: shutil.rmtree(index.parent)),
-            ("empty", lambda: index.write_bytes(b"")),
-            ("truncated", lambda: os.truncate(index, dice.randrange(size))),
-            ("truncated to pages", lambda: os.truncate(index, dice.randrange(size // PAGE) * PAGE)),
-            ("one byte", lambda: os.truncate(index, 1)),
-            ("bit flipped", flip), ("many bits flipped", many_flips),
-            ("sector zeroed", lambda: patch(dice.randrange(size // 512) * 512, b"\0" * 512)),
-            ("meta pages zeroed", lambda: patch(0, b"\0" * 2 * PAGE)),
-            ("meta page flipped", lambda: patch(dice.randrange(2 * PAGE), os.urandom(8))),
-            ("page over another", copy_page),
-            ("garbage", lambda: index.write_bytes(os.urandom(min(size, 1 << 20)))),
-            ("another cache's", lambda: shutil.copyfile(other, index)),
-            ("a directory", directory),
-            ("grown", lambda: os.truncate(index, size + 10 * PAGE)),
-            ("lock file garbage", lambda: (index.parent / "lock.mdb").write_bytes(
-                os.urandom(8192)))]
+
+    return [
+        ("removed", index.unlink),
+        ("folder removed", lambda: shutil.rmtree(index.parent)),
+        ("empty", lambda: index.write_bytes(b"")),
+        ("truncated", lambda: os.truncate(index, dice.randrange(size))),
+        ("truncated to pages", lambda: os.truncate(index, dice.randrange(size // PAGE) * PAGE)),
+        ("one byte", lambda: os.truncate(index, 1)),
+        ("bit flipped", flip),
+        ("many bits flipped", many_flips),
+        ("sector zeroed", lambda: patch(dice.randrange(size // 512) * 512, b"\0" * 512)),
+        ("meta pages zeroed", lambda: patch(0, b"\0" * 2 * PAGE)),
+        ("meta page flipped", lambda: patch(dice.randrange(2 * PAGE), os.urandom(8))),
+        ("page over another", copy_page),
+        ("garbage", lambda: index.write_bytes(os.urandom(min(size, 1 << 20)))),
+        ("another cache's", lambda: shutil.copyfile(other, index)),
+        ("a directory", directory),
+        ("grown", lambda: os.truncate(index, size + 10 * PAGE)),
+        ("lock file garbage", lambda: (index.parent / "lock.mdb").write_bytes(os.urandom(8192))),
+    ]
 
 
-GONE = {"removed", "folder removed", "empty", "one byte", "meta pages zeroed", "garbage",
-        "another cache's", "a directory"}           # others may hit what is not in use
+GONE = {
+    "removed",
+    "folder removed",
+    "empty",
+    "one byte",
+    "meta pages zeroed",
+    "garbage",
+    "another cache's",
+    "a directory",
+}  # others may hit what is not in use
 
 
 @pytest.mark.both_engines
@@ -448,16 +489,23 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         unseen = n % 2 == 1 and build_kind() != "release"
         server.env["FOREBAY_INDEX_WALK_US"] = "0" if unseen else "25000"
         server.start()
-        if n // len(options) % 2 == 1:      # readers at once, while it is being rebuilt
+        if n // len(options) % 2 == 1:  # readers at once, while it is being rebuilt
             with server.client() as client:
                 for key in dice.sample(keys, 30):
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
-        slowest = max(slowest, time.monotonic() - server.spawned_at) if n < len(options) else slowest
+        slowest = (
+            max(slowest, time.monotonic() - server.spawned_at) if n < len(options) else slowest
+        )
         dropped = any("index_dropped" in line for line in server.stderr)
         assert dropped or name not in GONE, f"{name}: taken for good: {server.output()}"
         if unseen and not dropped:
-            wait_for(lambda: server.metric("forebay_index_rounds_total") +
-                     server.metric("forebay_index_injuries_total"), "a round through the index")
+            wait_for(
+                lambda: (
+                    server.metric("forebay_index_rounds_total")
+                    + server.metric("forebay_index_injuries_total")
+                ),
+                "a round through the index",
+            )
             dropped = server.metric("forebay_index_injuries_total") > 0
         if dropped:
             server.wait_stderr("index_rebuild_done")
@@ -479,16 +527,22 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         assert not origin.requests(since=mark), f"{name}: {origin.requests(since=mark)[:3]}"
         code = server.stop(code=None)
         assert code == 0, f"{name}: exit {code}: {server.output()}"
-    figure(f"index injuries ({engine}): {count} starts, {rebuilt} rebuilt from segments, {lost_rows} "
-           f"lost some rows, the rest unharmed; slowest start {slowest * 1000:.0f} ms")
+    figure(
+        f"index injuries ({engine}): {count} starts, {rebuilt} rebuilt from segments, {lost_rows} "
+        f"lost some rows, the rest unharmed; slowest start {slowest * 1000:.0f} ms"
+    )
 
 
 @pytest.mark.both_engines
 def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp_path):
     """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts again."""
     hold = tmp_path / "hold"
-    server = start(origin, engine=engine, file=IMMUTABLE,
-                   env={"FOREBAY_DISK_FAULTS": f"store.scan:file={hold}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        env={"FOREBAY_DISK_FAULTS": f"store.scan:file={hold}:hold"},
+    )
     keys = mixed(origin, 40, 4)
     changed = "large/3"
     store(server, origin, keys)
@@ -498,7 +552,7 @@ def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp
     hold.write_text("")
     server.start()
     with server.client() as client:
-        for key in keys:                         # a part of each, of the origin
+        for key in keys:  # a part of each, of the origin
             size = origin.version(key).size
             judge(client.get(key, 0, 99), origin, key, 0, min(100, size))
     server.settle()
@@ -516,8 +570,17 @@ def test_injured_segments_and_strange_files(start, origin, engine):
     keys = mixed(origin, 80, 4)
     fill(server, origin, keys)
     dice = random.Random(17)
-    for name in ("truncated", "empty", "removed", "swapped", "extra", "directory", "garbage",
-                 "format removed", "all removed"):
+    for name in (
+        "truncated",
+        "empty",
+        "removed",
+        "swapped",
+        "extra",
+        "directory",
+        "garbage",
+        "format removed",
+        "all removed",
+    ):
         server.stop()
         segments = server.segment_files()
         victim = dice.choice(segments) if segments else None
@@ -597,13 +660,14 @@ class SlowReaders:
         self.connections = []
         for i in range(count):
             connection = Connection(server.port, receive_buffer=4096)
-            connection.send(f"GET /bkt/{keys[i % len(keys)]} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                            f"\r\n".encode())
+            connection.send(
+                f"GET /bkt/{keys[i % len(keys)]} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+            )
             self.connections.append(connection)
 
     def sip(self):
         for connection in self.connections:
-            with contextlib.suppress(OSError):          # nothing there, or cut for being too slow
+            with contextlib.suppress(OSError):  # nothing there, or cut for being too slow
                 connection.sock.recv(1024, socket.MSG_DONTWAIT)
 
     def close(self):
@@ -632,18 +696,23 @@ def overread(server, origin, size, total, slow):
     fill(server, origin, ["flood/0", "flood/1", "flood/2", "flood/3"])
     readers = SlowReaders(server, ["flood/0", "flood/1", "flood/2", "flood/3", "held"], slow)
     try:
+
         def one(worker):
             with server.client() as client:
                 for n, i in enumerate(range(worker, count, 4)):
                     judge(client.get(f"flood/{i}"), origin, f"flood/{i}", 0, 2 * MIB)
                     if worker == 0 and n % 10 == 0:
                         readers.sip()
+
         parallel(4, one)
         with server.client() as client:
             for i in range(count, count + 1000):
                 judge(client.get(f"flood/{i}"), origin, f"flood/{i}", 0, 2 * MIB)
                 server.settle()
-                if server.metric("forebay_cache_evicted_bytes_total", reason="capacity") >= 4 * size:
+                if (
+                    server.metric("forebay_cache_evicted_bytes_total", reason="capacity")
+                    >= 4 * size
+                ):
                     break
                 if i % 10 == 0:
                     readers.sip()
@@ -659,16 +728,29 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
     """du and statfs, sampled while ten times cache.size is read with slow readers about."""
     size = 64 * MIB
     with LoopDisk(tmp_path / "disk", 512 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "64MiB", "cache.policy": "lru", "limits.min_rate": None,
-                                 "access_log.path": "off"})
-        with Sampler(server.disk_bytes) as du, Sampler(lambda: freed_bytes(server)) as freed, \
-                Sampler(lambda: disk.used() - disk.empty) as statfs:
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            settings={
+                "cache.size": "64MiB",
+                "cache.policy": "lru",
+                "limits.min_rate": None,
+                "access_log.path": "off",
+            },
+        )
+        with (
+            Sampler(server.disk_bytes) as du,
+            Sampler(lambda: freed_bytes(server)) as freed,
+            Sampler(lambda: disk.used() - disk.empty) as statfs,
+        ):
             overread(server, origin, size, 10 * size, scaled(200, 40))
-        figure(f"cache.size 64 MiB, 640 MiB read, {scaled(200, 40)} slow readers ({engine}): highest du "
-               f"{du.highest / MIB:.1f} MiB of {du.count} samples, statfs "
-               f"{statfs.highest / MIB:.1f} MiB of {statfs.count}; freed and still open up to "
-               f"{freed.highest / MIB:.0f} MiB")
+        figure(
+            f"cache.size 64 MiB, 640 MiB read, {scaled(200, 40)} slow readers ({engine}): highest du "
+            f"{du.highest / MIB:.1f} MiB of {du.count} samples, statfs "
+            f"{statfs.highest / MIB:.1f} MiB of {statfs.count}; freed and still open up to "
+            f"{freed.highest / MIB:.0f} MiB"
+        )
         assert du.highest <= size, f"du {du.highest} > {size}"
         assert statfs.highest <= size, f"statfs {statfs.highest} > {size}"
         assert freed.highest > 0, "no slow reader held a segment that was freed"
@@ -678,7 +760,11 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
 @pytest.mark.both_engines
 def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine):
     size = 64 * MIB
-    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "cache.policy": "lru", "access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"cache.size": "64MiB", "cache.policy": "lru", "access_log.path": "off"},
+    )
     with Sampler(server.disk_bytes) as du:
         overread(server, origin, size, 6 * size, 20)
     assert du.highest <= size, f"du {du.highest} > {size}"
@@ -692,33 +778,57 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room by evicting."""
     size, count = 24 * MIB, scaled(60_000, 24_000)
     env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20"}
-    server = start(origin, engine=engine, file=IMMUTABLE, env={} if build_kind() == "release" else env,
-                   settings={"cache.size": "24MiB", "cache.policy": "lru", "access_log.path": "off"})
+    server = start(
+        origin,
+        engine=engine,
+        file=IMMUTABLE,
+        env={} if build_kind() == "release" else env,
+        settings={"cache.size": "24MiB", "cache.policy": "lru", "access_log.path": "off"},
+    )
     keys = [f"tiny/{i:06d}" for i in range(count)]
     for key in keys:
         origin.put(key, 10)
     with Sampler(server.disk_bytes) as du:
         fill(server, origin, keys)
-    figure(f"cache.size 24 MiB, {count} objects of 10 bytes ({engine}): highest du {du.highest / MIB:.1f} MiB, index "
-           f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, {server.metric('forebay_cache_objects'):.0f} objects held")
+    figure(
+        f"cache.size 24 MiB, {count} objects of 10 bytes ({engine}): highest du {du.highest / MIB:.1f} MiB, index "
+        f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, {server.metric('forebay_cache_objects'):.0f} objects held"
+    )
     assert du.highest <= size, f"du {du.highest} > {size}"
     assert server.metric("forebay_index_commit_failures_total") == 0
     assert server.metric("forebay_index_full_total") == 0
     for reason in ("disk-degraded", "disk-full", "index-full"):
         assert server.metric("forebay_cache_admission_rejected_total", reason=reason) == 0
     assert server.metric("forebay_degraded", component="disk") == 0
-    assert not any("event=filling_off" in line or '"event":"filling_off"' in line for line in server.stderr)
+    assert not any(
+        "event=filling_off" in line or '"event":"filling_off"' in line for line in server.stderr
+    )
     last = keys[-500:]
     store(server, origin, last)
     before = origin.mark()
     fill(server, origin, last)
     assert origin.requests(since=before) == []
-    batch = b"<Delete>" + b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys[-1000:]) + b"</Delete>"
+    batch = (
+        b"<Delete>"
+        + b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys[-1000:])
+        + b"</Delete>"
+    )
     with server.client() as client:
-        assert client.request("POST", "/bkt?delete", [("Content-MD5", base64.b64encode(hashlib.md5(batch).digest()).decode())], batch).status == 200
+        assert (
+            client.request(
+                "POST",
+                "/bkt?delete",
+                [("Content-MD5", base64.b64encode(hashlib.md5(batch).digest()).decode())],
+                batch,
+            ).status
+            == 200
+        )
     said(server, "evict", "s3://bkt/tiny/")
     server.wait_metric("forebay_cache_objects", lambda v: v == 0)
-    assert server.metric("forebay_index_full_total") == 0 and server.metric("forebay_index_commit_failures_total") == 0
+    assert (
+        server.metric("forebay_index_full_total") == 0
+        and server.metric("forebay_index_commit_failures_total") == 0
+    )
     assert not any("index_disowned" in line for line in server.stderr)
 
 
@@ -726,8 +836,9 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
 def test_a_full_file_system(start, origin, engine, tmp_path):
     """cache.size says more than there is: every read succeeds, before, while and after."""
     with LoopDisk(tmp_path / "disk", 48 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "1GiB"})
+        server = start(
+            origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": "1GiB"}
+        )
         for i in range(60):
             origin.put(f"k{i}", 2 * MIB)
         with server.client() as client:
@@ -741,8 +852,9 @@ def test_a_full_file_system(start, origin, engine, tmp_path):
 @pytest.mark.both_engines
 def test_somebody_else_fills_the_file_system(start, origin, engine, tmp_path):
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "64MiB"})
+        server = start(
+            origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": "64MiB"}
+        )
         keys = mixed(origin, 40, 4)
         fill(server, origin, keys)
         with open(disk.mount / "hog", "wb", buffering=0) as hog:
@@ -782,13 +894,19 @@ def told(server, of):
 def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
     """Below cache.min_free the cache gives way, stores no more, and fills again when there is space."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE,
-                       settings={"cache.size": "100MiB", "cache.min_free": "20%", "log.format": "text"})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            file=IMMUTABLE,
+            settings={"cache.size": "100MiB", "cache.min_free": "20%", "log.format": "text"},
+        )
         least = os.statvfs(disk.mount).f_blocks * os.statvfs(disk.mount).f_frsize // 5
 
         def free():
             info = os.statvfs(disk.mount)
             return info.f_bavail * info.f_frsize
+
         keys = [f"k{i}" for i in range(80)]
         for key in keys:
             origin.put(key, MIB)
@@ -801,7 +919,9 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         assert server.disk_bytes() < before
         with Sampler(lambda: least - free()) as missing:
             fill(server, origin, keys)
-        assert missing.highest <= 64 * 1024, f"{missing.highest} of {least} missing"  # folders grow, too
+        assert missing.highest <= 64 * 1024, (
+            f"{missing.highest} of {least} missing"
+        )  # folders grow, too
         assert server.metric("forebay_segments_given_back_total") > 0
         assert server.metric("forebay_degraded", component="disk") == 0
         assert told(server, "min_free") == 1, server.output()
@@ -810,6 +930,7 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         def holds():
             fill(server, origin, keys)
             return server.disk_bytes() > before - 10 * MIB
+
         wait_for(holds, server.output)
         server.stop()
 
@@ -817,8 +938,12 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
 def test_a_share_of_the_file_system(start, origin, engine, tmp_path):
     """cache.size: 50% is of what others leave, whatever they do meanwhile."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "50%", "cache.min_free": "0%"})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            settings={"cache.size": "50%", "cache.min_free": "0%"},
+        )
         full = server.metric("forebay_cache_capacity_bytes")
         assert 70 * MIB < full < 100 * MIB
         keys = [f"k{i}" for i in range(90)]
@@ -846,27 +971,43 @@ def fill_up(path):
 
 
 @pytest.mark.both_engines
-def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start, origin, engine, tmp_path):
+def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
+    start, origin, engine, tmp_path
+):
     """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as if it had begun with it."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
         other = fill_up(disk.mount / "other")
-        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE, ahead_s=0,
-                       settings={"cache.size": "100MiB", "cache.min_free": "10%", "log.format": "text"})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            file=IMMUTABLE,
+            ahead_s=0,
+            settings={"cache.size": "100MiB", "cache.min_free": "10%", "log.format": "text"},
+        )
         server.wait_stderr("event=cache_unusable")
         keys = [f"k{i}" for i in range(40)]
         for key in keys:
             origin.put(key, MIB)
         fill(server, origin, keys[:10])
         assert server.metric("forebay_degraded", component="disk") == 1
-        assert server.metric("forebay_cache_short", of="space") == 1 and told(server, "space") == 1, server.output()
+        assert (
+            server.metric("forebay_cache_short", of="space") == 1 and told(server, "space") == 1
+        ), server.output()
         with server.client() as client:
             assert client.request("PUT", client.target(keys[0]), body=b"x" * 1000).status == 200
-        os.truncate(other, 255 * MIB)    # for the smallest cache, but not above cache.min_free
-        server.advance(61)               # it says so once a minute
+        os.truncate(other, 255 * MIB)  # for the smallest cache, but not above cache.min_free
+        server.advance(61)  # it says so once a minute
         wait_for(lambda: told(server, "space") == 2, server.output)
         assert server.metric("forebay_degraded", component="disk") == 1
-        rule = {"match": "bkt/large/**", "freshness": "immutable", "block_size": "4MiB"}    # a reload meanwhile holds
-        (server.folder / "forebay.yaml").write_text(json.dumps({"rules": [rule, *IMMUTABLE["rules"]]}))
+        rule = {
+            "match": "bkt/large/**",
+            "freshness": "immutable",
+            "block_size": "4MiB",
+        }  # a reload meanwhile holds
+        (server.folder / "forebay.yaml").write_text(
+            json.dumps({"rules": [rule, *IMMUTABLE["rules"]]})
+        )
         server.process.send_signal(signal.SIGHUP)
         server.wait_stderr("event=reloaded")
         other.unlink()
@@ -874,7 +1015,7 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
         server.wait_stderr("event=cache_usable")
         assert server.metric("forebay_cache_short", of="space") == 0
         assert server.metric("forebay_cache_capacity_bytes") == 100 * MIB
-        fill_up(disk.mount / "other")    # and it gives way again
+        fill_up(disk.mount / "other")  # and it gives way again
         server.wait_metric("forebay_cache_short", lambda v: v == 1, of="min_free")
         other.unlink()
         server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
@@ -884,6 +1025,7 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
             mark = origin.mark()
             fill(server, origin, keys[1:])
             return not origin.requests(since=mark)
+
         wait_for(all_hits, server.output)
         with server.client() as client:
             assert bytes(client.get(keys[0]).body) == b"x" * 1000
@@ -895,6 +1037,7 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
                 judge(client.get("large/1"), origin, "large/1", 0, 8 * MIB)
             server.settle()
             return not origin.requests(since=mark)
+
         wait_for(large_hit, server.output)
         server.restart()
         mark = origin.mark()
@@ -907,8 +1050,13 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
 def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
     """The disk, a server with a cache of 100 MiB there that may take all of it, and OBJECTS keys of 1 MiB."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, inodes) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE,
-                       settings={"cache.size": "100MiB", "cache.min_free": "0%", "log.format": "text"})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            file=IMMUTABLE,
+            settings={"cache.size": "100MiB", "cache.min_free": "0%", "log.format": "text"},
+        )
         keys = [f"k{i}" for i in range(objects)]
         for key in keys:
             origin.put(key, MIB)
@@ -918,7 +1066,11 @@ def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
 @pytest.mark.both_engines
 def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
     """Somebody took all space while it was stopped: an old segment makes room for the start, and the rest is there."""
-    with on_small_memory(start, origin, engine, tmp_path, inodes=4000, objects=60) as (disk, server, keys):
+    with on_small_memory(start, origin, engine, tmp_path, inodes=4000, objects=60) as (
+        disk,
+        server,
+        keys,
+    ):
         store(server, origin, keys)
         for stop in (server.stop, server.kill9):
             stop()
@@ -927,7 +1079,9 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
             assert server.metric("forebay_degraded", component="disk") == 0, server.output()
             mark = origin.mark()
             fill(server, origin, keys)
-            assert "removed=1 " in [line for line in server.stderr if "cache_shrunk" in line][-1], server.output()
+            assert "removed=1 " in [line for line in server.stderr if "cache_shrunk" in line][-1], (
+                server.output()
+            )
             # The objects of that segment, and of those that go for them while the disk is full.
             assert len(origin.requests(since=mark, method="GET")) <= len(keys) // 2
             other.unlink()
@@ -938,7 +1092,11 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
 @pytest.mark.both_engines
 def test_no_inodes_left(start, origin, engine, tmp_path):
     """Somebody else has the last one: what is not stored is streamed, older segments make room, nothing is broken."""
-    with on_small_memory(start, origin, engine, tmp_path, inodes=400, objects=70) as (disk, server, keys):
+    with on_small_memory(start, origin, engine, tmp_path, inodes=400, objects=70) as (
+        disk,
+        server,
+        keys,
+    ):
         fill(server, origin, keys[:20])
         taken = []
         with contextlib.suppress(OSError):
@@ -960,6 +1118,7 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
             mark = origin.mark()
             fill(server, origin, keys)
             return not origin.requests(since=mark)
+
         wait_for(all_hits, server.output)
         server.stop()
 
@@ -970,8 +1129,13 @@ def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
     """Found read-only at the start: served from the origin, uncached, where there was a cache or none is needed."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         (disk.mount / "cache").mkdir()
-        server = start(origin, engine=engine, cache=disk.mount / "cache", run=False,
-                       settings={"cache.size": "64MiB", "cache.optional": str(not was_used).lower()})
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            run=False,
+            settings={"cache.size": "64MiB", "cache.optional": str(not was_used).lower()},
+        )
         if was_used:
             server.start()
             server.stop()
@@ -999,7 +1163,9 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
     server.start()
     assert server.metric("forebay_degraded", component="disk") == 1
     with server.client() as client:
-        reply = client.request("PUT", client.target(keys[0]), [("Content-Length", str(len(new)))], new)
+        reply = client.request(
+            "PUT", client.target(keys[0]), [("Content-Length", str(len(new)))], new
+        )
         assert reply.status == 200, reply
     server.stop()
     in_the_way.rmdir()
@@ -1016,8 +1182,9 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
 def test_disk_errors(start, origin, engine, tmp_path):
     """EIO on every read and write of the device: every request still succeeds."""
     with FaultyDisk(tmp_path / "disk", 256 * MIB) as disk:
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "128MiB"})
+        server = start(
+            origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": "128MiB"}
+        )
         keys = mixed(origin, 40, 4)
         fill(server, origin, keys)
         disk.trigger.write_text("")
@@ -1059,15 +1226,28 @@ def test_cache_directory_that_cannot_be_made(start, origin, tmp_path):
 def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     """1 GiB objects to many slow readers, stored and unstored: bounded by limits.max_buffer."""
     from forebay import build_kind
+
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     buffer = 16 * MIB
-    kinds = ("kept", "large", "never")      # stored; streamed through fills; streamed past them
-    server = start(origin, engine=engine, settings={
-        "limits.max_buffer": f"{buffer}", "cache.size": "512MiB", "access_log.path": "off", "workers": 2,
-        "origin.connections": 512},         # a slow reader of what is never kept holds one
-        file={"rules": [{"match": "bkt/never/**", "cache": False},
-                        {"match": "bkt/large/**", "max_object_size": "512MiB"}]})
+    kinds = ("kept", "large", "never")  # stored; streamed through fills; streamed past them
+    server = start(
+        origin,
+        engine=engine,
+        settings={
+            "limits.max_buffer": f"{buffer}",
+            "cache.size": "512MiB",
+            "access_log.path": "off",
+            "workers": 2,
+            "origin.connections": 512,
+        },  # a slow reader of what is never kept holds one
+        file={
+            "rules": [
+                {"match": "bkt/never/**", "cache": False},
+                {"match": "bkt/large/**", "max_object_size": "512MiB"},
+            ]
+        },
+    )
     readers = scaled(200, 60)
     keys = [f"{kind}/{i}" for kind in kinds for i in range(3)]
     for key in keys:
@@ -1083,8 +1263,9 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
 
             def one(worker):
                 with server.connection(receive_buffer=1 << 16) as connection:
-                    connection.send(f"GET /bkt/{keys[worker]} HTTP/1.1\r\n"
-                                    "Host: 127.0.0.1\r\n\r\n".encode())
+                    connection.send(
+                        f"GET /bkt/{keys[worker]} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+                    )
                     assert connection.read_head().status == 200
                     taken[worker] = len(connection.buf)
                     goal = scaled(1 << 30, 64 * MIB)
@@ -1094,6 +1275,7 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
                         taken[worker] += len(piece)
                         if worker == 0:
                             slow.sip()
+
             parallel(len(keys), one)
     finally:
         slow.close()
@@ -1101,29 +1283,38 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     halves = memory.values[:middle], memory.values[middle:]
     early, late = map(statistics.median, halves)
     peak = server.metric("forebay_buffer_peak_bytes")
-    figure(f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
-           f"buffers up to {peak / MIB:.1f} of {buffer // MIB} MiB; {before / MIB:.0f} MiB before, "
-           f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
-           f"highest {memory.highest / MIB:.0f} MiB")
+    figure(
+        f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
+        f"buffers up to {peak / MIB:.1f} of {buffer // MIB} MiB; {before / MIB:.0f} MiB before, "
+        f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
+        f"highest {memory.highest / MIB:.0f} MiB"
+    )
     # Above the limit a reply goes on through what is on its way, a chunk or two, and each worker through 512 KiB more. What a
     # request holds besides is charged when it comes, also where chunks have taken all there is.
     assert peak > buffer / 2, "memory was never short"
-    assert peak <= buffer + (readers + len(keys)) * (2 * 65536 + REQUEST_BYTES) + 2 * (512 << 10), f"buffers of {peak / MIB:.0f} MiB"
+    assert peak <= buffer + (readers + len(keys)) * (2 * 65536 + REQUEST_BYTES) + 2 * (512 << 10), (
+        f"buffers of {peak / MIB:.0f} MiB"
+    )
     assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     highest = [max(half) for half in halves]
     assert highest[1] <= highest[0] + 32 * MIB, f"grows: {highest} at most"
     grown = memory.highest - before
     # Beside limits.max_buffer: what each connection takes, and each busy one to the origin.
     streams = readers // len(kinds) + 4
-    assert grown <= buffer + 16 * MIB + readers * 64 * 1024 + streams * MIB // 2, \
+    assert grown <= buffer + 16 * MIB + readers * 64 * 1024 + streams * MIB // 2, (
         f"grew by {grown / MIB:.0f} MiB"
+    )
 
 
 def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, figure):
     """What only the slower of two readers of a run has not had yet is not kept without bounds."""
     buffer, size, count = 4 * MIB, 4 * MIB, 30
-    server = start(origin, engine=engine, settings={"limits.max_buffer": f"{buffer}"},
-                   file={"rules": [{"match": "bkt/**", "max_object_size": "1MiB"}]})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"limits.max_buffer": f"{buffer}"},
+        file={"rules": [{"match": "bkt/**", "max_object_size": "1MiB"}]},
+    )
     keys = [f"large/{i}" for i in range(count)]
     for key in keys:
         origin.put(key, size)
@@ -1141,12 +1332,15 @@ def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, fig
             else:
                 server.wait_metric("forebay_fills_total", lambda v: v >= count, state="joined")
                 gate.set()
+
         parallel(count + 1, read_or_let_go)
     finally:
         slow.close()
     peak = server.metric("forebay_buffer_peak_bytes")
-    figure(f"buffers with {count} slow readers beside as many fast ones ({engine}): "
-           f"up to {peak / MIB:.1f} of {buffer // MIB} MiB")
+    figure(
+        f"buffers with {count} slow readers beside as many fast ones ({engine}): "
+        f"up to {peak / MIB:.1f} of {buffer // MIB} MiB"
+    )
     # Each run: how far the slower may be behind while memory is short, and a chunk or two per reply.
     assert peak <= buffer + count * (256 * 1024 + 4 * 65536), f"buffers of {peak / MIB:.0f} MiB"
 
@@ -1166,6 +1360,7 @@ def test_eviction_under_load(start, origin, engine):
                 i = dice.randrange(60)
                 first = dice.randrange(3 * MIB)
                 judge(client.get(f"k{i}", first), origin, f"k{i}", first, 3 * MIB + i - first)
+
     parallel(8, one)
     server.settle()
     assert server.metric("forebay_cache_bytes") <= 64 * MIB
@@ -1176,8 +1371,12 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched anew, once."""
     if not direct_works(tmp_path):
         not_run("no direct I/O on this file system")
-    server = start(origin, engine=engine, file={**IMMUTABLE, "cache": {"scrub_rate": "0"}},
-                   settings={"cache.size": "128MiB", "workers": 1, "log.format": "text"})
+    server = start(
+        origin,
+        engine=engine,
+        file={**IMMUTABLE, "cache": {"scrub_rate": "0"}},
+        settings={"cache.size": "128MiB", "workers": 1, "log.format": "text"},
+    )
     keys = [f"k{i}" for i in range(60)]
     for i, key in enumerate(keys):
         origin.put(key, (90_000, 700_000, 20_000)[i % 3])
@@ -1186,13 +1385,16 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     cells.look()
     dice = random.Random(5)
 
-    def full():                                         # those with a seal
-        return {path for path in server.segment_files() if any(read_beneath(path, 0, PAGE)[512:1024])}
+    def full():  # those with a seal
+        return {
+            path for path in server.segment_files() if any(read_beneath(path, 0, PAGE)[512:1024])
+        }
+
     wait_for(lambda: len(full()) >= 3, lambda: f"{full()} of {server.segment_files()}")
     sealed, flipped = full(), {}
     for key in dice.sample(keys, 20):
-        (path, at), = cells.pick(dice, key)
-        if path in sealed:                              # else it is still written to
+        ((path, at),) = cells.pick(dice, key)
+        if path in sealed:  # else it is still written to
             flipped[key] = flip_beneath(dice, path, at)
     assert len(flipped) > 5
     path = server.folder / "forebay.yaml"
@@ -1203,18 +1405,28 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     assert found == len(flipped), f"{found} of {len(flipped)}"
     server.wait_stderr(f"event=scrub_done .* bad={found} ")
     mark = origin.mark()
-    fill(server, origin, keys)                          # judged: no wrong byte, and the others are hits
+    fill(server, origin, keys)  # judged: no wrong byte, and the others are hits
     asked = {request.target for request in origin.requests(since=mark, method="GET")}
     assert len(asked) == len(flipped), (asked, sorted(flipped))
     assert server.metric("forebay_cache_checksum_failures_total", found_by="read") == 0
     mark = origin.mark()
     fill(server, origin, keys)
     assert not origin.requests(since=mark), "healed"
-    path, at = next((path, at) for key in keys if key not in flipped for path, at in cells.pick(dice, key) if path in sealed)
+    path, at = next(
+        (path, at)
+        for key in keys
+        if key not in flipped
+        for path, at in cells.pick(dice, key)
+        if path in sealed
+    )
     flip_beneath(dice, path, at)
     admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     told = run_forebay("scrub", "--rate", "10GiB/s", env=admin)
-    assert told.returncode == 5 and re.match(r"done: .* 1 bad\n", told.stdout) and "look at the disk" in told.stdout, told
+    assert (
+        told.returncode == 5
+        and re.match(r"done: .* 1 bad\n", told.stdout)
+        and "look at the disk" in told.stdout
+    ), told
     told = run_forebay("scrub", env=admin)
     assert told.returncode == 0 and ", 0 bad" in told.stdout, told
 
@@ -1234,7 +1446,7 @@ def test_verify_always(start, origin, engine):
     cells.look()
     for key in [key for key in dice.sample(keys, 20) if cells.count[key]]:
         before = server.metric("forebay_cache_checksum_failures_total")
-        (path, at), = cells.pick(dice, key)
+        ((path, at),) = cells.pick(dice, key)
         with open(path, "r+b") as file:
             file.seek(at)
             byte = file.read(1)
@@ -1253,8 +1465,10 @@ def test_the_three_paths_of_a_hit(start, origin, engine):
     origin.put("large", 3 * MIB)
     store(server, origin, ["small", "large"])
     fill(server, origin, ["small", "large"])
-    rows = {path: server.metric("forebay_hit_blocks_total", path=path)
-            for path in ("small", "sendfile", "read")}
+    rows = {
+        path: server.metric("forebay_hit_blocks_total", path=path)
+        for path in ("small", "sendfile", "read")
+    }
     assert rows["small"] + rows["sendfile"] + rows["read"] > 0, rows
     for path in server.segment_files():
         drop_pages(path)

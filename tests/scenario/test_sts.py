@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that was given one endpoint for all services can still assume its role: that one call goes on to STS,
 unsigned and unchanged; nothing else does."""
+
 import http.server
 import threading
 import urllib.parse
@@ -11,8 +12,13 @@ from client import Client
 from test_auth import keys_file, signer_of, verify
 
 TOKEN = "web-identity-token-canary-4411"
-CALL = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleSessionName": "session",
-        "RoleArn": "arn:aws:iam::123456789012:role/r", "WebIdentityToken": TOKEN}
+CALL = {
+    "Action": "AssumeRoleWithWebIdentity",
+    "Version": "2011-06-15",
+    "RoleSessionName": "session",
+    "RoleArn": "arn:aws:iam::123456789012:role/r",
+    "WebIdentityToken": TOKEN,
+}
 ANSWER = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 <AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ASIAX</AccessKeyId><SecretAccessKey>s</SecretAccessKey>
 <SessionToken>t</SessionToken><Expiration>2040-01-01T00:00:00Z</Expiration></Credentials>
@@ -31,8 +37,11 @@ def sts():
             body = self.rfile.read(int(self.headers["Content-Length"]))
             seen.append((self.path, list(self.headers.items()), body))
             status = 400 if b"expired" in body else 200
-            answer = b"<ErrorResponse><Error><Code>ExpiredTokenException</Code></Error></ErrorResponse>" \
-                if status == 400 else ANSWER
+            answer = (
+                b"<ErrorResponse><Error><Code>ExpiredTokenException</Code></Error></ErrorResponse>"
+                if status == 400
+                else ANSWER
+            )
             self.send_response(status)
             self.send_header("Content-Type", "text/xml")
             self.send_header("Content-Length", str(len(answer)))
@@ -41,6 +50,7 @@ def sts():
 
         def log_message(self, *_):
             pass
+
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -52,8 +62,11 @@ def sts():
 
 
 def serve(start, origin, sts, settings=None):
-    return start(origin, settings={"log.level": "debug", **(settings or {})}, env={
-        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{sts.server_address[1]}"})
+    return start(
+        origin,
+        settings={"log.level": "debug", **(settings or {})},
+        env={"AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{sts.server_address[1]}"},
+    )
 
 
 def call(**changes):
@@ -71,20 +84,28 @@ def test_the_call_goes_on(start, origin, sts, tmp_path, mode):
         path, headers, came = sts.seen[-1]
         assert path == "/" and came == body
         names = [n.lower() for n, _ in headers]
-        assert "authorization" not in names and not any(n.startswith("x-amz") for n in names), headers
+        assert "authorization" not in names and not any(n.startswith("x-amz") for n in names), (
+            headers
+        )
         assert dict((n.lower(), v) for n, v in headers)["content-type"] == FORM[0][1]
     count = len(sts.seen)
     assert not origin.requests()
     for what, method, target, headers, body in (
-            ("another action", "POST", "/", FORM, call(Action="AssumeRole")),
-            ("two actions", "POST", "/", FORM, call() + b"&Action=GetCallerIdentity"),
-            ("no action", "POST", "/", FORM, b"Version=2011-06-15"),
-            ("no form", "POST", "/", [], call()),
-            ("a query", "POST", "/?x=1", FORM, call()),
-            ("too large", "POST", "/", FORM, call() + b"&x=" + b"y" * 70000),
-            ("signed", "POST", "/", signer_of("ALICE").headers("POST", "/", client.host, FORM, call()),
-             call()),
-            ("no body", "POST", "/", FORM, b"")):
+        ("another action", "POST", "/", FORM, call(Action="AssumeRole")),
+        ("two actions", "POST", "/", FORM, call() + b"&Action=GetCallerIdentity"),
+        ("no action", "POST", "/", FORM, b"Version=2011-06-15"),
+        ("no form", "POST", "/", [], call()),
+        ("a query", "POST", "/?x=1", FORM, call()),
+        ("too large", "POST", "/", FORM, call() + b"&x=" + b"y" * 70000),
+        (
+            "signed",
+            "POST",
+            "/",
+            signer_of("ALICE").headers("POST", "/", client.host, FORM, call()),
+            call(),
+        ),
+        ("no body", "POST", "/", FORM, b""),
+    ):
         reply = client.request(method, target, headers, body)
         assert reply.status in (400, 403, 501), (what, reply)
         if what.endswith(("action", "actions")):
@@ -114,6 +135,7 @@ def test_botocore_assumes_its_role(start, origin, sts):
     boto3 = pytest.importorskip("boto3")
     server = serve(start, origin, sts)
     client = boto3.client("sts", endpoint_url=server.endpoint, region_name="us-east-1")
-    answer = client.assume_role_with_web_identity(RoleArn=CALL["RoleArn"], RoleSessionName="session",
-                                                  WebIdentityToken=TOKEN)
+    answer = client.assume_role_with_web_identity(
+        RoleArn=CALL["RoleArn"], RoleSessionName="session", WebIdentityToken=TOKEN
+    )
     assert answer["Credentials"]["AccessKeyId"] == "ASIAX"

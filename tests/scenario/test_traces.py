@@ -7,6 +7,7 @@ The figures are those of traces of 20,000 blocks. Here they have 5,000, where tw
 more: the margins are for that. j2_disjoint changes its data set as often as a cache of a quarter can be filled, which a small one
 notices too late.
 """
+
 import csv
 import os
 import subprocess
@@ -54,7 +55,9 @@ TRACES = {
 
 
 def runner():
-    beside = Path(os.environ.get("FOREBAY_BIN") or ROOT / "build" / "forebay").parent / "trace_runner"
+    beside = (
+        Path(os.environ.get("FOREBAY_BIN") or ROOT / "build" / "forebay").parent / "trace_runner"
+    )
     return os.environ.get("FOREBAY_TRACE_RUNNER") or str(beside)
 
 
@@ -72,15 +75,20 @@ def tool():
 
 def test_traces_are_the_known_ones():
     assert {row["trace"]: row["checksum"] for row in rows("--checksums", "-n", str(BLOCKS))} == {
-        name: known[0] for name, known in TRACES.items()}
+        name: known[0] for name, known in TRACES.items()
+    }
 
 
 def test_every_trace_reaches_its_hit_ratio():
     found = {(row["trace"], row["share"]): row for row in rows("-n", str(BLOCKS), "--no-optimum")}
     assert len(found) == len(TRACES) * len(SHARES)
-    low = [(name, share, found[name, share]["hit_ratio"], known[1 + i])
-           for name, known in TRACES.items() for i, share in enumerate(SHARES)
-           if float(found[name, share]["hit_ratio"]) < known[1 + i] - MARGINS.get((name, share), MARGIN)]
+    low = [
+        (name, share, found[name, share]["hit_ratio"], known[1 + i])
+        for name, known in TRACES.items()
+        for i, share in enumerate(SHARES)
+        if float(found[name, share]["hit_ratio"])
+        < known[1 + i] - MARGINS.get((name, share), MARGIN)
+    ]
     assert not low
     for share, least in zip(SHARES, MEANS):
         mean = sum(float(found[name, share]["hit_ratio"]) for name in TRACES) / len(TRACES)
@@ -114,7 +122,11 @@ def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, re
     with trace.open("w") as out:
         out.write(f"{1000 * 65536}\n")
         for epoch in range(6):
-            out.writelines(f"{block} 65536 {int(epoch >= 3)}\n" for block in range(1000) for _ in range(readers))
+            out.writelines(
+                f"{block} 65536 {int(epoch >= 3)}\n"
+                for block in range(1000)
+                for _ in range(readers)
+            )
     row = rows("--trace", str(trace), "--capacity", "0.5", "--batch", "1", "--no-optimum")[0]
     assert float(row["hit_ratio"]) > 1 - 0.5 / readers - 0.03
     assert float(row["admitted_per_asked"]) < 0.5 / readers + 0.03
@@ -128,32 +140,55 @@ def test_parts_beside_what_is_read_again(tmp_path):
         for epoch in range(8):
             for block in range(2000):
                 out.write(f"{block} 65536 {int(epoch >= 4)}\n")
-                out.write(f"{10000 + 2000 * epoch + block} 65536 {6 if epoch >= 4 else 4}\n" * 8 * (epoch >= 2))
-    row = rows("--trace", str(trace), "--capacity", "0.5", "--segment", "524288", "--batch", "1", "--no-optimum")[0]
+                out.write(
+                    f"{10000 + 2000 * epoch + block} 65536 {6 if epoch >= 4 else 4}\n"
+                    * 8
+                    * (epoch >= 2)
+                )
+    row = rows(
+        "--trace",
+        str(trace),
+        "--capacity",
+        "0.5",
+        "--segment",
+        "524288",
+        "--batch",
+        "1",
+        "--no-optimum",
+    )[0]
     assert float(row["hit_ratio"]) > 0.45
-    assert float(row["hit_ratio2"]) > 0.87                  # seven of eight: each block came once
+    assert float(row["hit_ratio2"]) > 0.87  # seven of eight: each block came once
 
 
 def test_blocks_of_very_different_lengths_have_a_bound_that_none_exceeds(tmp_path):
     """0.5 to 60 KB and one in a hundred of 3 MB: what is read again last is not what goes best first, and no optimum."""
     random = Random(5)
-    lengths = [3_000_000 if block % 100 == 0 else random.randrange(500, 60_001) for block in range(3000)]
+    lengths = [
+        3_000_000 if block % 100 == 0 else random.randrange(500, 60_001) for block in range(3000)
+    ]
     popular = [1 / (1 + block) ** 0.8 for block in range(3000)]
     trace = tmp_path / "mixed"
     with trace.open("w") as out:
         out.write(f"{sum(lengths)}\n")
-        out.writelines(f"{block} {lengths[block]} {int(number > 15_000)}\n"
-                       for number, block in enumerate(random.choices(range(3000), popular, k=45_000)))
+        out.writelines(
+            f"{block} {lengths[block]} {int(number > 15_000)}\n"
+            for number, block in enumerate(random.choices(range(3000), popular, k=45_000))
+        )
     found = rows("--trace", str(trace), "--capacity", "0.1,0.25,0.5,0.9,2")
     assert [row["optimum_is"] for row in found] == ["bound"] * 5
     assert all(0.5 < float(row["share_of_optimum"]) <= 1 for row in found), found
-    assert [float(row["optimum"]) for row in found] == sorted(float(row["optimum"]) for row in found)
+    assert [float(row["optimum"]) for row in found] == sorted(
+        float(row["optimum"]) for row in found
+    )
     assert float(found[-1]["optimum"]) > 0.97
 
 
 def test_lines_may_end_as_on_windows_and_be_empty(tmp_path):
     plain, other = tmp_path / "plain", tmp_path / "other"
-    lines = [f"{2000 * 65536}", *(f"{block} 65536 {epoch // 2}" for epoch in range(4) for block in range(2000))]
+    lines = [
+        f"{2000 * 65536}",
+        *(f"{block} 65536 {epoch // 2}" for epoch in range(4) for block in range(2000)),
+    ]
     plain.write_text("\n".join(lines))
     other.write_text("\r\n".join([lines[0], "", *lines[1:], "", ""]))
     got = [rows("--trace", str(trace), "--capacity", "0.5") for trace in (plain, other)]
@@ -204,16 +239,46 @@ def test_what_is_no_trace_is_refused(tmp_path):
     assert refused("--trace", str(tmp_path))[0] == 1
 
 
-@pytest.mark.parametrize("args", (
-    "--policy nonsense", "--policy ", "--traces nonsense", "--traces a_cyclic,", "--capacity 0", "--capacity -1", "--capacity ",
-    "--capacity 0.5x", "--capacity 0.5,", "--capacity nan", "--capacity inf", "--capacity 1001", "-n 99", "-n -100", "-n 1e3",
-    "--seed -1", "--segment 0", "--segment 4294967296", "--spares x", "--batch 0", "--batch 1025", "more", "--nonsense", "--trace",
-    "--trace x --traces a_cyclic"), ids=lambda args: args.replace(" ", "_"))
+@pytest.mark.parametrize(
+    "args",
+    (
+        "--policy nonsense",
+        "--policy ",
+        "--traces nonsense",
+        "--traces a_cyclic,",
+        "--capacity 0",
+        "--capacity -1",
+        "--capacity ",
+        "--capacity 0.5x",
+        "--capacity 0.5,",
+        "--capacity nan",
+        "--capacity inf",
+        "--capacity 1001",
+        "-n 99",
+        "-n -100",
+        "-n 1e3",
+        "--seed -1",
+        "--segment 0",
+        "--segment 4294967296",
+        "--spares x",
+        "--batch 0",
+        "--batch 1025",
+        "more",
+        "--nonsense",
+        "--trace",
+        "--trace x --traces a_cyclic",
+    ),
+    ids=lambda args: args.replace(" ", "_"),
+)
 def test_what_there_is_not_is_refused(args):
     assert refused(*args.split(" "))[0] == 2
 
 
-@pytest.mark.parametrize("args", ("--capacity 0.001", "--segment 1", "--segment 400000000", "--spares 2000"), ids=lambda args: args.replace(" ", "_"))
+@pytest.mark.parametrize(
+    "args",
+    ("--capacity 0.001", "--segment 1", "--segment 400000000", "--spares 2000"),
+    ids=lambda args: args.replace(" ", "_"),
+)
 def test_a_cache_that_could_not_be_is_refused(args):
     code, said = refused("--traces", "a_cyclic", *args.split(" "))
     assert code == 1 and "segments, not from" in said

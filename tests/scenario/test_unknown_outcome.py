@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes whose outcome nobody knows: until it is certain what became of them, nothing of their keys is believed."""
+
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ from forebay import parallel
 from waiting import wait_for
 
 DOUBT_S = 300
-SILENT_S = 20              # of the server's clock, which is moved: no test is that slow by itself
+SILENT_S = 20  # of the server's clock, which is moved: no test is that slow by itself
 IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
 SETTINGS = {"origin.first_byte_timeout": f"{SILENT_S}s", "cache.list_ttl": "1h"}
 NEW = b"written by nobody knows whom" * 100
@@ -26,12 +27,17 @@ def serve(start, origin, engine, **more):
 
 
 def delete_xml(*keys):
-    return b"<Delete>%s</Delete>" % b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys)
+    return b"<Delete>%s</Delete>" % b"".join(
+        b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys
+    )
 
 
-WRITES = {"PUT": ("k", "PUT", "/bkt/k", [], NEW), "DELETE": ("k", "DELETE", "/bkt/k", [], b""),
-          "copy": ("k", "PUT", "/bkt/k", [("x-amz-copy-source", "/bkt/new")], b""),
-          "batch": ("", "POST", "/bkt?delete", [], delete_xml("k"))}
+WRITES = {
+    "PUT": ("k", "PUT", "/bkt/k", [], NEW),
+    "DELETE": ("k", "DELETE", "/bkt/k", [], b""),
+    "copy": ("k", "PUT", "/bkt/k", [("x-amz-copy-source", "/bkt/new")], b""),
+    "batch": ("", "POST", "/bkt?delete", [], delete_xml("k")),
+}
 
 
 def request(client, name):
@@ -45,7 +51,9 @@ def unanswered(server, origin, ask):
     asker = threading.Thread(target=lambda: replies.append(ask()))
     asker.start()
     origin.wait_for(1, since=mark)
-    while asker.is_alive():          # the server may begin to wait for the answer only after the clock has moved
+    while (
+        asker.is_alive()
+    ):  # the server may begin to wait for the answer only after the clock has moved
         server.advance(SILENT_S + 1)
         asker.join(1)
     assert replies and replies[0].status == 503, replies
@@ -67,13 +75,16 @@ def is_new(server, name):
             else:
                 assert bytes(client.get("k").body) == NEW
                 assert client.head("k").header("content-length") == str(len(NEW))
+
     parallel(4, one)
 
 
 def applied(origin, name):
     with origin.lock:
         have = origin.buckets["bkt"].get("k")
-        return have is None if name in ("DELETE", "batch") else have is not None and have.body == NEW
+        return (
+            have is None if name in ("DELETE", "batch") else have is not None and have.body == NEW
+        )
 
 
 @pytest.mark.parametrize("readers", ["reading", "silent"])
@@ -85,9 +96,13 @@ def test_applied_after_the_time_out(start, origin, engine, name, readers):
     with server.client() as client, origin.hold(held, method=WRITES[name][1]):
         mark = origin.mark()
         if name == "copy":
-            with server.connection() as connection:  # its answer may take minutes: the client does not wait
-                connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
-                                b"x-amz-copy-source: /bkt/new\r\n\r\n")
+            with (
+                server.connection() as connection
+            ):  # its answer may take minutes: the client does not wait
+                connection.send(
+                    b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
+                    b"x-amz-copy-source: /bkt/new\r\n\r\n"
+                )
                 origin.wait_for(1, since=mark, key=held, method="PUT")
             origin.drop_connections()
         else:
@@ -97,7 +112,10 @@ def test_applied_after_the_time_out(start, origin, engine, name, readers):
             mark = origin.mark()
             is_old(server, origin)
             # Each answer is the origin's own.
-            assert len(origin.requests(since=mark, key="k")) >= 2 and len(origin.requests(since=mark, key="")) == 1
+            assert (
+                len(origin.requests(since=mark, key="k")) >= 2
+                and len(origin.requests(since=mark, key="")) == 1
+            )
             server.settle()
         mark = origin.mark()
         judge(client.get("other"), origin, "other", 0, 3000, version=1)
@@ -126,9 +144,14 @@ def test_applied_after_a_restart(start, origin, engine, end, readers):
         server.settle()
         if end == "kill9":
             with server.connection() as connection:
-                connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (len(NEW), NEW))
+                connection.send(
+                    b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s"
+                    % (len(NEW), NEW)
+                )
                 origin.wait_for(1, key="k", method="PUT")
-                server.wait_metric("forebay_origin_sent_bytes_total", lambda count: count >= len(NEW))
+                server.wait_metric(
+                    "forebay_origin_sent_bytes_total", lambda count: count >= len(NEW)
+                )
                 server.kill9()
         else:
             unanswered(server, origin, lambda: request(client, "PUT"))
@@ -148,7 +171,9 @@ def test_applied_after_a_restart(start, origin, engine, end, readers):
     is_new(server, "PUT")
     server.settle()
     with server.client() as client:
-        assert client.get("k").status == 200  # those at once above may have found each other's fills outdated
+        assert (
+            client.get("k").status == 200
+        )  # those at once above may have found each other's fills outdated
         server.settle()
         for key, asked in (("other", 1), ("other", 0), ("k", 0)):
             mark = origin.mark()
@@ -171,6 +196,7 @@ def test_readers_share_nothing_older(start, origin, engine):
         def read():
             with server.client() as other:
                 got.append(other.get("k"))
+
         reader = threading.Thread(target=read)
         mark = origin.mark()
         reader.start()
@@ -179,11 +205,16 @@ def test_readers_share_nothing_older(start, origin, engine):
     is_new(server, "PUT")
     gate.set()
     reader.join()
-    judge(got[0], origin, "k", 0, 3000, version=1) if got[0].etag != origin.version("k").etag else None
+    judge(got[0], origin, "k", 0, 3000, version=1) if got[0].etag != origin.version(
+        "k"
+    ).etag else None
     is_new(server, "PUT")
 
 
-@pytest.mark.parametrize("status,doubted", [(500, True), (502, True), (504, True), (408, True), (503, False), (403, False), (409, False)])
+@pytest.mark.parametrize(
+    "status,doubted",
+    [(500, True), (502, True), (504, True), (408, True), (503, False), (403, False), (409, False)],
+)
 def test_what_an_answer_says(start, origin, engine, status, doubted):
     """A gateway does not know, either; a refusal is known."""
     server = serve(start, origin, engine)
@@ -196,11 +227,22 @@ def test_what_an_answer_says(start, origin, engine, status, doubted):
 
 
 IN_A_DOCUMENT = {
-    "internal": (b"<?xml version='1.0'?>\n<Error><Code>InternalError</Code><Message>Again</Message></Error>", True),
-    "one-key": (b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>k</Key><Code>InternalError</Code></Error>"
-                b"</DeleteResult>", True),
-    "denied": (b"<Error><Code>AccessDenied</Code><Message>&lt;Code>InternalError&lt;/Code></Message></Error>", False),
-    "blanks": (b"  \n  ", True), "done": (b"<Result><ETag>x</ETag></Result>", False)}
+    "internal": (
+        b"<?xml version='1.0'?>\n<Error><Code>InternalError</Code><Message>Again</Message></Error>",
+        True,
+    ),
+    "one-key": (
+        b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>k</Key><Code>InternalError</Code></Error>"
+        b"</DeleteResult>",
+        True,
+    ),
+    "denied": (
+        b"<Error><Code>AccessDenied</Code><Message>&lt;Code>InternalError&lt;/Code></Message></Error>",
+        False,
+    ),
+    "blanks": (b"  \n  ", True),
+    "done": (b"<Result><ETag>x</ETag></Result>", False),
+}
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
@@ -209,10 +251,21 @@ IN_A_DOCUMENT = {
 def test_what_a_document_behind_a_200_says(start, origin, kind, operation, framing):
     server = serve(start, origin, "auto")
     document, doubted = IN_A_DOCUMENT[kind]
-    length = b"Content-Length: %d\r\n\r\n%s" % (len(document), document) if framing == "length" else (
-        b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % c for c in document) + b"0\r\n\r\n")
-    origin.fault("" if operation == "batch" else "k", "raw", b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n" + length,
-                 method="PUT" if operation == "copy" else "POST")
+    length = (
+        b"Content-Length: %d\r\n\r\n%s" % (len(document), document)
+        if framing == "length"
+        else (
+            b"Transfer-Encoding: chunked\r\n\r\n"
+            + b"".join(b"1\r\n%c\r\n" % c for c in document)
+            + b"0\r\n\r\n"
+        )
+    )
+    origin.fault(
+        "" if operation == "batch" else "k",
+        "raw",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n" + length,
+        method="PUT" if operation == "copy" else "POST",
+    )
     with server.client() as client:
         if operation == "complete":
             reply = client.request("POST", "/bkt/k?uploadId=u", [], b"<CompleteMultipartUpload/>")
@@ -231,7 +284,10 @@ def test_what_was_never_sent_is_known(start, origin, engine):
         assert client.request("DELETE", "/bkt/k").status == 503
         origin.start()
         with server.connection() as connection:  # an upload that is cut is none
-            connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 70000)
+            connection.send(
+                b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
+                + b"x" * 70000
+            )
             wait_for(lambda: server.metric("forebay_writes_inflight") == 1, "the write")
         server.wait_metric("forebay_writes_inflight", lambda count: count == 0)
     assert server.metric("forebay_write_doubts_total") == 0
@@ -243,7 +299,11 @@ def test_a_change_of_unknown_extent(start, origin, engine):
     server = serve(start, origin, engine)
     with server.client() as client:
         with origin.hold("", method="POST"):
-            unanswered(server, origin, lambda: client.request("POST", "/bkt?delete&z=1", [], delete_xml("gone")))
+            unanswered(
+                server,
+                origin,
+                lambda: client.request("POST", "/bkt?delete&z=1", [], delete_xml("gone")),
+            )
             for _ in range(2):
                 is_old(server, origin)
                 server.settle()
@@ -304,7 +364,9 @@ def test_heads_meanwhile_cost_one_request_each(start, origin, engine, outcome):
             assert request(client, "PUT").status == 500
         asked_three_times()
         return
-    writer = threading.Thread(target=lambda: [request(client, "PUT") for client in [server.client()]])
+    writer = threading.Thread(
+        target=lambda: [request(client, "PUT") for client in [server.client()]]
+    )
     with origin.hold("k", method="PUT"):
         writer.start()
         origin.wait_for(1, key="k", method="PUT")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no request is
 refused; a program that does not start, whenever it fails, leaves the old one serving."""
+
 import collections
 import contextlib
 import http.client
@@ -13,7 +14,7 @@ import threading
 import pytest
 
 import upgrading
-from client import Closed, Connection, judge, request_bytes
+from client import Connection, judge, request_bytes
 from forebay import binary, parallel, run_forebay, scaled
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from upgrading import Installed, control, follow, pid_of, upgrade
@@ -36,6 +37,7 @@ def serve(start, installed):
         server = start(origin, run=False, file=FOREVER, **more)
         server.binary_path = str(installed.path)
         return server.start()
+
     return make
 
 
@@ -73,7 +75,7 @@ class Load:
         self.error = None
 
     def _run(self, count):
-        with contextlib.suppress(BaseException):           # it is in self.error
+        with contextlib.suppress(BaseException):  # it is in self.error
             parallel(count, self._client)
 
     def _client(self, i):
@@ -102,8 +104,10 @@ class Load:
     def more(self, count):
         """Waits until each client has had COUNT more replies, or one has failed."""
         before = list(self.replies)
-        wait_for(lambda: self.error or all(now >= was + count for now, was in
-                                           zip(self.replies, before)), "replies to every client")
+        wait_for(
+            lambda: self.error or all(now >= was + count for now, was in zip(self.replies, before)),
+            "replies to every client",
+        )
         if self.error:
             raise self.error
 
@@ -136,7 +140,9 @@ def test_upgrades_under_load(serve, origin, engine, figure):
     figure(f"upgrades under load ({engine}): {sum(load.replies)} replies, 0 failed")
     assert [r.target for r in origin.requests(since=mark)] == []
     upgraded = lambda: len([line for line in server.stderr if '"upgraded"' in line])  # noqa: E731
-    wait_for(lambda: upgraded() >= scaled(50, 4), lambda: f"all upgrades to be told, not {upgraded()}")
+    wait_for(
+        lambda: upgraded() >= scaled(50, 4), lambda: f"all upgrades to be told, not {upgraded()}"
+    )
     assert upgraded() == scaled(50, 4)
 
 
@@ -176,7 +182,7 @@ def test_what_is_under_way_ends_first(serve, origin, engine):
         asker = threading.Thread(target=lambda: done.append(upgrade(server)))
         with hears(server, busy=2):
             asker.start()
-        with server.connection() as new:                   # it waits in the queue meanwhile
+        with server.connection() as new:  # it waits in the queue meanwhile
             new.send(request_bytes("GET", "/bkt/w", f"127.0.0.1:{server.port}"))
             assert not done
             go.set()
@@ -195,7 +201,7 @@ FAILS = {
     "exits": ("#!/bin/sh\nexit 7\n", 0o755, "exit code 7"),
     "hangs": ("#!/bin/sh\nexec sleep 1000\n", 0o755, "not ready within 1 s"),
     "killed": ("#!/bin/sh\nkill -9 $$\n", 0o755, "ended before it was ready"),
-    "other settings": (f"#!/bin/sh\nexec {binary()} \"$@\" --cache.size=x\n", 0o755, "cache.size"),
+    "other settings": (f'#!/bin/sh\nexec {binary()} "$@" --cache.size=x\n', 0o755, "cache.size"),
 }
 
 
@@ -224,7 +230,7 @@ def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed)
 
 def is_gone(pid):
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)                        # an orphan that we have adopted
+        os.waitpid(pid, os.WNOHANG)  # an orphan that we have adopted
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -240,14 +246,18 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
     group = os.getpgid(server.process.pid)
     installed.write(f"#!/bin/sh\nsleep 54321 &\necho $! > {server.folder}/started\n{last}\n")
     note, wait_s = server.folder / "started", 1
-    while not (text := note.read_text() if note.exists() else "").endswith("\n"):     # a slow machine has not come that far
+    while not (text := note.read_text() if note.exists() else "").endswith(
+        "\n"
+    ):  # a slow machine has not come that far
         control(server, "--wait", wait_s, code=1)
         wait_s = min(2 * wait_s, 45)
     started = int(text)
     wait_for(lambda: is_gone(started), "what the program has started to end")
     installed.link(binary())
     upgrade(server)
-    assert os.getpgid(server.process.pid) == group, "a signal of the terminal reaches whoever serves"
+    assert os.getpgid(server.process.pid) == group, (
+        "a signal of the terminal reaches whoever serves"
+    )
     warm(server, origin, ["a"])
 
 
@@ -259,14 +269,16 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
     server = serve(origin, engine=engine, settings={"listen": f"127.0.0.1:0,unix:{name}"})
     warm(server, origin, ["a"])
     pid = server.process.pid
-    path = server.folder / "no" / "admin.sock"             # opened behind the cache directory
-    installed.write(f"#!/bin/sh\nexec {binary()} \"$@\" --admin.socket={path}\n")
+    path = server.folder / "no" / "admin.sock"  # opened behind the cache directory
+    installed.write(f'#!/bin/sh\nexec {binary()} "$@" --admin.socket={path}\n')
     with Load(server, origin, ["a"], 4) as load, server.connection() as idle:
         judge(ask(idle, server, "a"), origin, "a")
         assert "does not serve" in control(server, code=1)
         server.wait_stderr('"upgrade_undone"')
         wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
-        assert "does not serve" in control(server, code=1), "it starts what is installed, not itself"
+        assert "does not serve" in control(server, code=1), (
+            "it starts what is installed, not itself"
+        )
         wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
         load.more(2)
         judge(ask(idle, server, "a"), origin, "a")
@@ -296,7 +308,9 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
             old = server.process.pid
             with hears(server, busy=1):
                 os.kill(old, signal.SIGUSR2)
-                wait_for(lambda: any('"draining"' in line for line in server.stderr[mark:]), "the drain")
+                wait_for(
+                    lambda: any('"draining"' in line for line in server.stderr[mark:]), "the drain"
+                )
             children = open(f"/proc/{old}/task/{old}/children").read().split()
             new = int(children[-1])
             with server.connection() as waits:
@@ -332,14 +346,14 @@ def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
         origin.wait_for(1, key="slow")
         os.kill(old, signal.SIGUSR2)
         server.wait_stderr('"draining"')
-        new, = map(int, open(f"/proc/{old}/task/{old}/children").read().split())
+        (new,) = map(int, open(f"/proc/{old}/task/{old}/children").read().split())
         os.kill(old, signal.SIGTERM)
         server.wait_stderr('"upgrade_failed"')
         wait_for(lambda: is_gone(new), "the one that was to follow to end")
         go.set()
         judge(busy.read_reply(), origin, "slow")
     assert server.wait_exit() == 0
-    server.start()                                         # the cache directory is free
+    server.start()  # the cache directory is free
     warm(server, origin, ["slow"])
 
 
@@ -347,7 +361,9 @@ def test_who_stops_the_old_one_leaves_nobody_waiting(serve, origin, engine, tmp_
     """Nor those that had been passed on or waited for the one that follows: they are answered, and the next is refused."""
     origin.put("a", 1000)
     name = tmp_path / "s3.sock"
-    server = serve(origin, engine=engine, settings={"workers": 1, "listen": f"127.0.0.1:0,unix:{name}"})
+    server = serve(
+        origin, engine=engine, settings={"workers": 1, "listen": f"127.0.0.1:0,unix:{name}"}
+    )
     warm(server, origin, ["a"])
     with server.connection() as idle:
         judge(ask(idle, server, "a"), origin, "a")
@@ -376,7 +392,7 @@ def is_waiting(pid):
 
 
 def child_of(pid):
-    child, = map(int, open(f"/proc/{pid}/task/{pid}/children").read().split())
+    (child,) = map(int, open(f"/proc/{pid}/task/{pid}/children").read().split())
     return child
 
 
@@ -403,7 +419,7 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
     warm(server, origin, ["a"])
     old = server.process.pid
     with draining(server, origin) as new:
-        os.kill(new, signal.SIGSTOP)                       # it takes nothing over meanwhile
+        os.kill(new, signal.SIGSTOP)  # it takes nothing over meanwhile
     wait_for(lambda: threads_of(old) == 1, "the old one to have closed the cache")
     os.kill(old, signal.SIGTERM)
     os.kill(new, signal.SIGCONT)
@@ -411,9 +427,9 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
         wait_for(lambda: is_gone(new), "the one that was to follow to end")
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(new, signal.SIGKILL)                   # it would hold what the server says open
+            os.kill(new, signal.SIGKILL)  # it would hold what the server says open
     assert server.wait_exit() == 0, server.output()
-    server.start()                                         # the cache directory is free
+    server.start()  # the cache directory is free
     warm(server, origin, ["a"])
 
 
@@ -425,11 +441,17 @@ def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, or
     old = server.process.pid
     with draining(server, origin) as new:
         os.kill(new, signal.SIGSTOP)
-    wait_for(lambda: threads_of(old) == 1 and is_waiting(old), "the old one to wait for the one that follows")
+    wait_for(
+        lambda: threads_of(old) == 1 and is_waiting(old),
+        "the old one to wait for the one that follows",
+    )
     os.kill(old, told)
     os.kill(new, signal.SIGKILL)
     server.wait_stderr('"upgrade_undone"')
-    wait_for(lambda: server.process.poll() is None and pid_of(server) == old, "the old process to serve again")
+    wait_for(
+        lambda: server.process.poll() is None and pid_of(server) == old,
+        "the old process to serve again",
+    )
     warm(server, origin, ["a"])
 
 
@@ -467,8 +489,10 @@ def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
     server = serve(origin)
     warm(server, origin, ["a"])
     server.settle()
-    installed.write(f"#!/bin/sh\nmkfifo {server.folder}/gate; read x < {server.folder}/gate\n"
-                    f"exec {binary()} \"$@\"\n")
+    installed.write(
+        f"#!/bin/sh\nmkfifo {server.folder}/gate; read x < {server.folder}/gate\n"
+        f'exec {binary()} "$@"\n'
+    )
     os.kill(server.process.pid, signal.SIGUSR2)
     server.wait_stderr('"upgrade_begun"')
     wait_for(lambda: os.path.exists(f"{server.folder}/gate"), "the new program")
@@ -489,8 +513,14 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
     """Each is handed over as what it is; the unix socket's name stays, and goes with the last process."""
     origin.put("a", 1000)
     path = tmp_path / "s3.sock"
-    server = serve(origin, settings={"listen": f"127.0.0.1:0,tls:127.0.0.1:0,unix:{path}",
-                                     "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+    server = serve(
+        origin,
+        settings={
+            "listen": f"127.0.0.1:0,tls:127.0.0.1:0,unix:{path}",
+            "listen_tls.cert": certificate[0],
+            "listen_tls.key": certificate[1],
+        },
+    )
     inode = path.stat().st_ino
     tls = server.tls_port
     trust = ssl.create_default_context(cafile=certificate[0])
@@ -505,6 +535,7 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
         reply = connection.getresponse()
         assert reply.status == 200 and reply.read() == origin.bytes_of("a", 0, 1000)
         return reply.getheader("connection")
+
     waits = https()
     assert get(waits) is None
     os.kill(server.process.pid, signal.SIGUSR2)
@@ -536,11 +567,11 @@ def test_systemd_is_told(serve, origin, tmp_path):
         old = server.process
         os.kill(old.pid, signal.SIGUSR2)
         words, fds = [], []
-        while not fds:                                     # the new one's READY=1 may come first, and is not believed then
+        while not fds:  # the new one's READY=1 may come first, and is not believed then
             data, fds, _, _ = socket.recv_fds(notify, 500, 1)
             words.append(data.decode())
         assert words[-1] == "BARRIER=1" and len(fds) == 1
-        word, = [w for w in words[:-1] if w != "READY=1"]
+        (word,) = [w for w in words[:-1] if w != "READY=1"]
         assert word.startswith("MAINPID=") and int(word[8:]) != old.pid
         assert old.poll() is None
         os.close(fds[0])
@@ -565,11 +596,14 @@ def test_only_what_is_handed_over_is_inherited(serve, origin, engine):
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])
     first = held(server.process.pid)
-    index, pipe = str(server.cache / "index" / "data.mdb"), os.readlink(f"/proc/{server.process.pid}/fd/1")
+    index, pipe = (
+        str(server.cache / "index" / "data.mdb"),
+        os.readlink(f"/proc/{server.process.pid}/fd/1"),
+    )
     for _ in range(3):
         upgrade(server)
         warm(server, origin, ["a"])
     last = held(server.process.pid)
     assert first[index] and (last[index], last[pipe]) == (first[index], first[pipe])
     both = [name for name in last if name in first and name.startswith("socket:")]
-    assert len(both) == 2, both                            # the listener and the admin port
+    assert len(both) == 2, both  # the listener and the admin port

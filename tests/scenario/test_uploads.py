@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uploads that ask first: the interim answer comes at once, a refusal arrives whole, and the next one works."""
+
 import hashlib
 import socket
 import time
@@ -34,7 +35,9 @@ def test_small_uploads_wait_for_nothing(forebay, origin, figure):
             assert reply.status == 200 and not reply.closes, reply
             assert reply.etag == f'"{hashlib.md5(body).hexdigest()}"'
             assert origin.bytes_of(f"small{i}") == body
-        connection.send(put_head(forebay, "/bkt/empty", 0))  # botocore misreads the reply without it
+        connection.send(
+            put_head(forebay, "/bkt/empty", 0)
+        )  # botocore misreads the reply without it
         assert connection.read_reply("PUT", interim=True).status == 100
         assert connection.read_reply("PUT").status == 200
     figure(f"20 uploads of 5 bytes that ask first: {1000 * (time.monotonic() - began):.0f} ms")
@@ -44,19 +47,27 @@ def test_small_uploads_of_botocore(forebay, origin, figure):
     """The SDK that waits a second for an interim answer never does."""
     boto3 = pytest.importorskip("boto3")
     config = pytest.importorskip("botocore.config").Config(
-        s3={"addressing_style": "path"}, retries={"total_max_attempts": 1})
+        s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}
+    )
     times = {}
     for where, endpoint in (("direct", origin.endpoint), ("through", forebay.endpoint)):
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config,
-                              aws_access_key_id="origin-key",
-                              aws_secret_access_key="origin-secret-canary-7f3a")
+        client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            config=config,
+            aws_access_key_id="origin-key",
+            aws_secret_access_key="origin-secret-canary-7f3a",
+        )
         client.put_object(Bucket="bkt", Key="first", Body=b"first")
         began = time.monotonic()
         for i in range(20):
             client.put_object(Bucket="bkt", Key=f"{where}{i}", Body=b"12345")
         times[where] = time.monotonic() - began
         assert origin.bytes_of(f"{where}19") == b"12345"
-    figure("20 uploads by botocore: " + ", ".join(f"{1000 * t:.0f} ms {w}" for w, t in times.items()))
+    figure(
+        "20 uploads by botocore: " + ", ".join(f"{1000 * t:.0f} ms {w}" for w, t in times.items())
+    )
     # A lost interim answer costs each of them a whole second.
     assert times["through"] < times["direct"] + 10, times
 
@@ -87,7 +98,11 @@ def test_refused_uploads_close_cleanly(start, origin, tmp_path, size, eager):
 def test_uploads_that_the_origin_refuses(forebay, origin, eager):
     """The origin's refusal, too, arrives whole, and the next upload works."""
     body = b"y" * (4 << 20)
-    for status, code in ((403, "AccessDenied"), (412, "PreconditionFailed"), (400, "EntityTooLarge")):
+    for status, code in (
+        (403, "AccessDenied"),
+        (412, "PreconditionFailed"),
+        (400, "EntityTooLarge"),
+    ):
         origin.fault("k", "error", (status, code), method="PUT")
         with forebay.connection() as connection:
             connection.send(put_head(forebay, "/bkt/k", len(body)))
@@ -126,8 +141,9 @@ def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
             put_half(connection, forebay, "/bkt/k")
             reply = connection.read_reply("PUT")
             assert reply.status >= 400, reply
-            send_what_goes(connection,
-                           HALF + request_bytes("GET", "/", f"127.0.0.1:{forebay.port}", []))
+            send_what_goes(
+                connection, HALF + request_bytes("GET", "/", f"127.0.0.1:{forebay.port}", [])
+            )
             if reply.closes:  # the origin's own answer: the rest of the body is on its way
                 assert connection.at_end()
             else:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is not fetched again."""
+
 import contextlib
 import json
 import os
@@ -15,18 +16,28 @@ from test_control import ask
 from waiting import wait_for
 
 MIB = 1 << 20
-CALLS = 12          # to the admin port that only look, at once
+CALLS = 12  # to the admin port that only look, at once
 
 
 def warm_in_the_middle(server, origin, count, dice):
     """`warm --wait` as its user runs it, and how far the origin is when it should end: at any object, in the middle of one."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"], env=env,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = subprocess.Popen(
+        [server.binary_path, *PATIENT, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     mark = origin.mark()
     enough = dice.randrange(1, max(2, count // 4))
-    wait_for(lambda: len([e for e in origin.requests(method="GET", since=mark) if e.key]) >= enough or command.poll() is not None,
-             "some objects to be asked for", every=0.001)
+    wait_for(
+        lambda: (
+            len([e for e in origin.requests(method="GET", since=mark) if e.key]) >= enough
+            or command.poll() is not None
+        ),
+        "some objects to be asked for",
+        every=0.001,
+    )
     return command
 
 
@@ -57,8 +68,14 @@ def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
     assert done["objects_done"] == count and done["objects_failed"] == 0
     server.settle()
     twice = sum(origin.sent_twice(f"k/{i:04}") for i in range(count))
-    again = [n for n in (len(origin.requests(key=f"k/{i:04}", method="GET")) for i in range(count)) if n > 1]
-    figure(f"warm, {kills} kills of the server ({engine}): {twice} of {size} bytes sent twice, {len(again)} of {count} objects")
+    again = [
+        n
+        for n in (len(origin.requests(key=f"k/{i:04}", method="GET")) for i in range(count))
+        if n > 1
+    ]
+    figure(
+        f"warm, {kills} kills of the server ({engine}): {twice} of {size} bytes sent twice, {len(again)} of {count} objects"
+    )
     assert twice <= kills * 8 * 3 * MIB and len(again) <= kills * 12
     mark = origin.mark()
     assert ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]["bytes_fetched"] == 0
@@ -85,7 +102,11 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     """Its connections are cut at any moment: bodies go on where they broke, so nothing that has arrived is fetched again."""
     dice, count = random.Random(13), scaled(300, least=60)
     size = put_to_warm(origin, count)
-    server = start(origin, engine=engine, settings={"access_log.path": "off", "origin.retries": 10, "origin.retry_budget": "100%"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"access_log.path": "off", "origin.retries": 10, "origin.retry_budget": "100%"},
+    )
     cuts = scaled(20, least=4)
     for _ in range(cuts):
         command = warm_in_the_middle(server, origin, count, dice)
@@ -95,7 +116,9 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     assert done["objects_done"] == count and done["objects_failed"] == 0
     server.settle()
     received = server.metric("forebay_origin_received_bytes_total")
-    figure(f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings")
+    figure(
+        f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings"
+    )
     assert received < size * 1.02 + 200_000 * (cuts + 1)
 
 
@@ -129,14 +152,31 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
         stack.callback(go.set)
         for _ in range(CALLS):
             stack.enter_context(Connection(server.admin_port)).send(
-                b"GET /api/v1/ls?uri=s3://slow/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        wait_for(lambda: len(origin.requests(bucket="slow")) >= CALLS or server.metric("forebay_admin_calls_refused_total") > 0,
-                 "the calls to be held")
+                b"GET /api/v1/ls?uri=s3://slow/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            )
+        wait_for(
+            lambda: (
+                len(origin.requests(bucket="slow")) >= CALLS
+                or server.metric("forebay_admin_calls_refused_total") > 0
+            ),
+            "the calls to be held",
+        )
         before = server.metric("forebay_admin_calls_refused_total")
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-        command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "s3://bkt/a", "--wait", "-q"], env=env, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)
-        wait_for(lambda: server.metric("forebay_admin_calls_refused_total") > before or command.poll() is not None, "a refusal")
+        command = subprocess.Popen(
+            [server.binary_path, *PATIENT, "warm", "s3://bkt/a", "--wait", "-q"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        wait_for(
+            lambda: (
+                server.metric("forebay_admin_calls_refused_total") > before
+                or command.poll() is not None
+            ),
+            "a refusal",
+        )
         go.set()
         said = command.communicate(timeout=60)[0]
         assert command.returncode == 0 and "1 of 1 objects" in said, said
@@ -144,7 +184,7 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
 
 # --- what jobs hold -------------------------------------------------------------------------------
 
-ROOM = 4 * MIB      # of names, of all jobs: a sixteenth of limits.max_buffer, and no less than this
+ROOM = 4 * MIB  # of names, of all jobs: a sixteenth of limits.max_buffer, and no less than this
 
 
 def order(server, job=None, **more):
@@ -162,8 +202,10 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
         origin.put(key, 100)
     uris = [f"s3://bkt/{keys[i % 4]}" for i in range(200)]
     names = tmp_path / "names"
-    names.write_text("\n".join(uris * 25))     # 5 MB
-    server = start(origin, engine=engine, settings={"access_log.path": "off", "limits.max_buffer": "16MiB"})
+    names.write_text("\n".join(uris * 25))  # 5 MB
+    server = start(
+        origin, engine=engine, settings={"access_log.path": "off", "limits.max_buffer": "16MiB"}
+    )
     with origin.hold(None) as go:
         begun, taken = [], 0
         while (reply := order(server, uris=uris, concurrency=1, more=True)).status == 200:
@@ -171,21 +213,38 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
             calls = 1
             while (reply := order(server, job=begun[-1], uris=uris, more=True)).status == 200:
                 calls += 1
-            assert reply.status == 429 and server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM
+            assert (
+                reply.status == 429
+                and server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM
+            )
             taken = max(taken, calls)
         assert reply.status == 429
         reason = json.loads(bytes(reply.body))["reason"]
         assert "of 4.0 MiB (limits.max_buffer)" in reason and "name a prefix" in reason, reason
-        assert len(begun) >= 3 and 8 <= taken <= 11, (begun, taken)      # about 0.2 MB each; the first has half of the room
+        assert len(begun) >= 3 and 8 <= taken <= 11, (
+            begun,
+            taken,
+        )  # about 0.2 MB each; the first has half of the room
         held = server.metric("forebay_warm_memory_bytes", kind="names")
         assert ROOM * 0.8 < held <= ROOM
         assert server.metric("forebay_warm_names_refused_total") >= len(begun) + 1
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-        assert order(server, uris=uris[:100], concurrency=1).status in (200, 429)     # now less is left than the command begins with
-        command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "-f", str(names), "--wait", "-q", "--json"], env=env,
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert order(server, uris=uris[:100], concurrency=1).status in (
+            200,
+            429,
+        )  # now less is left than the command begins with
+        command = subprocess.Popen(
+            [server.binary_path, *PATIENT, "warm", "-f", str(names), "--wait", "-q", "--json"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         told = json.loads(command.stdout.readline())
-        assert told["type"] == "warning" and "waits: the names that warm jobs have yet to do" in told["reason"], told
+        assert (
+            told["type"] == "warning"
+            and "waits: the names that warm jobs have yet to do" in told["reason"]
+        ), told
         go.set()
     out = command.communicate(timeout=60)[0]
     assert command.returncode == 0, out[-2000:]
@@ -200,13 +259,21 @@ def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
     count = scaled(20_000, least=1200)
     for i in range(count):
         origin.put(f"p/{i:05}" + "n" * 800, 10)
-    server = start(origin, engine=engine, settings={"access_log.path": "off", "limits.max_buffer": "16MiB", "origin.connections": 16})
+    server = start(
+        origin,
+        engine=engine,
+        settings={"access_log.path": "off", "limits.max_buffer": "16MiB", "origin.connections": 16},
+    )
     with origin.hold(f"p/{0:05}" + "n" * 800) as go:
         started = [ask(server, "warm", "s3://bkt/p/", "--jobs", 1024)[-1]["job"] for _ in range(20)]
         server.wait_metric("forebay_warm_memory_bytes", lambda v: v > 0, kind="objects")
         for _ in range(20):
-            assert server.metric("forebay_warm_memory_bytes", kind="objects") <= ROOM + 20 * 16 * 4096
-            assert server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM + 20 * 500 * 1200
+            assert (
+                server.metric("forebay_warm_memory_bytes", kind="objects") <= ROOM + 20 * 16 * 4096
+            )
+            assert (
+                server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM + 20 * 500 * 1200
+            )
         go.set()
     jobs = lambda: {job["id"]: job for job in ask(server, "jobs")[:-1]}  # noqa: E731
     wait_for(lambda: all(jobs()[i]["state"] == "done" for i in started), "the end of all jobs")
@@ -217,8 +284,13 @@ def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
 
 # --- Fluid ----------------------------------------------------------------------------------------
 
-FLUID = {"mounts": [{"mountPoint": "s3://bkt/k/", "name": "data", "path": "/data"}, {"mountPoint": "s3://bkt", "name": "all"},
-                    {"mountPoint": "s3://bkt/k/deep", "path": "/data/deep/"}]}
+FLUID = {
+    "mounts": [
+        {"mountPoint": "s3://bkt/k/", "name": "data", "path": "/data"},
+        {"mountPoint": "s3://bkt", "name": "all"},
+        {"mountPoint": "s3://bkt/k/deep", "path": "/data/deep/"},
+    ]
+}
 
 
 def fluid(tmp_path, paths, config=None):
@@ -226,8 +298,12 @@ def fluid(tmp_path, paths, config=None):
     config = json.dumps(FLUID) if config is None else config
     file = tmp_path / f"{len(config)}-config.json"
     file.write_text(config)
-    return {"FLUID_DATALOAD_DATA_PATH": paths, "FLUID_RUNTIME_CONFIG_PATH": str(file), "FLUID_DATALOAD_METADATA": "true",
-            "FLUID_DATALOAD_PATH_REPLICAS": "1"}
+    return {
+        "FLUID_DATALOAD_DATA_PATH": paths,
+        "FLUID_RUNTIME_CONFIG_PATH": str(file),
+        "FLUID_DATALOAD_METADATA": "true",
+        "FLUID_DATALOAD_PATH_REPLICAS": "1",
+    }
 
 
 def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
@@ -236,25 +312,46 @@ def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
     for key in keys:
         origin.put(key, 10_000)
     server = start(origin, settings={"access_log.path": "off"})
-    for paths, wanted in ((":/data/a::", {"k/a"}), ("/data/ab/:/data/deep/x", {"k/ab/1", "k/ab/2", "k/deep/x"}),
-                          ("/all/other", {"other/b"}), ("data", {"k/abc"}), ("/", set())):
+    for paths, wanted in (
+        (":/data/a::", {"k/a"}),
+        ("/data/ab/:/data/deep/x", {"k/ab/1", "k/ab/2", "k/deep/x"}),
+        ("/all/other", {"other/b"}),
+        ("data", {"k/abc"}),
+        ("/", set()),
+    ):
         mark = origin.mark()
         done = ask(server, "warm", "--fluid", "--wait", "-q", **fluid(tmp_path, paths))[-1]
         assert done["objects_failed"] == 0, done
         assert {e.key for e in origin.requests(method="GET", since=mark) if e.key} == wanted, paths
-    assert ask(server, "warm", "--check", "--fluid", **fluid(tmp_path, "/all"))[-1]["objects_done"] == len(keys)
+    assert ask(server, "warm", "--check", "--fluid", **fluid(tmp_path, "/all"))[-1][
+        "objects_done"
+    ] == len(keys)
 
 
 def test_what_fluid_cannot_mean_is_said(start, origin, tmp_path):
     server = start(origin, settings={"access_log.path": "off"})
     for variables, code, words in (
-            ({}, 2, "FLUID_DATALOAD_DATA_PATH is not set"),
-            (fluid(tmp_path, "/nowhere"), 2, '"/nowhere" of FLUID_DATALOAD_DATA_PATH is in no mount'),
-            (fluid(tmp_path, "/databases"), 2, "is in no mount"),
-            (fluid(tmp_path, "/data/" + "x" * 5000), 2, "too long"),
-            (fluid(tmp_path, "/data", "{"), 3, "config.json: "),
-            (fluid(tmp_path, "/data", '{"mounts": {}}'), 3, "names no mounts"),
-            (fluid(tmp_path, "/data", '{"mounts": [{"mountPoint": "hdfs://a/b", "path": "/data"}, 7]}'), 3, 'mountPoint "hdfs://a/b" is no s3://'),
-            ({**fluid(tmp_path, "/data"), "FLUID_RUNTIME_CONFIG_PATH": str(tmp_path / "none")}, 3, "none")):
+        ({}, 2, "FLUID_DATALOAD_DATA_PATH is not set"),
+        (fluid(tmp_path, "/nowhere"), 2, '"/nowhere" of FLUID_DATALOAD_DATA_PATH is in no mount'),
+        (fluid(tmp_path, "/databases"), 2, "is in no mount"),
+        (fluid(tmp_path, "/data/" + "x" * 5000), 2, "too long"),
+        (fluid(tmp_path, "/data", "{"), 3, "config.json: "),
+        (fluid(tmp_path, "/data", '{"mounts": {}}'), 3, "names no mounts"),
+        (
+            fluid(
+                tmp_path, "/data", '{"mounts": [{"mountPoint": "hdfs://a/b", "path": "/data"}, 7]}'
+            ),
+            3,
+            'mountPoint "hdfs://a/b" is no s3://',
+        ),
+        (
+            {**fluid(tmp_path, "/data"), "FLUID_RUNTIME_CONFIG_PATH": str(tmp_path / "none")},
+            3,
+            "none",
+        ),
+    ):
         lines = ask(server, "warm", "--fluid", code=code, **variables)
-        assert any(line["type"] == "error" and words in line["reason"] for line in lines), (words, lines)
+        assert any(line["type"] == "error" and words in line["reason"] for line in lines), (
+            words,
+            lines,
+        )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a warm job fetches while the store takes nothing for a moment: it waits, and asks the origin once for each byte; what is final,
 and a disk that stays broken, is told with its reason."""
+
 import json
 import os
 import subprocess
@@ -25,8 +26,13 @@ def faults():
 def begin(server, *words):
     """`warm --wait` as its user runs it."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    return subprocess.Popen([server.binary_path, *PATIENT, "warm", *words, "--wait", "-q", "--json"], env=env, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        [server.binary_path, *PATIENT, "warm", *words, "--wait", "-q", "--json"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def result(command, code=0):
@@ -46,9 +52,11 @@ def newest(server):
 
 def wait_until_it_waits(server, *why):
     """The newest job waits for the store, and nothing of it is on its way."""
+
     def waits():
         job = newest(server)
         return job["state"] == "running" and job["waits"] in why and job["inflight"] == 0 and job
+
     return wait_for(waits, lambda: f"a job that waits: {jobs(server)}")
 
 
@@ -59,19 +67,21 @@ def gets(origin, keys):
 
 # --- what passes ----------------------------------------------------------------------------------
 
+
 def test_a_disk_whose_last_write_was_slow_is_tried_again(start, origin, engine):
     """Nobody else writes: a job that waited for a quicker write would wait for ever."""
     keys = [f"k/{i}" for i in range(20)]
     for key in ("before", *keys):
         origin.put(key, 100_000)
-    server = start(origin, engine=engine, settings=QUIET, env={"FOREBAY_DISK_FAULTS": "write:1:slow:400"})
+    server = start(
+        origin, engine=engine, settings=QUIET, env={"FOREBAY_DISK_FAULTS": "write:1:slow:400"}
+    )
     with server.client() as client:
         client.get("before")
     server.settle()
     done = result(begin(server, "s3://bkt/k/"))[-1]
     assert done["objects_done"] == len(keys) and done["objects_refused"] == 0
     assert gets(origin, keys) == [1] * len(keys)
-
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -83,8 +93,12 @@ def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, 
     origin.put("demand", 100)
     gate = tmp_path / "gate"
     gate.touch()
-    server = start(origin, engine=engine, settings={**QUIET, "workers": workers, "limits.max_buffer": "4MiB"},
-                   env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={**QUIET, "workers": workers, "limits.max_buffer": "4MiB"},
+        env={"FOREBAY_DISK_FAULTS": f"sync:file={gate}:hold"},
+    )
     command = begin(server, "s3://bkt/k/", "--jobs", "16")
     waiting = wait_until_it_waits(server, "index-busy")
     assert 0 < waiting["objects_done"] < len(keys) and waiting["objects_refused"] == 0
@@ -104,15 +118,23 @@ def test_a_disk_that_is_behind_is_waited_for(start, origin, engine, tmp_path, fi
         origin.put(key, 8 * MIB)
     gate = tmp_path / "gate"
     gate.touch()
-    server = start(origin, engine=engine, settings={**QUIET, "limits.max_buffer": "16MiB"},
-                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    server = start(
+        origin,
+        engine=engine,
+        settings={**QUIET, "limits.max_buffer": "16MiB"},
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"},
+    )
     command = begin(server, "s3://bkt/k/", "--jobs", "4")
-    wait_for(lambda: newest(server)["waits"] == "disk-busy", lambda: f"a job that waits: {jobs(server)}")
+    wait_for(
+        lambda: newest(server)["waits"] == "disk-busy", lambda: f"a job that waits: {jobs(server)}"
+    )
     gate.unlink()
     done = result(command)[-1]
     assert done["objects_done"] == len(keys) and done["bytes_done"] == len(keys) * 8 * MIB
     twice = sum(origin.sent_twice(key) for key in keys)
-    figure(f"warm, a disk that stands still ({engine}): {twice / MIB:.1f} of {len(keys) * 8} MiB sent twice")
+    figure(
+        f"warm, a disk that stands still ({engine}): {twice / MIB:.1f} of {len(keys) * 8} MiB sent twice"
+    )
     assert twice <= 2 * 4 * 4 * MIB
 
 
@@ -127,13 +149,22 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_
     gate.touch()
     names = tmp_path / "names"
     names.write_text("".join(f"s3://bkt/{key}\n" for key in keys))
-    server = start(origin, engine=engine, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"})
+    server = start(
+        origin,
+        engine=engine,
+        settings=QUIET,
+        ahead_s=0,
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"},
+    )
     command = begin(server, *(["-f", str(names)] if listed else ["s3://bkt/k/"]), "--jobs", "8")
     wait_until_it_waits(server, "disk-degraded")
     gate.unlink()
     server.advance(6)
     assert result(command)[-1]["objects_done"] == len(keys)
-    counts, each = gets(origin, keys), 2 if size == 0 else 1    # of nothing the origin has no range, and is asked once more
+    counts, each = (
+        gets(origin, keys),
+        2 if size == 0 else 1,
+    )  # of nothing the origin has no range, and is asked once more
     assert max(counts) <= 2 * each and sum(counts) <= (len(keys) + 2 * 8) * each, counts
     server.settle()
     with server.client() as client:
@@ -149,7 +180,9 @@ def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
     gate, names = tmp_path / "gate", tmp_path / "names"
     gate.touch()
     os.mkfifo(names)
-    server = start(origin, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"})
+    server = start(
+        origin, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"}
+    )
     command = begin(server, "-f", str(names))
     with open(names, "w", encoding="ascii") as more:
         for count, key in enumerate(keys):
@@ -157,7 +190,10 @@ def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
                 more.flush()
                 wait_until_it_waits(server, "disk-degraded")
             more.write(f"s3://bkt/{key}\n")
-    wait_for(lambda: newest(server)["objects"] == len(keys) or command.poll() is not None, "the second batch")
+    wait_for(
+        lambda: newest(server)["objects"] == len(keys) or command.poll() is not None,
+        "the second batch",
+    )
     gate.unlink()
     server.advance(6)
     assert result(command)[-1]["objects_done"] == len(keys)
@@ -178,12 +214,19 @@ def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
 
 # --- what does not --------------------------------------------------------------------------------
 
+
 def test_a_disk_that_stays_broken_is_told(start, origin, engine):
     """After a minute in which nothing was stored the rest is given up without being asked for, with the reason and exit code 5."""
     keys = [f"k/{i:03}" for i in range(300)]
     for key in keys:
         origin.put(key, 2000)
-    server = start(origin, engine=engine, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": "write:1+:eio"})
+    server = start(
+        origin,
+        engine=engine,
+        settings=QUIET,
+        ahead_s=0,
+        env={"FOREBAY_DISK_FAULTS": "write:1+:eio"},
+    )
     command = begin(server, "s3://bkt/k/", "--jobs", "8")
     wait_until_it_waits(server, "disk-degraded")
     server.advance(70)
@@ -200,10 +243,18 @@ def test_a_rule_is_final_at_once(start, origin, tmp_path):
         origin.put(key, 2000)
     gate = tmp_path / "gate"
     gate.touch()
-    server = start(origin, settings=QUIET, file={"rules": []}, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"})
+    server = start(
+        origin,
+        settings=QUIET,
+        file={"rules": []},
+        ahead_s=0,
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"},
+    )
     command = begin(server, "s3://bkt/k/", "--jobs", "4")
     wait_until_it_waits(server, "disk-degraded")
-    (server.folder / "forebay.yaml").write_text(json.dumps({"rules": [{"match": "bkt/k/*", "cache": False}]}))
+    (server.folder / "forebay.yaml").write_text(
+        json.dumps({"rules": [{"match": "bkt/k/*", "cache": False}]})
+    )
     assert "rules" in ask(server, "reload")[-1]["applied"]
     gate.unlink()
     server.advance(6)
@@ -219,7 +270,13 @@ def test_a_job_that_waits_ends(start, origin, tmp_path, request, how):
     for key in keys:
         origin.put(key, 2000)
     gate = tmp_path / "gate"
-    server = start(origin, run=False, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"})
+    server = start(
+        origin,
+        run=False,
+        settings=QUIET,
+        ahead_s=0,
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"},
+    )
     if how == "upgrade":
         upgrading.adopt_orphans(True)
         request.addfinalizer(lambda: upgrading.adopt_orphans(False))

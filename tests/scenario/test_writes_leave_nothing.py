@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever becomes of a write, nothing of it stays counted or open, and the cache agrees with the origin."""
+
 import base64
 import contextlib
 import hashlib
@@ -15,11 +16,17 @@ HOST = b"Host: 127.0.0.1\r\n"
 
 
 def batch(keys):
-    return b"<Delete>" + b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys) + b"</Delete>"
+    return (
+        b"<Delete>"
+        + b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys)
+        + b"</Delete>"
+    )
 
 
 def head_of(method, target, length=None, more=b""):
-    framing = b"Transfer-Encoding: chunked\r\n" if length is None else b"Content-Length: %d\r\n" % length
+    framing = (
+        b"Transfer-Encoding: chunked\r\n" if length is None else b"Content-Length: %d\r\n" % length
+    )
     return b"%s %s HTTP/1.1\r\n%s%s%s\r\n" % (method.encode(), target.encode(), HOST, framing, more)
 
 
@@ -51,13 +58,33 @@ def agrees(server, origin, keys):
                 judge(reply, origin, key, 0, SIZE)
 
 
-@pytest.mark.parametrize("fault", [("close", None), ("reset", None), ("status", 500), ("error", (503, "SlowDown")), ("stall", 0),
-                                   ("cut", 40), ("early", 403), ("raw", b"HTTP/1.1 200 OK\r\n\r\n"),
-                                   ("raw", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n     ")], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("close", None),
+        ("reset", None),
+        ("status", 500),
+        ("error", (503, "SlowDown")),
+        ("stall", 0),
+        ("cut", 40),
+        ("early", 403),
+        ("raw", b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("raw", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n     "),
+    ],
+    ids=str,
+)
 def test_batch_deletes_that_fail_at_the_origin_leave_nothing(start, origin, fault):
     """300 keys are more than a request may hold uncounted. Each failure is one after which the origin may have
     deleted them, or not: all doubts end, and reads then say what the origin has."""
-    server = start(origin, ahead_s=0, settings={"cache.ttl": "1h", "origin.first_byte_timeout": "10s", "limits.max_buffer": "4MiB"})
+    server = start(
+        origin,
+        ahead_s=0,
+        settings={
+            "cache.ttl": "1h",
+            "origin.first_byte_timeout": "10s",
+            "limits.max_buffer": "4MiB",
+        },
+    )
     for key in KEYS:
         origin.put(key, SIZE)
     agrees(server, origin, KEYS[:20])
@@ -86,16 +113,25 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
         origin.put(key, SIZE)
     agrees(server, origin, KEYS[:20])
     body = batch(KEYS)
-    form = (b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nbatch/000\r\n--b\r\nContent-Disposition: form-data; '
-            b'name="file"; filename="x"\r\n\r\n' + b"x" * 5000 + b"\r\n--b--\r\n")
-    form_head = head_of("POST", "/bkt", len(form), b"Content-Type: multipart/form-data; boundary=b\r\n")
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nbatch/000\r\n--b\r\nContent-Disposition: form-data; '
+        b'name="file"; filename="x"\r\n\r\n' + b"x" * 5000 + b"\r\n--b--\r\n"
+    )
+    form_head = head_of(
+        "POST", "/bkt", len(form), b"Content-Type: multipart/form-data; boundary=b\r\n"
+    )
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-    pieces = {      # what the client has sent when it leaves
-        "head": delete_head(body), "half": delete_head(body) + body[:len(body) // 2],
-        "digest": delete_head(body, b"other") + body, "xml": delete_head(body[:-3]) + body[:-3],
-        "form head": form_head, "form key": form_head + form[:100], "form file": form_head + form[:3000],
+    pieces = {  # what the client has sent when it leaves
+        "head": delete_head(body),
+        "half": delete_head(body) + body[: len(body) // 2],
+        "digest": delete_head(body, b"other") + body,
+        "xml": delete_head(body[:-3]) + body[:-3],
+        "form head": form_head,
+        "form key": form_head + form[:100],
+        "form file": form_head + form[:3000],
         "form end": form_head + form[:-4] + b"xxxx",
-        "chunks": head_of("PUT", "/bkt/batch/001") + chunk * 3, "chunks too many": head_of("PUT", "/bkt/batch/001") + chunk * 40,
+        "chunks": head_of("PUT", "/bkt/batch/001") + chunk * 3,
+        "chunks too many": head_of("PUT", "/bkt/batch/001") + chunk * 40,
         "chunk bad": head_of("PUT", "/bkt/batch/001") + chunk + b"zz\r\n",
         "put half": head_of("PUT", "/bkt/batch/002", 9000) + b"x" * 5000,
     }
@@ -107,7 +143,7 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
                 if resets:
                     connection.reset()
                 else:
-                    with contextlib.suppress(Closed, OSError):      # the server may have closed already
+                    with contextlib.suppress(Closed, OSError):  # the server may have closed already
                         connection.finish_sending()
                         connection.read_head()
     # All of it is sent, the origin works on it, and the client leaves.
@@ -156,7 +192,9 @@ def test_two_writes_of_one_key_with_overlapping_windows(start, origin, engine):
     is_clean(server)
 
 
-def test_a_server_that_ends_in_the_middle_of_a_write_starts_again_without_stale_objects(start, origin, engine):
+def test_a_server_that_ends_in_the_middle_of_a_write_starts_again_without_stale_objects(
+    start, origin, engine
+):
     """The origin has the request and works on it, the server ends by SIGTERM and by kill -9: what the next process
     finds of these keys is confirmed before it is given."""
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "shutdown.grace": "1s"})

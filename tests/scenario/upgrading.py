@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a test of `forebay upgrade` needs: a server started through a name that can be given to another
 program, and the process that follows it, which becomes a child of ours when the old one ends."""
+
 import ctypes
 import json
 import os
@@ -27,7 +28,7 @@ class Successor:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:                 # its parent, the old server, is still there
+            except ChildProcessError:  # its parent, the old server, is still there
                 return None
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -58,8 +59,13 @@ class Installed:
 
 def control(server, *words, code=0):
     """`forebay upgrade`; what it printed."""
-    got = run_forebay(*PATIENT, "upgrade", *words, "--json",
-                      env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    got = run_forebay(
+        *PATIENT,
+        "upgrade",
+        *words,
+        "--json",
+        env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+    )
     assert got.returncode == code, (got.returncode, got.stdout, got.stderr, server.output())
     return got.stdout + got.stderr
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one way to wait for something that tells nobody when it happens: look again, up to a bound."""
+
 import time
 
-WAIT_S = 60          # bound of every wait; reaching it is a failed test
+WAIT_S = 60  # bound of every wait; reaching it is a failed test
 
 
 class NeverCame(AssertionError):
