@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page cache of what we wrote. Runs on the index writer's thread, which has just synced it: the
-// pages are clean, so dropping them waits for no device, and no worker waits for that.
+// Drops written pages from the page cache. Runs on the index writer's thread, which has just synced
+// them. The pages are clean, so dropping them waits for no device. No worker waits for it.
 //
-// In a cgroup all page cache counts. Pages that we have written and nobody reads push out those
-// that are read, and each fault then looks through them for a page to take. So where memory is
-// short what was written goes once so much has been written after it. Pages that somebody is being
-// sent stay: the kernel leaves what is in use. While memory is not short all stay, and are sent
-// from there.
+// A cgroup's limit counts all page cache. Pages that Forebay wrote and nobody reads push out pages
+// that clients read, and each page fault then searches them for a page to reclaim. So while memory
+// is short, a written range is dropped once max_bytes have been written after it. Pages that are
+// being sent stay, because the kernel keeps pages in use. While memory is not short, all pages
+// stay, and replies are sent from them.
 #include "store/segment/page_window.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static void range_drop(struct segment_log *log, const struct page_range *range)
 {
     struct segment *segment = segment_log_entry(log, range->segment_number);
     if (!segment_pin(segment, range->segment_number)) {
-        return; // its file is gone, and its pages with it
+        return; // the file is gone, and its pages with it
     }
     int fd = segment_borrow(segment);
     if (fd >= 0) {

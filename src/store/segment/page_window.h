@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page cache of what we wrote: while memory is short the latest bytes stay, and older ones go.
+// Page cache of written bytes: while memory is short, the latest bytes stay and older ones are
+// dropped.
 #ifndef FOREBAY_STORE_PAGE_WINDOW_H
 #define FOREBAY_STORE_PAGE_WINDOW_H
 
@@ -14,14 +15,14 @@ struct page_range {
 struct page_window {
     uint64_t max_bytes; // 0: off
     bool (*is_short)(void);
-    bool presses;            // memory was short when it was looked at last
-    uint64_t unlooked_bytes; // added since
+    bool presses;            // memory was short at the last look
+    uint64_t unlooked_bytes; // bytes added since the last look
     uint64_t bytes;
-    unsigned first, count; // a ring
+    unsigned first, count; // a ring buffer
     struct page_range ranges[PAGE_WINDOW_RANGES];
 };
 
-// What was written there is on the device now.
+// Adds the run at that place, which is on the device now. May drop older ranges.
 void page_window_add(struct page_window *window, struct segment_log *log,
                      const struct store_place *place);
 

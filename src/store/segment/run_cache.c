@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four-way sets, replaced in turn: a look-up is one hash and at most four compares. An entry in use
-// by a read in flight outlives its place in the table by its reference.
+// Four-way sets with round-robin replacement: a look-up costs one hash and at most four compares. A
+// read in flight keeps its entry alive by a reference after the entry has left the table.
 #include "store/segment/run_cache.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 void run_cache_init(struct run_cache *cache, unsigned workers)
 {
     memset(cache, 0, sizeof(*cache));
-    uint64_t budget = chunk_budget_max_bytes(); // 0: nobody has set one
+    uint64_t budget = chunk_budget_max_bytes(); // 0: no budget is set
     cache->bytes_max =
         budget > 0 ? min_u64(budget / 8 / workers, RUN_CACHE_BYTES_MAX) : RUN_CACHE_BYTES_MAX;
 }

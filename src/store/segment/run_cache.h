@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker remembers of runs whose header it has verified: the object and the checksums of the
-// payload. Bounded in entries and bytes. Used by its own worker only.
+// A worker's cache of runs whose header it has verified: the object and the payload's checksums.
+// Bounded in entries and bytes. Only its own worker uses it.
 #ifndef FOREBAY_STORE_RUN_CACHE_H
 #define FOREBAY_STORE_RUN_CACHE_H
 
@@ -9,10 +9,10 @@
 #define RUN_CACHE_SETS 1024u
 #define RUN_CACHE_WAYS 4u
 #define RUN_CACHE_BYTES_MAX                                                                        \
-    (4u << 20) // and no more than an eighth of limits.max_buffer for all workers
+    (4u << 20) // all workers together use at most an eighth of limits.max_buffer
 
 struct run_info {
-    unsigned refs; // of this worker only
+    unsigned refs; // all held by this worker
     uint32_t segment_number, header_offset;
     uint64_t salt, etag_hash;
     struct store_object *object;
@@ -24,20 +24,20 @@ struct run_info {
 struct run_cache {
     struct run_info *entries[RUN_CACHE_SETS][RUN_CACHE_WAYS];
     uint8_t next_way[RUN_CACHE_SETS];
-    unsigned hand; // set that gives way next when there are too many bytes
+    unsigned hand; // the set that is emptied next when there are too many bytes
     uint64_t bytes, bytes_max;
 };
 
-// `workers`: how many workers have such a cache. They share what limits.max_buffer allows for all.
+// `workers`: the number of workers with such a cache, which share the limit.
 void run_cache_init(struct run_cache *cache, unsigned workers);
 void run_cache_done(struct run_cache *cache);
-// Borrowed until the next call that adds; NULL when unknown.
+// Borrowed until the next call that adds; NULL if the run is not cached.
 struct run_info *run_cache_find(const struct run_cache *cache, const struct store_place *place);
-// Remembers; takes a reference of its own to `object`, whose generation is the place's. Returns the
-// entry (borrowed).
+// Adds a run and takes a reference to `object`, whose generation is that of the place. Returns the
+// entry, borrowed.
 struct run_info *run_cache_add(struct run_cache *cache, const struct store_place *place,
                                struct store_object *object, const struct run_header *header);
 struct run_info *run_cache_info_ref(struct run_info *info);
-void run_cache_info_unref(struct run_info *info); // NULL is fine
+void run_cache_info_unref(struct run_info *info); // accepts NULL
 
 #endif

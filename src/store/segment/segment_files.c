@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of segments in their folder, as they lie there before anything of them is open: their
-// names, how many there are, whether they hold something, and what they take up. Before threads
-// start.
+// The segment files in their folder before any is open: their names and number, whether they hold
+// runs, and their disk usage. Called before threads start.
 #include "store/segment/segment_files.h"
 
 #include <dirent.h>
@@ -13,7 +12,7 @@
 
 #include "store/segment/segment_format.h"
 
-#define EMPTY_FILES_MAX 64u // so many are looked into to find out that a cache holds nothing
+#define EMPTY_FILES_MAX 64u // a cache with more files is assumed to hold something
 #define STAT_BLOCK 512u
 
 struct file_bytes {
@@ -21,7 +20,7 @@ struct file_bytes {
     uint64_t sum;
 };
 
-// Number in a name like 00000001.seg; 0: none.
+// Returns the number in a name like 00000001.seg; 0 for any other name.
 static uint32_t segment_name_number(const char *name)
 {
     size_t digits = strspn(name, "0123456789");
@@ -38,7 +37,7 @@ void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN])
     (void)snprintf(ret_name, SEGMENT_NAME_LEN, "%08u.seg", number);
 }
 
-// Calls fn for each file named like a segment. Folders and the like are left alone.
+// Calls fn for each regular file that is named like a segment.
 static void segment_files_each(int segments_fd,
                                void (*fn)(void *ctx, const char *name, uint32_t number), void *ctx)
 {
@@ -81,7 +80,7 @@ static uint32_t files_count(int segments_fd)
 static void on_file_wiped(void *ctx, const char *name, uint32_t number)
 {
     (void)number;
-    (void)unlinkat(*(int *)ctx, name, 0); // what stays is found again at the next start
+    (void)unlinkat(*(int *)ctx, name, 0); // a file that stays is found again at the next start
 }
 
 void segment_files_wipe(int segments_fd)
@@ -134,7 +133,7 @@ bool segment_files_are_empty(int segments_fd)
     return empty;
 }
 
-// --- what they take up
+// --- disk usage
 
 static void on_file_measured(void *ctx, const char *name, uint32_t number)
 {
@@ -160,7 +159,8 @@ uint32_t segment_file_missing(const struct stat *st, uint32_t size_bytes)
     return is_ours ? (uint32_t)(size_bytes - there) : 0;
 }
 
-// Its seal says so, and the file system says the same: an image that was copied is whole again.
+// Returns the trimmed bytes of a file if both its seal and the file system confirm them. The file
+// system may not: the file of a copied disk image is whole again.
 static uint32_t file_given_bytes(const struct store_dir *dir, uint32_t number)
 {
     char name[SEGMENT_NAME_LEN];
@@ -172,7 +172,7 @@ static uint32_t file_given_bytes(const struct store_dir *dir, uint32_t number)
     uint32_t size = segment_file_bytes(dir->format.segment_size_bytes);
     if (fstatat(dir->segments_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
         segment_file_missing(&st, size) == 0) {
-        return 0; // most of them
+        return 0; // most files
     }
     int fd = openat(dir->segments_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {

@@ -2,18 +2,19 @@
 // The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
-// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written
-// front to back, freed as a whole (what is left over of a full one before: segment_trim.c); never
-// truncated and never written twice in the same place, but for what is marked bad and a table that
-// a clean stop has left in a segment that goes on. Numbers are never used again, and each segment
-// has a random salt that the index and every run repeat, so that a stale place can never be
-// believed.
+// A segment is a file of fixed size: a power of two and a 64th of it. It is allocated whole,
+// written front to back and freed as a whole, except that a full segment first returns its unused
+// bytes (segment_trim.c). It is never truncated. No byte is written twice, with two exceptions: the
+// marks of bad runs, and a table that a clean stop wrote into a segment that the next process
+// continues.
+//
+// Segment numbers are never reused. Each segment has a random salt, which the index and every run
+// repeat. So a reader can never trust a stale place.
 //
 //   0     segment header (one sector)
 //   512   seal (one sector), zero until the segment is full
 //   4096  runs, each beginning at a multiple of 512
-//   ...   the table of its runs (segment_table.c), up to the end; whoever appends a run leaves room
-//         for it there
+//   ...   the table of its runs (segment_table.c), up to the end; an append leaves room for it
 //
 // Segment header                     Seal                           Intent
 //   0   8  magic "FBSEGMT1"            0   8  magic "FBSEAL01"        0   8  magic "FBINTNT1"
@@ -36,9 +37,9 @@
 //   up to 256 KiB   [header][..4096][payload]          one write; payload at a multiple of 4,096
 //   longer          [intent][header][..4096][payload]  intent first, then payload, the header last
 //
-// The intent is a sector of its own and never rewritten: when its header is missing (cut short by a
-// crash, given up by its writer) it tells how much is not to be written again. Behind a run cut
-// short a scan goes on sector by sector.
+// The intent is a sector of its own and is never rewritten. If its header is missing, because of a
+// crash or because the writer cancelled the run, the intent tells which bytes must not be written
+// again. After an incomplete run, a scan continues sector by sector.
 //
 // Run header
 //   0   8  magic "FBRUNHD1"                64  4  block size
@@ -56,16 +57,21 @@
 //   128    CRC of each 64 KiB of payload, 4 bytes each; then realm, bucket, key, ETag, versionId,
 //   reply headers
 //
-// The generation in a header may be provisional: the index names a version, a header only orders it
-// against others when the index has to be made anew. Checksum units are numbered through a segment
-// so that the marks of verified units kept in memory are dense.
+// The generation in a header may be provisional. The index identifies a version; a header's
+// generation only orders it against others when the index is rebuilt. Checksum units are numbered
+// through a segment, so that the marks of verified units in memory are dense.
 //
-// A run known to be bad has its header written anew with a hash that is not that of its key
-// (segment_mark.c), and its row of the table is marked.
+// To mark a run as bad, segment_mark_bad() rewrites its header with a hash that is not that of its
+// key. The run's row in the table is marked, too.
 //
-// A reader believes a header when (1) magic, version and CRC are right, (2) it is consistent in
-// itself, (3) salt, segment number and offset are those of the place it was read from and (4)
-// realm, bucket and key are the ones asked for. It believes payload when its unit's CRC is right.
+// A reader accepts a header if
+//
+// - magic, version and CRC are right,
+// - the header is consistent in itself,
+// - salt, segment number and offset are those of the place that was read, and
+// - realm, bucket and key are the requested ones.
+//
+// It accepts payload if the CRC of its unit is right.
 #include "store/segment/segment_format.h"
 
 static const char magic_segment[8] = {'F', 'B', 'S', 'E', 'G', 'M', 'T', '1'};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of a segment file: encode and decode, see segment_format.c for the offsets. Pure; any
+// The format of a segment file: encode and decode. segment_format.c lists the offsets. Pure; any
 // thread.
 #ifndef FOREBAY_STORE_SEGMENT_FORMAT_H
 #define FOREBAY_STORE_SEGMENT_FORMAT_H
@@ -13,8 +13,8 @@
 #define SEGMENT_SEAL_OFFSET SECTOR_SIZE
 #define SEGMENT_DATA_OFFSET 4096u
 #define SEGMENT_FILE_MAX (SEGMENT_SIZE_MAX + SEGMENT_SIZE_MAX / 64)
-// Bytes of the file of a segment of that size, which is a power of two: the rest is for headers and
-// the table, so that whole runs, of which each is a part of that size, leave nothing over.
+// Returns the file size of a segment of that size, a power of two. The extra bytes hold headers and
+// the table. Runs are each a fraction of the segment size, so whole runs leave no space unused.
 static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 {
     bool fixed = segment_size_bytes == disk_segment_size_fixed();
@@ -34,8 +34,8 @@ static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 #define RUN_ETAG_MAX 1024u
 #define RUN_VERSION_ID_MAX 1024u
 
-// Longer than runs that find room in a segment without ado, and more than one block: see
-// store_long.c.
+// Returns the longest run that a segment stores without special treatment. A longer run of more
+// than one block is long: see store_long.c.
 static inline uint64_t segment_run_bytes_max(uint32_t segment_size_bytes)
 {
     uint64_t quarter = segment_size_bytes / 4;
@@ -47,7 +47,7 @@ static inline bool segment_run_is_long(uint32_t segment_size_bytes, uint32_t blo
     return block_count > 1 && payload_len > segment_run_bytes_max(segment_size_bytes);
 }
 
-// What all sectors of ours but run headers begin and end with. `magic`: 8 bytes.
+// Write and verify the head and the CRC of all sectors but run headers. `magic`: 8 bytes.
 void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt);
 void segment_sector_end(char *sector);
 enum err segment_sector_verify(const char *sector, const char magic[8]) MUST_USE;
@@ -62,23 +62,25 @@ struct segment_header {
 void segment_header_encode(const struct segment_header *header, char *ret_sector);
 enum err segment_header_decode(const char *sector, struct segment_header *ret_header) MUST_USE;
 
-// Written once when a segment is full. Without it the segment may hold runs that nobody knows.
+// Written once, when a segment is full. Without a seal the segment may hold runs that the index
+// does not know.
 struct segment_seal {
     uint32_t number; // 0: there is no seal
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
-    uint32_t row_count, table_id; // of the table at the segment's end
-    uint32_t given_bytes;         // between the last run and the table, that the file has no more
+    uint32_t row_count, table_id; // those of the table at the segment's end
+    // Bytes between the last run and the table that were returned to the file system.
+    uint32_t given_bytes;
 };
 void segment_seal_encode(const struct segment_seal *seal, char *ret_sector);
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal) MUST_USE;
 
-// Announces a run too long for one write.
+// Announces a run that is too long for one write.
 struct run_intent {
     uint32_t number;
     uint64_t salt;
-    uint32_t offset;     // of the intent itself
-    uint32_t end_offset; // behind the whole run
+    uint32_t offset;     // offset of the intent itself
+    uint32_t end_offset; // end of the whole run
     uint32_t header_offset, payload_offset;
 };
 void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector);
@@ -88,7 +90,7 @@ struct run_header {
     uint64_t salt;
     uint32_t number; // of the segment
     uint32_t header_offset, header_len, payload_offset, payload_len;
-    uint32_t end_offset; // where the next run may begin
+    uint32_t end_offset; // the offset where the next run may begin
     uint32_t first_unit; // ordinal of its first checksum unit in the segment
     uint32_t unit_count;
     uint64_t generation, object_size_bytes;
@@ -96,22 +98,22 @@ struct run_header {
     uint64_t first_block;
     struct hash128 hash;
     int64_t last_modified;
-    struct span realm, bucket, key, etag, version_id, headers; // decoded: inside the given bytes
-    const char *unit_crcs;                                     // 4 bytes each, little endian
+    struct span realm, bucket, key, etag, version_id,
+        headers;           // after decoding: slices of the given bytes
+    const char *unit_crcs; // 4 bytes each, little endian
 };
 
-// Bytes of a header with these strings and that many units; 0 when a string is too long.
+// Returns the length of a header with these strings and that many units; 0 if a string is too long.
 uint32_t segment_run_header_len(struct span realm, struct span bucket, struct span key,
                                 struct span etag, struct span version_id, struct span headers,
                                 uint32_t unit_count);
 // `ret_bytes` holds header->header_len bytes.
 void segment_run_header_encode(const struct run_header *header, char *ret_bytes);
-// Accepts only a header that is whole (checksum) and consistent in itself; what it is compared with
-// (salt, number, place, key) is the caller's. ERR_FORMAT: no header begins here; ERR_CORRUPT: one
-// did.
+// Accepts only a header that is complete (checksum) and consistent in itself. The caller compares
+// salt, number, place and key. ERR_FORMAT: no header begins here; ERR_CORRUPT: a damaged one does.
 enum err segment_run_header_decode(struct span bytes, struct run_header *ret_header) MUST_USE;
-// Length that a header beginning here says, to know how much to read; 0: none begins here. Not yet
-// checked.
+// Returns the length that a header beginning here claims, unverified, so that the caller knows how
+// much to read. Returns 0 if none begins here.
 uint32_t segment_run_header_peek_len(struct span bytes);
 
 static inline uint32_t run_header_unit_crc(const struct run_header *header, uint32_t unit)
@@ -124,14 +126,15 @@ static inline uint32_t run_unit_count(uint32_t payload_len)
     return (payload_len + STORE_CHECKSUM_UNIT - 1) / STORE_CHECKSUM_UNIT;
 }
 
-// Payload bytes of `block_count` blocks from `first_block` of an object, the last one short.
+// Returns the payload length of `block_count` blocks from `first_block`; an object's last block is
+// short.
 uint64_t segment_run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
                                  uint64_t first_block, uint32_t block_count);
 uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes);
 
-// Where the pieces of a run lie that begins at `start` (a multiple of RUN_ALIGN).
+// The offsets of the parts of a run that begins at `start`, a multiple of RUN_ALIGN.
 struct run_layout {
-    bool intent; // a sector at `start`
+    bool intent; // an intent sector at `start`
     uint32_t start, header_offset, payload_offset;
     uint64_t end_offset;
 };
@@ -157,10 +160,10 @@ static inline struct store_place run_header_place(const struct run_header *heade
     };
 }
 
-// Is this the header that the place promises? ERR_CORRUPT.
+// Decodes a header and compares it with the place. ERR_CORRUPT if it differs.
 enum err segment_run_accept(struct span bytes, const struct store_place *place,
                             struct run_header *ret_header) MUST_USE;
-// The same object with the spans of a decoded header; NULL when limits are passed.
+// Returns a counted object with copies of a decoded header's strings; NULL if one exceeds a limit.
 struct store_object *store_object_from_header(const struct run_header *header, uint64_t generation);
 
 #endif

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The freeing thread: what goes, goes here, beside the supply thread that makes new segments
-// meanwhile and beside the index writer, which forgets in its own time.
+// The freeing thread removes evicted segments. It runs in parallel with the supply thread, which
+// creates segments, and the index writer, which forgets their entries at its own pace.
 //
-// Freeing one: no more pins -> its runs are listed (segment_list.c) -> unlink -> at the last unpin,
-// close and its space is given back; what the index holds of it is handed to the index writer, in
-// the order of keys, and nobody waits for that: a place names its segment by number and salt,
-// neither is used again, so it is a miss from the first step on. A crash before the index has
-// forgotten leaves such places; they go when met.
+// To free a segment, the thread stops new pins, lists the runs (segment_list.c) and unlinks the
+// file. When the last pin is gone, it closes the file and returns the space. It hands the index
+// entries, in the order of their keys, to the index writer, and nobody waits for that. An entry
+// names its segment by number and salt, and neither is ever reused, so each is a miss from the
+// first step on. A crash before the index has forgotten them leaves such entries; a look-up that
+// meets one removes it.
 //
-// Only when very much waits to be forgotten does this thread wait, after the space has been given
-// back; and if nothing is forgotten for long (the disk takes no commits), those places stay, and
-// are counted.
+// If very many entries wait to be forgotten, this thread waits for the index writer, but only after
+// it has returned the space. If the index forgets nothing for long because the disk takes no
+// commits, those entries stay, and are counted.
 #include "store/segment/segment_free.h"
 
 #include <errno.h>
@@ -26,9 +27,9 @@
 #include "store/segment/segment_log.h"
 #include "store/segment/segment_supply.h"
 
-#define TICK_MS 1000u // seals are written, what could not be unlinked is tried again
+#define TICK_MS 1000u // interval at which seals are written and failed unlinks retried
 
-// --- what goes
+// --- dooming segments
 
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten)
@@ -84,7 +85,7 @@ void segment_log_drop(struct segment_log *log, struct segment *segment)
     doom_one(log, segment, true);
 }
 
-// --- what the index forgets
+// --- the entries that the index must forget
 
 struct forgetting {
     uint32_t number, count, max;
@@ -108,7 +109,8 @@ static bool on_row_forgotten(void *ctx, const struct segment_row *row)
     return true;
 }
 
-// What is in it. False: it cannot be known, and is found on a round through the index.
+// Lists the runs of the segment. Returns false if that is impossible; a round through the index
+// then finds its entries.
 static bool free_list(struct segment *segment, struct forgetting *f)
 {
     *f = (struct forgetting){.number = atomic_load(&segment->number)};
@@ -134,7 +136,7 @@ static void segment_closed(struct segment *segment)
     segment_pool_close(&log->pool, segment);
     pthread_mutex_lock(&log->guarded.lock);
     check(segment->state == SEGMENT_DYING);
-    segment_free_marks(segment); // nobody has a pin any more
+    segment_free_marks(segment); // the last pin is gone
     atomic_store(&segment->number, 0);
     segment->state = SEGMENT_FREE;
     uint64_t cost = log->segment_cost_bytes - segment->given_bytes;
@@ -146,7 +148,7 @@ static void segment_closed(struct segment *segment)
     atomic_fetch_sub(&log->segment_count, 1);
     stats_sub(COUNTER_segments, 1);
     disk_space_give(log->disk, cost);
-    segment_log_want(log, false); // there is room for another
+    segment_log_want(log, false); // there is room for a new segment
 }
 
 void segment_free_close(struct segment *segment)
@@ -160,10 +162,11 @@ void segment_free_close(struct segment *segment)
     pthread_mutex_unlock(&log->guarded.lock);
 }
 
-// False: it has its name still, and goes on counting; tried again at the next tick.
+// Returns false if the file could not be unlinked. It then still counts, and the thread retries at
+// the next tick.
 static bool free_unlink(struct segment_log *log, struct segment *segment)
 {
-    // Whoever has a pin may read on, and without a name it cannot be opened any more.
+    // Readers with a pin may continue, and an unlinked file cannot be opened any more.
     int fd;
     if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
         segment_borrow_wait(segment, &fd) == ERR_OK) {
@@ -184,8 +187,8 @@ static bool free_unlink(struct segment_log *log, struct segment *segment)
         return false;
     }
     if (segment->is_distrusted) {
-        // Or a power cut brings back what must not be found. A disk that refuses this too has been
-        // told all that can be told.
+        // Otherwise a power cut could bring back a file that must not be found. If the disk refuses
+        // the sync too, nothing more can be done.
         (void)fsync(log->disk->dir.segments_fd);
     }
     return true;
@@ -200,7 +203,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
     uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
     bool listed = forgets && free_list(segment, &f);
     log->host.dies(log->host.ctx, segment, f.removals, listed ? f.count : 0);
-    segment->index_forgotten = true; // by us, below; or at the next try there is nothing to do
+    // We hand its entries to the index below. A retry after a failed unlink must not do it again.
+    segment->index_forgotten = true;
     bool unlinked = free_unlink(log, segment);
     if (unlinked) {
         pthread_mutex_lock(&log->guarded.lock);
@@ -210,7 +214,7 @@ static void free_one(struct segment_log *log, struct segment *segment)
         if ((before & SEGMENT_PIN_COUNT) == 0) {
             segment_closed(segment);
         } else {
-            segment_log_want(log, false); // its space may stay away for long
+            segment_log_want(log, false); // readers may keep its space for long
         }
     }
     if (!forgets) {
@@ -254,16 +258,17 @@ static void free_all(struct segment_log *log)
 
 // --- sealing
 
-// A seal says that no run in there is unknown to the index; so it waits until nothing is held.
+// Writes the seal of a full segment once nothing has a hold on it. A seal promises that the index
+// knows all runs of the segment.
 static bool seal_due(struct segment_log *log, struct segment *segment)
 {
     if (atomic_load(&segment->number) == 0) {
-        return false; // most of the table
+        return false; // most entries of the table
     }
     pthread_mutex_lock(&log->guarded.lock);
     bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
                atomic_load(&segment->holds) == 0;
-    // Once: when it fails a later start only looks through it again.
+    // Tried once. If it fails, a later start scans the segment.
     segment->seal_written = segment->seal_written || due;
     pthread_mutex_unlock(&log->guarded.lock);
     if (due) {
@@ -314,7 +319,7 @@ static void *free_main(void *ctx)
         if (rc != 0 || tick_is_over(&tick)) {
             for (uint32_t i = 0; i <= log->table_mask; i++) {
                 if (seal_due(log, &log->table[i])) {
-                    free_all(log); // what goes does not wait for all that is full
+                    free_all(log); // evictions must not wait until all full segments are sealed
                 }
             }
             tick = tick_after_now();

@@ -6,16 +6,17 @@
 #include "store/segment/segment_log.h"
 
 void segment_free_start(struct segment_log *log);
-// Stops it: what is being freed is freed first.
+// Stops the thread after it has freed the segments that are being evicted.
 void segment_free_stop(struct segment_log *log);
-// The segment goes; under the log's lock. `index_forgotten`: the index has nothing to forget.
+// Starts the eviction of a segment; under the log's lock. `index_forgotten`: the index has nothing
+// to forget.
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten);
-// The same of a full one, unless it is on its way out already. Any thread.
+// The same for a full segment, unless its eviction has begun. Any thread.
 void segment_free_doom_full(struct segment_log *log, struct segment *segment);
-// The last pin of an unlinked segment is gone. Any thread.
+// Queues an unlinked segment for closing, because its last pin is gone. Any thread.
 void segment_free_close(struct segment *segment);
-// Seals those of which nothing is held any more. On the thread, or after it.
+// Seals full segments without holds. On the thread, or after it has stopped.
 void segment_free_seal_all(struct segment_log *log);
 
 #endif

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of a segment. While it fills, a row for each whole run is in memory, added by the worker
-// that wrote it; when nothing of it is held any more, the rows become its table, and leave memory.
-// A segment that was found at the start has them from its table, or from a scan.
+// The list of runs of a segment. While the segment fills, memory has a row for each complete run,
+// added by the worker that wrote it. When the last hold is gone, the rows are written as the
+// segment's table and leave memory. For a segment found at the start, the rows come from its table
+// or a scan.
 //
-// Order on disk, and why a power cut between any two leaves nothing wrong:
+// The order of writes, and why a power cut between any two does no harm:
 //
 //   payload, header       by the worker; a header that is there without its payload fails checksums
 //   sync, index commit    by the index writer; then the run's hold goes
@@ -13,16 +14,19 @@
 //   marks                 header and row, synced before the batch that takes the run out is
 //                         committed
 //
-// Nothing is synced between table and seal. A seal that is there without all of its table, or with
-// one that a clean stop left there before (its id is another), has no table: the segment is
-// scanned, and counted. A table without its seal is nobody's: the segment was not sealed, and is
-// scanned. A torn sector of a marked table fails its checksum, and the scan finds the marked
-// header. A row that outlives its run's bytes (never synced, never in the index) is a header that
-// is not there: refused at first sight.
+// Nothing is synced between table and seal, so a power cut can leave these states:
 //
-// Locks: rows are guarded by rows_guard, held for a moment by workers too: who goes through many
-// lets go of it every TABLE_STEP_PAGES. Who writes a table or marks takes seal_lock before, so that
-// a mark comes either into the rows that are written, or into the table behind them.
+// - A seal without its complete table, or with a table that a clean stop wrote earlier (which has
+//   another id): the segment counts as having no table. It is scanned, and the case is counted.
+// - A table without its seal: the segment counts as not sealed, and is scanned.
+// - A torn sector of a table with a mark: it fails its checksum, and the scan finds the marked
+//   header.
+// - A row whose run never reached the disk: the index never had the run, because it was not synced.
+//   The row's header does not exist and is refused at first sight.
+//
+// Locks: rows_guard guards the rows. Workers take it too, so it is held briefly: a loop over many
+// rows releases it every TABLE_STEP_PAGES. A thread that writes a table or a mark takes seal_lock
+// first. So each mark is in the rows before they are written, or goes into the table afterwards.
 #include "store/segment/segment_list.h"
 
 #include <errno.h>
@@ -51,21 +55,21 @@ void segment_list_note(struct segment *segment, const struct segment_row *row)
     pthread_mutex_unlock(&log->rows_guard);
 }
 
-// *ret_salt: 0 when the segment has not been looked at in this process. Copied piece by piece:
-// workers add rows meanwhile, here or elsewhere.
+// Returns a copy of the rows, or NULL if they are not in memory. *ret_salt is 0 if this process has
+// not examined the segment. Copies in steps, because workers add rows to this and other segments.
 static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
 {
     struct segment_log *log = segment->log;
     struct segment_rows *copy = segment_rows_new();
     bool there = true;
-    for (bool whole = false; there && !whole;) { // ends: a segment holds so many
+    for (bool whole = false; there && !whole;) { // ends: a segment holds a bounded number of runs
         pthread_mutex_lock(&log->rows_guard);
         *ret_salt = segment->salt;
         there = segment->rows != NULL;
         whole = there && segment_rows_copy_on(copy, segment->rows);
         pthread_mutex_unlock(&log->rows_guard);
     }
-    if (!there) { // its table is on disk by now
+    if (!there) { // the table is on disk by now
         segment_rows_free(copy);
         copy = NULL;
     }
@@ -122,7 +126,7 @@ static enum err table_read(const struct segment *segment, int fd, uint32_t row_c
     return err;
 }
 
-// The rows of a sealed segment. ERR_FORMAT: it has no seal.
+// Reads the rows of a sealed segment from its table. ERR_FORMAT: it has no seal.
 static enum err table_of(struct segment *segment, uint64_t *ret_salt,
                          struct segment_rows **ret_rows)
 {
@@ -194,7 +198,7 @@ enum err segment_list(struct segment *segment,
                       bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                       uint64_t *ret_salt)
 {
-    (void)store_fault_strike(STORE_FAULT_SCAN); // a test may hold it here
+    (void)store_fault_strike(STORE_FAULT_SCAN); // a test may pause it here
     uint64_t salt;
     struct segment_rows *rows = rows_of(segment, &salt);
     if (rows != NULL) {
@@ -224,7 +228,8 @@ static uint32_t table_id_new(void)
     return (uint32_t)random_u64() | 1u;
 }
 
-// Under seal_lock. The rows as they are now, written; with ERR_OK they are a table's.
+// Under seal_lock. Finishes the segment's rows and writes them as a table. With ERR_OK they belong
+// to that table.
 static enum err rows_write_locked(struct segment *segment, int fd, uint32_t table_id,
                                   uint32_t *ret_row_count)
 {
@@ -234,7 +239,7 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
     uint32_t page = 0;
     for (bool finished = false; !finished;) {
         pthread_mutex_lock(&log->rows_guard);
-        rows = segment->rows; // nobody adds: nothing is held; who marks waits
+        rows = segment->rows; // nothing has a hold, so no rows are added; marks wait for seal_lock
         finished = rows == NULL || segment_rows_finish_on(rows, &id, &page);
         pthread_mutex_unlock(&log->rows_guard);
     }
@@ -270,7 +275,7 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
     stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
     uint64_t used =
         (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count) + seal.given_bytes;
-    stats_add(COUNTER_segment_unused_bytes, // one that was torn may seem full up to its end
+    stats_add(COUNTER_segment_unused_bytes, // a torn segment may seem full up to its end
               log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
     return ERR_OK;
 }
@@ -281,10 +286,10 @@ void segment_list_seal(struct segment *segment)
     struct segment_rows *rows = NULL;
     int fd;
     if (segment_borrow_wait(segment, &fd) != ERR_OK) {
-        return; // it stays as it is: rows in memory, looked through by a later start
+        return; // not sealed: the rows stay in memory, and a later start scans it
     }
     pthread_mutex_lock(&log->rows_guard);
-    bool is_listed = segment->rows != NULL; // nobody adds: nothing is held
+    bool is_listed = segment->rows != NULL; // nothing has a hold, so no rows are added
     uint32_t row_count = is_listed ? segment_rows_count(segment->rows) : 0;
     pthread_mutex_unlock(&log->rows_guard);
     uint32_t given_bytes = is_listed ? segment_trim(segment, fd, row_count) : 0;
@@ -339,8 +344,7 @@ enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_
 
 // --- marks
 
-// A table that cannot be marked is not to be believed later, whatever is read then: it loses its
-// seal.
+// Erases the seal, so that no later reader accepts a table in which a mark is missing.
 static enum err seal_erase(int fd)
 {
     static const char nothing[SECTOR_SIZE];
@@ -358,7 +362,7 @@ static enum err table_mark_bad(struct segment *segment, int fd, const struct sto
     }
     struct segment_rows *rows = NULL;
     if (segment_seal_decode(sector, &seal) != ERR_OK || seal.salt != place->salt) {
-        return ERR_OK; // it has no table
+        return ERR_OK; // the segment has no table
     }
     struct segment_table_id id = table_id_of(segment, place->salt, seal.table_id);
     enum err err = table_read(segment, fd, seal.row_count, &id, &rows);
@@ -387,7 +391,7 @@ enum err segment_list_mark_bad(struct segment *segment, int fd, const struct sto
     pthread_mutex_lock(&log->rows_guard);
     bool in_memory = segment->rows != NULL;
     if (in_memory && segment->salt == place->salt) {
-        (void)segment_rows_mark_bad(segment->rows, place, &at); // or there is no such run
+        (void)segment_rows_mark_bad(segment->rows, place, &at); // it may have no such run
     }
     pthread_mutex_unlock(&log->rows_guard);
     enum err err = in_memory ? ERR_OK : table_mark_bad(segment, fd, place);

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs a segment holds, from the cheapest place that knows, and the table that says so. All of
-// it may block, but segment_list_note(); never on a worker.
+// The runs that a segment holds, read from the cheapest source, and the writing of its table. All
+// calls but segment_list_note() may block and must not run on a worker.
 #ifndef FOREBAY_STORE_SEGMENT_LIST_H
 #define FOREBAY_STORE_SEGMENT_LIST_H
 
 #include "store/segment/segment_log.h"
 
-// A run of the segment is whole. Any worker; the caller has a hold.
+// Adds the row of a complete run. Any worker; the caller has a hold.
 void segment_list_note(struct segment *segment, const struct segment_row *row);
 
-// Calls on_row for each whole run of a pinned or dying segment (false stops it: ERR_CANCELLED):
-// from memory, else from its table, else from a scan. *ret_salt: the segment's.
+// Calls on_row for each complete run of a pinned or dying segment. Reads memory, else the table,
+// else scans. If on_row returns false, it stops with ERR_CANCELLED. *ret_salt: the segment's.
 enum err segment_list(struct segment *segment,
                       bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                       uint64_t *ret_salt) MUST_USE;
-// The same by looking at all of it, whatever is known.
+// The same by scanning the whole segment, whatever is in memory or in the table.
 enum err segment_list_scan(struct segment *segment, uint64_t salt,
                            bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                            struct segment_scan_result *ret_result) MUST_USE;
 
-// Nothing of the sealed segment is held any more: table and seal are written, and its rows leave
-// memory.
+// Writes table and seal of a segment without holds, and frees its rows.
 void segment_list_seal(struct segment *segment);
-// The table of a segment that goes on, for the next process: written and synced. ERR_IO: it is not
-// there.
+// Writes and syncs the table of a segment that the next process will continue to write. ERR_IO: the
+// table is not on disk.
 enum err segment_list_save(struct segment *segment, uint32_t *ret_row_count,
                            uint32_t *ret_table_id) MUST_USE;
-// What segment_list_save() has left.
+// Reads what segment_list_save() wrote.
 enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_count,
                            uint32_t table_id, struct segment_rows **ret_rows) MUST_USE;
-// The run is bad in memory, in the table and in its header, once `fd` is synced. ERR_OK also when
-// there is no such run at that place; place->hash is its key's. `fd`: the segment's.
+// Marks the run as bad in memory, in the table and in its header; durable once `fd` is synced.
+// ERR_OK also if no such run is at that place. place->hash is that of its key; `fd` is the
+// segment's.
 enum err segment_list_mark_bad(struct segment *segment, int fd,
                                const struct store_place *place) MUST_USE;
 

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments in memory: a table of entries found by number, their pins and marks, and where the next
-// run goes. The supply thread's work (making) is in segment_supply.c, the freeing thread's in
-// segment_free.c.
+// run goes. segment_supply.c creates segments, segment_free.c frees them.
 //
-// The life of a segment: the supply thread makes a file (SPARE), a slot takes it when its current
-// one is full (OPEN), the next exchange seals it (SEALED); the policy picks it or its disk fails
-// (DYING): from then on no pin is given, its entries leave the index in batches, it is unlinked,
-// and when the last pin is gone it is closed and its space given back.
+// The life of a segment. The supply thread creates a file (SPARE). A slot takes it when its current
+// segment is full (OPEN), and seals it when it takes the next (SEALED). When the policy picks it,
+// or its disk fails, it is DYING: it accepts no new pins, its entries leave the index in batches,
+// and it is unlinked. When the last pin is gone, the freeing thread closes it and returns its
+// space.
 //
-// An entry's number, modulo the size of the table, is its place: whoever has a number finds it
-// without a lock. The numbers of new segments are chosen so that no two live ones meet. A pin is
-// one compare-and-swap, refused once the DYING bit is set; since entries are used again the number
+// An entry is at index `number` modulo the table size, so any thread finds it without a lock.
+// number_take() chooses numbers so that no two live segments share an entry. A pin is one
+// compare-and-swap, refused when SEGMENT_PIN_LIVE is clear. Because entries are reused, the number
 // is compared after pinning.
 //
-// Marks. A checksum unit is *verified* when this process has seen its bytes match their checksum,
-// or wrote them, from the end of that write on. The marks live in memory only, are numbered through
-// the segment and cover payloads of at least 32 KiB; shorter ones are checked at every read. A read
-// from the device clears the unit's mark before it begins, and a send looks at the mark again once
-// it holds the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours, and a scan, which
-// brings in everything, clears all marks of its segment. What remains is another process that reads
-// or writes the files of the cache directory through the page cache; `cache.verify: always` closes
-// that. A run is *bad* when it failed its checksum or could not be read: a miss at once, until the
+// Marks. A checksum unit is *verified* if this process has seen its bytes match their checksum, or
+// has written them and the write has ended. The marks exist only in memory. They are numbered
+// through the segment and cover payloads of at least 32 KiB; shorter ones are verified at every
+// read.
+//
+// A read from the device clears the unit's mark before it begins. A send checks the mark again once
+// it holds the pages. POSIX_FADV_RANDOM keeps the kernel's read-ahead from reading neighbours. A
+// scan reads everything, so it clears all marks of its segment. One gap remains: another process
+// that reads or writes the cache files through the page cache. `cache.verify: always` closes it.
+//
+// A run is *bad* if it failed its checksum or could not be read. It is a miss at once, until the
 // index has forgotten it.
 #include "store/segment/segment_log.h"
 
@@ -39,7 +42,7 @@
 #define NUMBERS_AHEAD_AT_START 64u
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
-#define SPARE_EMPTY_MAX 4u // empty segments found at the start that are kept
+#define SPARE_EMPTY_MAX 4u // the most empty segments that are kept at the start
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
@@ -71,7 +74,7 @@ void segment_unmark_all(struct segment *segment)
     }
 }
 
-// A free entry becomes segment `number`. Under the log's lock, or before threads start.
+// Turns a free entry into segment `number`. Under the log's lock, or before threads start.
 void segment_enter(struct segment_log *log, uint32_t number, enum segment_state state)
 {
     struct segment *segment = segment_log_entry(log, number);
@@ -101,7 +104,7 @@ void segment_free_marks(struct segment *segment)
     free(atomic_exchange(&segment->bad, NULL));
 }
 
-// Smallest table in which the files do not meet.
+// Returns the smallest table size at which no two files share an entry.
 static uint32_t table_size_for(const struct segment_file *files, size_t count,
                                unsigned segments_max)
 {
@@ -130,7 +133,7 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
     for (size_t i = 0; i < count; i++) {
         uint32_t number = files[i].number;
         struct segment *segment = segment_log_entry(log, number);
-        if (segment->state != SEGMENT_FREE) { // only with numbers millions apart
+        if (segment->state != SEGMENT_FREE) { // only if numbers differ by millions
             char name[SEGMENT_NAME_LEN];
             segment_name(number, name);
             (void)unlinkat(disk->dir.segments_fd, name, 0);
@@ -175,7 +178,7 @@ enum err segment_log_open(struct segment_log *log, const struct segment_log_opti
     log->segment_cost_bytes = segment_cost_bytes(disk->dir.format.segment_size_bytes);
     log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;
     log->slot_max = options->worker_count;
-    log->table_mask = SEGMENT_TABLE_MAX - 1; // as large as it may become
+    log->table_mask = SEGMENT_TABLE_MAX - 1; // for segment_log_limit(): the largest possible table
     segment_log_limit(log);
     log->guarded.next_number = disk->dir.format.next_segment;
     segment_pool_init(&log->pool, disk->dir.segments_fd, options->descriptors_max);
@@ -280,7 +283,7 @@ void segment_unhold(struct segment *segment)
     unsigned before = atomic_fetch_sub(&segment->holds, 1);
     check(before > 0);
     if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
-        segment_log_want(segment->log, false); // it may be the one that can go
+        segment_log_want(segment->log, false); // it may have become evictable
     }
 }
 
@@ -389,7 +392,8 @@ void segment_set_bad(struct segment *segment, uint32_t header_offset)
             return;
         }
     }
-    // So many at once: the disk lies, and the rest of the segment is worth nothing.
+    // With this many bad runs the disk cannot be trusted, so the rest of the segment is worth
+    // nothing.
     segment_log_abandon(segment->log, segment);
 }
 
@@ -444,7 +448,7 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     }
     uint32_t number = atomic_load_explicit(&segment->number, memory_order_relaxed);
     if (!segment_pin(segment, number)) {
-        return false; // abandoned meanwhile
+        return false; // abandoned by another thread
     }
     atomic_fetch_add(&segment->holds, 1);
     *ret_reservation = (struct segment_reservation){
@@ -460,8 +464,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     return true;
 }
 
-// What comes next goes where more is left; the other one is full. So a run as long as a segment
-// does not end one that has just been begun.
+// Keeps the segment that has more room left as the slot's current one and fills up the other. So a
+// run as long as a segment does not end a segment that has just been begun.
 static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log,
                               struct segment *next)
 {
@@ -494,7 +498,7 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
         fits = reserve_in(log, segment, want, ret_reservation);
         slot_keep_roomier(slot, log, segment);
     }
-    if (!fits && !want->is_long) { // what it holds may go
+    if (!fits && !want->is_long) { // filled up, it may be evicted
         segment_fill_up(log, slot->guarded.current);
         slot->guarded.current = NULL;
     }
@@ -529,7 +533,8 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
     if (last) {
         segment->append_offset = end_offset;
         segment->unit_count = reservation->first_unit + unit_count;
-        segment->run_count -= end_offset == reservation->layout.start; // as if it had not begun
+        segment->run_count -=
+            end_offset == reservation->layout.start; // as if the run had never begun
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     return last;
@@ -542,7 +547,7 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
         check(found->sealed || found->rows != NULL);
-        found->sealed |= segment->given_bytes > 0; // there is no room for more
+        found->sealed |= segment->given_bytes > 0; // there is no room for more runs
         segment->recovered = false;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;
@@ -586,7 +591,7 @@ void segment_log_want(struct segment_log *log, bool evict)
     pthread_mutex_unlock(&log->guarded.lock);
 }
 
-// --- looking into one
+// --- reading a segment
 
 static enum err identify_file(struct segment *segment, int fd, struct segment_header *ret_header,
                               struct segment_seal *ret_seal)
@@ -635,11 +640,12 @@ enum err segment_log_identify(struct segment *segment, struct segment_header *re
 struct scan_io {
     struct segment *segment;
     int fd;
-    bool failed; // something could not be read
+    bool failed; // some bytes could not be read
 };
 
-// What a scan brings from the device was not looked at, and others read and send meanwhile: marks
-// go before, and so do those of whoever looked at a page that went and came back within this read.
+// The scan reads unverified bytes from the device while other threads read and send, so it clears
+// all marks before reading. It clears them again afterwards, because a thread may have verified a
+// page that was dropped and read again during this read.
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;
@@ -653,7 +659,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
         if (failed == 0 && got < 0 && errno == EINTR) {
             continue;
         }
-        if (got <= 0) { // unreadable or cut off: nothing there
+        if (got <= 0) { // unreadable or truncated: treat as zeros
             size_t hole = got == 0 ? len - done : (size_t)min_u64(4096, len - done);
             memset(buf + done, 0, hole);
             done += hole;
@@ -670,7 +676,7 @@ static uint64_t scan_next_data(void *ctx, uint64_t offset)
     off_t next = lseek(((struct scan_io *)ctx)->fd, (off_t)offset, SEEK_DATA);
     if (next < 0) {
         return errno == ENXIO ? UINT64_MAX
-                              : offset; // nothing behind; or the file system does not know
+                              : offset; // no data follows, or the file system does not know
     }
     return (uint64_t)next;
 }
@@ -697,7 +703,8 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
     err = segment_scan_run(&scan, ret_result);
     segment_return(segment);
     if (err == ERR_OK && io.failed) {
-        ret_result->end_offset = segment->log->segment_size_bytes; // what lies there is not known
+        ret_result->end_offset =
+            segment->log->segment_size_bytes; // the content is unknown, so write nothing there
         ret_result->is_partial = true;
     }
     return err;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: their table, pins and marks, where the next run goes; and the threads that make them
-// (segment_supply.c) and free them (segment_free.c).
+// The segment log: the table of segments, their pins and marks, and the choice of where the next
+// run is written. It owns two threads: segment_supply.c creates segments, segment_free.c frees
+// them.
 #ifndef FOREBAY_STORE_SEGMENT_LOG_H
 #define FOREBAY_STORE_SEGMENT_LOG_H
 
@@ -14,54 +15,62 @@
 #define SEGMENT_BAD_MAX 32u
 #define SEGMENT_SPARE_MAX 96u
 #define SEGMENT_TABLE_MAX (1u << 22)
-#define SEGMENT_COUNT_MIN 3u // a cache of fewer does not work
+#define SEGMENT_COUNT_MIN 3u // smaller caches do not work
 
-// Changes only under the log's lock, in this order; FREE again at the end.
+// A segment passes through these states in this order and returns to FREE. Transitions happen only
+// under the log's lock.
 enum segment_state {
     SEGMENT_FREE,   // no file
-    SEGMENT_SPARE,  // has room, nobody writes to it
-    SEGMENT_OPEN,   // the current one of a slot
-    SEGMENT_SEALED, // full; runs begun before may still be written
-    SEGMENT_DYING,  // no new pins; entries, name and at last the file go
+    SEGMENT_SPARE,  // has room; no slot writes to it
+    SEGMENT_OPEN,   // the current segment of a slot
+    SEGMENT_SEALED, // full; runs that began earlier may still be written
+    SEGMENT_DYING, // accepts no new pins; its index entries, its name and then its file are removed
 };
 
-#define SEGMENT_PIN_LIVE (1u << 31)     // pins are given
-#define SEGMENT_PIN_UNLINKED (1u << 30) // the last pin closes
+#define SEGMENT_PIN_LIVE (1u << 31)     // new pins are allowed
+#define SEGMENT_PIN_UNLINKED (1u << 30) // unlinked: whoever drops the last pin closes it
 #define SEGMENT_PIN_COUNT (SEGMENT_PIN_UNLINKED - 1)
 
-// An entry of the table; never freed while the process runs, used again for other segments. So
-// whoever has an old pointer may try to pin it; the number tells whether it is still the same one.
-// One that is free and was never used is all zero: the table takes up memory where segments are.
-// What hangs on it (verified, bad, rows) goes with the segment.
+// An entry of the segment table. It is never freed while the process runs, but reused for other
+// segments. A thread with an old pointer may therefore try to pin it, and then compares the number
+// to see whether the entry still holds the same segment. An entry that was never used is all zero,
+// so the table takes memory only where there are segments. `verified`, `bad` and `rows` are freed
+// with the segment.
 struct segment {
-    atomic_uint number;    // 0: free
-    atomic_uint pins;      // count and the two flags; 0: no segment
-    atomic_uint holds;     // runs begun and places not yet visible: no candidate for eviction
-    _Atomic uint64_t file; // its descriptor and who uses it: segment_pool.c
-    _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; made on first use
-    _Atomic(atomic_uint *) bad; // header offsets of runs known bad; 0 = empty; made on first use
+    atomic_uint number; // 0: free
+    atomic_uint pins;   // the pin count and the two flags; 0: no segment
+    // Runs being written and places not yet visible. While not 0, the segment is not evicted.
+    atomic_uint holds;
+    _Atomic uint64_t file; // its descriptor and the number of its users: segment_pool.c
+    _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; allocated on first use
+    // Header offsets of runs that failed verification; 0: empty. Allocated on first use.
+    _Atomic(atomic_uint *) bad;
     atomic_uint bad_count;
     atomic_uint last_used_s;
     struct segment_log *log;
-    // Under the log's lock; the four below too, or under the slot's while OPEN; given_bytes always.
+    // Guarded by the log's lock. While the segment is OPEN, the slot's lock also guards the fields
+    // from `state` to `run_count`. The log's lock alone guards given_bytes.
     enum segment_state state;
-    bool seal_written,
-        recovered; // recovered: was there at the start and has not been looked at yet
+    // `recovered`: the file existed at the start and recovery has not examined it yet.
+    bool seal_written, recovered;
     uint64_t salt; // set once, under rows_guard as well
     uint32_t append_offset, unit_count, run_count;
-    uint32_t given_bytes; // of its file, back to the file system; nothing is written there any more
-    bool is_distrusted;   // DYING: given up, and must not be found again
-    bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
-    uint64_t moved_blocks, moved_bytes; // DYING: that have survived elsewhere
-    struct segment *next;               // in `doomed` or `closable`
-    struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
-    unsigned pool_at;          // under the pool's lock, while it is open
+    // Bytes of the file that were returned to the file system. Nothing is written to the segment
+    // after that.
+    uint32_t given_bytes;
+    bool is_distrusted;   // DYING: abandoned; must not be found again after a crash
+    bool index_forgotten; // DYING: the index no longer has its entries, or must keep them
+    uint64_t moved_blocks, moved_bytes; // DYING: what was rewritten into other segments
+    struct segment *next;               // in the list `doomed` or `closable`
+    // Under rows_guard: the rows of its complete runs. NULL: on disk, or unknown.
+    struct segment_rows *rows;
+    unsigned pool_at; // index in the pool's array of open segments; under the pool's lock
 };
 
-// Runs that are kept apart from what workers store.
+// Slots for runs that are kept apart from the runs that workers store.
 #define SEGMENT_SLOTS_APART 2u
-#define SEGMENT_SLOT_SURVIVORS 0u // that outlive their segment
-#define SEGMENT_SLOT_PROBATION 1u // that go soon (policy_probation.c)
+#define SEGMENT_SLOT_SURVIVORS 0u // runs that outlive their segment
+#define SEGMENT_SLOT_PROBATION 1u // runs that are soon evicted (policy_probation.c)
 
 struct segment_slot {
     struct {
@@ -70,61 +79,64 @@ struct segment_slot {
     } guarded;
 };
 
-// With fewer segments than this a survivor's segment would take too much of the cache.
+// In a cache with fewer segments, a segment for survivors would take too large a share.
 #define SEGMENT_REWRITE_SEGMENTS_MIN 9u
-// The same of segments for what is on probation.
+// The same limit for a segment for runs on probation.
 #define SEGMENT_PROBATION_SEGMENTS_MIN 16u
 
-// A run of a segment that goes.
+// A run of a segment that is being evicted.
 struct segment_removal {
     struct hash128 hash;
     struct store_place place;
 };
 
 enum segment_pick {
-    SEGMENT_PICK_NONE,     // none may go
-    SEGMENT_PICK_GOES,     // *ret_number is to be freed
-    SEGMENT_PICK_REWRITES, // it will be, once its survivors lie elsewhere
+    SEGMENT_PICK_NONE,     // no segment may be evicted
+    SEGMENT_PICK_GOES,     // evict *ret_number
+    SEGMENT_PICK_REWRITES, // evict it later, once its survivors are in other segments
 };
 
 struct segment_file;
 struct segment_slot;
 
-// What the log asks of its host, and tells it. `ctx` is the first argument of each call. The thread
-// that calls is named with each; none is called while a lock of the log is held, unless said
+// The callbacks of the log to its host. `ctx` is the first argument of each call. Each comment
+// names the calling thread. The log calls without holding a lock, unless the comment says
 // otherwise.
 struct segment_host {
     void *ctx;
-    // At the opening: makes what the directory holds fit cache.size. The files that stay come first
-    // and are counted in the answer.
+    // While opening: trims the files of the directory to cache.size. Moves the files that stay to
+    // the front of the array and returns their number.
     size_t (*fit)(void *ctx, struct segment_file *files, size_t count);
-    // Supply thread: a turn begins, at least once a second.
+    // Supply thread: a turn of its loop begins. Called at least once a second.
     void (*turn)(void *ctx);
-    // Supply thread: the entry is about to become segment `number`, made just now.
+    // Supply thread: the entry becomes segment `number`, whose file was just created.
     void (*begin)(void *ctx, struct segment *segment, uint32_t number);
-    // Supply thread: nothing needs to go for the next segment.
+    // Supply thread: the next segment needs no eviction.
     void (*has_room)(void *ctx);
-    // Supply thread: which segment goes? `may_rewrite`: nobody waits for its room. The host asks
-    // may_go() for each candidate.
+    // Supply thread: chooses the segment to evict. The host asks may_go() about each candidate.
+    // `may_rewrite`: nobody waits for the space, so the host may have survivors rewritten first.
     enum segment_pick (*pick)(void *ctx, bool (*may_go)(void *picking, uint32_t number),
                               void *picking, bool may_rewrite, uint32_t *ret_number);
-    // Supply thread: has nothing been stored on probation for a while? True once, after a pick.
+    // Supply thread: returns true once, after a pick, if no run was stored on probation for a
+    // while.
     bool (*probation_ended)(void *ctx);
-    // Supply thread: are survivors rewritten at all; is a segment's survivors' rewriting under way;
-    // and have runs come lately that need a segment for themselves?
+    // Supply thread: three questions. Are survivors rewritten at all? Is a rewrite in progress?
+    // Have recent runs needed a segment of their own?
     bool (*has_survivors)(void *ctx);
     bool (*rewrites)(void *ctx);
     bool (*has_long_runs)(void *ctx);
-    // Any thread, under the log's lock: how many spare segments are not for runs of this slot?
+    // Any thread, under the log's lock: returns the number of spare segments that this slot may not
+    // use.
     unsigned (*spares_kept)(void *ctx, const struct segment_slot *slot);
-    // Freeing thread: the segment loses its name next. `removals`: its runs, as far as they are
-    // known.
+    // Freeing thread: the segment's file is about to be unlinked. `removals`: its runs, as far as
+    // they are known.
     void (*dies)(void *ctx, struct segment *segment, const struct segment_removal *removals,
                  unsigned count);
-    // Freeing thread: the index must forget these runs, which the host takes over (malloc'd). May
-    // wait.
+    // Freeing thread: the index must forget these runs. The host takes ownership of the malloc'd
+    // array. May block.
     void (*forget)(void *ctx, struct segment_removal *removals, unsigned count);
-    // Freeing thread: the index holds places of a segment that is gone, and nobody knows which.
+    // Freeing thread: the index still has entries of a segment that is gone, and nobody knows
+    // which.
     void (*forget_unlisted)(void *ctx);
 };
 
@@ -138,74 +150,82 @@ struct segment_log_options {
 struct segment_log {
     struct store_disk *disk;
     struct segment_host host;
-    uint32_t segment_size_bytes; // of the files
+    uint32_t segment_size_bytes; // of each file
     uint32_t unit_max;
-    uint64_t segment_cost_bytes; // the file and what the file system needs for it
-    atomic_uint segments_max;    // that fit the limit
+    uint64_t segment_cost_bytes; // disk space of a file with the file system's overhead
+    atomic_uint segments_max;    // segments that fit into the limit
     uint32_t table_mask;
     struct segment *table;
     unsigned slot_max;
-    atomic_uint slot_count;     // in use: fewer in a small cache
-    struct segment_slot *slots; // of workers, and SEGMENT_SLOTS_APART behind slot_max
+    atomic_uint slot_count;     // slots in use: fewer in a small cache
+    struct segment_slot *slots; // those of workers, then from slot_max on the SEGMENT_SLOTS_APART
     struct segment_pool pool;
-    pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
-    pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
+    // Guards the rows of each segment. Held briefly; no lock is taken while it is held.
+    pthread_mutex_t rows_guard;
+    // Held by a thread that writes tables or marks; blocks. Taken before the log's lock or
+    // rows_guard.
+    pthread_mutex_t seal_lock;
     pthread_t supply, freer;
     bool supply_runs, freer_runs;
-    atomic_uint made;           // segments, since the start
-    atomic_bool names_unsynced; // of segments made since the folder was synced
-    atomic_uint segment_count;  // files, unlinked ones still open included
-    atomic_uint room;           // spare segments; a hint for those without the lock
-    atomic_bool examined; // what was there at the start has been looked at: eviction may begin
-    atomic_bool no_holes; // the file system punches none: nothing of a segment goes back before it
-    atomic_bool no_room;  // nothing spare, nothing that could be freed
+    atomic_uint made;           // segments created since the start
+    atomic_bool names_unsynced; // segments were created since the folder was last synced
+    atomic_uint segment_count;  // files, including unlinked ones that are still open
+    atomic_uint room;           // number of spare segments; a hint for threads without the lock
+    // Recovery has examined all files of the previous process, so eviction may begin.
+    atomic_bool examined;
+    // The file system cannot punch holes, so a segment's space returns only with the whole file.
+    atomic_bool no_holes;
+    atomic_bool no_room; // no spare segment, and none could be freed
     struct {
         pthread_mutex_t lock;
-        pthread_cond_t wake, free_wake; // of the supply thread, of the freeing one
+        pthread_cond_t wake, free_wake; // wake the supply thread; the freeing thread
         struct segment *spare[SEGMENT_SPARE_MAX];
         unsigned spare_count;
-        struct segment *doomed;   // DYING, still with a name
+        struct segment *doomed;   // DYING, not unlinked yet
         struct segment *closable; // unlinked and unpinned
-        unsigned doomed_count;    // DYING, until they have lost their name
-        unsigned dying_count;     // until closed
+        unsigned doomed_count;    // number of DYING segments that are not unlinked
+        unsigned dying_count;     // number of DYING segments that are not closed
         uint32_t next_number, number_limit;
         bool wanted, evict_wanted, stop;
         bool free_wanted, free_stop;
     } guarded;
 };
 
-// Bytes that a segment of this size, a power of two, may take up on disk.
+// Returns the disk space that a segment of this size, a power of two, may take.
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes);
-// clamp(size / 64, 4 MiB, 256 MiB), a power of two, at least twice the largest block.
+// Returns the segment size: a power of two, clamp(capacity / 64, 4 MiB, 256 MiB), and at least
+// twice the largest block.
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max);
 
-// Takes stock of the files that are there. Sizes and limits of the disk are set before.
+// Opens the log and lists the existing files. The caller has set the sizes and limits of the disk.
 enum err segment_log_open(struct segment_log *log,
                           const struct segment_log_options *options) MUST_USE;
-// After the workers: fills dir.format.append, closes everything, frees.
+// Fills dir.format.append, closes all segments and frees the log. Called when the workers have
+// stopped.
 void segment_log_close(struct segment_log *log);
 
-// Goes by the disk's limits. Before threads, or on the supply thread.
+// Applies the disk's limits. Called before the threads start, or on the supply thread.
 void segment_log_limit(struct segment_log *log);
-// So many segments find an entry in the table, whatever their numbers.
+// Returns the number of segments for which the table always has free entries, whatever their
+// numbers.
 uint64_t segment_log_most(const struct segment_log *log);
 
-// The entry where segment `number` would be; it may hold another one.
+// Returns the entry for segment `number`. It may currently hold another segment.
 struct segment *segment_log_entry(struct segment_log *log, uint32_t number);
 bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
-void segment_pin_again(struct segment *segment); // the caller has one
+void segment_pin_again(struct segment *segment); // the caller holds a pin already
 void segment_unpin(struct segment *segment);
-void segment_hold_again(struct segment *segment); // the caller has one
+void segment_hold_again(struct segment *segment); // the caller has a hold already
 void segment_unhold(struct segment *segment);
-// Is there no file of this number any more?
+// Returns true if no file has this number any more.
 bool segment_log_lacks(struct segment_log *log, uint32_t number);
 
 bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count);
 void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
                           bool verified);
-// A header, an intent or a packed run may begin at `offset` in the last page of the run before it.
-// Bringing that page from the device takes the mark from that run's last unit, and this is called
-// before: nobody has looked at those bytes. `first_unit`: of the run that begins there; `fd`: the
+// Clears the verified mark of the run that shares its last page with `offset`, where a header, an
+// intent or a packed run may begin. Called before a read that may bring that page from the device,
+// because nobody has verified those bytes. `first_unit`: of the run at `offset`; `fd`: the
 // segment's.
 void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit,
                               int fd);
@@ -213,66 +233,70 @@ bool segment_is_bad(struct segment *segment, uint32_t header_offset);
 void segment_set_bad(struct segment *segment, uint32_t header_offset);
 void segment_clear_bad(struct segment *segment, uint32_t header_offset);
 
-void segment_unmark_all(struct segment *segment); // nothing in it counts as looked at
+void segment_unmark_all(struct segment *segment); // clears the verified marks of all units
 
 struct segment_want {
     uint32_t header_len, payload_len;
-    bool is_long; // see store_long.c: where there is no room for it, shorter ones go on
+    bool is_long; // see store_long.c; if it does not fit, shorter runs may still use the segment
 };
 struct segment_reservation {
-    struct segment *segment; // pinned and held
+    struct segment *segment; // pinned, with a hold
     struct segment_slot *slot;
     struct run_layout layout;
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept
-// apart. ERR_NO_SEGMENT: none now (wakes the supply thread); ERR_LIMIT: never.
+// Reserves room for one run in the worker's slot, or in a slot that is kept apart; the latter not
+// on a worker. ERR_NO_SEGMENT: none now, and the supply thread is woken. ERR_LIMIT: the run never
+// fits.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;
 enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot,
                                    const struct segment_want *want,
                                    struct segment_reservation *ret_reservation) MUST_USE;
-// Gives back what lies behind `end_offset` when the reservation is the last one of its segment;
-// else false.
+// Returns the bytes after `end_offset` to the segment. Returns false if the reservation is not the
+// last one of its segment.
 bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,
                          uint32_t unit_count);
-// Writing to it failed: nothing more is written there, and all it holds is forgotten.
+// Abandons a segment after a failed write: nothing more is written to it, and its runs are
+// forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
-// A segment found at the start: writing may go on behind `end_offset`, unless it is full or nothing
-// is to be written there (`sealed`: no seal either). False: it holds nothing and there are enough
-// such; to be dropped.
+// Takes over a segment that recovery has examined. Writes may continue at `end_offset`, unless it
+// is full or `sealed`: then nothing is written, not even a seal. Returns false if it is empty and
+// there are enough empty segments; the caller then drops it.
 struct segment_found {
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
     bool sealed;
-    struct segment_rows *rows; // all of its whole runs, unless sealed; taken over, NULL after
+    // Rows of all complete runs; NULL if `sealed`. segment_log_adopt() takes ownership and sets
+    // NULL.
+    struct segment_rows *rows;
 };
 bool segment_log_adopt(struct segment_log *log, struct segment *segment,
                        struct segment_found *found);
-// What was there at the start has been looked at: eviction may begin.
+// Recovery has examined all files of the previous process, so eviction may begin.
 void segment_log_set_examined(struct segment_log *log);
-// Numbers up to some beyond the next one are promised to this process; `format` must say so. Before
-// threads.
+// Returns a limit some numbers above the next segment number. Numbers below it belong to this
+// process, which must record the limit in `format`. Called before threads start.
 uint32_t segment_log_promise(struct segment_log *log);
-// Is it full, and nothing of it on its way any more? Any thread.
+// Returns true if the segment is full and none of its runs is still being written. Any thread.
 bool segment_is_full(struct segment *segment);
-// So much of a segment that goes has survived elsewhere. On the retention thread.
+// Adds to what was rewritten from a segment that is being evicted. Retention thread.
 void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes);
-// Was it there at the start, and has not been adopted?
+// Returns true if the file existed at the start and segment_log_adopt() has not taken it over.
 bool segment_log_is_recovered(struct segment *segment);
-// A file found at the start is no segment of ours: it goes, without a look at the index.
+// Removes a file found at the start that is not a segment of this cache. Leaves the index alone.
 void segment_log_drop(struct segment_log *log, struct segment *segment);
-// Wakes the supply thread: space is wanted.
+// Wakes the supply thread because space is wanted.
 void segment_log_want(struct segment_log *log,
-                      bool evict); // evict: one segment must go, the index needs room
-// Lists the runs of a pinned segment; see segment_scan.h.
+                      bool evict); // evict: free a segment, because the index needs room
+// Scans the runs of a pinned segment; see segment_scan.h.
 enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result) MUST_USE;
-// Reads the segment's header and its seal, if there is one; ERR_FORMAT or ERR_CORRUPT: not this
-// segment of this cache.
+// Reads the segment's header and its seal, if it has one. ERR_FORMAT, ERR_CORRUPT: not this
+// segment, or not of this cache.
 enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
                               struct segment_seal *ret_seal) MUST_USE;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that is known to be bad leaves the index, but a scan would find it again. So its header is
-// written anew, in its place, with a hash that is not that of its key: a look-up refuses it as it
-// refuses every header that is not what the index promised, a scan jumps over it as it jumps over
-// runs of other caches, and both did so before there were marks. A header torn by a power cut fails
-// its checksum, which is as good.
+// A run known to be bad leaves the index, but a scan would find it again. So its header is
+// rewritten in its place with a hash that is not that of its key. A look-up refuses it like every
+// header that differs from the index. A scan jumps over it as it jumps over runs of other caches.
+// Versions of Forebay without marks do the same. A header torn by a power cut fails its checksum,
+// which has the same effect.
 #include "store/segment/segment_mark.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 enum err segment_mark_bad(int fd, const struct store_place *place)
 {
     if (place->header_len < RUN_HEADER_FIXED || place->header_len > RUN_HEADER_MAX) {
-        return ERR_OK; // no header of ours
+        return ERR_OK; // not a header of ours
     }
     char *bytes = malloc(place->header_len);
     char *marked = malloc(place->header_len);

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache has more segments than a process has descriptors. So a segment's is opened when somebody
-// needs it and closed when it has not been used for longest and others need one.
+// A cache may have more segments than a process may have descriptors. The pool opens a segment's
+// file on demand and closes the least recently used one when it needs a descriptor.
 //
-// A segment's `file` is one word: descriptor + 1 above, below it a bit "used lately" and the number
-// of those who use it now. Borrowing is a compare-and-swap and giving back a subtraction, on any
-// thread, without a lock; closing is a compare-and-swap that succeeds only while nobody uses it. So
-// a descriptor in use is never closed, whoever meets whom. It is in use for the length of a system
-// call or of one disk operation; a reply that waits for its client uses none.
+// A segment's `file` is one word: descriptor + 1 in the high half, then a bit "used lately" and the
+// number of current users. segment_borrow() is a compare-and-swap and segment_return() a
+// subtraction. Any thread may call them, without a lock. Closing is a compare-and-swap that
+// succeeds only while there is no user, so a descriptor in use is never closed. A user holds it for
+// one system call or one disk operation. A reply that waits for its client holds none.
 //
-// Who goes is found by a hand that passes the open ones and takes the mark "used lately" from each;
-// one without it goes. A segment that has lost its name cannot be opened again: it goes last.
+// A clock hand finds the segment to close: it passes over the open segments and clears "used
+// lately" from each. It closes the first one without the bit. An unlinked segment cannot be opened
+// again, so the hand closes it only as a last resort.
 //
-// open(2) may wait for the disk: workers leave it to a thread of this file, the room's other
-// threads do it themselves. While every descriptor is in use both wait for the first to come back,
-// for a bounded time. Then the segment is a miss and nothing is stored for a while, so that the
-// origin is asked for what could not be read and what is here stays as it is. In that while nobody
-// waits for a worker's sake: those in the queue would wait one behind the other.
+// open(2) may wait for the disk. Workers leave it to the pool's thread; other threads of the store
+// call it themselves. While all descriptors are in use, both wait a bounded time for one to come
+// back. After that time the segment's blocks are misses and nothing is stored for a while. The
+// origin then supplies what could not be read, and the cached runs stay as they are. During that
+// while nobody waits for a descriptor on behalf of a worker, because the requests in the queue
+// would wait one after the other.
 #include "store/segment/segment_pool.h"
 
 #include <errno.h>
@@ -35,8 +37,9 @@
 #define USERS 0x7fffffffull
 #define USED_LATELY 0x80000000ull
 #define FD_SHIFT 32
-#define ROUNDS 3u          // of the hand: marks go, then who has none, then what lost its name
-#define OPEN_TRIES_MAX 64u // each closes one of ours, when the process has none left
+// Rounds of the hand: clear the bits; close a segment without the bit; close an unlinked one.
+#define ROUNDS 3u
+#define OPEN_TRIES_MAX 64u // each try closes one of our descriptors when the process has none left
 
 struct segment_opening {
     struct message message;
@@ -49,7 +52,7 @@ struct segment_opening {
     int fd;
 };
 
-// --- the word
+// --- the word `file`
 
 int segment_borrow(struct segment *segment)
 {
@@ -69,7 +72,8 @@ void segment_return(struct segment *segment)
     struct segment_pool *pool = &segment->log->pool;
     uint64_t before = atomic_fetch_sub(&segment->file, 1);
     check((before & USERS) > 0);
-    // In one order with the waiter's mark and its look at the word: one of the two sees the other.
+    // Sequentially consistent, like the waiter's increment of `waiting` and its read of the word:
+    // either we see the waiter, or the waiter sees the return.
     if ((before & USERS) == 1 && atomic_load(&pool->waiting) > 0) {
         pthread_mutex_lock(&pool->queue.lock);
         pool->queue.returns++;
@@ -78,7 +82,8 @@ void segment_return(struct segment *segment)
     }
 }
 
-// Takes the descriptor away unless somebody uses it, or has lately and `gently`. -1: it stays.
+// Takes the descriptor out of the word and returns it. Returns -1 if it is in use, or, with
+// `gently`, if it was used lately.
 static int file_take(struct segment *segment, bool gently)
 {
     uint64_t file = atomic_load(&segment->file);
@@ -88,13 +93,13 @@ static int file_take(struct segment *segment, bool gently)
         }
         if (gently && (file & USED_LATELY) != 0) {
             (void)atomic_compare_exchange_strong(&segment->file, &file, file & ~USED_LATELY);
-            return -1; // used again meanwhile is as good
+            return -1; // if it was used again since, that is fine too
         }
     } while (!atomic_compare_exchange_weak(&segment->file, &file, 0));
     return (int)(file >> FD_SHIFT) - 1;
 }
 
-// --- the table of open ones
+// --- the array of open segments
 
 static void open_remove_locked(struct segment_pool *pool, struct segment *segment)
 {
@@ -114,7 +119,7 @@ static void open_add_locked(struct segment_pool *pool, struct segment *segment, 
     atomic_store(&segment->file, (uint64_t)(fd + 1) << FD_SHIFT | USED_LATELY | users);
 }
 
-// Closes the one that was not used for longest. False: all of them are in use.
+// Closes the segment that was unused for longest. Returns false if all are in use.
 static bool close_one_locked(struct segment_pool *pool)
 {
     for (unsigned i = 0; i < ROUNDS * pool->guarded.open_count; i++) {
@@ -125,7 +130,7 @@ static bool close_one_locked(struct segment_pool *pool)
         int fd = nameless && round + 1 < ROUNDS ? -1 : file_take(segment, round + 1 < ROUNDS);
         if (fd >= 0) {
             open_remove_locked(pool, segment);
-            (void)close(fd); // what it wrote is synced under another descriptor, or not wanted
+            (void)close(fd); // its data is synced through another descriptor, or not needed
             stats_add(COUNTER_segment_closes, 1);
             return true;
         }
@@ -135,7 +140,7 @@ static bool close_one_locked(struct segment_pool *pool)
 
 // --- opening
 
-// A descriptor of the file, or an errno value, negative.
+// Returns a descriptor of the file, or a negative errno value.
 static int file_open(const struct segment_pool *pool, uint32_t number)
 {
     char name[SEGMENT_NAME_LEN];
@@ -157,8 +162,8 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
     return fd;
 }
 
-// Opens it within the limit; also when somebody else was first. -EAGAIN: all are in use; other
-// errno values: it cannot be opened.
+// Opens the segment within the limit and borrows it; it may be open already. Returns a negative
+// errno value if it cannot be opened, and -EAGAIN if all descriptors are in use.
 static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
 {
     int fd = segment_borrow(segment);
@@ -171,7 +176,7 @@ static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
     fd = file_open(pool, atomic_load(&segment->number));
     for (unsigned i = 0; i < OPEN_TRIES_MAX && (fd == -EMFILE || fd == -ENFILE); i++) {
         if (!close_one_locked(pool)) {
-            return -EAGAIN; // somebody else took what was ours
+            return -EAGAIN; // another part of the process took our descriptor
         }
         fd = file_open(pool, atomic_load(&segment->number));
     }
@@ -190,7 +195,7 @@ static int pool_open(struct segment_pool *pool, struct segment *segment)
     return fd;
 }
 
-// Waits until one was given back after `returns` were, or until `until_us`; false: time is up.
+// Waits until the count of returns exceeds `returns`. Returns false if `until_us` passes first.
 static bool wait_for_return(struct segment_pool *pool, uint64_t returns, uint64_t until_us)
 {
     struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
@@ -223,7 +228,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     atomic_fetch_add(&pool->waiting, 1);
     uint64_t until_us = disk_real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
     bool again = true;
-    while (fd == -EAGAIN && again) { // ends with the time
+    while (fd == -EAGAIN && again) { // bounded by until_us
         uint64_t returns = pool_returns(pool);
         fd = pool_open(pool, segment);
         again = fd != -EAGAIN || wait_for_return(pool, returns, until_us);
@@ -244,7 +249,7 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
         return ERR_OK;
     }
     if (fd == -ENOENT || fd == -ELOOP) {
-        return ERR_IO; // somebody removed it
+        return ERR_IO; // the file was removed
     }
     bool is_short = fd == -EMFILE || fd == -ENFILE || fd == -EAGAIN;
     enum err err = is_short ? ERR_DESCRIPTORS : ERR_UNREADABLE;
@@ -327,7 +332,7 @@ void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int 
     }
     pthread_mutex_unlock(&pool->guarded.lock);
     if (!fits) {
-        (void)close(fd); // its header was written; it is opened again when needed
+        (void)close(fd); // its header is written; the pool opens it again on demand
     }
 }
 
@@ -349,7 +354,7 @@ void segment_pool_close(struct segment_pool *pool, struct segment *segment)
     pthread_mutex_unlock(&pool->guarded.lock);
     check((file & USERS) == 0);
     if (file >> FD_SHIFT != 0) {
-        (void)close((int)(file >> FD_SHIFT) - 1); // what was not written yet is not wanted
+        (void)close((int)(file >> FD_SHIFT) - 1); // unwritten pages are not needed
     }
 }
 
@@ -391,11 +396,11 @@ void segment_pool_stop(struct segment_pool *pool)
 void segment_pool_done(struct segment_pool *pool)
 {
     check(!pool->runs);
-    while (pool->guarded.open_count > 0) { // also those a disk that hangs was asked to use
+    while (pool->guarded.open_count > 0) { // including those with an operation on a hung disk
         struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
         uint64_t file = atomic_exchange(&segment->file, 0);
         open_remove_locked(pool, segment);
-        (void)close((int)(file >> FD_SHIFT) - 1); // what was not written yet is not wanted
+        (void)close((int)(file >> FD_SHIFT) - 1); // unwritten pages are not needed
     }
     free(pool->guarded.open);
     pthread_mutex_destroy(&pool->guarded.lock);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each worker has one push under way; what is written meanwhile gathers, by segment, so that a push
-// is as large as the device is slow. Less than PUSH_MIN waits for more: small runs lie in shared
-// pages. Where too many segments gather, the rest is left to the kernel.
+// Each worker has one push in flight. Written ranges gather by segment until it ends, so the slower
+// the device, the larger the next push. Less than PUSH_MIN waits for more, because small runs share
+// pages. If too many segments gather, the kernel writes the rest back.
 //
-// A push that fails is a sync that failed: the kernel tells of a lost page once.
+// A failed push counts as a failed sync, because the kernel reports a lost page only once.
 #include <errno.h>
 
 #include "stats/stats.h"
@@ -37,7 +37,8 @@ static void on_pushed(struct disk_op *op)
     push_next(pusher);
 }
 
-// False: the segment is gone, or its descriptor is not there; then the kernel writes it some day.
+// Returns false if the segment is gone or has no open descriptor. The kernel then writes the pages
+// back later.
 static bool push_start(struct segment_pusher *pusher, struct segment_push_range *range)
 {
     pusher->running = *range;

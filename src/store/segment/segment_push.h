@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Written pages go to the device at once, instead of when the kernel finds them many: it then never
-// stops who writes, the sync before a commit is short, and what the device still owes is known
-// (write_backlog.h). On the worker that wrote.
+// Starts the write-back of written pages at once, instead of when the kernel finds too many dirty
+// pages. So the kernel never blocks the writer, the sync before a commit is short, and the device's
+// backlog is known (write_backlog.h). Runs on the worker that wrote.
 #ifndef FOREBAY_STORE_SEGMENT_PUSH_H
 #define FOREBAY_STORE_SEGMENT_PUSH_H
 
@@ -14,13 +14,13 @@ struct segment_log;
 struct write_backlog;
 
 struct segment_push_range {
-    struct segment *segment; // not pinned; NULL: free
+    struct segment *segment; // not pinned; NULL: this range is free
     uint32_t number;
     uint64_t first, end, bytes;
-    bool counted; // in the backlog
+    bool counted; // included in the backlog
 };
 
-// Of one worker.
+// The pusher of one worker.
 struct segment_pusher {
     struct worker *worker;
     struct segment_log *log;
@@ -30,7 +30,8 @@ struct segment_pusher {
 };
 void segment_push_init(struct segment_pusher *pusher, struct segment_log *log,
                        struct write_backlog *backlog);
-// `bytes` were written to [first, end) of the segment, which the caller has pinned.
+// Adds the bytes in [first, end) of the segment, just written, to the next push. The caller has a
+// pin.
 void segment_push(struct worker *w, struct segment_pusher *pusher, struct segment *segment,
                   uint64_t first, uint64_t end);
 

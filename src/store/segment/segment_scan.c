@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks a segment from run to run. At each multiple of 512 there is a run header (report it, jump
-// to its end), an intent (its header follows one sector later; without one the run was cut short,
-// and its span is kept free) or neither (a run cut short in its one write, its payload, or nothing
-// yet): next sector. Only a header is jumped over: older versions put runs into the span of an
-// intent. Headers that belong to another place or segment count as neither; the table of a segment
-// that went on after a clean stop counts as nothing. Writing goes on behind
-// the last sector that is not empty, so never over a run that cannot be recognised. Reads go
-// through one buffer that slides forward, so each byte is read about once; pieces that the file
-// system knows to be empty are skipped.
+// Walks a segment from run to run. Each multiple of 512 holds one of three things:
+//
+// - A run header: the scan reports the run and jumps to its end.
+// - An intent: its header follows one sector later. Without a header the run is incomplete, and its
+//   bytes are kept free.
+// - Something else: an incomplete run that was written at once, payload, or nothing yet. The scan
+//   goes on to the next sector.
+//
+// The scan jumps only over runs with a header, because older versions put runs into the bytes of an
+// intent. A header that belongs to another offset or segment counts as something else. The table of
+// a segment that was continued after a clean stop counts as nothing.
+//
+// Writing continues after the last sector that is not empty, so never over an unrecognised run.
+// Reads use one buffer that slides forward, so each byte is read about once. The scan skips ranges
+// that the file system reports as empty.
 #include "store/segment/segment_scan.h"
 
 #include <stdlib.h>
@@ -25,7 +31,7 @@ struct scanner {
     size_t window_len;
 };
 
-// `len` bytes at `offset`, fewer at the end of the segment.
+// Returns `len` bytes at `offset`, fewer at the end of the segment.
 static struct span scanner_bytes(struct scanner *s, uint64_t offset, size_t len)
 {
     check(len <= WINDOW_BYTES);

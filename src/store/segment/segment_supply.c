@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supply thread: one thread that keeps spare segments ready, so that no worker ever makes,
-// lists or unlinks a file. While there is no space it picks what goes, and the freeing thread
-// (segment_free.c) takes it away meanwhile: as many are on their way out as spare ones are missing.
+// The supply thread keeps spare segments ready, so that no worker ever creates, lists or unlinks a
+// file. When there is no space for a spare segment, it picks a segment to evict, and the freeing
+// thread (segment_free.c) removes that. As many segments are being evicted as spare ones are
+// missing.
 //
-// Space is reserved before a file is made and given back after its last descriptor is closed, which
-// may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
-// held like that, only segments that nobody reads are picked, so that slow readers cannot stop the
-// others from being replaced.
+// The supply thread reserves space before it creates a file. The space returns when the last
+// descriptor is closed, which may be long after the unlink, because slow readers keep their pins.
+// When readers hold a quarter of all segments like that, only segments without readers are picked.
+// So slow readers cannot stop the replacement of the other segments.
 #include "store/segment/segment_supply.h"
 
 #include <errno.h>
@@ -25,19 +26,21 @@
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
 
-#define TICK_MS 1000u          // free space is looked at
-#define GOING_MAX 4u           // on their way out at once, when the limit or the volume wants it
-#define SPARE_AMPLE 4u         // while the cache is far from full, and more if they are small:
-#define SPARE_SEGMENTS_MIN 32u // of fewer only one or two are kept spare
+#define TICK_MS 1000u // the interval of looks at the free space
+#define GOING_MAX 4u  // segments evicted at once when cache.size or the file system demands it
+// Spare segments while the cache is far from full; more if segments are small.
+#define SPARE_AMPLE 4u
+#define SPARE_SEGMENTS_MIN 32u // below this number of segments, one or two are kept spare
 #define SPARE_LONG 3u
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
-#define START_SEGMENTS_MAX 4u // made before the start is over
-#define NUMBERS_AHEAD 4096u   // segment numbers promised by one writing of `format`
-#define ROOM_SEGMENTS_MIN 2u  // one is free now and then beside those that were wanted
-#define MAKE_TRIES_MAX 1000u  // names already taken by something else
+#define START_SEGMENTS_MAX 4u // created before the start is complete
+#define NUMBERS_AHEAD 4096u   // segment numbers reserved by one write of `format`
+// With room for this many segments free, the next one needs no eviction.
+#define ROOM_SEGMENTS_MIN 2u
+#define MAKE_TRIES_MAX 1000u // the most names tried that already exist
 
-// --- making
+// --- creating
 
 static uint32_t number_take(struct segment_log *log)
 {
@@ -90,7 +93,7 @@ static int segment_write_header(int fd, uint32_t number, uint64_t salt,
     return written == (ssize_t)sizeof(sector) ? 0 : written < 0 ? errno : ENOSPC;
 }
 
-// Makes the file; errno value, EEXIST when the name is taken.
+// Creates the file. Returns 0 or an errno value; EEXIST if the name is taken.
 static int segment_make_file(const struct segment_log *log, uint32_t number, uint64_t salt,
                              int *ret_fd)
 {
@@ -116,22 +119,22 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
         failed = segment_write_header(fd, number, salt, log);
     }
     if (failed != 0) {
-        (void)close(fd); // it goes anyway
+        (void)close(fd); // it is removed anyway
         (void)unlinkat(folder, name, 0);
         return failed;
     }
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // a hint
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // a hint; may fail
     *ret_fd = fd;
     return 0;
 }
 
-// Can it make a segment now, as far as disk and descriptors go?
+// Returns true if disk and descriptors allow a new segment now.
 static bool supply_works(const struct segment_log *log)
 {
     return disk_is_filling(log->disk) && disk_shortage(log->disk) == ERR_OK;
 }
 
-// Forebay could not make a segment, for which it had reserved the space.
+// Releases the space reserved for a segment that could not be created, and records why.
 static void supply_failed(struct segment_log *log, int errno_value)
 {
     struct store_disk *disk = log->disk;
@@ -145,7 +148,7 @@ static void supply_failed(struct segment_log *log, int errno_value)
     }
 }
 
-// A new spare segment; false: no space or no luck.
+// Creates a spare segment. Returns false if there is no space or an operation failed.
 static bool supply_make(struct segment_log *log)
 {
     struct store_disk *disk = log->disk;
@@ -173,12 +176,13 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     log->host.begin(log->host.ctx, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
-    pthread_mutex_lock(&log->rows_guard); // who finds it finds its rows, too
+    pthread_mutex_lock(&log->rows_guard); // a thread that finds the segment must find its rows
     segment_enter(log, number, SEGMENT_SPARE);
     segment->salt = salt;
     segment->rows = segment_rows_new();
     pthread_mutex_unlock(&log->rows_guard);
-    // In front: segments that already hold something are used first.
+    // At the front, because spare segments are taken from the end: first those that already hold
+    // runs.
     check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
     memmove(&log->guarded.spare[1], &log->guarded.spare[0],
             log->guarded.spare_count * sizeof(log->guarded.spare[0]));
@@ -187,13 +191,14 @@ static bool supply_make(struct segment_log *log)
     atomic_store(&log->room, log->guarded.spare_count);
     pthread_mutex_unlock(&log->guarded.lock);
     atomic_fetch_add(&log->made, 1);
-    atomic_store(&log->names_unsynced, true); // by the index writer, before it names what is in it
+    // The index writer syncs the folder before it names what is in the segment.
+    atomic_store(&log->names_unsynced, true);
     return true;
 }
 
 // --- slots
 
-// What the slot writes to is full.
+// Takes the current segment away from the slot, as full.
 static void slot_retire(struct segment_log *log, unsigned at)
 {
     struct segment_slot *slot = &log->slots[at];
@@ -208,8 +213,8 @@ static void slot_retire(struct segment_log *log, unsigned at)
     pthread_mutex_unlock(&slot->guarded.lock);
 }
 
-// Slots of workers from this one on let go what they write to, and those that are kept apart for
-// what there are too few segments; from 0 on: all of them.
+// Retires the workers' slots from `first` on. Also retires the slots kept apart for which the cache
+// has too few segments; if `first` is 0, all of them.
 static void slots_retire(struct segment_log *log, unsigned first)
 {
     static const unsigned segments_min[SEGMENT_SLOTS_APART] = {
@@ -226,7 +231,7 @@ static void slots_retire(struct segment_log *log, unsigned first)
     }
 }
 
-// --- picking what goes
+// --- picking a segment to evict
 
 struct picking {
     struct segment_log *log;
@@ -246,7 +251,7 @@ static bool supply_may_go(void *ctx, uint32_t number)
     return may;
 }
 
-// So many segments may be on their way out until only those without readers are picked.
+// Returns how many segments may be dying before only segments without readers are picked.
 static unsigned dying_most(const struct segment_log *log)
 {
     return (unsigned)max_u64(2, atomic_load(&log->segments_max) / 4);
@@ -260,12 +265,13 @@ bool segment_supply_waits_for_readers(struct segment_log *log)
     return held + 1 >= dying_most(log);
 }
 
-// Picks one that can go; false: none. may_rewrite: nobody waits for its room.
+// Picks a segment to evict. Returns false if there is none. may_rewrite: nobody waits for its
+// space.
 static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
 {
     struct picking picking = {.log = log};
     if (!atomic_load(&log->examined)) {
-        return false; // segments with room may be found yet
+        return false; // recovery may still find segments with room
     }
     unsigned max = dying_most(log);
     pthread_mutex_lock(&log->guarded.lock);
@@ -287,7 +293,7 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     return pick != SEGMENT_PICK_NONE;
 }
 
-// Takes back a spare one, an empty one if told so; false: there is none.
+// Dooms a spare segment, with only_empty an empty one. Returns false if there is none.
 static bool supply_take_spare(struct segment_log *log, bool only_empty)
 {
     bool taken = false;
@@ -304,9 +310,9 @@ static bool supply_take_spare(struct segment_log *log, bool only_empty)
     return taken;
 }
 
-// Space is wanted back: first what holds nothing goes, then what the policy says, at last what is
-// still to be written to; for others (`all`) also what is being written to. False: there is
-// nothing.
+// Gives space back. Removes empty spare segments first, then evicts what the policy picks, then
+// removes other spare segments. With `all`, which is set when other programs need the space, also
+// evicts segments that are being written. Returns false if there is nothing to remove.
 static bool supply_give_back(struct segment_log *log, bool all)
 {
     if (!atomic_load(&log->examined)) {
@@ -322,10 +328,10 @@ static bool supply_give_back(struct segment_log *log, bool all)
     return given;
 }
 
-// --- a round
+// --- a turn
 
-// What may be made before something has to go: of cache.size, and of the file system at the last
-// look.
+// Returns the bytes that may be allocated without an eviction. cache.size limits them, and so does
+// the file system's free space at the last look.
 static uint64_t supply_room(const struct segment_log *log)
 {
     uint64_t used = atomic_load(&log->disk->used_bytes);
@@ -333,7 +339,8 @@ static uint64_t supply_room(const struct segment_log *log)
     return used < limit ? min_u64(limit - used, log->disk->room.free_bytes) : 0;
 }
 
-// One for each slot that ends now, and some for runs that need one for themselves (store_long.c).
+// One for each slot whose segment may become full, and some for runs that need a segment of their
+// own (store_long.c).
 static uint64_t supply_least(const struct segment_log *log)
 {
     return max_u64(SPARE_AMPLE, log->slot_count + SPARE_LONG);
@@ -345,8 +352,8 @@ static bool supply_is_ample(const struct segment_log *log)
     return supply_room(log) >= 2 * least * log->segment_cost_bytes;
 }
 
-// Runs that begin while none is ready are not stored, so a burst has to find enough of them however
-// late this thread gets to run.
+// Returns the number of spare segments to keep. A run that begins while there is none is not
+// stored, so a burst must find enough of them, however late this thread is scheduled.
 static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
     uint64_t cost = log->segment_cost_bytes;
@@ -363,19 +370,20 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     if (*ret_ample) {
         return (unsigned)least;
     }
-    // A file system may have room for fewer than cache.size has.
+    // The file system may have room for fewer segments than cache.size allows.
     uint64_t most = atomic_load(&log->segment_count) + log->disk->room.free_bytes / cost;
     most = min_u64(most, log->segments_max);
     if (most < SPARE_SEGMENTS_MIN) {
         return most < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
-    // One for each slot that ends now, one for survivors, two that are being made.
+    // One for each slot whose segment may become full, one for survivors, two that are being
+    // created.
     unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
     return wanted + (log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0);
 }
 
-// Makes segments while there is space, has some freed when there is none; it is woken when one has
-// gone. Each round makes or picks one.
+// Creates segments while there is space, and picks segments to evict when there is none. Each round
+// creates or picks one. The freeing thread wakes this thread when a segment is gone.
 static void supply_make_room(struct segment_log *log, bool evict)
 {
     struct store_disk *disk = log->disk;
@@ -394,17 +402,17 @@ static void supply_make_room(struct segment_log *log, bool evict)
         unsigned wanted = supply_spare_wanted(log, &ample);
         if (ample ||
             (spare >= wanted && supply_room(log) >= ROOM_SEGMENTS_MIN * log->segment_cost_bytes)) {
-            log->host.has_room(log->host.ctx); // nothing goes for the next one
+            log->host.has_room(log->host.ctx); // the next segment needs no eviction
         }
         bool picked = false;
-        bool gone = false; // for something that is to be made
+        bool gone = false; // evicted for the index or for the next segment
         if (stop) {
             return;
         }
         if (gives) {
             picked = going < GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
         } else if (evict || over) {
-            // The index asks again and again until it has room: what is going gives it.
+            // The index repeats its demand until it has room. One eviction at a time serves it.
             picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
             gone = picked && evict;
             evict = false;
@@ -455,14 +463,14 @@ static void *supply_main(void *ctx)
 
 void segment_supply_start(struct segment_log *log)
 {
-    // One for each slot, so that the first runs find room before the thread has run at all.
+    // One for each slot, so that the first runs find room before the thread is first scheduled.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
         if (log->guarded.spare_count > i || !supply_works(log) ||
             disk_room_look(log->disk, log->segment_cost_bytes, 0) != DISK_ROOM_AMPLE ||
             (i > 0 && !supply_is_ample(log))) {
             continue;
         }
-        (void)supply_make(log); // the thread tries again
+        (void)supply_make(log); // if it fails, the thread tries again
     }
     check(pthread_create(&log->supply, NULL, supply_main, log) == 0);
     log->supply_runs = true;
@@ -481,7 +489,8 @@ void segment_supply_stop(struct segment_log *log)
     log->supply_runs = false;
 }
 
-// What the next process has to know of a segment that it may go on writing to. False: it is not to.
+// Records what the next process needs to continue writing the segment. Returns false if it must
+// not.
 static bool segment_leave(struct segment *segment, struct store_append *ret_append)
 {
     *ret_append = (struct store_append){
@@ -498,7 +507,8 @@ void segment_log_close(struct segment_log *log)
     struct store_format *format = &log->disk->dir.format;
     format->append_count = 0;
     if (log->disk->attached) {
-        segment_free_seal_all(log); // the last holds went with the index writer
+        // The index writer has stopped and released the last holds.
+        segment_free_seal_all(log);
     }
     for (uint32_t i = 0; log->table != NULL && i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sealed segment ends with a table of its runs, so that who wants to know them (the index when it
-// forgets the segment or is made anew, a mark on a run) reads a hundredth of it instead of all.
+// A sealed segment ends with a table of its runs. A reader of the table reads a hundredth of the
+// segment instead of all of it: the index when it forgets the segment or is rebuilt, or the code
+// that marks a run as bad.
 //
-// It is written from memory, once nothing of the segment is being written or waits for the index
-// (segment_list.c): its last page ends with the segment, and its sectors go up from the lowest.
-// Seven rows to a sector, each sector with a head and a CRC like the segment's other sectors:
+// The freeing thread writes the table from memory when no run of the segment is being written or
+// waits for the index (segment_list.c). The last page of the table is the last page of the segment.
+// Sectors are in ascending order, with seven rows each. Like the segment's other sectors, each has
+// a head and a CRC:
 //
 //   0   8  magic "FBTABLE1"       Row
 //   8   4  format version         0   16 keyed hash of realm, bucket, key
@@ -19,10 +21,14 @@
 //                                 64  2  length of the header
 //                                 66  2  number of blocks; high bit: known to be bad
 //
-// How many rows there are and the writing's id stand in the seal. A table is believed when every
-// one of its sectors is whole, of this segment (number, salt), of that writing and in its order,
-// and every row is a run that could lie where it says. Else there is none, and the segment is
-// scanned.
+// The seal holds the number of rows and the id of the writing. A reader accepts a table only if all
+// of this is true:
+//
+// - Every sector is complete and belongs to this segment (number, salt).
+// - Every sector belongs to that writing and is in order.
+// - Every row describes a run that fits at the offset it names.
+//
+// Otherwise the segment counts as one without a table, and is scanned.
 #include "store/segment/segment_table.h"
 
 #include <stdlib.h>
@@ -183,7 +189,7 @@ static char *rows_page_new(struct segment_rows *rows)
 
 bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows)
 {
-    uint32_t at = copy->count / TABLE_PAGE_ROWS; // the first page that is not here whole
+    uint32_t at = copy->count / TABLE_PAGE_ROWS; // the first page that is not complete in `copy`
     for (uint32_t i = 0; i < TABLE_STEP_PAGES && at < rows->page_count; i++, at++) {
         char *page = at < copy->page_count ? copy->pages[at] : rows_page_new(copy);
         memcpy(page, rows->pages[at], TABLE_PAGE_BYTES);
@@ -207,7 +213,7 @@ static char *rows_at(const struct segment_rows *rows, uint32_t at)
 void segment_rows_add(struct segment_rows *rows, const struct segment_row *row)
 {
     if (rows->count == rows->page_count * TABLE_PAGE_ROWS) {
-        (void)rows_page_new(rows); // found by its place
+        (void)rows_page_new(rows); // rows_at() finds the page by its index
     }
     row_encode(row, rows_at(rows, rows->count));
     rows->count++;
@@ -230,7 +236,7 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
     for (uint32_t at = 0; at < rows->count; at++) {
         struct segment_row row;
         if (wire_get_u32(rows_at(rows, at) + ROW_HEADER_OFFSET) != place->header_offset) {
-            continue; // nearly all of them
+            continue; // almost always
         }
         row_decode(rows_at(rows, at), &row);
         if (row.header_offset == place->header_offset && row.header_len == place->header_len &&

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left over of a full segment goes back to the file system, and counts no more in
-// cache.size. A run lies in one segment, whole, and of runs of 900 KB only four fit into 4 MiB:
-// without this a sixth of the cache would hold nothing. Runs are not split instead: an object of
-// one block could not be, and what is read at once would lie in two files.
+// Returns the unused bytes of a full segment to the file system, so that they no longer count in
+// cache.size. A run is stored in one segment, and only four runs of 900 KB fit into 4 MiB. Without
+// this, a sixth of such a cache would be empty. Splitting runs is no alternative: a run of one
+// block cannot be split, and bytes that are read together would be in two files.
 //
-// A hole is punched between the last run and the table, while nothing of the segment is being
-// written, nor will be: it is SEALED, nothing is held, and the hole begins with a page of which no
-// run has a byte. So nobody who reads or sends from the segment meets it, the file keeps its size,
-// and the table its place. What is less than a 64th of the file stays. So does all in a cache of a
-// few segments: what one that goes gives is then too often not enough for a whole new one, and
-// everything waits for the second.
+// Punches a hole between the last run and the table. The segment is SEALED and has no holds, so
+// nothing of it is or will be written. The hole begins at a page that holds no byte of a run. So no
+// read and no send meets the hole, the file keeps its size, and the table its offset.
 //
-// The order, and why cache.size holds: hole -> the file system says that the blocks are gone ->
-// seal, which says how much -> the room is given to others. At the next start a segment counts as
-// less than whole only where both its seal and the file system say so (segment_files.c): after a
-// crash between any two of these it counts whole, and so does one whose hole a power cut has
-// undone; then what is too much goes first (store_fit.c). What counts as less than whole is never
-// written to again, whatever a crash has left of its seal (segment_log_adopt()).
+// Two things are not trimmed. A remainder below a 64th of the file is not worth a hole. In a cache
+// of few segments, a trimmed segment would often free too little for a whole new one when it is
+// evicted, and everything would wait for a second eviction.
 //
-// On the freeing thread, and once more when the log closes.
+// The order keeps the cache within cache.size: punch the hole; let the file system confirm that the
+// blocks are gone; write the seal, which records the bytes; give the space to others. At the next
+// start a segment counts as smaller only if both its seal and the file system say so
+// (segment_files.c). It counts as whole after a crash between any two of these steps, and after a
+// power cut that undid the hole. The start then removes what exceeds cache.size (store_fit.c). A
+// segment that counts as smaller is never written again, whatever a crash has left of its seal
+// (segment_log_adopt()).
+//
+// Runs on the freeing thread, and once more when the log closes.
 #include "store/segment/segment_trim.h"
 
 #include <errno.h>
@@ -29,7 +31,7 @@
 #include "store/segment/segment_files.h"
 #include "store/segment/segment_log.h"
 
-#define TRIM_PARTS 64u // of the file: less is not worth a hole
+#define TRIM_PARTS 64u // a hole is at least 1/64 of the file
 #define TRIM_ALIGN 4096u
 
 static_assert(TRIM_ALIGN % TABLE_PAGE_BYTES == 0, "the hole ends where the table begins");
@@ -57,7 +59,7 @@ uint32_t segment_trim(struct segment *segment, int fd, uint32_t row_count)
         atomic_store(&log->no_holes, true);
     }
     if (failed != 0) {
-        return 0; // it stays as large as it is
+        return 0; // the file keeps its blocks
     }
     return fstat(fd, &st) == 0 ? (uint32_t)min_u64(end - begin, segment_file_missing(&st, size))
                                : 0;
@@ -74,5 +76,5 @@ void segment_trim_given(struct segment *segment, uint32_t bytes)
     pthread_mutex_unlock(&log->guarded.lock);
     stats_add(COUNTER_segment_given_bytes, bytes);
     disk_space_give(log->disk, bytes);
-    segment_log_want(log, false); // there may be room for another
+    segment_log_want(log, false); // there may be room for a new segment
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Versions as run headers describe them: one allocation each, immutable once shared, counted
-// atomically. Any thread.
+// Versions as run headers describe them: each is one allocation, immutable once shared, with an
+// atomic reference count. Any thread.
 #include <stdlib.h>
 
 #include "store/segment/segment_format.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins and holds of a place are those of its segment. Any thread.
+// A pin or hold on a place is one on its segment. Any thread.
 #include "store/segment/segment_log.h"
 
 bool store_place_pin(struct store_place *place)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may begin, by what the device owes. A run that has begun is finished, so what runs were
-// promised counts as soon as the device is seen to be behind: else all that begin in one moment
-// would be too many. Below that it does not: runs that wait for a slow origin keep nobody from a
-// disk that is idle. Who comes first after the backlog has shrunk is stored, whatever its key or
+// Admits runs by the device's backlog. A run that has begun is completed. So once the device lags,
+// the bytes promised to runs count too; otherwise all runs that begin at the same moment would be
+// too many. While the device keeps up they do not count, so runs that wait for a slow origin do not
+// block an idle disk. The first run after the backlog has shrunk is stored, whatever its key or
 // size.
 //
-// A run is given up in its middle where chunks that wait for a device which stands still would take
-// the memory that readers need, or where its readers would wait for that device.
+// A run in progress is cancelled in two cases: the chunks that wait for a stalled device would take
+// the memory that readers need, or its readers would wait for that device.
 #include "store/segment/write_backlog.h"
 
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static uint64_t queue_max(void)
     return max_u64(chunk_budget_max_bytes() / 4, WRITE_BACKLOG_QUEUE_MIN);
 }
 
-// How long a write may take. FOREBAY_DISK_SLOW_US is for tests: what they judge is not for the
-// machine's disk to decide.
+// Returns how long a write may take. FOREBAY_DISK_SLOW_US is for tests, so that the speed of the
+// machine's disk does not decide their result.
 static uint64_t slow_us(void)
 {
 #ifdef FOREBAY_FAULTS
