@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The environment and the renewals that it does not hold yet. Reading is in index_lookup.c, writing
-// in index_apply.c, what is not durable yet in index_memory.c.
+// The LMDB environment, and the renewals that LMDB does not hold yet. index_lookup.c reads the
+// index, index_apply.c writes it, and index_memory.c holds the changes that are not durable yet.
 //
-// Taking the environment away while workers serve (the index has to be dropped): `current` becomes
-// NULL, then the index writer waits for each reader to leave LMDB, which takes microseconds. A
-// reader announces itself (`busy`) before it looks at `current`, both in one total order, so one of
-// the two sees the other.
+// Dropping the index while workers serve: index_close() sets `current` to NULL and then waits until
+// each reader has left LMDB, which takes microseconds. A reader sets `busy` before it reads
+// `current`. Both accesses are in one total order, so either the closing thread sees `busy`, or the
+// reader sees NULL.
 //
-// A commit is on disk with its meta page when it returns (no NOMETASYNC): what a look-up does not
-// find any more has left for good, also after a power cut, and a write of such a key needs no
-// delete.
+// A commit and its meta page are on disk when the commit returns, because MDB_NOMETASYNC is not
+// set. So a deleted record cannot come back after a power cut, and a write of its key needs no
+// further delete.
 //
-// LMDB's rules kept here: never WRITEMAP, one environment per process, the map's size never
-// changes, the file is allocated ahead in steps after opening. Damage of the file under the running
-// map is SIGBUS: the handler leaves a marker and ends the process, and the next start drops the
-// index.
+// LMDB's rules, kept here: never MDB_WRITEMAP, one environment per process, and a map size that
+// never changes. After opening, the file is allocated in steps before it is written. Damage of the
+// file under the running map raises SIGBUS. The handler leaves a marker and ends the process, and
+// the next start drops the index.
 #include "store/index/index.h"
 
 #include <dirent.h>
@@ -96,7 +96,7 @@ void index_done(struct index *index)
     }
 }
 
-// --- guard
+// --- the guard against SIGBUS
 
 static struct {
     _Atomic uintptr_t map, map_end;
@@ -105,15 +105,15 @@ static struct {
     bool installed;
 } guard;
 
-static _Thread_local volatile bool
-    guard_opening; // this thread reads the map before its place is known
+// This thread reads the map, whose address is not recorded yet.
+static _Thread_local volatile bool guard_opening;
 
 static void guard_mark_and_exit(void)
 {
     int fd = openat(atomic_load(&guard.index_fd), INDEX_BAD_MARKER,
                     O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd >= 0) {
-        (void)fsync(fd); // the process ends either way
+        (void)fsync(fd); // may fail: the process ends in any case
     }
     _exit(EXIT_INDEX_BAD);
 }
@@ -124,11 +124,11 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
     uintptr_t at = (uintptr_t)info->si_addr;
     if (guard_opening || (at >= atomic_load(&guard.map) && at < atomic_load(&guard.map_end))) {
         static const char text[] = "level=error event=index_map_failed remedy=restart\n";
-        (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // nothing else can be said from here
+        (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // a signal handler cannot do more
         guard_mark_and_exit();
     }
-    (void)sigaction(number, &guard.before,
-                    NULL); // not ours: the instruction is repeated and ends as it would have
+    // Not our map: the instruction runs again under the previous handler.
+    (void)sigaction(number, &guard.before, NULL);
 }
 
 static void on_lmdb_assert(MDB_env *env, const char *text)
@@ -190,8 +190,8 @@ static void folder_clear(int fd, unsigned depth)
                 folder_clear(inner, depth + 1);
             }
             (void)close(inner);
-            (void)unlinkat(fd, e->d_name,
-                           AT_REMOVEDIR); // what stays makes the next opening fail, and say so
+            // If it fails, the next opening fails and reports it.
+            (void)unlinkat(fd, e->d_name, AT_REMOVEDIR);
         }
     }
     (void)closedir(folder);
@@ -199,8 +199,10 @@ static void folder_clear(int fd, unsigned depth)
 
 void index_remove_files(int index_fd)
 {
-    // The marker goes last: killed in between, the next process must not believe what is left.
-    (void)!unlinkat(index_fd, "data.mdb", 0); // what stays makes the next opening fail, and say so
+    // The marker goes last. If the process is killed before, the next one must not trust what is
+    // left.
+    // If it fails, the next opening fails and reports it.
+    (void)!unlinkat(index_fd, "data.mdb", 0);
     (void)folder_sync(index_fd);
     folder_clear(index_fd, 0);
     (void)folder_sync(index_fd);
@@ -214,7 +216,7 @@ static int marker_write(int index_fd)
         return errno;
     }
     int failed = fsync(fd) == 0 ? 0 : errno;
-    (void)close(fd); // it holds nothing
+    (void)close(fd); // the file is empty
     return failed != 0 ? failed : folder_sync(index_fd);
 }
 
@@ -247,7 +249,8 @@ bool index_is_gone(const struct index *index)
 void index_own(struct index *index)
 {
     if (atomic_load(&index->current) != NULL) {
-        (void)unlinkat(index->disk->dir.index_fd, INDEX_BAD_MARKER, 0); // else a rebuild, once
+        // If it fails, the next start rebuilds the index once.
+        (void)unlinkat(index->disk->dir.index_fd, INDEX_BAD_MARKER, 0);
     }
 }
 
@@ -307,7 +310,7 @@ static int env_tables(struct index *index, struct index_env *env, bool fresh)
         if (rc == 0 &&
             (!index_meta_decode((struct span){value.mv_data, value.mv_size}, &meta) ||
              memcmp(meta.cache_id, index->disk->dir.format.cache_id, CACHE_ID_LEN) != 0)) {
-            rc = MDB_INVALID; // another cache's
+            rc = MDB_INVALID; // the index of another cache
         }
     }
     MDB_stat stat = {0};
@@ -355,7 +358,7 @@ static uint64_t env_file_bytes(const struct index_env *env)
     return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
-// Pages, free ones too, up to the last one that a commit has named.
+// Returns the bytes of all pages, including free ones, up to the last page of any commit.
 static uint64_t env_used_bytes(const struct index_env *env)
 {
     MDB_envinfo info;
@@ -364,7 +367,8 @@ static uint64_t env_used_bytes(const struct index_env *env)
     return known ? (info.me_last_pgno + 1) * (uint64_t)stat.ms_psize : 0;
 }
 
-// Counts what the file takes up already, whatever the limit says: the supply thread makes room.
+// Counts the bytes that the file already takes, even above the limit. The supply thread then makes
+// room.
 static void env_count_file(struct index *index, const struct index_env *env)
 {
     uint64_t bytes = env_file_bytes(env);
@@ -381,7 +385,7 @@ static int env_open_file(struct index *index, struct index_env *env)
 {
     struct buf path;
     if (store_links_is_link(index->disk->dir.index_fd, "lock.mdb")) {
-        return ELOOP; // LMDB would follow it, and cut the file that it leads to
+        return ELOOP; // LMDB would follow the link and truncate its target
     }
     buf_init(&path, 8192);
     store_dir_index_path(&index->disk->dir, &path);
@@ -391,7 +395,7 @@ static int env_open_file(struct index *index, struct index_env *env)
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
     rc = rc != 0 ? rc : mdb_env_open(env->env, buf_cstr(&path), MDB_NOTLS | MDB_NORDAHEAD, 0600);
     buf_done(&path);
-    int fd; // LMDB leaves this one open to every program that is started
+    int fd; // LMDB leaves this descriptor open across exec
     if (rc == 0 && mdb_env_get_fd(env->env, &fd) == 0) {
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // cannot fail
     }
@@ -403,7 +407,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     struct stat st;
     bool fresh = fstatat(index->disk->dir.index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0;
     if (fresh && txn_least > 0) {
-        return ERR_CORRUPT; // there was one: gone with everything in it
+        return ERR_CORRUPT; // an index existed, but its file is gone
     }
     if (!fresh && (!S_ISREG(st.st_mode) || st.st_size == 0)) {
         return ERR_CORRUPT;
@@ -423,15 +427,15 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
-    // What an older release has committed without its meta page, and this process goes by, outlives
-    // a power cut.
+    // An older release committed without syncing the meta page. This process relies on those
+    // commits, so they must survive a power cut.
     rc = rc != 0 ? rc : mdb_env_sync(env->env, 1);
     rc = rc == 0 && fresh ? folder_sync(index->disk->dir.index_fd) : rc;
     guard_opening = false;
     enum err err = index_error(rc);
     if (err == ERR_OK) {
         env_count_file(index, env);
-        // Some room behind the last page: it can be read without, and grows before it is written.
+        // Some room after the last page. Reads do not need it, and the file grows before a write.
         err = index_grow(index, env, env_used_bytes(env) + 1);
         err = err == ERR_DISK_FULL ? ERR_OK : err;
     }
@@ -486,7 +490,8 @@ bool index_is_full(const struct index *index)
     return until_us != 0 && clock_monotonic_us() < until_us;
 }
 
-// The file system gave the index room, or refused it: the supply thread sees to it.
+// Reports to the disk that the file system gave the index room or refused it. Wakes the supply
+// thread if that changes something.
 static void room_answer(struct index *index, bool refused)
 {
     if (disk_room_answer_index(index->disk, refused)) {
@@ -532,7 +537,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     return ERR_OK;
 }
 
-// What was allocated ahead goes back. Nobody reads behind the last page that a commit has named.
+// Truncates what was allocated ahead. Nobody reads after the last page of any commit.
 static void index_cut(struct index *index, struct index_env *env)
 {
     int fd = -1;
@@ -561,7 +566,8 @@ bool index_fit(struct index *index)
         return true;
     }
     log_warn("index_dropped", "reason=size");
-    index->host.want_rebuild(index->host.ctx); // first: deletes from now on outlast it
+    // first, so that deletes from now on are kept for the new index
+    index->host.want_rebuild(index->host.ctx);
     return false;
 }
 
@@ -572,7 +578,7 @@ static struct renewal *renewal_slot(const struct index *index, struct hash128 ha
     return &index->renewals[(hash.lo + probe) % RENEWALS_MAX];
 }
 
-// A consistent copy without the lock; false: it changes just now, or is empty.
+// Copies a renewal without the lock. Returns false if it is being changed, or is empty.
 static bool renewal_read(struct renewal *r, struct renewal_copy *ret_copy)
 {
     unsigned before = atomic_load_explicit(&r->sequence, memory_order_acquire);
@@ -648,7 +654,7 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
             }
         }
         if (slot == NULL) {
-            continue; // it stays stale and is asked again
+            continue; // the version stays stale and is revalidated again
         }
         if (atomic_load(&slot->generation) == 0) {
             index->renewing.count++;

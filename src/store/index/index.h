@@ -11,34 +11,35 @@
 #include "store/index/index_memory.h"
 #include "store/index/index_proof.h"
 
-#define RENEWALS_MAX 16384u // table size; three quarters of it are used
+#define RENEWALS_MAX 16384u // table size; at most three quarters are in use
 #define RENEWAL_PROBES 8u
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
-#define INDEX_READERS_MAX 65u // the workers, and who rolls through it
+#define INDEX_READERS_MAX 65u // the workers, and the thread that verifies all of the index
 
-// One open environment. Made and closed by the index writer (or before it starts); read by the
-// workers.
+// An open environment. The index writer creates and closes it, or the main thread before the writer
+// starts. Workers read it.
 struct index_env {
     MDB_env *env;
     MDB_dbi objects, places, meta;
     const char *map;
     size_t map_bytes;
     struct index_proof proof;
-    uint64_t id; // of this opening
+    uint64_t id; // counts openings
 };
 
-// A worker's side. `busy` is set while the worker is inside LMDB, so that the environment can be
-// taken away.
+// The read state of one worker. `busy` is set while the worker is inside LMDB, so that
+// index_close() can wait for it.
 struct index_reader {
     _Alignas(64) atomic_bool busy;
-    struct index_env *env; // of txn; the worker's while busy, else the index writer's
+    // that of txn; belongs to the worker while busy, else to the index writer
+    struct index_env *env;
     MDB_txn *txn;
-    MDB_cursor *cursor; // on places
-    unsigned number;    // of the worker
+    MDB_cursor *cursor; // on the table places
+    unsigned number;    // the worker's number
 };
 
-// A version found unchanged whose record does not say so yet. Written under the lock, read without:
-// `sequence` is odd while it changes.
+// A version that the origin confirmed while its record does not say so yet. Written under the lock
+// and read without it: `sequence` is odd during a change.
 struct renewal {
     atomic_uint sequence;
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
@@ -50,22 +51,23 @@ static_assert(sizeof(struct store_sums) % sizeof(uint64_t) == 0, "copied by word
 struct index_writer;
 struct segment_log;
 
-// What the index asks of its host, and tells it. `ctx` is the first argument of each call; each is
-// called on the index writer's thread unless said otherwise.
+// The callbacks of the index to its host. `ctx` is the first argument of each call. The index
+// writer's thread calls them, unless the comment says otherwise.
 struct index_host {
     void *ctx;
-    // The index was dropped, or has lost something: put back what segments hold. Any thread.
+    // The index was dropped or lost entries: add the runs that segments hold. Any thread.
     void (*want_rebuild)(void *ctx);
-    // The index is injured: drop it, then the same. Any thread.
+    // The index is damaged: drop it, then rebuild it as above. Any thread.
     void (*want_new_index)(void *ctx);
-    // The index may hold places of segments that are gone: find them on a round.
+    // The index may have entries of segments that are gone: find them on a round through the index.
     void (*want_round)(void *ctx);
-    // May an index of so many bytes stay in a cache that holds too much?
+    // May an index file of this size stay although the cache holds more than cache.size?
     bool (*may_stay)(void *ctx, uint64_t index_bytes);
     // The index has forgotten this run.
     void (*gone)(void *ctx, struct hash128 hash, uint64_t first_block, uint32_t number,
                  uint32_t header_offset);
-    // A condemned key's line must outlast this process; then all lines a power cut.
+    // line_write: store the line of a condemned key so that it outlives this process. lines_sync:
+    // make all lines survive a power cut.
     enum err (*line_write)(void *ctx, unsigned line);
     enum err (*lines_sync)(void *ctx);
 };
@@ -83,21 +85,22 @@ struct index {
     struct segment_log *log;
     struct index_writer *writer;
     struct index_host host;
-    _Atomic(struct index_env *) current; // NULL: none; look-ups miss
-    uint32_t opener;                     // names this process in records
+    _Atomic(struct index_env *) current; // NULL: no index, and look-ups miss
+    uint32_t opener;                     // identifies this process in records
     uint8_t cuts;                        // power cuts that this directory has seen, modulo 256
     uint64_t map_bytes;
     uint64_t openings;
-    uint64_t step_bytes;              // the file grows by this
-    _Atomic uint64_t allocated_bytes; // of data.mdb; counted in used_bytes
-    bool is_short; // cache.size, not the disk, had no room for the last growth; the index writer's
+    uint64_t step_bytes;              // the file grows in steps of this size
+    _Atomic uint64_t allocated_bytes; // size of data.mdb, included in used_bytes
+    // The last growth failed because of cache.size, not the disk. Index writer only.
+    bool is_short;
     _Atomic uint64_t full_until_us; // monotonic; see index_is_full()
     atomic_ulong objects, blocks;
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
     struct {
         pthread_mutex_t lock;
-        unsigned count; // also readable as renewal_count
+        unsigned count; // other threads read it as renewal_count
     } renewing;
     atomic_uint renewal_count;
     struct renewal *renewals;
@@ -105,71 +108,71 @@ struct index {
 };
 
 void index_init(struct index *index, const struct index_options *options);
-// Look-ups of this number use this reader. Before threads.
+// Sets the reader that look-ups with this number use. Called before threads start.
 void index_set_reader(struct index *index, unsigned number, struct index_reader *reader);
-// The power cuts that this directory has seen. Before threads.
+// Sets the number of power cuts that this directory has seen. Called before threads start.
 void index_set_cuts(struct index *index, uint8_t cuts);
-// Bytes of runs that may wait for the index writer. Any thread.
+// Sets the most bytes of runs that may wait for the index writer. Any thread.
 void index_set_pending_max(struct index *index, uint64_t bytes);
 void index_done(struct index *index);
 
-// Opens or makes the environment in index/; on success it is current. ERR_CORRUPT: to be dropped
-// (damaged, another cache's, an old copy: behind `txn_least`). No room to grow is no error. Before
-// threads, or on the index writer.
-// What the file held before is not judged then, see index_proof.h.
+// Opens or creates the environment in index/ and makes it current. ERR_CORRUPT: the file is
+// damaged, belongs to another cache, or is an old copy (its last transaction is before
+// `txn_least`); the caller drops it. Missing room to grow is no error. Called before threads start,
+// or on the index writer. Verifies no pages of an existing file; see index_proof.h.
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
-// Takes the environment away from the readers and closes it.
+// Waits until no reader uses the environment, and closes it.
 void index_close(struct index *index);
-// Did the index lately drop a batch because cache.size has no room for it? Any thread.
+// Returns true if the index lately dropped a batch for which cache.size had no room. Any thread.
 bool index_is_full(const struct index *index);
 // Removes everything in the folder index/.
 void index_remove_files(int index_fd);
-// What the index holds, for store_summarize() and the metrics. Before threads, on the index writer
-// or after it.
+// Sets the numbers of objects and blocks that store_summarize() and the metrics report. Called
+// before threads start, on the index writer, or after it has stopped.
 void index_count(struct index *index, uint64_t objects, uint64_t blocks);
-// Id of the last commit; 0 without an environment.
+// Returns the id of the last commit; 0 without an environment.
 uint64_t index_last_txn(const struct index *index);
-// The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.
+// Reserves and allocates space so that the file may grow to `bytes`. ERR_DISK_FULL.
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
-// Does cache.size have room for an index file of `bytes`?
+// Returns true if cache.size has room for an index file of `bytes`.
 bool index_has_room(const struct index *index, uint64_t bytes);
-// Gives back what the file has and does not need. False: it is too large even so for the size that
-// the cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.
+// Truncates the unused end of the file. Returns false if the file is still too large for the
+// present size of the cache: a rebuild is then ordered, and the caller drops the index. On the
+// index writer.
 bool index_fit(struct index *index) MUST_USE;
-// Leaves a marker for the next start when the map fails under a reader (SIGBUS), and when LMDB
-// finds itself broken.
+// Installs handlers that leave a marker for the next start: on SIGBUS, when the map fails under a
+// reader, and when an assertion of LMDB fails.
 void index_guard_install(struct index *index, int index_fd);
 void index_guard_remove(struct index *index);
 #define INDEX_BAD_MARKER "bad"
-// The next process does not believe what data.mdb holds, also after a power cut: a marker says so,
-// or, when that cannot be written, the file has lost its name (*ret_removed).
-// `index_fd`: of the folder index/. Blocks.
+// Makes the next process distrust data.mdb, even after a power cut. Writes a marker, or removes the
+// file if the marker cannot be written (*ret_removed). `index_fd`: the folder index/. Blocks.
 enum err index_disown(int index_fd, bool *ret_removed) MUST_USE;
-// Is there no data.mdb, nor after a power cut?
+// Returns true if there is no data.mdb and a power cut cannot bring it back.
 bool index_is_gone(const struct index *index) MUST_USE;
-// It may believe it again.
+// Removes the marker: the next process may trust the file.
 void index_own(struct index *index);
 
-// Both sides as one; `durable` false: LMDB is not looked at, what it holds is unknown. The view is
-// empty before.
+// Searches the memory side and LMDB and returns one answer. `durable` false: skips LMDB, so its
+// content counts as unknown. The caller passes an empty view.
 void index_lookup(struct index *index, struct index_reader *reader, bool durable,
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
-// The caller is inside LMDB with a fresh view until it leaves: for a moment, since who takes the
-// index away waits for that. NULL: no index, or it cannot be read.
+// Enters LMDB with a fresh read transaction until index_reader_leave(). Keep it short, because
+// index_close() waits for it. Returns NULL if there is no index or it cannot be read.
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader);
 void index_reader_leave(struct index_reader *reader);
-// The description that the record of this generation has; false: it has none, or is not there. The
-// worker's reader.
+// Returns the description in the record of this generation. Returns false if the record has none or
+// is missing. Called with the worker's own reader.
 bool index_described(struct index *index, struct index_reader *reader, struct hash128 hash,
                      uint64_t generation, char ret_described[STORE_DESCRIBED_MAX],
                      size_t *ret_len) MUST_USE;
 enum index_held { INDEX_ABSENT, INDEX_HELD, INDEX_UNKNOWN };
-// Is there a record of the key in LMDB?
+// Looks for a record of the key in LMDB.
 enum index_held index_lookup_durable(struct index *index, struct index_reader *reader,
                                      struct hash128 hash) MUST_USE;
 
-// Renewals.
+// --- renewals
 struct renewal_copy {
     struct hash128 hash;
     uint64_t generation, validated_mono_ms, validated_wall_ms;
@@ -178,11 +181,9 @@ struct renewal_copy {
 bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
                         struct renewal_copy *ret_copy);
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
-                     uint64_t mono_ms,
-                     uint64_t wall_ms); // how many were taken
-// Copies up to `max` of them; index_renewed() takes those out that have not changed since.
-// Checksums of a version whose put is not durable yet are left for later: there is no record that
-// takes them.
+                     uint64_t mono_ms, uint64_t wall_ms); // returns how many it stored
+// Copies up to `max` renewals; index_renewed() removes those that have not changed since. Skips
+// checksums of a version whose put is not durable yet, because LMDB has no record for them.
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max);
 void index_renewed(struct index *index, const struct renewal_copy *copies, unsigned count);
 

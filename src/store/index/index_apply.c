@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a change does to the three tables. Runs on the index writer, inside its transaction.
+// Applies changes to the three tables. Runs on the index writer, inside its transaction.
 //
-// Invariants, kept in every commit: an object with INDEX_WHOLE has no entries in "places"; one
-// without has at least one, all under its generation; so a record lives as long as one of its runs,
-// and a newer generation leaves nothing of the older behind. Damaged records count as absent.
+// Invariants of every commit. An object with INDEX_WHOLE has no entry in "places". An object
+// without it has at least one, all under its generation. So a record lives as long as one of its
+// runs, and a newer generation leaves no entry of an older one. Damaged records count as absent.
 //
-// Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
-// what it could touch at most: a path of pages for each key, but never more than all pages of the
-// trees and what these can be split into. It is room that segments do not have, so it is not to be
-// guessed too high: a page takes 34 records (21 with the longest checksums, 4 with the longest
-// headers) or 47 places, and one that was split takes half as many more until it splits again,
-// while removals split nothing. A record that gains checksums is a put.
+// Room. LMDB extends its file when it runs out of pages. So before a transaction the file grows by
+// the most pages that the transaction may touch. That is a path of pages for each key, but at most
+// all pages of the trees plus those that splits can add. Segments cannot use that room, so the
+// estimate must not be too high. A page takes 34 records (21 with the longest checksums, 4 with the
+// longest headers) or 47 places. A page that was split takes half as many more before it splits
+// again. Removals split nothing. A record that gains checksums counts as a put.
 //
-// A transaction writes each page that it touches to another place, and the next two cannot reuse
-// the old one. The file never shrinks, so a transaction takes only as many changes as touch a small
-// part of the cache, or fewer if there is no room for these. The index of tiny objects then stays
-// near the size of its records, whatever comes at once.
+// A transaction writes each touched page to another page of the file, and the next two transactions
+// cannot reuse the old one. The file never shrinks. So a transaction takes only as many changes as
+// touch a small part of the cache, or fewer if they have no room. So the index of tiny objects
+// stays near the size of its records, however many changes come at once.
 //
-// One change may remove every run of a large object, which takes pages too. It removes no more of
-// them than the transaction has room for, and goes on in the next one (ERR_AGAIN). Until then the
-// object's record keeps the rest.
+// One change may remove all runs of a large object, which takes pages too. It removes only as many
+// as the transaction has room for, and continues in the next transaction (ERR_AGAIN). Until then
+// the object's record keeps the remaining runs.
 #include "store/index/index_apply.h"
 
 #include <errno.h>
@@ -29,12 +29,13 @@
 
 #define PAGE_BYTES 4096u
 #define PAGES_SLACK 64u
-#define TXN_PARTS 32u // a transaction copies at most this part of cache.size
+#define TXN_PARTS 32u // a transaction copies at most 1/32 of cache.size
 
-// Places of one generation are neighbours. A leaf holds 47 of them, and at least half as many.
+// Places of one generation are neighbours. A leaf holds up to 47 of them, and at least half as
+// many.
 #define PLACES_PER_PAGE 8u
-#define PLACES_LEAST 128u  // removed by any transaction: their pages are within the slack
-#define PLACES_MOST 65536u // keeps the thread for some 50 ms
+#define PLACES_LEAST 128u  // any transaction may remove as many: their pages are within the slack
+#define PLACES_MOST 65536u // this many keep the thread busy for some 50 ms
 #define PLACES_PER_GROWTH 64u
 
 static bool txn_failed(struct index_txn *t, int rc)
@@ -54,7 +55,7 @@ static void txn_want_pages(struct index_txn *t, uint64_t more)
     }
 }
 
-// Has the file these pages more, or does it get them? False: cache.size has no room for them now.
+// Ensures that the file has `more` pages. Returns false if cache.size has no room for them now.
 static bool txn_gets_pages(struct index_txn *t, uint64_t more)
 {
     if (t->pages + more > t->pages_ready &&
@@ -70,7 +71,7 @@ static bool txn_gets_pages(struct index_txn *t, uint64_t more)
     return true;
 }
 
-// May the transaction remove one more place?
+// Returns true if the transaction may remove one more place.
 static bool txn_takes_place(struct index_txn *t)
 {
     if (t->places == t->places_max) {
@@ -93,10 +94,10 @@ static void txn_abort(struct index_txn *t)
     }
 }
 
-// The tables that hold a record for each object or run, together.
+// The two trees that grow with objects and runs, measured together.
 struct trees {
     uint64_t pages;
-    unsigned depth; // sum of their depths: pages that one change copies
+    unsigned depth; // sum of their depths: the pages that one change copies
 };
 
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
@@ -113,7 +114,7 @@ static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
     return rc;
 }
 
-// New pages of what is put, three entries at most for each change.
+// Returns the most pages that puts can add: at most three entries per change.
 static uint64_t split_pages(uint64_t pages, unsigned put_count)
 {
     return min_u64(3ull * put_count, 2 * pages + put_count / 3);
@@ -125,7 +126,7 @@ static uint64_t touched_pages(const struct trees *trees, unsigned put_count, uns
     return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
 }
 
-// As many changes as have room; t->err: not even `least` have.
+// Takes as many changes as have room. Sets t->err if fewer than `least` have.
 static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
                           unsigned removal_count, unsigned least)
 {
@@ -187,7 +188,7 @@ static bool record_get(struct index_txn *t, struct hash128 hash, struct index_re
         !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record)) {
         return false;
     }
-    struct span *described = &ret_record->described; // LMDB's page may go with the next put
+    struct span *described = &ret_record->described; // the next put may reuse LMDB's page
     if (described->len > 0) {
         memcpy(t->described, described->ptr, described->len);
         described->ptr = t->described;
@@ -202,7 +203,7 @@ static void record_put(struct index_txn *t, struct hash128 hash, const struct in
     index_object_key(hash, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value = {index_object_encode(hash, record, value_bytes), value_bytes};
-    (void)txn_failed(t, mdb_put(t->txn, t->env->objects, &key, &value, 0)); // kept in t->rc
+    (void)txn_failed(t, mdb_put(t->txn, t->env->objects, &key, &value, 0)); // the error is in t->rc
 }
 
 static void record_delete(struct index_txn *t, struct hash128 hash)
@@ -210,7 +211,7 @@ static void record_delete(struct index_txn *t, struct hash128 hash)
     char key_bytes[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
-    (void)txn_failed(t, mdb_del(t->txn, t->env->objects, &key, NULL)); // kept in t->rc
+    (void)txn_failed(t, mdb_del(t->txn, t->env->objects, &key, NULL)); // the error is in t->rc
 }
 
 // --- places
@@ -230,7 +231,8 @@ static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_b
            hash128_equal(owner, hash);
 }
 
-// What lay in a segment that is gone may not have been forgotten yet, and holds nothing.
+// Returns false for a place in a segment that is gone. The index has not forgotten it yet, but it
+// holds nothing.
 static bool place_lives(const struct index_txn *t, const struct index_place *place)
 {
     struct segment *segment = segment_log_entry(t->index->log, place->number);
@@ -241,8 +243,8 @@ static bool place_lives(const struct index_txn *t, const struct index_place *pla
     return lives;
 }
 
-// The policy hears of what leaves while its segment stays. (When the commit fails after all it
-// thinks the less of a run that is hidden anyway.)
+// Tells the policy about a run that leaves the index while its segment stays. If the commit then
+// fails, the policy undervalues a run that is hidden anyway.
 static void place_gone(const struct index_txn *t, struct hash128 hash, uint64_t first_block,
                        const struct index_place *place)
 {
@@ -265,7 +267,7 @@ static void place_put(struct index_txn *t, uint64_t generation, uint64_t first_b
     index_place_encode(generation, first_block, hash, place, value_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value = {sizeof(value_bytes), value_bytes};
-    (void)txn_failed(t, mdb_put(t->txn, t->env->places, &key, &value, 0)); // kept in t->rc
+    (void)txn_failed(t, mdb_put(t->txn, t->env->places, &key, &value, 0)); // the error is in t->rc
     t->blocks += place->block_count;
 }
 
@@ -274,10 +276,10 @@ static void place_delete(struct index_txn *t, uint64_t generation, uint64_t firs
     char key_bytes[INDEX_PLACE_KEY_LEN];
     index_place_key(generation, first_block, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
-    (void)txn_failed(t, mdb_del(t->txn, t->env->places, &key, NULL)); // kept in t->rc
+    (void)txn_failed(t, mdb_del(t->txn, t->env->places, &key, NULL)); // the error is in t->rc
 }
 
-// The cursor's place, if it is of this generation.
+// Returns true, with the first block, if the cursor is at a place of this generation.
 static bool cursor_is_at(const MDB_val *key, uint64_t generation, uint64_t *ret_first_block)
 {
     uint64_t at_generation;
@@ -288,7 +290,7 @@ static bool cursor_is_at(const MDB_val *key, uint64_t generation, uint64_t *ret_
     return at_generation == generation;
 }
 
-// Opens a cursor at the first place of the generation. NULL: there is none, or LMDB fails.
+// Opens a cursor at the first place of the generation. Returns NULL if there is none or LMDB fails.
 static MDB_cursor *places_open(struct index_txn *t, uint64_t generation, MDB_val *ret_key,
                                MDB_val *ret_value)
 {
@@ -318,7 +320,7 @@ static bool places_any(struct index_txn *t, uint64_t generation)
     return cursor != NULL;
 }
 
-// Are there more than `most` places of the generation?
+// Returns true if the generation has more than `most` places.
 static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t most)
 {
     MDB_val key, value;
@@ -338,8 +340,8 @@ static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t mos
     return count > most;
 }
 
-// Removes the places of the generation, as many as the transaction has room for. False: some are
-// left.
+// Removes as many places of the generation as the transaction has room for. Returns false if some
+// are left.
 static bool places_remove(struct index_txn *t, uint64_t generation)
 {
     MDB_val key, value;
@@ -369,7 +371,7 @@ static bool places_remove(struct index_txn *t, uint64_t generation)
     return !is_left;
 }
 
-// The first place of the generation that begins at *block or later; false: there is none.
+// Finds the first place of the generation at *block or later. Returns false if there is none.
 static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *block)
 {
     MDB_cursor *cursor = NULL;
@@ -390,7 +392,7 @@ static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *bloc
     return any && found == generation;
 }
 
-// False: some of its places are left, and so is its record.
+// Removes the object. Returns false if some of its places, and so its record, are left.
 static bool object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
@@ -422,8 +424,8 @@ bool index_change_is_whole(const struct index_change *c)
            c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
 }
 
-// Enters the change's place under `record`, which is of the same version, and writes the record.
-// ERR_AGAIN: places that the new run replaces are left, and it is not entered yet.
+// Adds the change's place to `record`, which is of the same version, and writes the record.
+// ERR_AGAIN: some places that the new run replaces are left, and it is not added yet.
 static enum err object_add_place(struct index_txn *t, const struct index_change *c,
                                  struct index_record *record, bool is_new)
 {
@@ -432,7 +434,7 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-        } else if (!is_new && !places_remove(t, record->generation)) { // the run holds them all
+        } else if (!is_new && !places_remove(t, record->generation)) { // the run contains them all
             record_put(t, c->hash, record); // it may have another generation now
             return ERR_AGAIN;
         }
@@ -441,10 +443,10 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
         record->sums = c->sums.len > 0 ? c->sums : record->sums;
         t->blocks += place.block_count;
     } else {
-        if (was_whole) { // some of its blocks were lost: the rest stays
+        if (was_whole) { // some blocks of the whole run were lost: keep the rest
             t->blocks -= record->place.block_count;
             place_put(t, record->generation, 0, c->hash, &record->place);
-            record->sums = (struct store_sums){0}; // they may be named by that run's header alone
+            record->sums = (struct store_sums){0}; // maybe only that run's header has them
         }
         record->sums = c->sums.len > 0 ? c->sums : record->sums;
         record->flags &= (uint16_t)~INDEX_WHOLE;
@@ -460,7 +462,7 @@ static bool version_is_same(const struct index_record *record, const struct inde
            record->block_size_bytes == c->block_size_bytes;
 }
 
-// Blocks of the run that there is from the change's first block on.
+// Returns how many blocks the existing run has from the change's first block on.
 static uint64_t record_has(struct index_txn *t, const struct index_change *c,
                            const struct index_record *record)
 {
@@ -483,8 +485,9 @@ static struct index_record record_new(const struct index_change *c)
     };
 }
 
-// What was found in segments is of the version that a put brings. Gives it the put's generation and
-// freshness. False: it has more places than the transaction can move, and nothing has changed.
+// The runs found in segments are of the put's version. Gives their record the put's generation and
+// freshness. Returns false, with nothing changed, if it has more places than the transaction can
+// move.
 static bool MUST_USE object_confirm(struct index_txn *t, const struct index_change *c,
                                     struct index_record *record)
 {
@@ -517,8 +520,8 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     struct index_record record;
     bool is_new = true;
     if (record_get(t, c->hash, &record)) {
-        bool found_in_segment =
-            (record.flags & INDEX_REBUILT) != 0; // by a generation of its header
+        // Its generation is from a header.
+        bool found_in_segment = (record.flags & INDEX_REBUILT) != 0;
         if ((record.generation > c->generation && !found_in_segment) ||
             (record.generation == c->generation && !version_is_same(&record, c))) {
             return ERR_CANCELLED;
@@ -526,7 +529,8 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
         is_new = record.generation != c->generation;
         if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
             is_new = false;
-            if (record_has(t, c, &record) > c->place.block_count) { // more than was fetched again
+            // the record has more than was fetched again
+            if (record_has(t, c, &record) > c->place.block_count) {
                 record_put(t, c->hash, &record);
                 return ERR_OK;
             }
@@ -541,7 +545,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     return object_add_place(t, c, &record, is_new);
 }
 
-// A run found in a segment. What the index knows already it knows better.
+// Adds a run found in a segment. Existing records of the index take precedence.
 static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -565,7 +569,7 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
     return object_add_place(t, c, &record, is_new);
 }
 
-// The version that is there has other headers. Its runs stay, and go by another generation.
+// Gives the record's version other headers. Its runs stay, under the new generation.
 static enum err apply_redescribe(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -591,7 +595,7 @@ static enum err apply_delete(struct index_txn *t, const struct index_change *c)
             return ERR_AGAIN;
         }
     } else {
-        record_delete(t, c->hash); // damaged, or nothing there
+        record_delete(t, c->hash); // damaged or absent
     }
     return ERR_OK;
 }
@@ -606,7 +610,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     }
     if ((record.flags & INDEX_WHOLE) != 0) {
         if (index_place_equal(&record.place, &place)) {
-            (void)object_remove(t, c->hash, &record); // one place: always whole
+            (void)object_remove(t, c->hash, &record); // one place, so it is always removed whole
         }
         return ERR_OK;
     }
@@ -622,8 +626,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     return ERR_OK;
 }
 
-// Only the very run that was copied: what a delete has taken or something newer has replaced stays
-// so.
+// Moves only the very run that was copied. A deleted or replaced run stays as it is.
 static enum err apply_move(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -668,7 +671,7 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_delete_at(t, change);
     case INDEX_MOVE:
         return apply_move(t, change);
-    case INDEX_CONDEMN: // done, see index_condemn.c
+    case INDEX_CONDEMN: // index_condemn.c has done it
     case INDEX_DROP:
     case INDEX_FIT:
     case INDEX_NOTHING:
@@ -700,7 +703,7 @@ int index_txn_commit(struct index_txn *t)
     MDB_val value = {sizeof(bytes), bytes};
     MDB_stat stat = {0};
     if (!txn_failed(t, mdb_put(t->txn, t->env->meta, &key, &value, 0))) {
-        (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // kept in t->rc
+        (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // the error is in t->rc
     }
     int failed = store_fault_strike(STORE_FAULT_COMMIT);
     if (t->rc != 0 || t->err != ERR_OK || failed != 0) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of
-// one key stay in the order in which they came; between keys the order means nothing, since nobody
-// is answered before all of it is committed. Before a transaction begins, the pages that it will
-// touch are asked for together, so that it waits for none of them.
+// Applies a batch in the order of keys, because neighbours share pages of the tree. Changes of one
+// key keep their order. Between keys the order does not matter, because no answer is sent before
+// all of the batch is committed. Before a transaction, all pages that it will touch are read
+// together, so that it waits for none of them.
 //
-// A transaction that has taken a thread's time for long enough ends, and the rest is another one:
-// how long a change takes depends on how large the index is and on what the processor's caches hold
-// of it. It also ends when it has taken as many changes as the index had room for (index_apply.c).
-// Changes that somebody may wait for come first, then renewals, then what is to be forgotten. Index
-// writer only.
+// A transaction ends when it has used enough of the thread's CPU time; the rest goes into another
+// one. The time of a change depends on the size of the index and on the processor's caches. A
+// transaction also ends when it has taken as many changes as had room (index_apply.c). Changes with
+// a waiting client come first, then renewals, then places to forget. Index writer only.
 #include "store/index/index_batch.h"
 
 #include <stdlib.h>
@@ -18,7 +17,7 @@
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define CHANGES_PER_LOOK 16u // at the time that they have taken
+#define CHANGES_PER_LOOK 16u // changes between two looks at the CPU time
 
 // --- order
 
@@ -40,13 +39,14 @@ static int ordered_compare(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-// It brings a run.
+// Returns true if the change adds a run.
 static bool change_adds(const struct index_change *c)
 {
     return c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
 }
 
-// The index may need new pages for it: a record becomes longer, and its places get other keys.
+// Returns true if the index may need new pages for the change: a record grows, or its places get
+// other keys.
 static bool change_grows(const struct index_change *c)
 {
     return change_adds(c) || c->kind == INDEX_REDESCRIBE;
@@ -102,7 +102,7 @@ struct index_batch_left index_batch_left(const struct index_batch *batch)
     return left;
 }
 
-// --- what it will touch
+// --- the pages that it will touch
 
 static struct memory_put put_of(const struct index_change *c)
 {
@@ -133,7 +133,7 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct index *index,
         break;
     }
     case INDEX_REDESCRIBE:
-        touch.generation = c->generation; // and that of the record
+        touch.generation = c->generation; // and the record's own generation
         touch.is_whole = false;
         break;
     case INDEX_DELETE:
@@ -174,7 +174,7 @@ bool index_batch_ready(struct index_batch *batch, struct index *index)
 
 // --- applying
 
-// A place may enter the index only while its segment lives.
+// Returns true if the change's segment still exists; only then may its place enter the index.
 static bool change_segment_lives(struct index *index, const struct index_change *change)
 {
     struct segment *segment = segment_log_entry(index->log, change->place.segment_number);
@@ -185,8 +185,9 @@ static bool change_segment_lives(struct index *index, const struct index_change 
     return true;
 }
 
-// A run may enter if its segment lives, and recovery's only if the homes do not know better. What a
-// lost run would have replaced goes all the same: it is hidden already.
+// Applies a change. A run may enter only if its segment exists, and recovery's run only if its home
+// has nothing newer. If a put's run is lost, the records that it replaces are deleted all the same,
+// because they are hidden already.
 static enum err change_apply(struct index *index, struct index_txn *t, struct index_change *c,
                              uint64_t generation)
 {
@@ -201,13 +202,14 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     if (!lives) {
         return ERR_IO;
     }
-    if (c->kind == INDEX_PUT) { // renewed since, perhaps
+    if (c->kind == INDEX_PUT) { // it may have been renewed since
         (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
                                       &c->validated_wall_ms);
     } else if (c->kind == INDEX_PUT_REBUILT) {
         struct memory_put found = put_of(c);
         c->generation = index_memory_judge_rebuilt(memory, &found);
-        if (c->generation == 0 || c->generation != generation) { // or known by another one since
+        // or its home has given it another generation
+        if (c->generation == 0 || c->generation != generation) {
             return ERR_CANCELLED;
         }
     }
@@ -222,12 +224,12 @@ static uint64_t thread_cpu_us(void)
 }
 
 struct applying {
-    uint64_t until_us; // of the thread's time
+    uint64_t until_us; // of the thread's CPU time
     unsigned count, max;
     bool is_over;
 };
 
-// One more has been applied.
+// Counts a change that was applied.
 static void applied(struct applying *a)
 {
     a->count++;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are known to be bad are marked in their segments (segment_list.c) before the index
-// forgets them, since a rebuild finds what a segment holds, and asking the origin confirms the
-// version, not the bytes. Runs on the index writer.
+// Marks bad runs in their segments (segment_list.c) before the index forgets them. Otherwise a
+// rebuild would find them again, and a revalidation confirms only the version, not the bytes. Runs
+// on the index writer.
 //
-// A condemned key has a line (state_condemned.c), which says it of all its runs, and is written and
-// synced before the batch is committed. Marked as well is what is known here: every run that the
-// index names, every put of it that waits in the same batch, and the one that was not accepted. The
-// marks are synced with the line: a delete that is answered has both on disk. A segment in which no
-// mark can be made is given up whole.
+// A condemned key has a line (state_condemned.c), which says that all its runs are bad. The line is
+// written and synced before the batch is committed. The runs known here are marked as well: every
+// run of the key in the index, every put of it in the same batch, and the run that was refused. The
+// marks are synced with the line, so a delete that was answered has both on disk. A segment that
+// cannot be marked is abandoned as a whole.
 //
-// A run that fails its own checksum is marked as it leaves the index, without a sync: found again
-// it would fail again.
+// A run that fails its checksum is marked without a sync when it leaves the index. If it is found
+// again, it fails again.
 #include "store/index/index_condemn.h"
 
 #include <unistd.h>
@@ -64,9 +64,9 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
 {
     struct segment *segment = segment_log_entry(c->index->log, place->segment_number);
     if (!segment_pin(segment, place->segment_number)) {
-        return; // it goes anyway
+        return; // the segment is being evicted anyway
     }
-    if (place->first_unit > 0) { // may lie in the page that is brought into memory for the header
+    if (place->first_unit > 0) { // it may be in the page that is read for the header
         segment_set_verified(segment, place->first_unit - 1, 1, false);
     }
     int fd;
@@ -84,7 +84,7 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
     segment_unpin(segment);
 }
 
-// All runs of the version that the index holds of this key.
+// Marks all runs of the key that the index holds.
 static void condemn_known(struct condemning *c, MDB_txn *txn, struct index_env *env,
                           struct hash128 hash)
 {
@@ -154,7 +154,8 @@ static void condemn_key(struct condemning *c, const struct index_change *batch,
     }
 }
 
-// The lines first: they are true of more than is marked here. False: there are none.
+// Writes and syncs the lines, first because they cover more than is marked here. Returns false if
+// there are none.
 static bool condemn_lines(struct index *index, const struct index_change *batch)
 {
     bool any = false;

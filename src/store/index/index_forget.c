@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the index is still to forget of segments that are gone. The freeing thread adds, the index
-// writer takes: a slice with each of its commits, and a commit of its own when much waits. Nobody
-// waits for that: until then such a place is a miss, since its segment's number and salt are never
-// used again, and a newer place of the same blocks is not touched, since only the very place that
-// is named is removed.
+// The places of freed segments that the index must still forget. The freeing thread adds them. The
+// index writer takes a slice with each commit, and makes a commit of its own if many wait. Nobody
+// waits for that. Until then such a place is a miss, because segment numbers and salts are never
+// reused. A newer place of the same blocks is safe, because only the named place is removed.
 //
-// A commit for which the index has no room goes without its slice: no run and no delete fails for
-// the sake of what may wait.
+// If the index has no room for a commit, the slice is left out, so that no run and no delete fails
+// for places that can wait.
 //
-// A slice is sorted by key: neighbours share the pages of the tree that are read and written.
+// A slice is sorted by key, because neighbours share pages of the tree.
 //
-// At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the
-// space; when the index takes nothing for long, the places stay in it and go when they are met, and
-// nobody waits in vain once more until it takes something. A stop waits for no room:
-// what is on its way out then is little.
+// At most INDEX_FORGET_MAX places wait. Above that the freeing thread waits, after it has returned
+// the space. If the index forgets nothing for long, the places stay in it and are removed when a
+// look-up meets them. The thread does not wait again until the index has forgotten something. A
+// stop does not wait for room, because few places are left then.
 #include "store/index/index_forget.h"
 
 #include <stdlib.h>
@@ -64,7 +63,8 @@ static bool is_full_locked(const struct index_forget *forget, unsigned count)
     return waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries;
 }
 
-// False: there was none for long, and nobody waits for it again until something has been forgotten.
+// Waits for room. Returns false if there was none for long; then nobody waits until something is
+// forgotten.
 static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
 {
     struct timespec until;
@@ -123,7 +123,7 @@ static int removal_compare(const void *a, const void *b)
 unsigned index_forget_take(struct index_forget *forget, unsigned max)
 {
     if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
-        return forget->slice_count; // refused by the disk the last time
+        return forget->slice_count; // the disk refused this slice the last time
     }
     if (forget->slice_max < max) {
         free(forget->slice);
@@ -157,7 +157,7 @@ void index_forget_apply(const struct index_forget *forget, unsigned at, struct i
     check(at < forget->slice_count);
     struct index_change change = {
         .kind = INDEX_DELETE_AT, .hash = forget->slice[at].hash, .place = forget->slice[at].place};
-    (void)index_txn_apply(t, &change); // what LMDB says is kept in t->rc
+    (void)index_txn_apply(t, &change); // an LMDB error is in t->rc
 }
 
 void index_forget_forgotten(struct index_forget *forget, unsigned count)

@@ -1,34 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the index holds, version 1. Pure; any thread. Three LMDB tables in one file; numbers in
-// values are little endian, in keys big endian so that they sort.
+// The format of the index, version 1. Pure; any thread. The index is three LMDB tables in one file.
+// Numbers in values are little endian, those in keys big endian so that they sort.
 //
-// "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 to 163 bytes
-//   0  4 CRC32C of key and what follows     40 8 validated at, monotonic ms of process `opener`
-//   4  2 version                            48 4 opener
-//   6  2 flags: 1 whole, 2 rebuilt; 7 1 power cuts          52 4 block size
-//   8  8 generation                         56 4 blocks of the place
-//   16 8 object size                        60 32 place of the run that holds the object (flag
-//   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms
-//   92 up to 71: the version's checksums, packed (s3/s3_sums.c); none of these bytes: nothing is
-//   known of them, or the headers of its runs name them. With flag 4 their length comes first, 1
-//   byte, and the version's description follows: last modified 8, length of the version id 2,
-//   version id, headers. Its runs were stored when it had other headers. A release that does not
-//   know them judges a page with such a record as injured and rebuilds the index from segments.
-// "places": key = generation, first block                             60 bytes; for objects of
-// several runs
-//   0  4 CRC32C of key and what follows
-//   4  2 version, 2 zero
-//   8  16 hash of the object
-//   24 4 number of blocks
-//   28 32 place
-// "meta": key "m"                                                     40 bytes
-//   0  4 CRC32C of what follows; 4 4 version; 8 16 creation id of the cache; 24 8 number of blocks;
-//   32 8 zero
+//  "objects": key = 128-bit keyed hash of (realm, bucket, key); 92 to 163 bytes, more with flag 4
+//    0   4  CRC32C of the key and all that follows
+//    4   2  version
+//    6   2  low byte, flags: 1 whole, 2 rebuilt, 4 described; high byte: power cuts
+//    8   8  generation
+//    16  8  object size
+//    24  8  hash of the ETag
+//    32  8  validated at, wall clock, ms
+//    40  8  validated at, monotonic clock of process `opener`, ms
+//    48  4  opener
+//    52  4  block size
+//    56  4  number of blocks of the place
+//    60  32 place of the run that holds the whole object, with flag "whole"; else 0
+//    92  up to 71: the version's checksums, packed (s3/s3_sums.c)
+//
+// The checksums are left out if none is known, or if the headers of the runs have them. With flag
+// "described" their length comes first (1 byte), and the version's description follows:
+// Last-Modified 8, length of the version id 2, version id, headers. The version's runs were stored
+// when it had other headers. A release without this flag judges a page with such a record as
+// damaged and rebuilds the index from segments.
+//
+//  "places": key = generation, first block; 60 bytes; used for objects of several runs
+//    0   4  CRC32C of the key and all that follows
+//    4   2  version, then 2 zero
+//    8   16 hash of the object
+//    24  4  number of blocks
+//    28  32 place
+//
+//  "meta": key "m"; 40 bytes
+//    0   4  CRC32C of all that follows
+//    4   4  version
+//    8   16 creation id of the cache
+//    24  8  number of blocks
+//    32  8  zero
+//
 // A place is: segment number 4, header offset 4, header length 4, payload offset 4, payload length
 // 4, first unit 4, salt 8.
 //
-// LMDB has no checksums, so every value carries its own, and its key is in it: a record that ends
-// up under another key is as bad as a flipped bit. A bad record is a miss.
+// LMDB has no checksums, so each value carries its own, which includes its key. So a record under
+// another key is detected like a flipped bit. A bad record is a miss.
 #include "store/index/index_format.h"
 
 static_assert(INDEX_OBJECT_LEN <= 96,
@@ -102,7 +115,7 @@ static struct index_place place_get(const char *at, uint32_t block_count)
     };
 }
 
-// What every reader of a place relies on; a checksum alone does not promise it.
+// Verifies what all users of a place rely on; a checksum alone does not promise it.
 static bool place_is_sane(const struct index_place *place)
 {
     return place->number != 0 && place->block_count != 0 && place->header_len >= RUN_HEADER_FIXED &&
@@ -154,7 +167,7 @@ size_t index_object_encode(struct hash128 hash, const struct index_record *recor
     return len;
 }
 
-// What follows the place: checksums, and the description if there is one.
+// Decodes what follows the place: checksums and, if present, the description.
 static bool tail_get(struct span tail, struct index_record *record)
 {
     bool is_described = (record->flags & INDEX_DESCRIBED) != 0;

@@ -13,11 +13,12 @@
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u
 
-#define INDEX_WHOLE 1u     // one run holds the object: `place`
-#define INDEX_REBUILT 2u   // found in a segment: to be revalidated before first use
+#define INDEX_WHOLE 1u     // one run holds the whole object: `place`
+#define INDEX_REBUILT 2u   // found in a segment; revalidate before the first use
 #define INDEX_DESCRIBED 4u // its headers are in `described`, not in those of its runs
-// The flags' high byte: power cuts counted when the record was validated. Before a later one it may
-// have been replaced or deleted, if the drive lies about what it has synced: revalidated, too.
+// The flags' high byte: the count of power cuts when the record was validated. If the count has
+// risen, the record is revalidated: a drive that lies about syncs may have lost its replacement or
+// delete.
 #define INDEX_CUTS_SHIFT 8u
 
 struct index_place {
@@ -28,14 +29,15 @@ struct index_place {
 
 struct index_record {
     uint64_t generation, size_bytes, etag_hash;
-    uint64_t validated_wall_ms,
-        validated_mono_ms; // the second counts while `opener` is this process
+    // validated_mono_ms counts only if `opener` is this process.
+    uint64_t validated_wall_ms, validated_mono_ms;
     uint32_t opener;
     uint32_t block_size_bytes;
     uint16_t flags;
     struct index_place place; // with INDEX_WHOLE
-    struct store_sums sums;   // of this version
-    struct span described;    // with INDEX_DESCRIBED: as index_described_encode() makes it; a view
+    struct store_sums sums;   // checksums of this version
+    // With INDEX_DESCRIBED: the bytes that index_described_encode() makes. A view.
+    struct span described;
 };
 
 struct index_meta {
@@ -43,11 +45,12 @@ struct index_meta {
     uint64_t blocks;
 };
 
-// What of a version is in the headers of its runs. 0: it is too long.
+// Encodes the part of a version that the headers of its runs also hold. Returns 0 if it is too
+// long.
 size_t index_described_encode(const struct store_object *object,
                               char ret[STORE_DESCRIBED_MAX]) MUST_USE;
-// The version of a run with that description instead of its header's; NULL: damaged, or too long
-// together.
+// Returns the version of a run, described by `described` instead of its header. NULL: damaged, or
+// too long together.
 struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
                                             struct span described) MUST_USE;
 
@@ -56,13 +59,13 @@ void index_place_key(uint64_t generation, uint64_t first_block, char ret_key[IND
 void index_place_key_parse(const char *key, uint64_t *ret_generation, uint64_t *ret_first_block);
 struct hash128 index_object_key_parse(const char *key);
 
-// Returns its length.
+// Returns the encoded length.
 size_t index_object_encode(struct hash128 hash, const struct index_record *record,
                            char ret[INDEX_OBJECT_MAX]) MUST_USE;
-// False: not one of ours, damaged, or under another key.
+// Returns false if the value is not a record, is damaged, or belongs to another key.
 bool index_object_decode(struct hash128 hash, struct span value,
                          struct index_record *ret_record) MUST_USE;
-// `hash` names the object that the place belongs to.
+// `hash` identifies the object of the place.
 void index_place_encode(uint64_t generation, uint64_t first_block, struct hash128 hash,
                         const struct index_place *place, char ret[INDEX_PLACE_LEN]);
 bool index_place_decode(uint64_t generation, uint64_t first_block, struct span value,
@@ -70,8 +73,8 @@ bool index_place_decode(uint64_t generation, uint64_t first_block, struct span v
 void index_meta_encode(const struct index_meta *meta, char ret[INDEX_META_LEN]);
 bool index_meta_decode(struct span value, struct index_meta *ret_meta) MUST_USE;
 
-// Begin of LMDB's map, from a value read out of it: each page begins with its own number. LMDB does
-// not tell otherwise.
+// Returns the address of LMDB's map, computed from the address of a value: each page begins with
+// its own number. LMDB has no call for it.
 const char *index_map_of(const void *value);
 
 struct index_place index_place_of(const struct store_place *place);

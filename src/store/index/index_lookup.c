@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking a key up: the memory side, then LMDB, as one answer. Runs on the worker that asks; no
-// lock, no allocation.
+// Looks up a key: reads the memory side, then LMDB, and returns one answer. Runs on the worker that
+// asks. Takes no lock and allocates nothing.
 //
-// A look-up renews the worker's one read transaction, copies what it needs out of the map, and
-// resets it: no view is kept over a turn of the loop, so pages are used again and the file does not
-// grow. Why the memory side comes first is told in index_memory.c.
+// A look-up renews the worker's only read transaction, copies what it needs out of the map, and
+// resets it. No view is kept across turns of the loop, so LMDB can reuse pages and the file does
+// not grow. index_memory.c explains why the memory side comes first.
 //
-// Which record counts: the newer generation, and nothing below the floor; but what a home has put
-// beats a record that recovery found in a segment, whatever generation that run's header has.
+// The record with the newer generation counts, and none below the floor. The exception: what a home
+// has put beats a record that recovery found in a segment, whatever the generation in that run's
+// header.
 //
-// Correctness never rests on what is read here: every value carries a checksum over itself and its
-// key, and what it points at proves itself by salt, header and full key. A bad record is a miss; it
-// is not known to be absent.
+// Correctness does not depend on what is read here. Each value has a checksum over itself and its
+// key. The run it points at is verified by salt, header and full key. A bad record is a miss, but
+// the key does not count as absent.
 #include "base/clock.h"
 #include "stats/stats.h"
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define LOOKUP_ANY_MAX 8u // places tried for a header when the window has none
+#define LOOKUP_ANY_MAX 8u // places tried for a header if the window has none
 
 struct lookup {
     struct index *index;
     struct index_reader *reader;
     struct hash128 hash;
     uint64_t first_byte, end_byte;
-    uint64_t first, end; // blocks of that window
+    uint64_t first, end; // the blocks of that window
     struct store_view *view;
-    const struct memory_version *version;                      // that counts, or NULL
-    const struct memory_place *pending[STORE_VIEW_PLACES_MAX]; // of it, in the window; ascending
+    const struct memory_version *version; // the version that counts, or NULL
+    // its places in the window, ascending
+    const struct memory_place *pending[STORE_VIEW_PLACES_MAX];
     unsigned pending_count, pending_next;
-    const struct memory_place *some; // of it, wherever
-    bool is_described;               // its record is
+    const struct memory_place *some; // any of its places
+    bool is_described;               // its record has a description
 };
 
 // --- LMDB
@@ -120,13 +122,14 @@ bool index_described(struct index *index, struct index_reader *reader, struct ha
 
 // --- places
 
-// Pinned and not known bad.
+// Pins a place that is not known to be bad. Returns false if it cannot be pinned, or is bad.
 static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
 {
     struct segment_log *log = l->index->log;
     struct segment *segment = segment_log_entry(log, found->segment_number);
     if (!segment_pin(segment, found->segment_number)) {
-        if (durable && segment_log_lacks(log, found->segment_number)) { // gone for good
+        // its segment is gone for good
+        if (durable && segment_log_lacks(log, found->segment_number)) {
             index_writer_remove_later(l->index->writer, l->hash, found, false);
         }
         return false;
@@ -153,7 +156,7 @@ static bool view_add(struct lookup *l, struct store_place place, bool durable)
     return true;
 }
 
-// Enters the pending places up to `block`; true: there is one at `block` itself.
+// Adds the pending places up to `block`. Returns true if one begins at `block`.
 static bool view_add_pending(struct lookup *l, uint64_t block)
 {
     bool there = false;
@@ -170,11 +173,12 @@ static void view_add_durable(struct lookup *l, const struct index_place *place, 
     if (!view_add_pending(l, block)) {
         struct store_place found =
             index_place_to_store(place, l->view->generation, block, l->view->block_size_bytes);
-        (void)view_add(l, found, true); // what cannot be pinned is a miss
+        (void)view_add(l, found, true); // a place that cannot be pinned is a miss
     }
 }
 
-// The place of one row, when it is good and of this version. False: the rows of the version end.
+// Reads the place of one row; *ret_good if it is intact and of this version. Returns false at the
+// end of the version's rows.
 static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *value,
                      uint64_t *ret_block, struct index_place *ret_place, bool *ret_good)
 {
@@ -198,15 +202,15 @@ static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *
     return true;
 }
 
-// The first of up to `max` rows from `key` on.
+// Moves the cursor to the first row from `key` on, after verifying the pages of up to `max` rows.
 static int rows_get(struct lookup *l, MDB_val *key, MDB_val *value, unsigned max)
 {
     bool good = index_proof_rows(l->index, l->reader->env, l->reader->txn, key->mv_data, max);
     return good ? mdb_cursor_get(l->reader->cursor, key, value, MDB_SET_RANGE) : MDB_CORRUPTED;
 }
 
-// Places of an object of several runs that overlap the window. A run that begins earlier may reach
-// in.
+// Adds the places of an object of several runs that overlap the window. A run that begins before
+// the window may reach into it.
 static void add_rows(struct lookup *l)
 {
     uint64_t reach = max_u64(1, STORE_RUN_MAX / l->view->block_size_bytes) - 1;
@@ -229,7 +233,7 @@ static void add_rows(struct lookup *l)
     }
 }
 
-// Some run of the object, whatever it holds: its header describes the version.
+// Finds any run of the object: its header describes the version.
 static void any_row(struct lookup *l)
 {
     char key_bytes[INDEX_PLACE_KEY_LEN];
@@ -268,7 +272,7 @@ static bool any_pending(struct lookup *l)
     return false;
 }
 
-// The window in blocks of a version.
+// Computes the window in blocks of this version.
 static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_size_bytes)
 {
     uint64_t blocks = segment_run_object_blocks(size_bytes, block_size_bytes);
@@ -277,13 +281,15 @@ static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_
     l->end = min_u64(max_u64(l->end, l->first + 1), blocks);
 }
 
-// Picks the version's places in the window, ascending. Newer ones come first, and of two at one
-// block the newer counts. Before LMDB's view is opened: what leaves the list later is in there.
+// Picks the version's places in the window, in ascending order. The list has newer places first,
+// and of two at one block the newer counts. Runs before LMDB's view is opened, so that a place that
+// leaves the list later is in that view.
 static void pick_pending(struct lookup *l)
 {
     lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
     const struct memory_place *at = l->some = atomic_load(&l->version->first);
-    for (; at != NULL; at = atomic_load(&at->next)) { // MEMORY_PENDING_MAX and what was under way
+    // at most MEMORY_PENDING_MAX and those in flight
+    for (; at != NULL; at = atomic_load(&at->next)) {
         uint64_t block = at->place.first_block;
         if (block >= l->end || block + at->place.block_count <= l->first) {
             continue;
@@ -357,7 +363,8 @@ static bool version_is_of(const struct memory_version *version, const struct ind
            version->block_size_bytes == record->block_size_bytes;
 }
 
-// Which of the two counts; `version` and *held say so afterwards: both, when they are one version.
+// Chooses between the memory side's version and LMDB's record. Afterwards `version` and *held name
+// the one that counts, or both if they are the same version.
 static void lookup_choose(struct lookup *l, const struct index_record *record,
                           enum index_held *held)
 {

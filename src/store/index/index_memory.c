@@ -1,34 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory side of the index. What a key's home accepts (a run of a version, a delete, a renewal)
-// is entered here first and counts for every look-up of every worker when that call returns; LMDB
-// is its durable copy, written in batches by the index writer, which then takes it out of here.
-// After a crash the durable copy is what counts.
+// The memory side of the index. Each change that a key's home accepts (a run, a delete, a renewal)
+// is entered here first. When that call returns, it counts for the look-ups of all workers. LMDB is
+// the durable copy: the index writer writes changes to it in batches and then removes them from
+// here. After a crash only LMDB's copy exists.
 //
-// An entry says for its key: below `floor` nothing in LMDB counts; `version`, if any, is newer than
-// that and has these places. A put of a newer generation raises the floor to itself, so what it
-// replaces stays hidden also when the put is taken out again because the disk refuses it. A look-up
-// reads the entry, then LMDB, and takes the newer generation; places of one generation are united.
+// An entry makes two statements about its key. LMDB's records below `floor` do not count.
+// `version`, if set, is newer and has these places. A put of a newer generation raises the floor to
+// that generation. So the replaced version stays hidden even if the put is removed because the disk
+// refuses it. A look-up reads the entry, then LMDB, and uses the newer generation; places of the
+// same generation are merged.
 //
-// Order. A change is entered here before the index writer gets it, and leaves only after the commit
-// that holds it. A look-up reads here before it opens its view of LMDB. So what it does not find
-// here any more was committed before it looked, and its view has it; what it finds here and in LMDB
-// is the same place twice, and is united. The same holds for floors: one that is gone left LMDB
-// nothing below it. Only what is still there as it was entered is taken out: a place by generation
-// and position, a floor if it has not been raised since.
+// Order. A change is entered here before the index writer gets it, and leaves only after its
+// commit. A look-up reads here before it opens its view of LMDB. This has three consequences:
 //
-// Runs found in segments (recovery) may be older than a delete that is durable already. As long as
-// that goes on, floors that deletes have set stay, so long as they are not too many, and the index
-// writer asks here what may enter.
+// - A change that the look-up does not find here any more was committed before, so its view
+//   contains it.
+// - A place that it finds both here and in LMDB is the same place, and is merged.
+// - A floor that has left means that LMDB has nothing below it.
 //
-// Readers take no lock. An entry is immutable and replaced as a whole; a version's places are a
-// list that grows at its head and loses single places. What is taken out may still be held: it is
-// retired with the epoch of that moment, and the epoch raised; a reader announces the epoch that it
-// reads in before it loads any pointer. All of these are in one total order, so either the
-// announcement is seen when the retired are gone through, or the reader does not find what was
-// taken out before. Pins are not affected: they belong to the index writer's change, and a reader
-// pins by number.
+// The index writer removes only what has not changed since it was entered: a place by generation
+// and position, a floor if nobody has raised it.
 //
-// Changes take their shard's lock for a moment: the key's home and the index writer share it.
+// Recovery finds runs in segments that may be older than a delete which is already durable. While
+// recovery runs, the floors of deletes therefore stay, up to a limit, and the index writer asks
+// here whether a found run may enter.
+//
+// Readers take no lock. An entry is immutable and replaced as a whole. The places of a version are
+// a list that grows at its head and loses single places. A removed item may still be in use by a
+// reader. So it is retired with the current epoch, and the epoch is raised. A reader announces its
+// epoch before it loads any pointer. All these accesses are in one total order. So either the
+// reclaiming thread sees the announcement, or the reader does not find the item. Pins are
+// independent of this: they belong to the index writer's change, and a reader pins by number.
+//
+// A change holds its shard's lock briefly. Only the key's home and the index writer take it.
 #include "store/index/index_memory.h"
 
 #include <stdlib.h>
@@ -42,7 +46,7 @@ void index_memory_init(struct index_memory *memory, unsigned reader_count)
     atomic_store(&memory->epoch, 1);
     memory->reader_count = reader_count;
     memory->pending_bytes_max = UINT64_MAX;
-    uint64_t budget = chunk_budget_max_bytes(); // 0: nobody has set one
+    uint64_t budget = chunk_budget_max_bytes(); // 0: no budget is set
     uint64_t fit = budget > 0 ? budget / 8 * 3 / MEMORY_PENDING_BYTES : MEMORY_PENDING_MAX;
     memory->pending_max = (unsigned)min_u64(fit, MEMORY_PENDING_MAX);
     memory->readers = aligned_alloc(64, MEMORY_READERS_MAX * sizeof(*memory->readers));
@@ -116,7 +120,7 @@ bool index_memory_is_heavy(const struct index_memory *memory)
                MEMORY_PENDING_HEAVY_PART;
 }
 
-// --- taking out
+// --- removing
 
 static void retire_locked(struct index_memory *memory, struct memory_shard *shard, void *ptr)
 {
@@ -133,7 +137,7 @@ static void retire_version_locked(struct index_memory *memory, struct memory_sha
         return;
     }
     struct memory_place *place = atomic_load(&version->first);
-    while (place != NULL) { // its places
+    while (place != NULL) { // the version's places
         struct memory_place *next = atomic_load(&place->next);
         retire_locked(memory, shard, place);
         place = next;
@@ -159,7 +163,7 @@ void index_memory_reclaim(struct index_memory *memory)
         pthread_mutex_lock(&shard->lock);
         uint64_t oldest = shard->retired != NULL ? oldest_reader(memory) : 0;
         struct memory_retired **at = &shard->retired;
-        while (*at != NULL) { // what waits; bounded as the changes are
+        while (*at != NULL) { // bounded like the changes
             struct memory_retired *retired = *at;
             if (retired->epoch < oldest) {
                 *at = retired->next;
@@ -180,7 +184,7 @@ void index_memory_reclaim(struct index_memory *memory)
 
 // --- entries
 
-// The link that points to the key's entry, or to the NULL at the end of its bucket.
+// Returns the link that points to the key's entry, or to the NULL at the end of its bucket.
 static _Atomic(struct memory_entry *) *entry_link_locked(struct index_memory *memory,
                                                          struct hash128 hash)
 {
@@ -192,7 +196,7 @@ static _Atomic(struct memory_entry *) *entry_link_locked(struct index_memory *me
     return link;
 }
 
-// What the key's entry says, or an empty one.
+// Returns a copy of the key's entry, or an empty entry.
 static struct memory_entry entry_copy(const struct memory_entry *entry, struct hash128 hash)
 {
     struct memory_entry copy = {.hash = hash};
@@ -206,8 +210,8 @@ static struct memory_entry entry_copy(const struct memory_entry *entry, struct h
     return copy;
 }
 
-// Publishes `changed` in the place of what `link` points to, or takes that out when nothing is left
-// to say.
+// Publishes `changed` instead of the entry that `link` points to. Removes that entry if `changed`
+// says nothing.
 static void entry_replace_locked(struct index_memory *memory, _Atomic(struct memory_entry *) *link,
                                  const struct memory_entry *changed)
 {
@@ -352,7 +356,7 @@ bool index_memory_knows(struct index_memory *memory, struct hash128 hash)
     return known;
 }
 
-// --- the index writer
+// --- calls of the index writer
 
 bool index_memory_validated(struct index_memory *memory, struct hash128 hash, uint64_t generation,
                             uint64_t *ret_mono_ms, uint64_t *ret_wall_ms)
@@ -450,7 +454,7 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     pthread_mutex_lock(&shard->lock);
     struct memory_entry *entry = atomic_load(entry_link_locked(memory, found->hash));
     if (entry != NULL && entry->version != NULL) {
-        // The home knows better which version counts, and under which name.
+        // The home knows better which version counts and what its generation is.
         generation = version_is_same(entry->version, found) ? entry->version->generation : 0;
     } else if (entry != NULL && generation < entry->floor) {
         generation = 0;
@@ -459,14 +463,14 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     return generation;
 }
 
-// Takes the floors out that are durable; `owed`: those that are owed.
+// Removes durable floors or, with `owed`, floors whose delete the disk refused.
 static void shard_let_floors_go(struct index_memory *memory, struct memory_shard *shard, bool owed)
 {
     pthread_mutex_lock(&shard->lock);
     for (unsigned i = 0; i < MEMORY_BUCKETS; i++) {
         _Atomic(struct memory_entry *) *link = &shard->buckets[i];
         struct memory_entry *entry;
-        while ((entry = atomic_load(link)) != NULL) { // the bucket's
+        while ((entry = atomic_load(link)) != NULL) { // the entries of the bucket
             if (!(owed ? entry->owed : entry->floor_durable)) {
                 link = &entry->next;
                 continue;
@@ -507,7 +511,7 @@ void index_memory_done(struct index_memory *memory)
         pthread_mutex_lock(&shard->lock);
         for (unsigned j = 0; j < MEMORY_BUCKETS; j++) {
             struct memory_entry *entry;
-            while ((entry = atomic_load(&shard->buckets[j])) != NULL) { // the bucket's
+            while ((entry = atomic_load(&shard->buckets[j])) != NULL) { // the entries of the bucket
                 struct memory_entry empty = {.hash = entry->hash};
                 entry_replace_locked(memory, &shard->buckets[j], &empty);
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory side of the index: what keys' homes have accepted and LMDB does not hold yet.
+// The memory side of the index: changes that keys' homes have accepted and LMDB does not hold yet.
 #ifndef FOREBAY_STORE_INDEX_MEMORY_H
 #define FOREBAY_STORE_INDEX_MEMORY_H
 
@@ -8,20 +8,21 @@
 #include "store/store.h"
 
 #define MEMORY_SHARDS 64u
-#define MEMORY_BUCKETS 128u // of a shard
+#define MEMORY_BUCKETS 128u // per shard
 #define MEMORY_READERS_MAX 64u
-// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun, and
-// of so many such deletes the index is given up. Fewer where limits.max_buffer is small: three
-// eighths of it.
+// The limit of puts that are not durable yet plus deletes that the disk refused. At the limit no
+// run begins; if refused deletes alone reach it, the index is dropped. The limit is lower if
+// limits.max_buffer is small: the memory side may use three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
-#define MEMORY_PENDING_HEAVY_PART 8u // of the payload that may wait: it waits no longer
-#define MEMORY_PENDING_BYTES 2048u   // what one holds, as measured
+// 1/8 of the waiting payload allowed: commit without further delay
+#define MEMORY_PENDING_HEAVY_PART 8u
+#define MEMORY_PENDING_BYTES 2048u // measured memory of one pending put
 
-// Entries above which floors that are durable do not wait for a rebuild to end: they spare a
-// question to the origin, since what the rebuild finds is confirmed before it is used.
+// With more entries than this, durable floors do not wait for the end of a rebuild. Those floors
+// only save a request to the origin, because a run found by the rebuild is revalidated before use.
 #define MEMORY_FLOORS_MAX 32768u
 
-// What a reader may still hold when it is taken out.
+// The head of an item that a reader may still use after its removal.
 struct memory_retired {
     struct memory_retired *next;
     uint64_t epoch;
@@ -30,7 +31,8 @@ struct memory_retired {
 struct memory_place {
     struct memory_retired retired;
     _Atomic(struct memory_place *) next;
-    struct store_place place; // the pin is its change's: whoever wants the place pins it anew
+    // The pin belongs to the change. A reader that uses the place pins it again.
+    struct store_place place;
 };
 
 struct memory_version {
@@ -38,41 +40,42 @@ struct memory_version {
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     _Atomic uint64_t validated_mono_ms, validated_wall_ms;
-    struct store_sums sums;               // as its first put brought them
+    struct store_sums sums;               // from its first put
     _Atomic(struct memory_place *) first; // newest first
 };
 
-// A key. Immutable but for `next`: a change publishes another one in its stead.
+// A key's entry. Immutable except for `next`: a change publishes a new entry in its place.
 struct memory_entry {
     struct memory_retired retired;
     _Atomic(struct memory_entry *) next;
     struct hash128 hash;
-    uint64_t floor;     // what LMDB holds below does not count
-    uint64_t deleted;   // highest floor that a delete, not a put, has asked for
-    bool floor_durable; // LMDB holds nothing below; kept because recovery puts old runs back
-    bool owed;          // the disk refused to make the floor durable; tried again
-    struct memory_version *version; // not below the floor; NULL: none
+    uint64_t floor;   // LMDB's records below it do not count
+    uint64_t deleted; // the highest floor set by a delete, not a put
+    // LMDB holds nothing below the floor. Kept because recovery adds old runs.
+    bool floor_durable;
+    bool owed;                      // the disk refused to make the floor durable; retried
+    struct memory_version *version; // its generation is at least the floor; NULL: none
 };
 
 struct memory_shard {
-    _Alignas(64) pthread_mutex_t lock; // of all that changes it; none is taken under it
+    _Alignas(64) pthread_mutex_t lock; // guards all changes; no lock is taken under it
     _Atomic(struct memory_entry *) buckets[MEMORY_BUCKETS];
-    struct memory_retired *retired; // under the lock
+    struct memory_retired *retired; // guarded by the lock
 };
 
-// A reader's announcement: the epoch that it reads in, 0 outside.
+// The epoch that a reader announces; 0 while it does not read.
 struct memory_reader {
     _Alignas(64) _Atomic uint64_t epoch;
 };
 
 struct index_memory {
-    atomic_uint count; // entries; 0: a look-up need not look
+    atomic_uint count; // number of entries; 0: look-ups skip the memory side
     _Atomic uint64_t epoch;
     atomic_uint pending;            // puts and owed deletes
     _Atomic uint64_t pending_bytes; // payload of those puts
     _Atomic uint64_t pending_bytes_max;
     unsigned pending_max;
-    atomic_bool recovering; // runs of unknown age are being put back: floors stay
+    atomic_bool recovering; // recovery adds runs of unknown age, so floors stay
     struct memory_reader *readers;
     unsigned reader_count;
     struct memory_shard *shards;
@@ -83,59 +86,60 @@ void index_memory_done(struct index_memory *memory);
 
 // --- readers: no lock, no allocation
 
-// What it finds stays until index_memory_leave(). False: nothing is held, and there is nothing to
-// leave.
+// Begins a read: items that it finds stay valid until index_memory_leave(). Returns false if there
+// are no entries; the caller then does not call leave.
 bool index_memory_enter(struct index_memory *memory, unsigned reader);
 void index_memory_leave(struct index_memory *memory, unsigned reader);
 const struct memory_entry *index_memory_find(const struct index_memory *memory,
                                              struct hash128 hash);
-// Room for another run?
+// Returns true if the memory side has room for another run.
 bool index_memory_has_room(const struct index_memory *memory);
-// Three quarters of it are not used up, not even when `asked` more have come.
+// Returns true if less than three quarters of the room would be used after `asked` more puts.
 bool index_memory_leaves_room(const struct index_memory *memory, unsigned asked);
-// Do so many bytes wait to be durable that they are not to wait any longer? Their segments cannot
-// be picked to go meanwhile, and in their place go those that the policy would keep.
+// Returns true if so much payload waits for a commit that it must not wait longer. Its segments
+// cannot be evicted until then, so segments would go that the policy wants to keep.
 bool index_memory_is_heavy(const struct index_memory *memory);
 
-// --- changes: a key's from its home, and from the index writer when they have become durable
+// --- changes: called by the key's home, and by the index writer when they are durable
 
 struct memory_put {
     struct hash128 hash;
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     uint64_t validated_mono_ms, validated_wall_ms;
-    const struct store_place *place; // NULL: it is lost already, but what is older is hidden
+    const struct store_place *place; // NULL: the run is lost, but older versions are hidden
     struct store_sums sums;
 };
-// False: something newer, or a delete, hides it; nothing has changed.
+// Enters a put. Returns false, and changes nothing, if a newer version or a delete hides it.
 bool index_memory_put(struct index_memory *memory, const struct memory_put *put) MUST_USE;
 void index_memory_hide(struct index_memory *memory, struct hash128 hash, uint64_t floor);
 void index_memory_renew(struct index_memory *memory, struct hash128 hash, uint64_t generation,
                         uint64_t mono_ms, uint64_t wall_ms);
-// Is anything known of the key?
+// Returns true if there is an entry for the key.
 bool index_memory_knows(struct index_memory *memory, struct hash128 hash);
 
-// --- the index writer
+// --- calls of the index writer
 
-// When the version was last validated; false: it is not here any more.
+// Returns when the version was last validated; false if it is not here any more.
 bool index_memory_validated(struct index_memory *memory, struct hash128 hash, uint64_t generation,
                             uint64_t *ret_mono_ms, uint64_t *ret_wall_ms) MUST_USE;
-// The place has become durable, or never will: out of the list.
+// Removes a place that is durable now, or never will be.
 void index_memory_drop_place(struct index_memory *memory, struct hash128 hash, uint64_t generation,
                              const struct store_place *place);
-// LMDB durably holds nothing below `floor`.
+// Records that LMDB durably holds nothing below `floor`.
 void index_memory_floor_durable(struct index_memory *memory, struct hash128 hash, uint64_t floor);
-// The disk refused to make it so. True: the key was not owed before; one that is, is tried again
-// until index_memory_owed(), the floor that its entry has by then, says 0.
+// Records that the disk refused to make the floor durable. Returns true if the key was not owed
+// before. An owed key is retried until index_memory_owed(), which returns its current floor,
+// returns 0.
 bool index_memory_owe(struct index_memory *memory, struct hash128 hash, uint64_t floor);
 uint64_t index_memory_owed(struct index_memory *memory, struct hash128 hash);
-// No key is owed any more: LMDB is given up with all that it holds.
+// Clears all owed keys, because LMDB is dropped with everything in it.
 void index_memory_forgive(struct index_memory *memory);
-// May a run found in a segment enter LMDB, and as which generation? 0: it may not.
+// Returns the generation under which a run found in a segment may enter LMDB; 0 if it may not.
 uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct memory_put *found);
-// While runs are put back from segments; the end lets the floors go that are durable.
+// Set while recovery adds runs from segments. At the end, removes the floors that are durable.
 void index_memory_recovering(struct index_memory *memory, bool recovering);
-// Frees what no reader can hold any more.
+// Frees the items that no reader can use any more.
 void index_memory_reclaim(struct index_memory *memory);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// LMDB believes its file: an offset that leaves its page is a fault, or a move of bytes that are
-// not the page's. So pages are judged here before LMDB comes to them (index_proof.c). The form of
-// its version 1, 64 bits, numbers little endian; only what our tables use of it: no duplicates, and
-// long values only in its own table of free pages.
+// LMDB trusts its file: a wrong offset makes it crash, or move bytes of another page. So
+// index_proof.c judges pages with this file before LMDB reads them. This is the page format of
+// LMDB's version 1 on 64 bits, little endian. It covers only what our tables use: no duplicates,
+// and long values only in LMDB's own table of free pages.
 //
 //   Page, 4,096 bytes                     Node of a leaf                 Node of a branch
 //   0   8  its number                     0  4  length of the value      0  4  child, low bits
@@ -12,20 +12,21 @@
 //   14  2  begin of the nodes                                            8     key
 //   16     an offset of two bytes for each node, in the order of keys
 //
-// The key in front of a branch's child is not above any key in it; those of the child before are
-// below.
+// The key of a branch's child is at most the lowest key in that child, and above all keys of the
+// previous child.
 #include "store/index/index_page.h"
 
 #define HEAD_BYTES 16u
 #define NODE_BYTES 8u
 #define FLAG_BRANCH 1u
 #define FLAG_LEAF 2u
-#define FLAG_LONG 4u  // its bytes 12 to 15 are the count of pages
-#define PAGE_FIRST 2u // behind the two meta pages
-// Of a node: its value lies in pages of its own; it is a table's record.
+#define FLAG_LONG 4u  // bytes 12 to 15 are the number of pages
+#define PAGE_FIRST 2u // after the two meta pages
+// Flags of a node: its value has pages of its own; its value is the record of a table.
 #define NODE_APART 1u
 #define NODE_TABLE 2u
-// LMDB's record of a table: 4, flags 2, depth 2, branch, leaf and overflow pages, entries, root.
+// LMDB's record of a table: 4 bytes, flags 2, depth 2, branch, leaf and overflow pages, entries,
+// root.
 #define TREE_BYTES 48u
 #define TREE_FLAGS_AT 4u
 #define TREE_DEPTH_AT 6u
@@ -39,7 +40,7 @@ bool index_page_tree(struct span record, struct index_tree *ret_tree)
     }
     *ret_tree = (struct index_tree){.depth = wire_get_u16(record.ptr + TREE_DEPTH_AT),
                                     .root = wire_get_u64(record.ptr + TREE_ROOT_AT)};
-    return wire_get_u16(record.ptr + TREE_FLAGS_AT) == 0 && // another order of keys
+    return wire_get_u16(record.ptr + TREE_FLAGS_AT) == 0 && // flags mean another key order
            (ret_tree->root == TREE_NO_ROOT) == (ret_tree->depth == 0) &&
            ret_tree->depth <= INDEX_PAGE_DEPTH_MAX;
 }
@@ -102,14 +103,14 @@ static bool head_is_sound(const char *page, uint64_t number, bool is_leaf)
 {
     unsigned lower = page_lower(page);
     unsigned upper = page_upper(page);
-    unsigned least = is_leaf ? 1 : 2; // LMDB asserts so
+    unsigned least = is_leaf ? 1 : 2; // as LMDB asserts
     return wire_get_u64(page) == number &&
            wire_get_u16(page + 10) == (is_leaf ? FLAG_LEAF : FLAG_BRANCH) &&
            lower >= HEAD_BYTES + 2 * least && lower % 2 == 0 && lower <= upper &&
            upper <= INDEX_PAGE_BYTES;
 }
 
-// Of a leaf, whatever it holds. 0: it is none.
+// Returns the length of a node of any leaf; 0 if it is not a valid node.
 static size_t any_node_len(const char *page, unsigned i)
 {
     unsigned offset = wire_get_u16(page + HEAD_BYTES + 2 * i);
@@ -123,7 +124,7 @@ static size_t any_node_len(const char *page, unsigned i)
     return offset + len <= INDEX_PAGE_BYTES ? (size_t)len : 0;
 }
 
-// Its length; 0: it is none.
+// Returns the length of a node; 0 if it is not a valid node.
 static unsigned node_len(const char *page, unsigned i, const struct index_page_place *at)
 {
     unsigned offset = wire_get_u16(page + HEAD_BYTES + 2 * i);
@@ -149,7 +150,7 @@ static unsigned node_len(const char *page, unsigned i, const struct index_page_p
     return offset + len <= INDEX_PAGE_BYTES ? len : 0;
 }
 
-// `at`: NULL if it is a leaf of another table.
+// Returns true if no two nodes overlap. `at`: NULL for a leaf of another table.
 static bool nodes_are_apart(const char *page, const struct index_page_place *at)
 {
     uint8_t taken[INDEX_PAGE_BYTES] = {0};
@@ -222,7 +223,7 @@ bool index_page_find_tree(const char *leaf, const char *name, struct index_tree 
 
 unsigned index_page_child_of(const char *branch, const char *key)
 {
-    unsigned low = 0; // not above the key
+    unsigned low = 0; // this child's key is at most `key`
     unsigned high = index_page_count(branch);
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
@@ -237,7 +238,7 @@ unsigned index_page_child_of(const char *branch, const char *key)
 
 unsigned index_page_row_of(const char *leaf, const char *key)
 {
-    unsigned low = 0; // rows before it are below the key
+    unsigned low = 0; // rows before it are below `key`
     unsigned high = index_page_count(leaf);
     while (low < high) {
         unsigned middle = (low + high) / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of LMDB's file, judged and read without LMDB. Pure; any thread.
+// Verifies and reads pages of LMDB's file without LMDB. Pure; any thread.
 #ifndef FOREBAY_STORE_INDEX_PAGE_H
 #define FOREBAY_STORE_INDEX_PAGE_H
 
@@ -11,47 +11,49 @@
 
 enum index_table { INDEX_TABLE_OBJECTS, INDEX_TABLE_PLACES };
 
-// A table's tree, as LMDB's own record of it says.
+// The tree of a table, from LMDB's record of the table.
 struct index_tree {
     unsigned depth; // 0: empty
     uint64_t root;
 };
-// False: it says what cannot be.
+// Returns false if the record is impossible.
 bool index_page_tree(struct span record, struct index_tree *ret_tree) MUST_USE;
 
-// Where a page was met: what it has to be.
+// Where a page was found, and so what it must be.
 struct index_page_place {
     enum index_table table;
     uint64_t number;
-    uint64_t page_count; // of the file: children lie in front of it
+    uint64_t page_count; // pages in the file: children have lower numbers
     bool is_leaf;
-    // Its keys are not below `from` and below `to`; NULL: whatever they are.
+    // All keys are at least `from` and below `to`; NULL: no bound.
     const char *from, *to;
 };
-// Is it one that LMDB can read and change without leaving it? Nodes within the page and apart, keys
-// and values of their length, keys ascending and in the range, children in the file.
+// Returns true if LMDB can read and change the page without leaving it: nodes are in the page and
+// do not overlap, keys and values have their lengths, keys ascend and are in range, children are in
+// the file.
 bool index_page_is_sound(const char *page, const struct index_page_place *at) MUST_USE;
-// Only what a sound page may lack that was met elsewhere: its kind, and the range of its keys.
+// Verifies only what depends on where a page was found: its kind, and the range of its keys. For a
+// page that was sound elsewhere.
 bool index_page_fits(const char *page, const struct index_page_place *at) MUST_USE;
 
-// A leaf of a table of LMDB's own, or of our few settings: nodes within the page and apart,
-// whatever they hold.
+// Verifies a leaf of LMDB's own tables or of our table meta: nodes are in the page and do not
+// overlap, whatever they hold.
 bool index_page_is_apart(const char *page, uint64_t number) MUST_USE;
-// The first of the pages that a value of such a table has for itself.
+// Verifies the first of the pages that hold a long value of such a table.
 bool index_page_is_long(const char *page, uint64_t number, uint64_t value_len) MUST_USE;
-// Of such a leaf: the record of the table of that name. False: it has none, or one that cannot be.
+// Finds the record of the named table in such a leaf. Returns false if it is missing or impossible.
 bool index_page_find_tree(const char *leaf, const char *name, struct index_tree *ret_tree) MUST_USE;
 
-// Of sound pages.
+// For sound pages only.
 unsigned index_page_count(const char *page);
 unsigned index_page_used_bytes(const char *page);
-// Of a branch not for its first child, which has none.
+// Not for the first child of a branch, which has no key.
 const char *index_page_key(const char *page, unsigned i);
 struct span index_page_value(const char *leaf, unsigned i);
 uint64_t index_page_child(const char *branch, unsigned i);
-// The child under which `key` is.
+// Returns the child page that covers `key`.
 unsigned index_page_child_of(const char *branch, const char *key);
-// The first row that is not below `key`; index_page_count() if there is none.
+// Returns the first row that is not below `key`; index_page_count() if there is none.
 unsigned index_page_row_of(const char *leaf, const char *key);
 
 #endif

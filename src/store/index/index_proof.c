@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// A start does not go through the whole index (index_verify.c looks at what a start needs and at a
-// sample), so LMDB could meet a page that nobody has looked at since it was read from a disk. What
-// it finds there it believes: an injured page is an abort, or bytes moved to where they do not
-// belong. So each page is judged (index_page.c) before LMDB first comes to it, on the same way down
-// the tree that LMDB will go, and is marked in a bitmap: later ways ask for the mark only, and for
-// the range of its keys, so that a page that two parents claim is found out.
+// A start does not read the whole index: index_verify.c reads what a start needs and a sample. So
+// LMDB could meet a page that nobody has verified since it was read from disk. LMDB trusts its
+// pages: a damaged one causes an abort, or moves bytes to a wrong position. So this file verifies
+// each page (index_page.c) before LMDB first reaches it, on the same path down the tree that LMDB
+// will take. A bitmap records it. Later paths check only the bit and the range of the page's keys.
+// So a page that two parents claim is found.
 //
-// Pages that this process writes need no judge, so a number that is used again keeps its mark, and
-// those behind the file's end as it was opened have none. What was judged in one view is good in
-// each later one. When all has been judged (by the child at the start if the index is small, else
-// by the first round of index_roll.c) nothing is asked any more.
+// Pages that this process writes need no verification. So a reused page keeps its bit, and pages
+// after the end of the file at its opening have none. A page verified in one view is good in each
+// later view. When all pages are verified, nothing is checked any more. The child process does that
+// at the start if the index is small, else the first round of index_roll.c does.
 //
-// A change touches more than its way: when a delete leaves a page a quarter full, LMDB fills it
-// from its neighbour under the same parent, or joins them. So where a batch may come to that, two
-// neighbours on each side are judged as well: one that the batch does not touch keeps its quarter,
-// so that what has taken it in needs at most one more. Of branches it also reads the lowest key
-// below both.
+// A change touches more than its path. When a delete leaves a page only a quarter full, LMDB moves
+// nodes from its neighbour under the same parent, or merges the two. So if a batch may cause that,
+// two neighbours on each side are verified as well. A neighbour that the batch does not touch stays
+// a quarter full, so a merged page needs at most one more. In branches LMDB also reads the lowest
+// key below both.
 //
-// What this does not see: a page that is sound, but old or a free one, because the disk lost a
-// write. Records carry checksums over their keys, and what they point at proves itself, so that is
-// a miss, or what the key held before: as with any write that was lost. And damage between the
-// check and the use, which the next round finds, if LMDB has not ended the process by then: the
-// start after that judges anew. Tables of LMDB's own (free pages, tables) are looked at at the
-// start, see index_verify.c.
+// Two faults are not detected here. A page may be sound, but old or free, because the disk lost a
+// write. Records have checksums over their keys, and the runs they point at are verified. So the
+// effect is a miss or the key's previous content, as with any lost write. And a page may be damaged
+// between check and use. The next round finds that, unless LMDB has ended the process; then the
+// next start verifies again. index_verify.c verifies LMDB's own tables (free pages, tables) at the
+// start.
 #include "store/index/index_proof.h"
 
 #include <fcntl.h>
@@ -34,12 +34,12 @@
 #include "stats/stats.h"
 #include "store/index/index.h"
 
-#define TABLE_OF_TABLES 1u // LMDB's own, whose rows are the named tables
+#define TABLE_OF_TABLES 1u // LMDB's own table, whose rows are the named tables
 #define NEIGHBOURS 2u
-#define LEAF_LEAST_BYTES 1024u                  // used; LMDB joins leaves with less
-#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of an object
-#define BRANCH_LEAST 2u                         // children; LMDB joins branches with fewer
-#define AHEAD_DEPTH 3u                          // a tree of fewer levels is small, and in memory
+#define LEAF_LEAST_BYTES 1024u                  // bytes in use; LMDB merges leaves with fewer
+#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of a row of "objects"
+#define BRANCH_LEAST 2u                         // children; LMDB merges branches with fewer
+#define AHEAD_DEPTH 3u                          // a tree with fewer levels is small and in memory
 
 void index_proof_init(struct index_proof *proof, uint64_t page_count)
 {
@@ -69,7 +69,7 @@ void index_proof_failed(struct index *index, struct index_env *env, const char *
     }
 }
 
-// --- the way down
+// --- the path down
 
 static bool is_needed(const struct index_env *env)
 {
@@ -108,7 +108,7 @@ static bool page_is_good(const struct index_walk *w, const struct index_page_pla
     return true;
 }
 
-// Child `i` of the branch at `level`.
+// Returns where child `i` of the branch at `level` is, and what it must be.
 static struct index_page_place child_place(const struct index_walk *w, unsigned level, unsigned i)
 {
     const char *page = w->step[level].page;
@@ -134,7 +134,7 @@ static bool step_to(struct index_walk *w, unsigned level, const struct index_pag
     return true;
 }
 
-// From the page at `level` on, to the leaf; NULL: the first.
+// Walks from the page at `level` to the leaf of `key`; NULL: the first leaf.
 static enum index_walked walk_down(struct index_walk *w, unsigned level, const char *key)
 {
     for (; level + 1 < w->tree.depth; level++) {
@@ -201,7 +201,7 @@ const char *index_proof_leaf(const struct index_walk *walk, unsigned *ret_at)
     return walk->step[walk->tree.depth - 1].page;
 }
 
-// --- before something is read
+// --- before a read
 
 bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn,
                         struct hash128 hash)
@@ -220,7 +220,7 @@ bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn
     return walked != INDEX_WALK_BAD;
 }
 
-// From where the walk is, to the first row of another generation, or `max` rows on.
+// Walks on to the first row of another generation, or `max` rows.
 static enum index_walked walk_rows(struct index_walk *w, uint64_t generation, uint64_t max)
 {
     enum index_walked walked = INDEX_WALKED;
@@ -256,9 +256,9 @@ bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, 
     return walked != INDEX_WALK_BAD;
 }
 
-// --- before something is written
+// --- before a write
 
-// How many changes of a batch have come to the pages on the way.
+// The number of a batch's changes that touch each page of the current path.
 struct counted {
     struct {
         const char *page;
@@ -266,7 +266,7 @@ struct counted {
     } step[INDEX_PAGE_DEPTH_MAX];
 };
 
-// They come in the order of keys, so a page that was left is not met again.
+// Changes come in the order of keys, so a page that the path has left is not met again.
 static void count_touch(struct counted *counted, const struct index_walk *w)
 {
     for (unsigned level = 1; level < w->tree.depth; level++) {
@@ -278,7 +278,7 @@ static void count_touch(struct counted *counted, const struct index_walk *w)
     }
 }
 
-// Stays the page full enough, if each touch takes a row, or the child that it was in?
+// Returns true if the page stays full enough even if each touch removes a row or a child.
 static bool stays_full(const struct counted *counted, const struct index_walk *w, unsigned level)
 {
     const char *page = w->step[level].page;
@@ -288,8 +288,8 @@ static bool stays_full(const struct counted *counted, const struct index_walk *w
                : index_page_count(page) >= BRANCH_LEAST + touches;
 }
 
-// The neighbours of the pages on the way that a delete may join with them. `counted`: NULL if any
-// number of rows may go.
+// Verifies the neighbours with which a delete may merge the pages of the path. `counted`: NULL if
+// any number of rows may be deleted.
 static bool neighbours_are_good(const struct index_walk *w, const struct counted *counted)
 {
     for (unsigned level = 1; level < w->tree.depth; level++) {
@@ -308,7 +308,7 @@ static bool neighbours_are_good(const struct index_walk *w, const struct counted
     return true;
 }
 
-// All rows of a generation, what would lie beside them, and the neighbours of both ends.
+// Verifies all rows of a generation, the positions for new rows, and the neighbours of both ends.
 static bool generation_is_good(struct index_walk *w, uint64_t generation)
 {
     char key[INDEX_PLACE_KEY_LEN];
@@ -323,14 +323,14 @@ static bool generation_is_good(struct index_walk *w, uint64_t generation)
 struct touching {
     struct index_walk objects, places;
     bool has_objects, has_places;
-    struct counted counted; // of the objects
+    struct counted counted; // for "objects"
 };
 
 static bool touch_is_good(struct touching *t, const struct index_touch *touch)
 {
     char key[INDEX_OBJECT_KEY_LEN];
     index_object_key(touch->hash, key);
-    uint64_t held = 0; // generation whose places it touches, of those that the key has
+    uint64_t held = 0; // the existing generation of the key whose places the change touches
     if (t->has_objects) {
         if (index_proof_seek(&t->objects, key) != INDEX_WALKED) {
             return false;
@@ -354,7 +354,7 @@ static bool touch_is_good(struct touching *t, const struct index_touch *touch)
             (touch->generation == 0 || generation_is_good(&t->places, touch->generation)));
 }
 
-// Asks for the leaf where each key is or would be, without waiting for any.
+// Starts reads of the leaves where the keys are or would be, and waits for none.
 static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch *touches,
                          unsigned count)
 {
@@ -367,7 +367,7 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             w->step[level].at = index_page_child_of(w->step[level].page, key);
             struct index_page_place child = child_place(w, level, w->step[level].at);
             if (!step_to(w, level + 1, &child)) {
-                return; // whoever comes to it says so
+                return; // the walk that reaches it reports it
             }
         }
         unsigned at = index_page_child_of(w->step[level].page, key);
@@ -381,8 +381,9 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
         }
         asked = leaf;
         stats_add(COUNTER_index_leaves_ahead, 1);
+        // a hint; may fail
         (void)posix_fadvise(fd, (off_t)(leaf * INDEX_PAGE_BYTES), INDEX_PAGE_BYTES,
-                            POSIX_FADV_WILLNEED); // a hint
+                            POSIX_FADV_WILLNEED);
     }
 }
 
@@ -404,7 +405,7 @@ bool index_proof_touches(struct index *index, struct index_touch *touches, unsig
     int fd;
     if (env == NULL || count == 0 || mdb_env_get_fd(env->env, &fd) != 0 ||
         mdb_txn_begin(env->env, NULL, MDB_RDONLY, &txn) != 0) {
-        return true; // LMDB will say why
+        return true; // LMDB will report the error
     }
     enum index_walked objects = index_proof_begin(&t.objects, env, txn, INDEX_TABLE_OBJECTS, false);
     enum index_walked places = index_proof_begin(&t.places, env, txn, INDEX_TABLE_PLACES, false);

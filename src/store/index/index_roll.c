@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole index is looked through in rounds, at a limited rate, on the recovery thread: the first
-// one begins with the start unless the child has seen all of it, later ones a day after each other,
-// or when a segment has gone whose runs could not be listed.
+// Verifies the whole index in rounds, at a limited rate, on the recovery thread. The first round
+// begins at the start, unless the child process has verified all of it. Later rounds begin a day
+// after the previous one, or when a segment has gone whose runs could not be listed.
 //
-// A slice takes a view, goes on from the last key, reads each page from the file first (what the
-// device cannot read is an error here, and SIGBUS in the map), judges it anew, and records by their
-// checksums, and gives the view back: one that is kept stops pages from being used again. A place
-// whose segment is gone is on its way out then. More than a hundredth of bad records, or one page
-// that is not what it should be, and the index is given up and made anew from the segments, as
-// after a start that finds it so.
+// A slice opens a view and continues after the last key. It reads each page from the file first,
+// because an unreadable page is an error there but SIGBUS in the map. It verifies the page, and the
+// checksums of its records. Then it closes the view, because a view that stays open keeps LMDB from
+// reusing pages. It queues the removal of each place whose segment is gone. If more than a
+// hundredth of the records are bad, or one page is, the index is dropped and rebuilt from the
+// segments, as after a start that finds it so.
 //
-// A round that has gone all the way in one environment has judged all that this process did not
-// write: the tree of each slice's view differs from the one before by pages written since.
+// A round that was completed in one environment has verified all pages that this process did not
+// write. The trees of two slices differ only in pages that were written between them.
 #include "store/index/index_roll.h"
 
 #include "base/clock.h"
@@ -27,7 +27,7 @@ static void round_begin(struct index_roll *roll, const struct index_env *env)
     roll->records = roll->bad_records = 0;
 }
 
-// One that lies in a segment that is gone leaves the index later, unless too much waits for that.
+// Queues the removal of a place whose segment is gone, unless too many removals wait.
 static void place_look(struct index *index, struct hash128 owner, const struct store_place *place)
 {
     struct segment *segment = segment_log_entry(index->log, place->segment_number);

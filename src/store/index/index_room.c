@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The index and the segments share cache.size. Segments leave a headroom, and the index may grow
-// into it. When that is used up, a transaction of the index has a segment evicted and waits until
-// its space has come back. New puts wait in the writer's queue then; when that is full, runs are
-// refused as index-busy.
+// into it. When it is used up, a transaction of the index has a segment evicted and waits for its
+// space. Until then, new puts wait in the writer's queue. When that is full, runs are refused with
+// the reason index-busy.
 //
-// Slow readers may hold every segment that could go. After INDEX_ROOM_WAIT_MS the batch goes on
-// change by change, as long as one has room. Then the rest is dropped: its puts are misses, its
-// deletes are owed. No batch waits again until a transaction has found room. Runs that begin within
-// a second are refused as index-full. The disk has not failed, so filling stays on.
+// Slow readers may hold every segment that could be evicted. After INDEX_ROOM_WAIT_MS the batch
+// continues change by change, as long as a change has room. Then the rest is dropped: its puts
+// become misses, its deletes are owed. No batch waits again until a transaction has found room.
+// Runs that begin within a second are refused with the reason index-full. The disk has not failed,
+// so Forebay continues to store other runs.
 #include "store/index/index_room.h"
 
 #include <time.h>
@@ -19,9 +20,9 @@
 #include "store/segment/segment_log.h"
 
 #define LOOK_US 2000u
-#define CHANGES_LEAST 16u // a transaction waits until it has room for as many
+#define CHANGES_LEAST 16u // a transaction waits for room for this many
 
-// A moment, or until another change comes.
+// Waits briefly, or until another change comes.
 static void room_wait(struct index_writer *writer)
 {
     struct timespec until = disk_timespec_of_us(disk_real_us() + LOOK_US);
@@ -39,7 +40,7 @@ enum err index_room_begin(struct index_writer *writer, const struct index_batch 
     unsigned removals = left.deletes + left.forgets;
     enum err err = index_txn_begin(t, index, left.puts, removals, CHANGES_LEAST, ret_rc);
     if (left.forgets > 0) {
-        return err; // they can wait: the batch goes on without them
+        return err; // places to forget can wait: the batch continues without them
     }
     while (err == ERR_DISK_FULL && index->is_short && !writer->waited_in_vain &&
            !writer->stopping) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload is on disk before the index names it. Runs on the index writer, before each commit.
+// Syncs payload before the index names it. Runs on the index writer, before each commit.
 #include "store/index/index_sync.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
 {
     struct segment_log *log = writer->index->log;
     if (batch != NULL && atomic_exchange(&log->names_unsynced, false)) {
-        (void)fsync(log->disk->dir.segments_fd); // names are only at risk in a power cut
+        (void)fsync(log->disk->dir.segments_fd); // may fail: only a power cut could lose the names
     }
     struct segment *synced[64];
     unsigned count = 0;
@@ -46,10 +46,11 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
         }
         if (!seen) {
             check(c->place.segment != NULL);
-            // Unreadable now: the order is hygiene, a run that a power cut takes fails its
-            // checksums.
+            // May fail if the segment is unreadable now. The order only saves work: a run lost in a
+            // power cut fails its checksums.
             (void)index_sync_segment(c->place.segment);
-            if (count < ARRAY_LEN(synced)) { // beyond: synced once more, which is cheap
+            // more segments than fit are synced again, which is cheap
+            if (count < ARRAY_LEN(synced)) {
                 synced[count++] = c->place.segment;
             }
         }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// LMDB survives a crash but not damage: a flipped bit or a cut file is a wrong answer, an abort or
-// SIGBUS. So before we serve, meta pages and the pages of tables are judged without LMDB, then a
-// child looks through the file; if it dies, that is the verdict.
+// LMDB survives a crash but not damage: a flipped bit or a truncated file causes a wrong answer, an
+// abort or SIGBUS. So before Forebay serves, the meta pages and the pages of tables are verified
+// without LMDB. Then a child process reads the file. If the child dies, the index is bad.
 //
-// The child: the list of free pages (in range, in order, none twice, its leaves sound); then each
-// page of our tables and every record (index_proof.c; checksums hold, counts agree), none of the
-// free ones. A small index is through in 25 ms, and all of it is known. Of a larger one it looks at
-// 1,000 random descents (at once where it is larger than any that is through by then) and ends:
-// what it has not come to is judged page by page before it is used (index_proof.c), and in time as
-// a whole (index_roll.c).
+// The child first verifies the list of free pages: in range, in order, no duplicates, sound leaves.
+// Then it verifies each page of our tables and every record: index_proof.c accepts the page, it is
+// not free, checksums hold, counts agree. A small index takes 25 ms and is verified completely. For
+// a larger one the child makes 1,000 random descents and ends; it makes only those if the index is
+// too large to be read in 25 ms. The other pages are verified before they are used (index_proof.c),
+// and in time by rounds (index_roll.c).
 #include "store/index/index_verify.h"
 
 #include <errno.h>
@@ -28,26 +28,26 @@
 #include "store/index/index.h"
 
 #define WALK_FIRST_US 25000u
-#define WALK_PAGES_MAX                                                                             \
-    16384u // 2 us and more for each: of more than that nobody sees the end by then
+// A page takes at least 2 us, so a larger index cannot be read in that time.
+#define WALK_PAGES_MAX 16384u
 #define DESCENTS 1000u
 #define DESCENTS_US 20000u
 #define PAGE_BYTES 4096u
-#define PAGES_MAX (1ull << 28) // 1 TiB of index
+#define PAGES_MAX (1ull << 28) // an index of 1 TiB
 #define EXIT_BAD 3
 
 struct walker {
-    struct index_env env; // of this process, for its walks
+    struct index_env env; // this process's own, for its walks
     MDB_txn *txn;
     uint64_t page_count, records, bad_records;
-    uint8_t *free_pages; // bit per page
+    uint8_t *free_pages; // a bit per page
     uint64_t began_us;
     int out_fd;
 };
 
 static void __attribute__((noreturn)) walker_end(const struct walker *w, char verdict)
 {
-    (void)!write(w->out_fd, &verdict, 1); // the parent sees the exit too
+    (void)!write(w->out_fd, &verdict, 1); // may fail: the parent sees the exit too
     _exit(verdict == 'B' ? EXIT_BAD : 0);
 }
 
@@ -58,8 +58,8 @@ static void on_assert(MDB_env *env, const char *text)
     _exit(EXIT_BAD);
 }
 
-// How long all of it is walked. FOREBAY_INDEX_WALK_US is for tests: 0 is an index too large for
-// that.
+// Returns how long the child tries to read the whole index. FOREBAY_INDEX_WALK_US is for tests: 0
+// makes every index too large.
 static uint64_t walk_first_us(void)
 {
 #ifdef FOREBAY_FAULTS
@@ -95,8 +95,8 @@ static bool free_row_is_sound(const struct walker *w, const MDB_val *key, const 
            (page == leaf || index_page_is_long(page, number, value->mv_size));
 }
 
-// LMDB's own table of free pages: table 0, keys are the transactions that freed them, values a
-// count and that many page numbers.
+// Verifies LMDB's own table of free pages: table 0, whose keys are the transactions that freed
+// them. A value is a count and that many page numbers.
 static bool walk_free_pages(struct walker *w)
 {
     w->free_pages = calloc(w->page_count / 8 + 1, 1);
@@ -123,7 +123,7 @@ static bool walk_free_pages(struct walker *w)
             good = count <= value.mv_size / sizeof(size_t) - 1;
         }
         size_t before = w->page_count;
-        for (size_t i = 0; i < count && good; i++) { // descending
+        for (size_t i = 0; i < count && good; i++) { // in descending order
             size_t page;
             memcpy(&page, (const char *)value.mv_data + (i + 1) * sizeof(page), sizeof(page));
             good = page < before && page_mark_free(w, page);
@@ -147,7 +147,8 @@ static bool record_is_good(enum index_table table, const char *key, struct span 
     return index_place_decode(generation, first_block, value, &owner, &place);
 }
 
-// The records of the leaf where the walk is. False: a page on the way is in the list of free pages.
+// Verifies the records of the current leaf. Returns false if a page of the path is in the list of
+// free pages.
 static bool walk_leaf(struct walker *w, const struct index_walk *walk)
 {
     for (unsigned i = 0; i < walk->tree.depth; i++) {
@@ -166,7 +167,7 @@ static bool walk_leaf(struct walker *w, const struct index_walk *walk)
     return true;
 }
 
-// Leaves of a table. *ret_end: it is through.
+// Verifies the leaves of a table. *ret_end: the walk reached its end.
 static bool walk_table(struct walker *w, enum index_table table, uint64_t until_us, bool *ret_end)
 {
     static const char first[INDEX_PAGE_KEY_LEN];
@@ -197,7 +198,7 @@ static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
     return true;
 }
 
-// The size counts from when the view was taken, or later: the parent may be writing by then.
+// Takes the size of the file when the view was opened or later, because the parent may be writing.
 static bool walker_count_pages(struct walker *w)
 {
     MDB_envinfo info;
@@ -219,12 +220,13 @@ static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
         !walker_open_tables(w, cache_id)) {
         return false;
     }
-    // Only what a transaction has committed, also one that reads, keeps its tables open for others.
+    // LMDB keeps a table open for later transactions only if the one that opened it commits, even
+    // one that reads.
     return mdb_txn_commit(w->txn) == 0 &&
            mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) == 0 && walker_count_pages(w);
 }
 
-// Everything in one view, while the time lasts. *ret_end: all was seen.
+// Verifies everything in one view while there is time. *ret_end: it was all verified.
 static bool walk_whole(struct walker *w, bool *ret_end)
 {
     *ret_end = false;
@@ -271,7 +273,7 @@ static bool records_are_good(const struct walker *w)
 static void __attribute__((noreturn))
 child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cache_id)
 {
-    // Nothing of the parent's may stay open here, its lock first of all.
+    // No descriptor of the parent may stay open here, above all its lock.
     if (out_fd > 3) {
         (void)close_range(3, (unsigned)out_fd - 1, 0);
     }
@@ -297,20 +299,21 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
     walker_end(&w, walk_random(&w) && records_are_good(&w) ? 'P' : 'B');
 }
 
-// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48
-// bytes (the free pages, whose pad and flags are the size of pages and of the whole; the table of
-// tables), last page, transaction. Its 64-bit form of version 1.
+// LMDB's meta page, in its 64-bit format 1. After a page header of 16 bytes: magic, version,
+// address, map size, two tables of 48 bytes, last page, transaction. The first table has the free
+// pages; its pad is the page size and its flags are those of the file. The second is the table of
+// tables.
 #define META_MAGIC 0xBEEFC0DEu
 #define META_MAGIC_AT 16u
 #define META_PAGE_SIZE_AT 40u
 #define META_FLAGS_AT 44u
-#define META_FLAGS 8u // keys of the free pages are numbers
+#define META_FLAGS 8u // keys of the table of free pages are numbers
 #define META_TABLES_AT 88u
 #define META_TABLES_LEN 48u
 #define META_LAST_PAGE_AT 136u
 #define META_TXN_AT 144u
 
-// The newer one of a file that is as long as it says.
+// Reads the newer meta page of a file that is as long as both say.
 static bool metas_read(int fd, char ret_meta[PAGE_BYTES])
 {
     char metas[2 * PAGE_BYTES];
@@ -338,7 +341,7 @@ static uint64_t meta_used_bytes(const char *meta)
     return (wire_get_u64(meta + META_LAST_PAGE_AT) + 1) * PAGE_BYTES;
 }
 
-// Of a table that fits into one page.
+// Reads the root of a table that fits into one page.
 static bool root_read(int fd, const struct index_tree *tree, char ret_page[PAGE_BYTES])
 {
     return tree->depth == 1 && tree->root < PAGES_MAX &&
@@ -358,7 +361,7 @@ static bool tables_are_good(int fd)
            index_page_find_tree(tables, "meta", &tree) && root_read(fd, &tree, settings);
 }
 
-// Nobody else has it open yet, so it may be closed.
+// No other thread has the file open yet, so closing it releases no lock of LMDB.
 static int file_open(int index_fd, int flags)
 {
     return openat(index_fd, "data.mdb", flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -399,16 +402,16 @@ uint64_t index_file_cut(int index_fd)
     char meta[PAGE_BYTES];
     int fd = file_open(index_fd, O_RDWR);
     if (fd >= 0 && metas_read(fd, meta)) {
-        (void)!ftruncate(fd,
-                         (off_t)meta_used_bytes(meta)); // or it stays as long as it is, and counts
+        // If it fails, the file stays as long as it is, and counts.
+        (void)!ftruncate(fd, (off_t)meta_used_bytes(meta));
     }
     if (fd >= 0) {
-        (void)close(fd); // what was cut is not needed
+        (void)close(fd); // the bytes cut off are not needed
     }
     return index_file_bytes(index_fd);
 }
 
-// BAD when the child died.
+// Returns INDEX_VERDICT_BAD if the child died.
 static enum index_verdict verdict_read(int fd)
 {
     char verdict;
@@ -444,7 +447,7 @@ enum index_verdict index_verify(const char *path, uint64_t map_bytes,
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
     int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
     enum index_verdict verdict = ready > 0 ? verdict_read(ends[0]) : INDEX_VERDICT_PARTLY;
-    (void)kill(pid, SIGKILL); // a slow disk's is not waited for
+    (void)kill(pid, SIGKILL); // do not wait for a child on a slow disk
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     (void)close(ends[0]); // a pipe

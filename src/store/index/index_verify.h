@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks through the index in a child process, which may die of what it finds.
+// Verifies the index in a child process, which damage may kill.
 #ifndef FOREBAY_STORE_INDEX_VERIFY_H
 #define FOREBAY_STORE_INDEX_VERIFY_H
 
@@ -7,26 +7,26 @@
 
 #include "store/index/index_format.h"
 
-// For the verdict, which the child gives 45 ms after it began to run.
+// The longest wait for the verdict, which the child gives 45 ms after it began to run.
 #define INDEX_VERIFY_WAIT_MS 1000u
 
 enum index_verdict {
-    INDEX_VERDICT_GOOD,   // all of it was walked
-    INDEX_VERDICT_PARTLY, // nothing bad in what was
+    INDEX_VERDICT_GOOD,   // everything was verified
+    INDEX_VERDICT_PARTLY, // what was verified is good
     INDEX_VERDICT_BAD,
 };
 
-// Has a child look, before there are threads.
+// Runs the child. Called before threads start.
 enum index_verdict index_verify(const char *path, uint64_t map_bytes,
                                 const uint8_t cache_id[CACHE_ID_LEN]) MUST_USE;
-// Looks at the two meta pages without LMDB: is the file as long as they say? What LMDB would
-// stumble over before any child could.
+// Verifies the two meta pages without LMDB, and that the file is as long as they say. LMDB could
+// crash on them before a child can run.
 bool index_verify_size(int index_fd);
-// And at the few pages that say where its tables are.
+// Verifies the few pages that say where the tables are.
 bool index_verify_tables(int index_fd);
-// What data.mdb takes up. Before the index is opened.
+// Returns the disk usage of data.mdb. Called before the index is opened.
 uint64_t index_file_bytes(int index_fd);
-// Gives back what was allocated ahead in data.mdb and never used; what it takes up then.
+// Truncates the unused end of data.mdb. Returns its disk usage after that.
 uint64_t index_file_cut(int index_fd);
 
 #endif

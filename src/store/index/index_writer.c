@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread that writes the index. Changes come in one queue, so each worker's are applied in
-// its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
-// urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is
-// durable, and if those that were written last cannot, others go that are worth more. The batch's
-// segments are synced, then all of it is one commit, or a few (index_batch.c), then it is taken out
-// of the memory side and the answers go out. With sync and commit a crash loses at most the fills
-// of 200 ms (runs that were written whole are found again in their segments).
+// The only thread that writes the index. All changes pass through one queue, so each worker's
+// changes are applied in order. A batch is taken when one of these is true:
 //
-// A batch for which cache.size has no room waits for a segment to make some (index_room.c). If none
-// can go, its puts leave the memory side and are counted. Nothing has failed, so filling stays on.
+// - Its oldest change is 100 ms old.
+// - It has 1,024 changes.
+// - One change is urgent.
+// - Its puts hold a 16th of the cache. A segment can be evicted only when all its runs are durable.
+//   If the segments written last cannot be evicted, more valuable ones are.
 //
-// A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
-// commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds
-// its file broken the index is dropped and the recovery thread rebuilds it.
+// The writer syncs the batch's segments and commits the batch in one transaction or a few
+// (index_batch.c). Then it removes the changes from the memory side and sends the answers.
+// Including sync and commit, a crash loses at most the fills of 200 ms. Complete runs are found
+// again in their segments.
 //
-// What a failed commit should have removed is owed: it stays hidden and is tried again, after a
-// second, doubled up to 64, and as soon as another commit goes well. A delete that somebody waits
-// for is answered well all the same if the next process can be kept from believing the index: by
-// the marker, which goes when nothing is owed any more, else by removing data.mdb. What that
-// process finds in segments it asks the origin about.
+// If cache.size has no room for a batch, it waits until a segment is evicted (index_room.c). If no
+// segment can be evicted, the puts leave the memory side and are counted. The disk has not failed,
+// so Forebay continues to store runs.
 //
-// The queue: puts are bounded by MEMORY_PENDING_MAX when their runs begin, deletes by the writes
-// they belong to; the room's own changes are at most 4,096, more wait or (from workers, where they
-// are only hygiene) are left out.
+// After a failed sync the writer abandons the segment, because the kernel may have dropped its
+// pages. After a failed commit it removes the puts from the memory side and turns filling off for a
+// while. If LMDB reports a damaged file, the writer drops the index and the recovery thread
+// rebuilds it.
+//
+// A delete in a failed commit is owed: its key stays hidden. The writer retries it after a second,
+// doubling the delay up to 64 s, and as soon as another commit succeeds. If a client's write waits
+// for an owed delete, it succeeds if the next process cannot trust the index. The writer ensures
+// that with the marker, or else by removing data.mdb. The marker goes when no delete is owed. The
+// next process revalidates all runs that it finds in segments.
+//
+// Bounds of the queue: MEMORY_PENDING_MAX bounds puts when their runs begin; the writes that wait
+// for them bound deletes. The store's own changes are at most 4,096. Beyond that its threads wait,
+// and workers leave their changes out, because those only save work later.
 #include "store/index/index_writer.h"
 
 #include <errno.h>
@@ -41,7 +49,7 @@
 #include "store/segment/segment_log.h"
 
 #define RENEW_BATCH 1024u
-#define RENEW_EARLY (RENEWALS_MAX / 4) // so many are written at once
+#define RENEW_EARLY (RENEWALS_MAX / 4) // with this many renewals, a batch is due at once
 
 struct index_waiter {
     pthread_mutex_t lock;
@@ -65,7 +73,8 @@ void index_writer_init(struct index_writer *writer, struct index *index,
     index_forget_init(&writer->forget);
 }
 
-// Takes `change` over. Before the thread runs, or after, nothing is done with it.
+// Queues `change` and takes ownership of it. Before the thread starts and after it has ended,
+// nothing applies it.
 static void writer_push_locked(struct index_writer *writer, struct index_change *change)
 {
     change->next = NULL;
@@ -113,7 +122,7 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     chunk_budget_charge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
     writer_push(writer, change);
     if (!was_heavy && index_memory_is_heavy(memory)) {
-        index_writer_renewals_wait(writer); // wakes it
+        index_writer_renewals_wait(writer); // wakes the writer
     }
 }
 
@@ -225,7 +234,7 @@ void index_writer_forget(struct index_writer *writer, struct segment_removal *re
                          unsigned count)
 {
     index_forget_add(&writer->forget, removals, count);
-    index_writer_renewals_wait(writer); // wakes it
+    index_writer_renewals_wait(writer); // wakes the writer
 }
 
 void index_writer_drop_injured(struct index_writer *writer)
@@ -265,7 +274,7 @@ void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_
     writer_push_ours(writer, change);
 }
 
-// --- telling
+// --- answers
 
 static void change_finish(struct index_writer *writer, struct index_change *change)
 {
@@ -281,7 +290,7 @@ static void change_finish(struct index_writer *writer, struct index_change *chan
     free(change);
 }
 
-// What follows from a committed change for segments.
+// Updates segments after a committed change.
 static void change_committed(struct index *index, const struct index_change *change)
 {
     if (change->kind == INDEX_DELETE_AT && change->place.segment_number != 0) {
@@ -297,7 +306,7 @@ static void change_committed(struct index *index, const struct index_change *cha
 
 // --- a batch
 
-// The file is broken: everything in it is given up and found again in the segments.
+// Drops the index because the file is damaged. Recovery then rebuilds it from the segments.
 static void writer_drop_index(struct index_writer *writer)
 {
     struct index *index = writer->index;
@@ -305,10 +314,11 @@ static void writer_drop_index(struct index_writer *writer)
     index_remove_files(index->disk->dir.index_fd);
     bool removed;
     if (!index_is_gone(index) && index_disown(index->disk->dir.index_fd, &removed) == ERR_OK) {
-        writer->marked = true; // it may come back, and the marker may have gone
+        // data.mdb may come back after a power cut, and the marker may be gone
+        writer->marked = true;
     }
     if (writer->given_up && !index_is_gone(index)) {
-        return; // what it holds is not to be believed: tried again by the next batch
+        return; // its content must not be trusted; the next batch tries again
     }
     enum err err = index_open(index, 0, false);
     if (err != ERR_OK) {
@@ -333,22 +343,24 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        index->host.want_rebuild(index->host.ctx); // first: deletes from now on outlast it
+        // first, so that deletes from now on are kept for the new index
+        index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;
     }
-    if (rc == MDB_PANIC) { // a meta page could not be written: opening anew finds the last good one
+    // A meta page could not be written. Reopening finds the last good one.
+    if (rc == MDB_PANIC) {
         index_close(index);
         if (index_open(index, 0, false) != ERR_OK) {
             index->host.want_rebuild(index->host.ctx);
         }
-        index->host.want_round(index->host.ctx); // to be judged again
+        index->host.want_round(index->host.ctx); // its pages must be verified again
     }
     disk_filling_off(index->disk, "commit", rc > 0 ? rc : EIO);
 }
 
-// The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB
-// says, or 0.
+// Commits the next transaction of the batch. *ret_rc: LMDB's error or 0. With ERR_DISK_FULL nothing
+// was applied, and the batch may wait for room.
 static enum err batch_txn(struct index_writer *writer, struct index_batch *changes, bool *ret_all,
                           int *ret_rc)
 {
@@ -362,7 +374,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     uint64_t began_us = clock_monotonic_us();
     struct index_batch_left left = index_batch_left(changes);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
-    if (err == ERR_DISK_FULL && left.forgets > 0) { // nobody waits for it, and filling goes on
+    if (err == ERR_DISK_FULL && left.forgets > 0) { // forgetting can wait, and filling goes on
         changes->forget = NULL;
         writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
@@ -387,7 +399,8 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     return err;
 }
 
-// Every change gets its error. False: what is not `is_in` is not in the index, and not all is.
+// Commits the batch and sets each change's error. Returns false if not all of it is committed; then
+// only the changes with `is_in` are.
 static bool batch_commit(struct index_writer *writer, struct index_change *batch,
                          struct index_change *owed, unsigned count)
 {
@@ -412,7 +425,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     int rc = 0;
     enum err err;
     bool is_all = false;
-    do { // each takes some
+    do { // each transaction takes some changes
         err = batch_txn(writer, &changes, &is_all, &rc);
     } while (err == ERR_OK && !is_all);
     index_batch_done(&changes);
@@ -433,14 +446,14 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         return false;
     }
     if (changes.in.changes + changes.in.renewals + changes.in.removals == 0) {
-        return false; // all that there was waits for room
+        return false; // every change waits for room
     }
     writer->given_up = false;
     writer->renewed_us = clock_monotonic_us();
     return true;
 }
 
-// --- what a batch has become, in memory
+// --- the memory side after a batch
 
 static void writer_owe(struct index_writer *writer, struct index_change *change)
 {
@@ -450,7 +463,7 @@ static void writer_owe(struct index_writer *writer, struct index_change *change)
     atomic_fetch_add(&writer->index->memory.pending, 1);
 }
 
-// Takes the first of the list out.
+// Removes the first change of the list.
 static void owed_drop(struct index_writer *writer, struct index_change **list)
 {
     struct index_change *change = *list;
@@ -460,9 +473,8 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
     free(change);
 }
 
-// The disk refuses deletes of ever more keys: instead of remembering them all, nothing that the
-// index holds is believed any more. What is found again in segments is confirmed before its first
-// use.
+// The disk refuses deletes of too many keys to remember them all. So the index is dropped, and
+// recovery rebuilds it. The runs that it finds in segments are revalidated before their first use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {
@@ -516,7 +528,7 @@ static void change_settle(struct index_writer *writer, struct index_change *c, b
     }
 }
 
-// A commit failed that deletes were in. True: no later process believes the index as it is.
+// Called after a failed commit with deletes. Returns true if no later process will trust the index.
 static bool writer_disown(struct index_writer *writer)
 {
     struct index *index = writer->index;
@@ -551,9 +563,9 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
     index_memory_reclaim(&writer->index->memory);
 }
 
-// --- deletes that the disk has refused
+// --- owed deletes
 
-// Those that a later change has made needless go.
+// Removes the owed deletes that a later change has made unnecessary.
 static void owed_prune(struct index_writer *writer)
 {
     struct index_memory *memory = &writer->index->memory;
@@ -605,7 +617,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
             disk_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
         writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
     } else if (committed) {
-        writer->owed_due_us = 0; // the disk takes it again
+        writer->owed_due_us = 0; // the disk accepts commits again
         writer->owed_failures = 0;
         owed_prune(writer);
         if (writer->owed == NULL && writer->marked) {
@@ -645,7 +657,7 @@ static bool batch_process(struct index_writer *writer, struct index_change *batc
 
 // --- the thread
 
-// Waits until a batch is due. False: stop, and nothing is left.
+// Waits until a batch is due. Returns false if the thread must stop and nothing is left.
 static bool writer_wait_locked(struct index_writer *writer)
 {
     struct index *index = writer->index;
@@ -660,7 +672,8 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-        } else if (writer->guarded.count > 0) { // came while what is to be forgotten has to wait
+        } else if (writer->guarded.count >
+                   0) { // a change came while the retry of a refused slice waits
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {
@@ -689,8 +702,8 @@ static bool writer_wait_locked(struct index_writer *writer)
             pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
         } else {
             struct timespec until = disk_timespec_of_us(due_us);
-            (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock,
-                                         &until); // looked at again
+            // The loop checks again in any case.
+            (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock, &until);
         }
     }
 }
@@ -717,12 +730,13 @@ static struct index_change *writer_take_locked(struct index_writer *writer, unsi
     return batch;
 }
 
-// A last attempt; what stays then is told to the next process by the marker, or was answered so.
+// Tries the owed deletes a last time. For those that remain, a marker warns the next process, or
+// the answer was an error.
 static void owed_end(struct index_writer *writer)
 {
     writer->owed_due_us = 0;
     if (writer->owed != NULL) {
-        (void)batch_process(writer, NULL, 0); // what it leaves is dropped below
+        (void)batch_process(writer, NULL, 0); // refused deletes are dropped below
     }
     while (writer->owed != NULL) {
         owed_drop(writer, &writer->owed);
@@ -743,7 +757,7 @@ static void *writer_main(void *ctx)
         bool committed = batch_process(writer, batch, count);
         pthread_mutex_lock(&writer->guarded.lock);
         if (writer->stopping && count == 0 && !committed && ++failures_at_stop > 16) {
-            break; // renewals, and what is to be forgotten, that cannot be written
+            break; // renewals or forgotten places that cannot be written
         }
     }
     pthread_mutex_unlock(&writer->guarded.lock);
