@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that tests play to the calls of the store's own threads, see disk_fault.h.
+// Faults that tests inject into calls of the store's own threads; see disk_fault.h.
 #include "store/disk/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS

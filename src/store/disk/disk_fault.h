@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that tests play to the calls of the store's own threads. A build without faults has none
-// of this.
+// Faults that tests inject into calls of the store's own threads. Only builds with FOREBAY_FAULTS
+// have them.
 #ifndef FOREBAY_STORE_DISK_DISK_FAULT_H
 #define FOREBAY_STORE_DISK_DISK_FAULT_H
 
 #include <stdbool.h>
 
 #ifdef FOREBAY_FAULTS
-// The n-th call from now of a kind fails (1 is the next one). With `repeat` all calls from that one
-// on fail. Scripts (FOREBAY_DISK_FAULTS) name the kinds store.sync, store.commit and so on. Any
-// thread.
+// The n-th call of a kind from now fails (1: the next). With `repeat`, all later calls of that kind
+// fail too. In scripts (FOREBAY_DISK_FAULTS) the kinds are named store.sync, store.commit and so
+// on. Any thread.
 enum store_fault {
     STORE_FAULT_SYNC,
     STORE_FAULT_COMMIT,
@@ -20,22 +20,22 @@ enum store_fault {
     STORE_FAULT_SCAN,
     STORE_FAULT_TABLE,
     STORE_FAULT_MARK,
-    STORE_FAULT_NOTE,    // the line that a key is condemned
-    STORE_FAULT_DISOWN,  // the marker that the index is not to be believed
-    STORE_FAULT_REMOVE,  // removing the index instead
+    STORE_FAULT_NOTE,    // writing the line of a condemned key
+    STORE_FAULT_DISOWN,  // writing the marker that distrusts the index
+    STORE_FAULT_REMOVE,  // removing the index, if the marker failed
     STORE_FAULT_REWRITE, // writing a survivor
-    STORE_FAULT_ROLL,    // reading a page of the index on its round
+    STORE_FAULT_ROLL,    // reading a page of the index in a round
     STORE_FAULT_SCRUB,
-    STORE_FAULT_PINS,    // writing the list of what is pinned; syncing its name
-    STORE_FAULT_REBUILD, // putting the runs of a segment back; only stalls
-    STORE_FAULT_TRIM,    // giving back what is left over of a segment
+    STORE_FAULT_PINS,    // writing the list of pins; syncing its name
+    STORE_FAULT_REBUILD, // adding the runs of a segment to the index; can only stall
+    STORE_FAULT_TRIM,    // returning the unused bytes of a segment
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
-int store_fault_strike(enum store_fault fault); // errno value or 0
-// Calls of that kind wait until it is let go.
+int store_fault_strike(enum store_fault fault); // returns an errno value or 0
+// Makes calls of that kind wait until `stall` is false again.
 void store_fault_stall(enum store_fault fault, bool stall);
-// Waits for the first to do so.
+// Waits until the first call of that kind is stalled.
 void store_fault_stall_reached(enum store_fault fault);
 #else
 #define store_fault_strike(fault) 0

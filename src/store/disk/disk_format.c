@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all files of the cache directory share, see disk_format.h.
+// Code that all files of the cache directory share; see disk_format.h.
 #include "store/disk/disk_format.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #ifdef FOREBAY_FAULTS
 #define TEST_SIZE_MIN (128u << 10)
 
-// Tests of many segments need small ones: FOREBAY_SEGMENT_SIZE, a power of two.
+// Returns FOREBAY_SEGMENT_SIZE, a power of two: tests of many segments need small ones.
 uint32_t disk_segment_size_fixed(void)
 {
     const char *text = getenv("FOREBAY_SEGMENT_SIZE");
@@ -29,7 +29,7 @@ uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len)
     const unsigned char *at = bytes;
     while (len > 0) {
         int piece = len > (1u << 30) ? 1 << 30 : (int)len;
-        // The library takes a pointer that it does not write through.
+        // The library's parameter is not const, but it does not write.
         crc = ~crc32_iscsi((unsigned char *)(uintptr_t)at, piece, ~crc);
         at += piece;
         len -= (size_t)piece;

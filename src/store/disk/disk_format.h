@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all files of the cache directory share: the version of the format, the sizes that segments
-// may have, numbers in little endian, and the checksum. Pure; any thread.
+// What all files of the cache directory share: the format version, the sizes allowed for segments,
+// little-endian numbers, and the checksum. Pure; any thread.
 #ifndef FOREBAY_STORE_DISK_DISK_FORMAT_H
 #define FOREBAY_STORE_DISK_DISK_FORMAT_H
 
@@ -14,14 +14,14 @@
 #define CACHE_ID_LEN 16u
 
 #ifdef FOREBAY_FAULTS
-uint32_t disk_segment_size_fixed(void); // what a test asks for; 0: nothing
+uint32_t disk_segment_size_fixed(void); // the size that a test asks for; 0: none
 #else
 #define disk_segment_size_fixed() 0u
 #endif
 
-// CRC32C (Castagnoli) as iSCSI has it: disk_crc32c("123456789") is 0xE3069283.
+// Returns the CRC32C (Castagnoli) as in iSCSI: disk_crc32c("123456789") is 0xE3069283.
 uint32_t disk_crc32c(const void *bytes, size_t len);
-// Continues from the CRC of the bytes before; 0 begins.
+// Continues the CRC of the previous bytes; begins with 0.
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len);
 
 static inline void wire_put_u16(char *at, uint16_t value)

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the file system has room for another segment, and what is said of it when it has not: a
-// gauge while that lasts, one line of the log when it begins and each minute of it, one when it
+// Decides whether the file system has room for another segment, and reports a lack of room. While
+// it lasts, a gauge is set. The log has one line when it begins, one each minute, and one when it
 // ends. Runs on the supply thread.
 //
-// None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given
-// back, segment by segment; where only another segment does not fit, or no inode is left for one,
-// an older one makes room for it. A file system that refuses what it says that it has (a quota,
-// somebody who was quicker) is asked again every few seconds; when it goes on refusing, an older
-// segment makes room there as well. What goes for the sake of an inode or a quota may not help:
-// after a few that did not, no more go until a segment could be made again.
+// A lack of room is no failure: bytes that cannot be stored are streamed to the client only. These
+// are the cases:
 //
-// The index grows meanwhile, for what is stored in segments that are there: a segment is made only
+// - Less is free than cache.min_free: the store removes segments one by one.
+// - Another segment does not fit, or no inode is left: an older segment is evicted for it.
+// - The file system refuses space that it reports as free, because of a quota or another program:
+//   the store retries every few seconds. If it is refused again and again, it evicts an older
+//   segment.
+//
+// An eviction may not help with an inode or a quota. After a few in vain, no more follow until a
+// segment could be created.
+//
+// Meanwhile the index grows for runs that go into existing segments. So a segment is created only
 // if a step of the index fits as well.
 #include "store/disk/disk_room.h"
 
@@ -23,9 +28,9 @@
 
 #define TELL_US 60000000u
 #define REFUSED_US 5000000u
-#define REFUSALS_MAX 3u // then an older segment goes
-#define INODES_MIN 2u   // of a segment, and of `format` while it is written anew
-#define VAIN_MAX 3u     // segments that go for that and help nothing
+#define REFUSALS_MAX 3u // refusals before an older segment is evicted
+#define INODES_MIN 2u   // for a segment, and for `format` while it is rewritten
+#define VAIN_MAX 3u     // evictions in vain before they stop
 
 enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 

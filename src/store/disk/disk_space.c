@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space: used_bytes is what the directory may take up on disk. The store raises it before it makes
-// a file, so it never exceeds capacity_bytes because of the store. Segments stop at
+// Space: used_bytes is what the directory may take on disk. The store raises it before it creates a
+// file, so the store alone never takes more than capacity_bytes. Segments stop at
 // segment_limit_bytes; the rest is for the index. Any thread.
 #include "stats/stats.h"
 #include "store/disk/disk.h"

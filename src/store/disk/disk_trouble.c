@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trouble with the disk. A write that fails turns filling off for 5 s, then for 10 s and so on up
-// to 60 s. Many failing reads turn look-ups off for 10 s. A process without a free descriptor
-// stores nothing for a second. Any thread.
+// Trouble with the disk. A failed write turns storing off for 5 s, then for 10 s and so on up to 60
+// s. Many failed reads turn look-ups off for 10 s. A process without a free descriptor stores
+// nothing for a second. Any thread.
 #include <errno.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
         return;
     }
     if (atomic_load(&disk->filling_off_until_us) > now_us) {
-        return; // off already
+        return; // already off
     }
     pause_ms =
         pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache directory. Runs at start and stop, and on the supply thread and the blocking pool when
-// they write `format` anew; never on a worker.
+// The cache directory. Runs at start and stop; also on the supply thread and the blocking pool,
+// which rewrite `format`. Never on a worker.
 //
 //   lock      flock held for the life of the process, on the folder itself as well
 //   format    text, replaced by rename: below
 //   index/    LMDB, and `bad` when the index has to be dropped at the next start
 //   segments/ 00000001.seg ...
 //
-// `format` has one "name value" a line, in this order, and ends with the CRC32C of what stands
-// before that line:
+// `format` has one "name value" per line, in this order. The last line is the CRC32C of all lines
+// before it:
 //
 //   forebay-cache 2            format version
 //   id <32 hex>                creation id, repeated in segments and index
@@ -31,13 +31,15 @@
 //                              holds and the table (segment_table.c) that says so
 //   checksum <8 hex>
 //
-// A directory whose `format` is of another version or not ours, or that holds something without
-// one, is refused, never overwritten: it is somebody's. Version 1 had no tables of runs.
+// Forebay refuses, and never overwrites, a directory with a `format` of another version or of
+// another program, and a non-empty one without `format`: it belongs to somebody. Version 1 had no
+// tables of runs.
 //
-// Where others could change what is in the directory (it is another user's, or others may write to
-// it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
-// user's and closed to others. They can still take that away as a whole, but nothing in it: what is
-// open stays open by descriptor, and a folder of theirs in its place is refused at the next start.
+// If other users could change the directory, all of this is in its folder `forebay`, which belongs
+// to this user and is closed to others. That is so if another user owns the directory or others may
+// write to it; a Kubernetes emptyDir is both. Others can still remove the folder as a whole, but
+// change nothing in it. Open files stay open by their descriptors. A folder that others put in its
+// place is refused at the next start.
 #include "store/disk/store_dir.h"
 
 #include <dirent.h>
@@ -73,7 +75,7 @@ void store_format_render(const struct store_format *format, struct buf *out)
     buf_printf(out, "next-segment %u\n", format->next_segment);
     buf_printf(out, "next-generation %llu\n", (unsigned long long)format->next_generation);
     buf_printf(out, "boot-id %s", format->boot_id);
-    if (format->cuts > 0) { // in this line older versions read it, too
+    if (format->cuts > 0) { // older versions read this line, too
         buf_printf(out, "+%u", format->cuts);
     }
     buf_append_cstr(out, "\n");
@@ -116,7 +118,7 @@ void store_format_render(const struct store_format *format, struct buf *out)
     }
 }
 
-// The value of the next line, which has to have this name.
+// Returns the value of the next line, which must have this name.
 static bool format_line(struct span *rest, const char *name, struct span *ret_value)
 {
     struct span ahead = *rest;
@@ -160,7 +162,7 @@ static uint64_t u64_of_bytes(const uint8_t bytes[8])
     return value;
 }
 
-// A hash and a number.
+// Parses a hash and a number.
 static bool format_row(struct span value, struct hash128 *ret_hash, uint64_t *ret_number)
 {
     struct span word;
@@ -341,8 +343,9 @@ enum err store_dir_write_format(struct store_dir *dir)
         err = dir_refused(dir, errno);
     }
     if (err != ERR_OK) {
-        (void)unlinkat(dir->fd, "format.new", 0);        // may not be there
-    } else if (fsync(dir->fd) != 0 && errno != EINVAL) { // EINVAL: not with folders, here
+        (void)unlinkat(dir->fd, "format.new", 0); // it may not exist
+    } else if (fsync(dir->fd) != 0 &&
+               errno != EINVAL) { // EINVAL: this file system does not sync folders
         err = dir_refused(dir, errno);
     }
 out:
@@ -350,7 +353,7 @@ out:
     return err;
 }
 
-// The version that a `format` of ours names; 0: it is none.
+// Returns the version in a `format` of Forebay; 0 if it is not one.
 static uint64_t format_version(struct span text)
 {
     struct span rest;
@@ -360,8 +363,8 @@ static uint64_t format_version(struct span text)
     return ours ? version : 0;
 }
 
-// Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe)
-// holds nobody up. 0 or an errno.
+// Reads `format`, at most FORMAT_BYTES_MAX. O_NONBLOCK: a pipe in its place must not block. Returns
+// 0 or an errno value.
 static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
 {
     int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -443,7 +446,7 @@ bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
     return store_dir_other(fd, skip_in_empty, ret_name);
 }
 
-// Before anything is left in it. `format` is looked for last: it is made before all else.
+// Called before anything is created in it. Looks for `format` last, because that is created first.
 static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
 {
     struct stat st;
@@ -521,7 +524,7 @@ static enum err dir_make_private(struct store_dir *dir, const struct stat *outer
     return ERR_OK;
 }
 
-// Goes on to the private folder if the directory needs one, or has one from when it did.
+// Enters the private folder if the directory needs one, or has one from an earlier start.
 static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
 {
     struct stat outer, inner, format;
@@ -577,9 +580,9 @@ static enum err dir_open_folder(struct store_dir *dir, const char *name, int *re
     return ERR_OK;
 }
 
-// The file can be removed by somebody who tidies up, the folder cannot while it holds anything; but
-// not every file system locks folders. A cleaner like systemd-tmpfiles leaves alone what lies in a
-// locked one.
+// Locks both the file and the folder. Somebody who tidies up may remove the file, but not a folder
+// that is not empty. On the other hand, not every file system locks folders. Cleaners like
+// systemd-tmpfiles skip the content of a locked folder.
 static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -597,7 +600,7 @@ static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
             dir->path);
         return ERR_IN_USE;
     }
-    unix_socket_folder_is_locked(dir->fd); // admin.socket is here where nothing better is known
+    unix_socket_folder_is_locked(dir->fd); // admin.socket is here by default
     return ERR_OK;
 }
 
@@ -652,7 +655,7 @@ out:
 static void fd_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // directories and the lock: nothing is pending
+        (void)close(*fd); // directories and the lock have no pending writes
         *fd = -1;
     }
 }
@@ -685,14 +688,15 @@ void store_dir_close(struct store_dir *dir)
 {
     store_dir_leave(dir);
     if (dir->path != NULL) {                            // it was opened
-        (void)pthread_mutex_destroy(&dir->format_lock); // nothing runs any more
+        (void)pthread_mutex_destroy(&dir->format_lock); // no thread uses it any more
     }
     free(dir->path);
     dir->path = NULL;
 }
 
-// LMDB opens by path only: by way of the descriptor, where /proc is there, so that nobody who may
-// rename a parent puts another index in its place. (The check in a child keeps no descriptors.)
+// LMDB opens only by path. Where /proc exists, the path goes through the descriptor, so that nobody
+// who can rename a parent can put another index in its place. (The child of index_verify.c keeps no
+// descriptors.)
 void store_dir_index_path(const struct store_dir *dir, struct buf *out)
 {
     char path[40];
@@ -707,7 +711,7 @@ void store_dir_index_path(const struct store_dir *dir, struct buf *out)
 
 // --- space
 
-// Blocks of the entries of one folder; names for which `skip` says so are left out.
+// Returns the disk usage of a folder's entries, except those that `skip` names.
 static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const char *name),
                              unsigned *budget)
 {

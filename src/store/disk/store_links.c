@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refuses symbolic links in the cache directory. Runs at start, before anything is written there,
+// Refuses symbolic links in the cache directory. Runs at start, before anything is written there
 // and before LMDB opens its files.
 //
-// A link under a name that Forebay opens would lead its writes to some other file of this user.
-// Each open of ours has O_NOFOLLOW and fails, but LMDB opens by path and follows. So the names are
-// looked at first, and the message says which one is a link and what to do. Links in place of
-// segments need no refusal: opening one fails, and the segment counts as lost.
+// A link under a name that Forebay opens would redirect its writes to another file of this user.
+// Forebay opens with O_NOFOLLOW, which fails, but LMDB opens by path and follows links. So the
+// names are checked first, and the message says which one is a link and what to do. A link in place
+// of a segment need not be refused: opening it fails, and the segment counts as lost.
 #include "store/disk/store_links.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ bool store_links_is_link(int folder_fd, const char *name)
 
 enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
 {
-    // Folders stand before what they hold, which is looked at through them.
+    // Folders come before their content, because the content is checked through them.
     static const char *const NAMES[] = {
         "lock", "format",   "format.new", "index",  "index/data.mdb", "index/lock.mdb", "index/bad",
         "pins", "pins.new", "pins.bad",   "policy", "policy.new",     "policy.map",     "segments"};
