@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start-up. Before serving: a marker or a bad verdict of the child that looks drops the index, so
-// does an index that is another cache's or an old copy (its last commit is behind the one noted in
-// `format`). Then the store serves, and one thread goes through the segments, newest first:
+// Recovery at a start. Before the store serves, it drops the index in these cases: a marker says
+// so; the child process of index_verify.c found damage; it is another cache's; or it is an old
+// copy, whose last commit is before the one noted in `format`. Then the store serves, and one
+// thread examines the segments, newest first:
 //
-//   not a segment of this cache     the file goes
-//   stopped cleanly                 known already; nothing is read but its head
-//   sealed                          the index knows all of it
-//   not sealed after a crash        its runs that the index does not know are put back; writing
-//                                   goes on behind
+//   not a segment of this cache     the file is removed
+//   stopped cleanly                 the index knows its runs; only its head is read
+//   sealed                          the index knows its runs
+//   not sealed after a crash        the runs that the index lacks are added; writing continues
+//                                   after the last one
 //
-// From then on the oldest may make room for what is new. If the index was dropped, all runs of all
-// segments are put back now.
+// Then eviction may begin. If the index was dropped, the thread now adds the runs of all segments
+// to the new one.
 //
-// What is put back is marked: it is revalidated before its first use, because versions that were
-// invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of
-// the same version joins what is found. After an unclean stop and another boot all records are to
-// be revalidated. At last the thread goes round the index slice by slice (index_roll.c), and waits
-// for orders to rebuild while the store runs: whoever finds it injured orders one.
+// The runs added from segments are marked and revalidated before their first use, because versions
+// that were invalidated come back too. So blocks that clients request meanwhile need not be
+// deleted: newly stored runs of the same version join those that recovery finds. After an unclean
+// stop and another boot, all records are revalidated. At last the thread verifies the index slice
+// by slice (index_roll.c). It waits for orders to rebuild the index; any thread that finds damage
+// orders one.
 //
-// A disk in trouble may order one rebuild after the other: the second begins an eighth of a second
-// after the first has ended, each next one twice as late, until there has been none for ten
-// minutes.
+// A disk in trouble may cause one rebuild after another. The second begins an eighth of a second
+// after the end of the first. Each further pause is twice as long, until ten minutes have passed
+// without a rebuild.
 #include "store/care/recovery.h"
 
 #include <fcntl.h>
@@ -38,7 +40,7 @@
 #include "store/state/state_condemned.h"
 
 #define REBUILD_PAUSE_US 125000u
-#define REBUILD_PAUSES_MAX 12u // doublings
+#define REBUILD_PAUSES_MAX 12u // the pause is doubled at most this often
 #define REBUILD_CALM_US 600000000u
 
 void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
@@ -65,8 +67,9 @@ static void want_rebuild(struct recovery *recovery, bool drop)
     tell_rebuilding(recovery, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
-    index_memory_recovering(&recovery->index->memory, true); // deletes from now on outlast it
-    if (drop) { // in front of what the rebuild puts back
+    // deletes from now on are kept for the new index
+    index_memory_recovering(&recovery->index->memory, true);
+    if (drop) { // queued before the runs that the rebuild adds
         index_writer_drop_injured(recovery->index->writer);
     }
     pthread_cond_signal(&recovery->guarded.wake);
@@ -93,7 +96,7 @@ void recovery_want_round(struct recovery *recovery)
 
 // --- the index
 
-// All of the index is known: the round has time.
+// The whole index has been verified, so the next round can wait.
 static void recovery_rests(struct recovery *recovery)
 {
     recovery->roll_due_us = disk_real_us() + INDEX_ROLL_REST_MS * 1000ull;
@@ -111,9 +114,9 @@ static enum err recovery_open_new(struct recovery *recovery, const char *why)
     return index_open(recovery->index, 0, false);
 }
 
-// An unclean stop and another boot since: the power may have failed. What is taken out of the index
-// was synced by then, but drives lie, and images are restored: what it holds is revalidated before
-// its first use, like what is found in segments.
+// Counts a possible power failure: an unclean stop, then another boot. Deletes were synced, but
+// drives lie about syncs, and disk images are restored. So all records are revalidated before their
+// first use, like runs found in segments.
 static void recovery_judge_boot(struct recovery *recovery)
 {
     struct store_format *format = &recovery->disk->dir.format;
@@ -196,7 +199,7 @@ void recovery_adopt_clean(struct recovery *recovery)
             segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
                 ERR_OK) {
             found.salt = header.salt;
-            (void)segment_log_adopt(recovery->log, segment, &found); // one that is empty stays
+            (void)segment_log_adopt(recovery->log, segment, &found); // an empty segment stays
         }
         segment_unpin(segment);
     }
@@ -215,7 +218,7 @@ static bool on_row_found(void *ctx, const struct segment_row *row)
     return !recovery_stopping(recovery);
 }
 
-// A segment that nobody sealed before a crash: what is in it is found by looking at all of it.
+// Examines a segment that was not sealed before a crash: only a scan finds its runs.
 static enum err examine_unsealed(struct recovery *recovery, struct segment *segment,
                                  struct segment_found *found)
 {
@@ -227,7 +230,7 @@ static enum err examine_unsealed(struct recovery *recovery, struct segment *segm
     found->end_offset = result.end_offset;
     found->unit_count = result.unit_count;
     found->run_count = result.run_count;
-    found->sealed = result.is_partial; // what could not be read now may be there later
+    found->sealed = result.is_partial; // bytes that cannot be read now may be readable later
     return err;
 }
 
@@ -243,7 +246,7 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
         return;
     }
     if (err != ERR_OK) {
-        return; // cannot be read now; its places are misses
+        return; // it cannot be read now; its places are misses
     }
     struct segment_found found = {
         .salt = header.salt, .end_offset = recovery->log->segment_size_bytes, .sealed = true};
@@ -283,7 +286,7 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
         struct segment *segment = segment_log_entry(log, numbers[i]);
         if (rebuild) {
-            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may hold it here
+            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may pause it here
         }
         if (segment_pin(segment, numbers[i])) {
             if (rebuild || segment_log_is_recovered(segment)) {
@@ -295,7 +298,7 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     free(numbers);
 }
 
-// Nothing more is put back, unless a rebuild has been ordered meanwhile.
+// Ends the recovery unless a new rebuild was ordered.
 static void recovery_ends(struct recovery *recovery)
 {
     pthread_mutex_lock(&recovery->guarded.lock);
@@ -319,28 +322,29 @@ static void rebuild_all(struct recovery *recovery)
     log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
     stats_add(COUNTER_index_rebuilds, 1);
     examine_all(recovery, true);
-    (void)index_writer_flush(recovery->index->writer); // what failed is a miss
+    (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
     recovery_ends(recovery);
     rebuild_ended(recovery);
     log_info("index_rebuild_done", "objects=%lu blocks=%lu", atomic_load(&recovery->index->objects),
              atomic_load(&recovery->index->blocks));
 }
 
-// When there is something to do.
+// Returns when the thread must act next.
 static uint64_t due_us_locked(struct recovery *recovery)
 {
     if (recovery->guarded.rebuild_wanted) {
         bool first = recovery->rebuilt_us == 0;
         return first ? 0 : recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
     }
-    if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) { // behind the one under way
+    // begins after the current round
+    if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) {
         recovery->guarded.round_wanted = false;
         recovery->roll_due_us = 0;
     }
     return recovery->roll_due_us;
 }
 
-// Waits for orders, or until the next thing is due. True: it is.
+// Waits for an order or until the next action is due. Returns true if it is due.
 static bool recovery_wait_locked(struct recovery *recovery)
 {
     uint64_t due_us = due_us_locked(recovery);
@@ -348,8 +352,8 @@ static bool recovery_wait_locked(struct recovery *recovery)
         return true;
     }
     struct timespec until = disk_timespec_of_us(due_us);
-    (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
-                                 &until); // looked at again
+    // The caller checks again in any case.
+    (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock, &until);
     return false;
 }
 
@@ -382,7 +386,7 @@ static void *recovery_main(void *ctx)
         rebuild_all(recovery);
     } else {
         if (!recovery->was_clean) {
-            (void)index_writer_flush(recovery->index->writer); // what failed is a miss
+            (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
         }
         recovery_ends(recovery);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a start does about what it finds: the index is looked through, segments are looked at, what
-// is missing is put back.
+// Recovery at a start: verifies the index, examines the segments, and adds runs that the index
+// lacks.
 #ifndef FOREBAY_STORE_RECOVERY_H
 #define FOREBAY_STORE_RECOVERY_H
 
@@ -19,15 +19,16 @@ struct recovery {
     atomic_bool is_rebuilding; // the index is being rebuilt from segments
     pthread_t thread;
     bool runs;
-    bool was_clean;            // the last process stopped cleanly
-    atomic_bool is_verified;   // the index as it was at the start; a bad one is being rebuilt
-    struct index_roll roll;    // of the thread
-    uint64_t roll_due_us;      // real; the next slice
-    uint64_t rebuilt_us;       // of the thread: when the last rebuild ended; 0: none yet
+    bool was_clean; // the last process stopped cleanly
+    // The index of the previous process was verified. If it was bad, it is being rebuilt.
+    atomic_bool is_verified;
+    struct index_roll roll;    // used by the thread
+    uint64_t roll_due_us;      // real time of the next slice
+    uint64_t rebuilt_us;       // used by the thread: when the last rebuild ended; 0: none yet
     uint64_t salt;             // of the segment that is being listed
-    uint32_t number;           // and its number
-    struct segment_rows *rows; // its good runs are gathered here, or NULL
-    unsigned pauses;           // how often the pause before the next one is doubled
+    uint32_t number;           // its number
+    struct segment_rows *rows; // collects its good runs, or NULL
+    unsigned pauses;           // how often the next pause is doubled
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
@@ -37,19 +38,21 @@ struct recovery {
 
 void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
                    struct store_disk *disk, struct store_condemned *condemned);
-// Before there are threads: opens the index, or a new one when it is missing or bad. An error is
-// the disk's.
+// Opens the index, or a new one if it is missing or bad. Called before threads start. An error is
+// one of the disk.
 enum err recovery_open_index(struct recovery *recovery) MUST_USE;
-// Segments that a clean stop left with room can be written on at once.
+// Lets writing continue in segments that a clean stop left with room.
 void recovery_adopt_clean(struct recovery *recovery);
-// Goes on behind serving.
+// Starts the thread, which continues while the store serves.
 void recovery_start(struct recovery *recovery);
 void recovery_stop(struct recovery *recovery);
-// The index was dropped (or has lost something): put back what segments hold. Any thread.
+// Orders a rebuild because the index was dropped or has lost something: adds the runs of all
+// segments. Any thread.
 void recovery_want_rebuild(struct recovery *recovery);
-// The index is injured: it goes, and the same. Any thread.
+// Drops the index because it is damaged, and orders a rebuild. Any thread.
 void recovery_want_new_index(struct recovery *recovery);
-// It holds places of a segment that is gone, nobody knows which: a round finds them. Any thread.
+// Orders a round, because the index has places of a segment that is gone and nobody knows which.
+// Any thread.
 void recovery_want_round(struct recovery *recovery);
 
 #endif

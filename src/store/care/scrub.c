@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrub thread: reads every run of every full segment and verifies its checksums, so that bytes
-// that rot while nobody asks for them are found before somebody does. A run that fails is dropped
-// the way a reader drops it: a miss at once, out of the index, marked in its segment; the next read
-// fetches it.
+// The scrub thread reads every run of every full segment and verifies its checksums, so that
+// decayed bytes are found before a client requests them. A bad run leaves the store as if a reader
+// had found it: it is a miss at once, leaves the index, and is marked in its segment. The next read
+// fetches it again.
 //
-// It reads past the page cache (O_DIRECT). So what it verifies is what the device holds, also where
-// a good copy is in memory, and nothing that readers need is pushed out. Where the file system does
-// read by way of the page cache, which is found out with the first windows, nothing is read any
-// more, and the log says so. A file system may do so for some reads only: pages could get into
-// memory that nobody looked at, so no mark (segment_log.c) of the segment outlives a read, and its
-// next reader looks.
+// It reads with O_DIRECT, which bypasses the page cache. So it verifies the bytes on the device
+// even if memory has a good copy, and it pushes out no page that readers need. A file system may
+// use the page cache all the same. The first windows show that; scrubbing then stops, and the log
+// says so. A file system may do so for some reads only, and bring unverified pages into memory. So
+// each read clears all verified marks (segment_log.h) of the segment, and its next reader verifies
+// again.
 //
-// A device that reads nothing any more is no reason to give up what it holds: after a few runs in a
-// row that it could not read the round ends.
+// If the device can read nothing any more, dropping its runs would help nobody. So the round ends
+// after a number of unreadable runs in a row.
 //
-// It is in nobody's way: the rate is a setting, its reads are of the idle class, it waits while
-// writes are behind, and it holds neither a pin nor a descriptor while it waits. A segment that is
-// freed meanwhile is left.
+// It does not slow clients down: its rate is a setting, its reads have the idle I/O class, and it
+// waits while writes lag. It holds neither a pin nor a descriptor while it waits. It skips a
+// segment that is freed meanwhile.
 //
-// A round goes through what is full when it begins, the oldest first. The next begins an hour after
-// that, or when the rate is set anew, or when one is ordered: that one has a rate of its own, and
-// takes over a round that runs already.
+// A round reads the segments that are full when it begins, the oldest first. The next round begins
+// an hour after that, when the rate changes, or when somebody orders one. An ordered round has its
+// own rate, and takes over a round in progress.
 #include "store/care/scrub.h"
 
 #include <errno.h>
@@ -40,10 +40,10 @@
 #define WINDOW_BYTES (512u << 10)
 #define DIRECT_ALIGN 4096u
 #define ROUND_US 3600000000u
-#define TICK_US 1000000u // whether a round is due
+#define TICK_US 1000000u // interval of checks whether a round is due
 #define BEHIND_US 100000u
-#define DOUBTS_MAX 3u      // windows that came into memory: others may have read them
-#define UNREADABLE_MAX 16u // runs in a row, then it is the device
+#define DOUBTS_MAX 3u      // windows that entered the page cache; other programs may have read them
+#define UNREADABLE_MAX 16u // unreadable runs in a row: then the device is at fault
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
 static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
@@ -52,15 +52,15 @@ static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DIRECT_ALIGN, "so does a header")
 
 // --- waiting
 
-// 0: nothing is to be read.
+// Returns the rate; 0: read nothing.
 static uint64_t rate_locked(const struct scrub *scrub)
 {
     uint64_t ordered = scrub->guarded.ordered_bytes_per_s;
     return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
 }
 
-// Until then, or until somebody has changed what is to be done since the last call returned: while
-// it read, too. False: it is to stop, or nothing is to be read now.
+// Waits until that time, or until an order has changed since this function last returned. Returns
+// false if the thread must stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
     struct timespec until = disk_timespec_of_us(until_us);
@@ -83,7 +83,7 @@ static bool disk_is_behind(const struct write_backlog *backlog)
             !write_backlog_is_quick(backlog, clock_monotonic_us()));
 }
 
-// Waits for the turn of so many bytes.
+// Waits until `bytes` may be read at the set rate.
 static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
 {
     while (disk_is_behind(scrub->backlog)) {
@@ -97,14 +97,14 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
     pthread_mutex_lock(&scrub->guarded.lock);
     uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
-    // What it was late by is not made up for; when the rate has changed it may be early once.
+    // Lost time is not made up for. After a change of the rate, one read may come early.
     scrub->due_us = disk_real_us() + (uint64_t)bytes * 1000000 / rate;
     return true;
 }
 
 // --- reading
 
-// Does the file system keep its word?
+// Checks whether the file system really bypassed the page cache.
 static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t len)
 {
     if (!disk_io_resident(fd, offset, len)) {
@@ -114,7 +114,7 @@ static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t 
     }
 }
 
-// Of these nothing follows for the run.
+// Returns true for errors that say nothing about the run.
 static bool is_passing(int errno_value)
 {
     return errno_value == ENOMEM || errno_value == EAGAIN || errno_value == EINTR;
@@ -130,11 +130,12 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
                     O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         scrub->is_impossible = errno == EINVAL;
-        return ERR_CANCELLED; // no descriptor, or no such file any more
+        return ERR_CANCELLED; // no descriptor, or the file is gone
     }
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
-        (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED); // or it takes another window
+        // may fail: then another window decides
+        (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED);
     }
     segment_unmark_all(segment);
     ssize_t got = failed == 0 ? pread(fd, scrub->window, len, offset) : -1;
@@ -156,7 +157,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     return failed != 0 ? ERR_IO : ERR_OK;
 }
 
-// `len` bytes of the segment. ERR_CANCELLED: it has gone, or this is to end.
+// Returns `len` bytes of the segment. ERR_CANCELLED: the segment is gone, or the scrub must stop.
 static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
                             struct span *ret_bytes)
 {
@@ -172,7 +173,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
         }
         scrub->window_offset = from;
         enum err err = window_read(scrub, segment, from, want);
-        if (err == ERR_IO) { // what is unreadable may lie behind
+        if (err == ERR_IO) { // the unreadable bytes may come after `end`
             want = (uint32_t)align_up_u64(end, DIRECT_ALIGN) - from;
             err = window_read(scrub, segment, from, want);
         }
@@ -202,7 +203,7 @@ static enum err run_verify(struct scrub *scrub, const struct scrub_run *run)
     if (err != ERR_OK) {
         return err;
     }
-    memcpy(scrub->header, bytes.ptr, bytes.len); // the window goes on
+    memcpy(scrub->header, bytes.ptr, bytes.len); // the window moves on
     if (segment_run_header_decode((struct span){scrub->header, bytes.len}, &h) != ERR_OK ||
         h.number != scrub->number || h.salt != scrub->salt ||
         h.header_offset != run->header_offset || h.header_len != run->header_len ||
@@ -239,16 +240,17 @@ static bool on_row_compared(void *ctx, const struct segment_row *row)
     return !wanted->found;
 }
 
-// Its header may be what is wrong, so what the run is about is listed once more.
+// Drops a bad run. Its header may be damaged, so its row is read from the list of the segment's
+// runs.
 static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err why)
 {
     struct segment *segment = segment_log_entry(scrub->log, scrub->number);
     struct row_wanted wanted = {.header_offset = run->header_offset};
     uint64_t salt;
     if (!segment_pin(segment, scrub->number)) {
-        return; // it goes anyway
+        return; // it is being evicted anyway
     }
-    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // says so in `found`
+    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // the result is in `found`
     if (wanted.found) {
         struct store_place place = segment_row_place(&wanted.row, scrub->number, salt);
         place.segment = segment;
@@ -260,7 +262,7 @@ static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err 
     segment_unpin(segment);
 }
 
-// False: the segment has gone, or this is to end.
+// Verifies a run. Returns false if the segment is gone or the scrub must stop.
 static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
 {
     struct segment *segment = segment_log_entry(scrub->log, scrub->number);
@@ -268,7 +270,7 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         return true;
     }
     enum err err = run_verify(scrub, run);
-    if (err == ERR_CORRUPT) { // looked at once more, as a reader does
+    if (err == ERR_CORRUPT) { // verified a second time, as a reader does
         scrub->window_len = 0;
         err = run_verify(scrub, run);
     }
@@ -313,7 +315,7 @@ static int run_ascending(const void *a, const void *b)
     return (x->header_offset > y->header_offset) - (x->header_offset < y->header_offset);
 }
 
-// False: it is still written to, or has gone.
+// Scrubs a segment. Returns false if it is still being written or is gone.
 static bool scrub_segment(struct scrub *scrub, uint32_t number)
 {
     struct segment *segment = segment_log_entry(scrub->log, number);
@@ -363,10 +365,10 @@ static uint32_t *numbers_of_all(struct segment_log *log, uint32_t *ret_count)
 
 static void gauge_set(enum counter gauge, uint64_t value)
 {
-    stats_add(gauge, value - stats_sum(gauge)); // nobody else does
+    stats_add(gauge, value - stats_sum(gauge)); // no other thread changes it
 }
 
-// What is known of the round so far.
+// Publishes the progress of the round.
 static void round_tell(struct scrub *scrub, uint32_t segments_done, uint32_t segments_left_out)
 {
     pthread_mutex_lock(&scrub->guarded.lock);
@@ -383,7 +385,7 @@ static void round_begin(struct scrub *scrub, uint32_t segments)
 {
     scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
     scrub->unreadable_in_row = 0;
-    scrub->due_us = 0; // what the last one owed at its rate is not this one's
+    scrub->due_us = 0; // not bound by the pace of the previous round
     pthread_mutex_lock(&scrub->guarded.lock);
     scrub->guarded.told = (struct store_scrub){
         .state = STORE_SCRUB_RUNS, .round = scrub->guarded.told.round, .segments = segments};
@@ -437,7 +439,7 @@ static void scrub_round(struct scrub *scrub)
 
 // --- the thread
 
-// Waits until a round is due; false: stop.
+// Waits until a round is due. Returns false if the thread must stop.
 static bool round_wait(struct scrub *scrub, uint64_t began_us)
 {
     pthread_mutex_lock(&scrub->guarded.lock);
@@ -448,8 +450,8 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
               (late || scrub->guarded.is_wanted) && atomic_load(&scrub->log->examined);
         if (!due) {
             struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_US);
-            (void)pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock,
-                                         &until); // looked at again
+            // The loop checks again in any case.
+            (void)pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
         }
     }
     scrub->guarded.is_wanted = false;
@@ -464,7 +466,8 @@ static void *scrub_main(void *ctx)
 {
     struct scrub *scrub = ctx;
     thread_begin("store-scrub", THREAD_BEHIND);
-    (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE); // where there are classes
+    // ignored without I/O classes
+    (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
     scrub->header = malloc(RUN_HEADER_MAX);
     check(scrub->window != NULL);

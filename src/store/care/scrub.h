@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goes through all that is held and verifies it, slowly. Shared inside the room only.
+// Slowly verifies everything that is stored. Shared inside the room only.
 #ifndef FOREBAY_STORE_SCRUB_H
 #define FOREBAY_STORE_SCRUB_H
 
@@ -13,7 +13,7 @@
 struct segment_log;
 struct write_backlog;
 
-// A run is not what it should be, and leaves the store. On the scrub thread.
+// The callbacks of the scrub. `drop`: a run is bad and leaves the store. On the scrub thread.
 struct scrub_host {
     void *ctx;
     void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
@@ -27,25 +27,25 @@ struct scrub {
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
-        uint64_t bytes_per_s;         // 0: nothing is read, unless a round is ordered
-        uint64_t ordered_bytes_per_s; // of the round that somebody waits for; 0: none is ordered
-        unsigned changes;             // of these two
-        bool is_wanted;               // a round, at once
-        bool is_cancelled;            // the one that runs
+        uint64_t bytes_per_s;         // 0: read nothing, unless a round is ordered
+        uint64_t ordered_bytes_per_s; // rate of the ordered round; 0: none is ordered
+        unsigned changes;             // counts changes of these two rates
+        bool is_wanted;               // begin a round at once
+        bool is_cancelled;            // cancel the round in progress
         bool stop;
         bool has_thread;
-        struct store_scrub told; // of the last round, elapsed_us aside
+        struct store_scrub told; // progress of the last round, without elapsed_us
         uint64_t began_us, ended_us;
     } guarded;
-    // Of the thread.
+    // Used by the thread only.
     char *window, *header;
-    uint32_t window_offset, window_len; // what of the segment is in it
-    uint32_t number;                    // of the segment
+    uint32_t window_offset, window_len; // the part of the segment in the window
+    uint32_t number;                    // number of the segment
     uint64_t salt;
-    unsigned changes_seen;     // of guarded.changes, by the last wait
-    uint64_t due_us;           // real; no byte before
-    bool is_direct;            // found out: the page cache is passed by
-    atomic_bool is_impossible; // it is not
+    unsigned changes_seen;     // guarded.changes at the last wait
+    uint64_t due_us;           // real time; read no byte before
+    bool is_direct;            // the first windows have shown that reads bypass the page cache
+    atomic_bool is_impossible; // reads cannot bypass the page cache
     unsigned doubts;
     unsigned unreadable_in_row;               // runs
     uint64_t runs_seen, bytes_seen, bad_seen; // in this round
@@ -53,7 +53,7 @@ struct scrub {
 
 void scrub_init(struct scrub *scrub, struct segment_log *log, const struct write_backlog *backlog,
                 const struct scrub_host *host);
-// A new rate, which begins a round unless it is 0. Not on a worker.
+// Sets a new rate, which begins a round unless it is 0. Not on a worker.
 void scrub_set_rate(struct scrub *scrub, uint64_t bytes_per_s);
 void scrub_stop(struct scrub *scrub);
 

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache directory met with a smaller cache.size than it was filled with. Runs at the start,
+// Fits a cache directory to a cache.size that is smaller than what it holds. Runs at the start
 // before anything in the directory is open, so that the limit holds from the first request on.
 //
-// What goes, until what is left fits below the headroom: first the part of the index file that was
-// allocated ahead; then the index itself, when it would take a quarter of the cache or the room of
-// its last segments (LMDB never gives pages back, so it cannot shrink in place; recovery rebuilds
-// it from the segments that stay); then empty segments, then the oldest. When more than half of
-// what was held is gone, so is the index: most of what it says would be wrong.
+// Removes the following, in this order, until the rest fits below the headroom:
 //
-// Where the file system has no room left for `format` and a step of the index, the oldest segments
-// make some: without it the start would come to nothing (store_late.c), and what is held be lost.
+// - The part of the index file that was allocated ahead.
+// - The index, if it would take a quarter of the cache or the space of the last segments. LMDB
+//   never returns pages, so the file cannot shrink. Recovery rebuilds the index from the remaining
+//   segments.
+// - Empty segments.
+// - The oldest segments.
+//
+// If more than half of the cached bytes are removed, so is the index, because most of its entries
+// would be wrong.
+//
+// If the file system has no room for `format` and a step of the index, the oldest segments are
+// removed. Otherwise the start would fail (store_late.c), and all cached bytes would be lost.
 //
 // A crash on the way leaves a directory that still does not fit, or an index that names missing
 // segments, which are misses.
@@ -21,7 +27,7 @@
 #include "store/segment/segment_files.h"
 #include "store/store_private.h"
 
-#define INDEX_SHARE 4u // an index above this part of a cache that is too full is made anew
+#define INDEX_SHARE 4u // if the cache is too full, an index above 1/4 of it is rebuilt
 
 static int number_ascending(const void *a, const void *b)
 {
@@ -38,7 +44,7 @@ struct fitting {
     size_t empty_gone, full_gone;
 };
 
-// Removes segments, oldest first, while there is too much; only empty ones, or any.
+// Removes segments, oldest first, while the cache is too large: only empty ones, or any.
 static void fit_segments(struct fitting *f, bool only_empty)
 {
     int segments_fd = f->store->disk.dir.segments_fd;
@@ -48,7 +54,7 @@ static void fit_segments(struct fitting *f, bool only_empty)
         char name[SEGMENT_NAME_LEN];
         segment_name(f->files[i].number, name);
         if (!over || (only_empty && !segment_file_is_empty(segments_fd, f->files[i].number)) ||
-            unlinkat(segments_fd, name, 0) != 0) { // what cannot go is counted as before
+            unlinkat(segments_fd, name, 0) != 0) { // a file that cannot be removed still counts
             f->files[kept++] = f->files[i];
             continue;
         }
@@ -76,10 +82,10 @@ static uint64_t files_cost(const struct fitting *f)
     return bytes;
 }
 
-#define START_BYTES (1u << 20) // that a start may need
-#define START_SEGMENTS_MAX 4u  // of which the last one's space has come back, or it never will
+#define START_BYTES (1u << 20) // the bytes that a start may need
+#define START_SEGMENTS_MAX 4u  // if these do not free enough space, more will not
 
-// Few segments at most go for it.
+// Removes a few of the oldest segments until the file system has room for a start.
 static void fit_full_disk(struct fitting *f)
 {
     int segments_fd = f->store->disk.dir.segments_fd;

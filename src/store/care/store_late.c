@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache directory whose file system is full at the start cannot be used: there is no room for its
-// index, not even for `format`. Nothing is stored then, and a thread of this file looks for room
-// each second. When there is enough for the smallest cache above cache.min_free the directory is
-// opened after all. What fails then is tried again 5 s later, then 10 s and so on up to a minute.
+// If the file system is full at the start, the cache directory cannot be used: there is no room for
+// its index, or even for `format`. Nothing is stored then, and the thread of this file looks for
+// room each second. When there is enough for the smallest cache above cache.min_free, it opens the
+// directory. If that fails, it retries after 5 s, then 10 s and so on up to a minute.
 //
-// It begins empty, whatever lies there: writes have passed of which an index that was there before
-// does not know. So nothing that is held can be older than this moment, and a write that is under
-// way now is kept from being overtaken by its key's home, as ever. (A full disk with a cache on it
-// that was used before is not met here: at the start its oldest segment makes room, store_fit.c.)
+// The cache begins empty, whatever is in the directory. An existing index may be missing writes
+// that were proxied meanwhile. So no cached byte can be older than this moment. A write in progress
+// is handled by its key's home, as always. (A full disk with a used cache does not get here: at the
+// start its oldest segments make room, store_fit.c.)
 //
-// What the process has gone by until now it goes on with: the hash key, epochs, doubts, numbers of
-// holders and generations of before; they are written to the new `format`. Writes that began
-// without a note in `format` may be under way: all buckets are noted, until no write is. Limits,
-// rules and pins are those of now: a directory that has been prepared with segments too small for a
-// block of a rule that came meanwhile is prepared once more.
-//
-// `attached` is set under the lock of `format`, once everything that it stands for is there.
-// Whoever has seen it unset has done without a store; whoever waits for that lock to disown the
-// index (store_unattached.c) finds that there is nothing to be disowned.
+// The process keeps its state and writes it to the new `format`: hash key, epochs, doubts, numbers
+// of holders, and generations. Writes that began without a note in `format` may be in progress. So
+// all buckets are noted until no write is. Limits, rules and pins are the current ones: a directory
+// prepared with segments too small for a block of a newer rule is prepared again.
+// `attached` is set under the lock of `format`, once everything works. A thread that saw it unset
+// works without a store. A thread that waits for the lock to disown the index (store_unattached.c)
+// then finds that there is none to disown.
 #include "store/care/store_late.h"
 
 #include <errno.h>
@@ -39,16 +37,15 @@
 #define PAUSE_US_MIN 5000000u
 #define PAUSE_US_MAX 60000000u
 #define WHY_MAX 4000u
-#define LATE_INODES 16u // of folders, `format`, index and the first segments
+#define LATE_INODES 16u // for folders, `format`, index and the first segments
 
-// Bytes that are missing on the file system of the directory, or of the one that it is to be made
-// in.
+// Returns the bytes missing on the file system of the directory, or of its nearest existing parent.
 static uint64_t late_missing(const struct store *store)
 {
     struct statvfs st;
     char path[4096];
     (void)snprintf(path, sizeof(path), "%s", store->late.options.dir);
-    while (statvfs(path, &st) != 0) { // one name less each time, down to `/` or `.`
+    while (statvfs(path, &st) != 0) { // one component less each time, down to `/` or `.`
         char *slash = strrchr(path, '/');
         if (errno != ENOENT || path[1] == '\0') {
             return STORE_SIZE_MIN;
@@ -64,7 +61,8 @@ static uint64_t late_missing(const struct store *store)
     return wanted > free_bytes ? wanted - free_bytes : has_inodes ? 0 : 1;
 }
 
-// What lay there goes, and `format` is what this process has gone by. Under the lock of `format`.
+// Removes the directory's content and writes this process's state to `format`. Under the lock of
+// `format`.
 static enum err late_take_over(struct store *store, struct store_dir *found)
 {
     struct store_dir *dir = &store->disk.dir;
@@ -93,8 +91,8 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// What was set meanwhile is gone by from here on; who sets more finds the store attached. False: it
-// has no room for blocks that are allowed now.
+// Applies the settings that were changed meanwhile. Later changes find the store attached. Returns
+// false if the segments are too small for the blocks that are allowed now.
 static bool late_take_settings(struct store *store)
 {
     struct store_late *late = &store->late;
@@ -102,10 +100,10 @@ static bool late_take_settings(struct store *store)
     struct store_limits limits = store_size_limits(store);
     bool suits = limits.block_size_bytes_max <= store->log.segment_size_bytes / 2;
     if (suits) {
-        scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // of which nothing is held yet
+        scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // nothing is stored yet
         retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
         retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
-        disk_tell_trouble(&store->disk, false); // while nobody can be in any
+        disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
         disk_set_attached(&store->disk);
     }
     pthread_mutex_unlock(&late->guarded.lock);
@@ -114,7 +112,7 @@ static bool late_take_settings(struct store *store)
 
 static enum err late_attach_locked(struct store *store, struct buf *why)
 {
-    store_dir_leave(&store->disk.dir); // its locks would keep us out
+    store_dir_leave(&store->disk.dir); // its own locks would keep us out
     struct store_dir found;
     store->late.options.block_size_bytes_max = store_size_limits(store).block_size_bytes_max;
     enum err err = store_dir_open(&found, store->late.options.dir, why);
@@ -124,7 +122,7 @@ static enum err late_attach_locked(struct store *store, struct buf *why)
     }
     store_dir_close(&found);
     if (err == ERR_OK) {
-        (void)disk_io_probe_residency(store->disk.dir.path); // it could not be asked before
+        (void)disk_io_probe_residency(store->disk.dir.path); // not possible earlier
         state_pins_set_unread(&store->pins);
         err = late_take_settings(store) ? ERR_OK : ERR_AGAIN;
     }
@@ -154,7 +152,7 @@ static bool late_attach(struct store *store)
     return err == ERR_OK;
 }
 
-// False: it is to stop.
+// Returns false if the thread must stop.
 static bool late_wait(struct store_late *late, uint64_t us)
 {
     struct timespec until = disk_timespec_of_us(disk_real_us() + us);
@@ -171,7 +169,7 @@ static bool late_wait(struct store_late *late, uint64_t us)
 static void *late_main(void *ctx)
 {
     struct store *store = ctx;
-    thread_begin("store-late", THREAD_HELPS); // the store's threads are made from it
+    thread_begin("store-late", THREAD_HELPS); // the store's threads inherit from it
     uint64_t wait_us = LOOK_US, pause_us = PAUSE_US_MIN;
     while (late_wait(&store->late, wait_us)) {
         uint64_t missing = late_missing(store);
@@ -188,7 +186,7 @@ static void *late_main(void *ctx)
     return NULL;
 }
 
-// --- what is set meanwhile -----------------------------------------------------------------------
+// --- settings changed meanwhile ------------------------------------------------------------------
 
 bool store_late_limits(struct store *store, const struct store_limits *limits)
 {
@@ -227,7 +225,7 @@ bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx
     return is_late;
 }
 
-// --- life ----------------------------------------------------------------------------------------
+// --- life cycle ----------------------------------------------------------------------------------
 
 void store_late_init(struct store_late *late, const struct store_late_host *host)
 {

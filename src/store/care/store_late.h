@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory whose file system was full at the start, see store_late.c. Shared inside the room
+// A directory whose file system was full at the start; see store_late.c. Shared inside the room
 // only.
 #ifndef FOREBAY_STORE_STORE_LATE_H
 #define FOREBAY_STORE_STORE_LATE_H
@@ -8,7 +8,7 @@
 
 #include "store/store.h"
 
-// What the opening does, again. On the late thread.
+// Callbacks that repeat the opening. On the late thread.
 struct store_late_host {
     enum err (*begin)(struct store *store, const struct store_options *options, uint64_t ours,
                       struct buf *ret_why);
@@ -20,12 +20,12 @@ struct store_late {
     struct store_late_host host;
     pthread_t thread;
     bool runs;
-    struct store_options options; // of the start; what it points to is this one's own
+    struct store_options options; // options of the start; owns what they point to
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
         bool stop;
-        // What was set while nothing was attached.
+        // Settings changed while no directory is attached.
         struct store_group groups[STORE_GROUPS_MAX];
         unsigned group_count;
         store_group_fn group_of;
@@ -35,10 +35,11 @@ struct store_late {
 
 void store_late_init(struct store_late *late, const struct store_late_host *host);
 void store_late_done(struct store_late *late);
-// Looks for room from now on. After the store was given up for want of it.
+// Starts the thread that looks for room. Called when the store could not be opened for lack of
+// room.
 void store_late_start(struct store *store, const struct store_options *options);
 void store_late_stop(struct store *store);
-// False: the store is attached, and takes it itself.
+// Keep the settings for later. Return false if the store is attached and takes them itself.
 bool store_late_limits(struct store *store, const struct store_limits *limits);
 bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count);
 bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx);

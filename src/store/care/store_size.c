@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache.size while the store runs: other limits than it was opened with, and a share that changes
-// with the file system. Both are gone by on the supply thread alone, which then frees what is too
-// much.
+// Changes of cache.size while the store runs: new limits, or a percentage that follows the file
+// system. Only the supply thread applies them, and then frees what is too much.
 //
-// What is used never rises above ceiling_bytes. That is cache.size, but while a cache that was made
-// smaller still holds more: then it follows what is used downwards, a step of the index behind,
-// since the index has to be written to forget what goes.
+// used_bytes never rises above ceiling_bytes, which is normally cache.size. While a cache that was
+// made smaller still holds more, the ceiling follows used_bytes down, a step of the index above it,
+// because the index must be written to forget evicted runs.
 //
-// Segments keep their size and the table of them its entries as long as the process runs, which
-// says how small and how large a cache can become without a restart: a size below that is refused,
-// one above it is cut, and both say so. A share is cut at both ends. The policy counts its ages in
-// parts of the capacity, so it is told; it goes on ranking as many runs as it had room for at the
-// start.
+// Segments keep their size, and the segment table its number of entries, while the process runs.
+// That limits how small and how large a cache can become without a restart. A smaller size is
+// refused and a larger one reduced, both with a message. A percentage is brought into
+// that range. The policy counts ages in fractions of the capacity, so it learns the new capacity.
+// It continues to rank as many runs as at the start.
 //
-// A share is of what is free and what is ours, so nothing of our own changes it. It is followed
-// when it has changed by more than comes and goes with any use of a file system.
+// A percentage is relative to the free space plus the cache's own size, so the cache's own growth
+// does not change it. A change is applied if it is larger than what any use of a file system
+// causes.
 #include "store/care/store_size.h"
 
 #include "base/clock.h"
@@ -24,7 +24,7 @@
 #include "store/store_private.h"
 
 #define HEADROOM_PERCENT_MAX 50u
-#define SHARE_STEPS 64u // of its size: a share that changes by less is not followed
+#define SHARE_STEPS 64u // a change of less than 1/64 of the size is not applied
 #define TELL_US 60000000u
 
 void store_size_init(struct store *store, const struct store_options *options)
@@ -104,8 +104,8 @@ void store_size_raise(struct store *store, uint64_t segments_bytes)
 
 uint64_t store_size_headroom(const struct store *store)
 {
-    uint64_t limit =
-        atomic_load(&store->disk.segment_limit_bytes); // the two change one after the other
+    // The supply thread changes the two values one after the other.
+    uint64_t limit = atomic_load(&store->disk.segment_limit_bytes);
     uint64_t capacity = atomic_load(&store->disk.capacity_bytes);
     return capacity > limit ? capacity - limit : 0;
 }
@@ -118,8 +118,8 @@ uint64_t store_size_fixed(const struct store *store)
            (uint64_t)state_pins_bytes(&store->pins);
 }
 
-// The smallest cache that works with the segments that this one has, the largest of which all
-// segments would find an entry.
+// size_least(): the smallest cache that works with this one's segments. size_most(): the largest
+// for which the segment table has entries.
 static uint64_t size_least(const struct store *store, const struct store_limits *limits)
 {
     uint64_t least = store_size_fixed(store) + SEGMENT_COUNT_MIN * store->log.segment_cost_bytes;
@@ -143,7 +143,7 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
                    (unsigned long long)limits->size_bytes, (unsigned long long)least);
         return ERR_INVALID;
     }
-    // Whoever asks has judged the blocks; the directory may have come into use since then.
+    // The caller has checked the block sizes, but the directory may have been attached since.
     if (limits->block_size_bytes_max > store_block_size_max(store)) {
         buf_printf(ret_why,
                    "a block_size of %llu bytes is more than the %llu that this cache has segments "
@@ -197,7 +197,7 @@ static void size_set(struct store *store, const struct store_limits *limits, uin
     }
 }
 
-// What the limits ask for now; 0: that cannot be known.
+// Returns the size that the limits ask for now; 0 if unknown.
 static uint64_t size_wanted(const struct store *store, const struct store_limits *limits)
 {
     struct store_space space;

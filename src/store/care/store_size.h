@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache.size while the store runs. Shared inside the room only.
+// Changes of cache.size while the store runs. Shared inside the room only.
 #ifndef FOREBAY_STORE_STORE_SIZE_H
 #define FOREBAY_STORE_STORE_SIZE_H
 
@@ -11,33 +11,35 @@ struct store_size {
     struct {
         pthread_mutex_t lock;
         struct store_limits limits;
-        bool is_new; // not gone by yet
+        bool is_new; // not applied yet
     } guarded;
-    uint64_t told_us; // of the supply thread: a share that changes is told of once a minute
+    uint64_t told_us; // supply thread: a changed percentage is logged at most once a minute
 };
 
 void store_size_init(struct store *store, const struct store_options *options);
 void store_size_done(struct store *store);
-// Any thread.
+// Returns the current limits. Any thread.
 struct store_limits store_size_limits(struct store *store);
-// Unjudged; the supply thread goes by them.
+// Sets the limits unchecked; the supply thread applies them.
 void store_size_set_limits(struct store *store, const struct store_limits *limits);
 
-// What the options come to where the cache takes up `ours`. Before threads.
+// Computes the sizes from the options; the cache now takes `ours` bytes. Called before threads
+// start.
 enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
-// A share is no order: where others leave less than the smallest cache takes, it is that one, for
-// which there is no room yet. segments_bytes: what its segments take. Before threads.
+// Raises the size that a percentage gives to the smallest cache that works, even if the file system
+// has no room for that yet. segments_bytes: disk usage of its segments. Called before threads
+// start.
 void store_size_raise(struct store *store, uint64_t segments_bytes);
-// As store_set_limits(), of a store that is attached.
+// Like store_set_limits(), for a store that is attached.
 enum err store_size_order(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why) MUST_USE;
-// Goes by limits that are new, and by what a share of the file system has become. On the supply
-// thread, each time that it wakes.
+// Applies new limits, and the present value of a percentage. Called by the supply thread each time
+// it wakes.
 void store_size_follow(struct store *store);
 
-// What is neither segments nor index.
+// Returns the bytes that are neither segments nor index.
 uint64_t store_size_fixed(const struct store *store);
-// Kept for index and fills in flight.
+// Returns the bytes kept free for the index and fills in flight.
 uint64_t store_size_headroom(const struct store *store);
 
 #endif

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that could not use its cache directory at the start holds nothing. But an index of one
-// before it may lie there, and a later process would read it and believe what writes that pass this
-// one have made untrue. So before the first such write is sent to the origin the index is disowned:
-// marked or removed. Where the directory takes neither, because it is read-only or broken, the
-// write is refused, and the next one tries anew; where no index can be found there is nothing to
-// do.
+// A process that could not use its cache directory at the start stores nothing. But the directory
+// may hold the index of an earlier process. A later process would trust it, although writes proxied
+// by this one have made it untrue. So before this process sends the first such write to the origin,
+// it disowns the index: marks or removes it. If a read-only or broken directory allows neither, the
+// write is refused, and the next write tries again. If there is no index, there is nothing to do.
 //
-// Where the directory has come into use meanwhile (store_late.c) it began empty, and there is
-// nothing to do.
+// There is also nothing to do if the directory was attached meanwhile (store_late.c), because it
+// began empty.
 //
-// On a thread of the blocking pool, under the lock of `format`.
+// Runs on a thread of the blocking pool, under the lock of `format`.
 #include "store/care/store_unattached.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@
 #include "store/disk/disk.h"
 #include "store/index/index.h"
 
-// Nothing lies at dir/`name`, so far as can be seen by its path.
+// Returns true if there is nothing at dir/`name`, as far as the path shows.
 static bool is_absent(const struct store_disk *disk, const char *name)
 {
     struct buf path;
@@ -33,7 +32,7 @@ static bool is_absent(const struct store_disk *disk, const char *name)
     return absent;
 }
 
-// The start failed before it came to the index: as far as it goes now.
+// Opens the directory as far as it now goes, because the start failed before it reached the index.
 static enum err disown_anew(const struct store_disk *disk)
 {
     bool removed;
