@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door for commands that need no open store: they look at a cache directory from outside,
-// prepare one, or replay a trace through the retention policy.
+// The door for commands that need no open store. They inspect or prepare a cache directory, or
+// replay a trace through the retention policy.
 #ifndef FOREBAY_STORE_OFFLINE_OFFLINE_H
 #define FOREBAY_STORE_OFFLINE_OFFLINE_H
 
@@ -16,17 +16,17 @@
 enum store_found {
     STORE_FOUND_NOTHING, // no such directory
     STORE_FOUND_EMPTY,
-    STORE_FOUND_CACHE, // of this program's format
+    STORE_FOUND_CACHE, // of this version's format
     STORE_FOUND_OLDER,
     STORE_FOUND_NEWER,
-    STORE_FOUND_OTHER // something else
+    STORE_FOUND_OTHER // not a cache
 };
 struct store_look {
     enum store_found found;
-    unsigned version, uid, gid, mode; // of the format, of the directory
+    unsigned version, uid, gid, mode; // version of the format; the others of the directory
     bool is_in_use;                   // by another process
 };
-// Changes nothing. May block.
+// Inspects the directory and changes nothing. May block.
 enum err store_look(const char *path, struct store_look *ret_look) MUST_USE;
 
 struct store_prepare_options {
@@ -35,39 +35,40 @@ struct store_prepare_options {
     unsigned uid, gid;
     bool wipe_older;
 };
-// Makes the directory (and those above it) where it is not there, and the owner's alone (0700), a
-// cache that it holds included; removes one of an older format if told so, never another one.
-// ERR_FORMAT: it is no cache, or one that may not be removed; ERR_IN_USE; ERR_INVALID: a symbolic
-// link on the way; others of the file system. One line in ret_what, whatever the outcome. May
-// block.
+// Creates the directory and its parents if they do not exist. Gives it, and a cache in it, to the
+// owner alone (0700). Removes a cache of an older format if wipe_older is set, and never another
+// directory. ERR_FORMAT: it is no cache, or one that may not be removed. ERR_IN_USE. ERR_INVALID: a
+// component of the path is a symbolic link. Other errors come from the file system. Writes one line
+// to ret_what in any case. May block.
 enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
 
-// Removes a directory that holds a cache of this format and is not in use; any other one stays. For
-// one that the caller has made for itself. May block.
+// Removes a directory that holds a cache of this format and is not in use; leaves any other. For a
+// directory that the caller has created for itself. May block.
 void store_discard(const char *path);
 
 // --- store_replay.c: what the retention policy would have kept -----------------------------------
 
 struct store_replay_options {
     enum store_policy policy;
-    uint64_t capacity_bytes; // of segments: without what cache.headroom keeps
-    const uint32_t *lens; // of each block, above 0; the caller's, for as long as the replay lives
+    uint64_t capacity_bytes; // for segments: without cache.headroom
+    // length of each block, above 0; owned by the caller, which keeps it as long as the replay
+    const uint32_t *lens;
     uint32_t block_count;
-    uint64_t mean_bytes;        // of a block
-    uint32_t segment_bytes;     // 0: as many blocks as fit
+    uint64_t mean_bytes;        // mean length of a block
+    uint32_t segment_bytes;     // 0: computed from capacity_bytes and mean_bytes
     uint32_t segment_bytes_min; // at least twice the longest block
-    uint32_t spares, batch;     // segments kept free; events told at once, 1 to 1,024
+    uint32_t spares, batch;     // segments kept free; events sent to the policy at once, 1 to 1,024
 };
-// How many segments such a cache has. A replay has six whatever the capacity: of less it would tell
-// too much.
+// Returns how many segments such a cache has. A replay has at least six whatever the capacity,
+// because with fewer its result would claim too much.
 #define STORE_REPLAY_SEGMENTS_MIN 6u
 uint64_t store_replay_segments(const struct store_replay_options *options);
 struct store_replay;
 struct store_replay *store_replay_new(const struct store_replay_options *options);
 void store_replay_free(struct store_replay *replay);
-#define STORE_REPLAY_PARTS 8u // a block has, where it is read in parts
-// Is it held? Otherwise it is stored now, if the policy admits it. `is_part`: only a part of it is
-// read.
+#define STORE_REPLAY_PARTS 8u // parts of a block that is read in parts
+// Returns true if the block is held. Otherwise stores it now, if the policy admits it. `is_part`:
+// only a part of it is read.
 bool store_replay_access(struct store_replay *replay, uint32_t block, bool is_part);
 struct store_replay_figures {
     uint64_t admitted_bytes, rewritten_bytes, unranked_runs;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache directory seen from outside: what lies there, and making it ready for the user whose
-// process will serve from it. For commands; no store is open in this process. Main thread; blocks.
+// Inspects a cache directory from outside, and prepares one for the user whose process will serve
+// from it. For commands; no store is open in this process. Main thread; blocks.
 //
-// Making ready often runs as root in a folder that others may change, so nothing is done by a path
-// twice: each component is opened where the one before it is, never through a symbolic link, and
-// what is changed is changed by its descriptor. A file with a second name may be somebody else's
-// and is not given away. What is removed is an older cache alone: all of it is known by name, while
-// its lock is held.
+// Preparing often runs as root in a folder that others may change, so no path is resolved twice.
+// Each component is opened relative to the previous one, never through a symbolic link. Changes use
+// descriptors. A file with a second name may belong to somebody else, so its owner is not changed.
+// The only thing removed is an older cache, whose files are all known by name, while its lock is
+// held.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 #define FORMAT_TEXT_MAX 4096u // of a message
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-// All that a cache of any version has at its top.
+// The entries at the top of a cache of any version.
 static const char *const cache_files[] = {"format.new", "lock",       "policy",      "policy.new",
                                           "policy.map", "condemned",  "pins",        "pins.new",
                                           "pins.bad",   "admin.sock", "forebay.sock"};
@@ -39,7 +39,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
     return false;
 }
 
-// --- Looking -------------------------------------------------------------------------------------
+// --- Inspecting ----------------------------------------------------------------------------------
 
 static bool skip_of_cache(const char *name)
 {
@@ -48,7 +48,7 @@ static bool skip_of_cache(const char *name)
            is_one_of(name, cache_folders, ARRAY_LEN(cache_folders));
 }
 
-// Takes both locks of a cache, or neither; *ret_lock is -1 where there is no file to lock.
+// Takes both locks of a cache, or neither. *ret_lock is -1 if there is no file to lock.
 static bool locks_take(int fd, int *ret_lock)
 {
     int lock = openat(fd, "lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -66,7 +66,7 @@ static void locks_give_back(int fd, int lock)
 {
     (void)flock(fd, LOCK_UN);
     if (lock >= 0) {
-        (void)close(lock); // its lock goes with it
+        (void)close(lock); // closing it releases the lock
     }
 }
 
@@ -92,7 +92,7 @@ static void look_at(int fd, struct store_look *look)
     }
 }
 
-// A cache in a directory that others may change stands in a folder of its own there.
+// Opens the private folder that holds the cache in a directory that others may change.
 static int open_private(int fd)
 {
     struct stat st;
@@ -112,14 +112,14 @@ enum err store_look(const char *path, struct store_look *ret_look)
     int inner = open_private(fd);
     look_at(inner >= 0 ? inner : fd, &look);
     if (inner >= 0) {
-        (void)close(inner); // only looked at
+        (void)close(inner); // only inspected
     }
-    (void)close(fd); // only looked at
+    (void)close(fd); // only inspected
     *ret_look = look;
     return ERR_OK;
 }
 
-// --- Opening what is to be made ready ------------------------------------------------------------
+// --- Opening the directory to prepare ------------------------------------------------------------
 
 static enum err refuse_component(int at_fd, const char *name, const char *path, int failed,
                                  struct buf *ret_why)
@@ -136,7 +136,7 @@ static enum err refuse_component(int at_fd, const char *name, const char *path, 
     return error_from_errno(failed);
 }
 
-// Opens a component below at_fd, made when it is not there.
+// Opens a component below at_fd, and creates it if it does not exist.
 static int open_component(int at_fd, const char *name, bool is_last, bool *ret_is_new)
 {
     int flags = (is_last ? O_RDONLY : O_PATH) | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -152,8 +152,8 @@ static int open_component(int at_fd, const char *name, bool is_last, bool *ret_i
     return fd;
 }
 
-// A directory of the new owner that root without its usual rights cannot look into is right as it
-// is.
+// Returns true for a directory that already belongs to the new owner. Root without its usual rights
+// cannot look into it, and need not.
 static bool is_theirs_already(int at_fd, const char *name,
                               const struct store_prepare_options *options)
 {
@@ -163,7 +163,7 @@ static bool is_theirs_already(int at_fd, const char *name,
            (st.st_mode & 077) == 0;
 }
 
-// *ret_fd is -1 with ERR_OK where it cannot be looked into and need not be.
+// With ERR_OK, *ret_fd is -1 if the directory cannot be opened and need not be.
 static enum err open_directory(const struct store_prepare_options *options, int *ret_fd,
                                bool *ret_is_new, struct buf *ret_what)
 {
@@ -191,14 +191,14 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         int failed = errno;
         if (fd < 0 && failed == EACCES && rest.ptr == NULL &&
             is_theirs_already(at_fd, name, options)) {
-            (void)close(at_fd); // only a place
+            (void)close(at_fd); // O_PATH: nothing is pending
             *ret_fd = -1;
             return ERR_OK;
         }
         if (fd < 0) {
             err = refuse_component(at_fd, name, options->dir, failed, ret_what);
         } else {
-            (void)close(at_fd); // only a place
+            (void)close(at_fd); // O_PATH: nothing is pending
             at_fd = fd;
         }
     }
@@ -207,7 +207,7 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         buf_printf(ret_what, "\"%s\" names no directory of its own", options->dir);
     }
     if (err != ERR_OK && at_fd >= 0) {
-        (void)close(at_fd); // only a place
+        (void)close(at_fd); // O_PATH: nothing is pending
         at_fd = -1;
     }
     *ret_fd = at_fd;
@@ -227,16 +227,16 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
     if (fstat(fd, &st) != 0) {
         err = error_from_errno(errno);
     } else if (!S_ISDIR(st.st_mode) && st.st_nlink != 1) {
-        err = ERR_PERMISSION; // it has another name: somebody else's, maybe
+        err = ERR_PERMISSION; // it has another name, maybe of another user
     } else if (!S_ISLNK(st.st_mode) && (st.st_uid != options->uid || st.st_gid != options->gid) &&
                fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
         err = error_from_errno(errno);
     }
-    (void)close(fd); // only a place
+    (void)close(fd); // O_PATH: nothing is pending
     return err;
 }
 
-// All entries of a folder, not what is below them.
+// Gives the entries of a folder to the new owner, but nothing below them.
 static enum err give_entries(int fd, const struct store_prepare_options *options)
 {
     int again = openat(fd, ".", FOLDER);
@@ -273,9 +273,9 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
     return err == ERR_OK ? give_entries(fd, options) : err;
 }
 
-// The mode first: who has given a directory away may not change it any more. One that is another
-// user's (a volume's root) stays as it is where nobody is to get it: there the server keeps to a
-// folder of its own.
+// Changes the mode first, because a directory that was given away cannot be changed any more. If no
+// owner is given, leaves a directory of another user (the root of a volume) as it is: the server
+// then uses a private folder in it.
 static enum err give_directory(int fd, const struct store_prepare_options *options)
 {
     struct stat st;
@@ -322,7 +322,8 @@ static enum err wipe_folder(int fd, const char *name)
     return err;
 }
 
-// `format` goes last: until then the directory is known for what it is, and this can be done again.
+// Removes `format` last: until then the directory is still a cache, and the removal can be
+// repeated.
 static enum err wipe(int fd, const char *path, struct buf *ret_what)
 {
     char other[NAME_MAX + 1];
@@ -447,12 +448,12 @@ void store_discard(const char *path)
     struct buf what;
     int lock, fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
-        return; // it was not made
+        return; // it was not created
     }
     buf_init(&what, FORMAT_TEXT_MAX);
     if (store_dir_version(fd) == SEGMENT_FORMAT_VERSION && locks_take(fd, &lock)) {
         if (wipe(fd, path, &what) == ERR_OK) {
-            (void)rmdir(path); // what has no cache in it any more
+            (void)rmdir(path); // it holds no cache any more
         }
         locks_give_back(fd, lock);
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the retention policy would have kept: accesses are fed to it on a log of segments, without a
-// disk. For commands that plan and for tests that judge the policy; nothing of it is in a server.
-// One thread.
+// Replays a trace through the retention policy on a log of segments without a disk, to find what
+// the policy would have kept. For commands that plan, and tests that judge the policy; a server
+// does not use it. One thread.
 //
-// Room is counted as the store counts it: a segment takes a whole one's room until it is full, then
-// what it holds, if that is less by a 64th at least (segment_trim.c).
+// Space is counted as in the store. A segment takes the space of a whole one until it is full. Then
+// it takes what it holds, if that is smaller by at least a 64th (segment_trim.c).
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -12,16 +12,18 @@
 #include "store/policy/policy.h"
 
 #define BATCH_MAX 1024u
-#define RECLAIMS_MAX 8u        // for one segment wanted
-#define RUNS_FOR_BLOCK_MAX 64u // that the policy has room for, in all
+#define RECLAIMS_MAX 8u        // for one new segment
+#define RUNS_FOR_BLOCK_MAX 64u // runs in all for which the policy has room, per block
 #define TRIM_PARTS 64u         // as in segment_trim.c
 #define TRIM_SEGMENTS_MIN 8u
-#define SEGMENTS_FOR_ROOM 4u // there may be so many for one whole one, as in the store's table
+// With trimmed segments, this many may fit into the space of one whole one, as in the store's
+// table.
+#define SEGMENTS_FOR_ROOM 4u
 
 struct segment {
     uint32_t number, used_bytes, run_count;
-    uint32_t cost_bytes; // of the cache
-    uint32_t *blocks;    // of its runs
+    uint32_t cost_bytes; // its share of the capacity
+    uint32_t *blocks;    // the block of each of its runs
     uint32_t cap;
 };
 
@@ -34,14 +36,14 @@ struct store_replay {
     struct policy *policy;
     void *region;
     size_t region_bytes;
-    uint32_t segment_bytes, runs_max; // runs_max: in a segment
-    uint32_t segment_max, spares;     // that fit, whole
+    uint32_t segment_bytes, runs_max; // runs_max: per segment
+    uint32_t segment_max, spares;     // whole segments that fit
     uint32_t live;
     uint64_t room_bytes;
     uint32_t table_size, next_number;
-    struct segment *table;                         // by number
-    struct segment *fresh, *survivors, *probation; // open
-    struct place *places;                          // by block; number 0: not stored
+    struct segment *table;                         // indexed by number
+    struct segment *fresh, *survivors, *probation; // the open segments
+    struct place *places;                          // indexed by block; number 0: not stored
     uint32_t *indices;
     uint64_t *keys;
     struct policy_event events[BATCH_MAX];
@@ -69,7 +71,7 @@ static void replay_tell(struct store_replay *r, struct policy_event event)
     }
 }
 
-// NULL: there is no room for a whole one.
+// Returns NULL if there is no space for a whole segment.
 static struct segment *segment_begin(struct store_replay *r)
 {
     struct segment *segment;
@@ -104,12 +106,12 @@ static bool segment_takes(const struct store_replay *r, const struct segment *se
            segment->run_count < r->runs_max;
 }
 
-// An open segment with room for `len` bytes; NULL: there is none.
+// Returns an open segment with room for `len` bytes, or NULL.
 static struct segment *segment_with_room(struct store_replay *r, struct segment **open,
                                          uint32_t len)
 {
     if (!segment_takes(r, *open, len)) {
-        replay_drain(r); // what it holds is known before it is sealed
+        replay_drain(r); // the policy must know its runs before it is sealed
         if (*open != NULL) {
             segment_seal(r, *open);
         }
@@ -141,7 +143,7 @@ static bool replay_reclaim(struct store_replay *r)
     }
     struct segment *from = &r->table[victim.number % r->table_size];
     uint32_t next = 0;
-    r->room_bytes += from->cost_bytes; // survivors may need it
+    r->room_bytes += from->cost_bytes; // survivors may need the space
     for (uint32_t i = 0; i < from->run_count; i++) {
         uint32_t block = from->blocks[i];
         uint32_t len = r->lens[block];
@@ -223,7 +225,7 @@ bool store_replay_access(struct store_replay *r, uint32_t block, bool is_part)
     return false;
 }
 
-// --- its life ------------------------------------------------------------------------------------
+// --- life cycle ----------------------------------------------------------------------------------
 
 static void *take(size_t count, size_t size)
 {
@@ -232,7 +234,8 @@ static void *take(size_t count, size_t size)
     return taken;
 }
 
-// Segments of 64 blocks, fewer where the cache would not have 64 of them.
+// Returns the size of segments: 64 blocks, or fewer if the cache would have less than 64 such
+// segments.
 static uint32_t segment_bytes_of(const struct store_replay_options *options)
 {
     uint64_t mean = options->mean_bytes, blocks = 64;
@@ -312,7 +315,7 @@ void store_replay_free(struct store_replay *r)
     for (uint32_t i = 0; i < r->table_size; i++) {
         free(r->table[i].blocks);
     }
-    (void)munmap(r->region, r->region_bytes); // ours, whole
+    (void)munmap(r->region, r->region_bytes); // cannot fail: the whole mapping is ours
     free(r->table);
     free(r->indices);
     free(r->places);
