@@ -311,7 +311,7 @@ scenarios() {
 
 observe() {
     install_packages page metrics && python_for_scenarios || return
-    FOREBAY_TEST_ALL_RUN=1 scenarios test_page.py test_browser.py test_metrics.py test_native.py
+    FOREBAY_TEST_ALL_RUN=1 scenarios test_page.py test_browser.py test_metrics.py
 }
 
 # A target counts as one test. tests/fuzz/run fuzzes longer.

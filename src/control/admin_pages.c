@@ -45,25 +45,8 @@ void admin_page_metrics(struct admin *admin, struct evhttp_request *req)
     if (admin->options.metrics != NULL) {
         admin->options.metrics(admin->options.ctx, &out);
     }
-    const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
-    const char *type = "text/plain; version=0.0.4; charset=utf-8";
-    enum admin_metrics_form form =
-        accept != NULL ? admin_openmetrics_judge(span_from_cstr(accept)) : ADMIN_METRICS_TEXT;
-    if (form != ADMIN_METRICS_TEXT && buf_ok(&out)) {
-        struct buf other;
-        buf_init(&other, TEXT_MAX_BYTES);
-        if (form == ADMIN_METRICS_OPEN) {
-            admin_openmetrics_render(buf_span(&out), &other);
-            type = ADMIN_OPENMETRICS_TYPE;
-        } else {
-            admin_protobuf_render(buf_span(&out), &other);
-            type = ADMIN_PROTOBUF_TYPE;
-        }
-        buf_done(&out);
-        out = other;
-    }
     if (buf_ok(&out)) {
-        admin_reply_text(req, HTTP_OK, type, buf_span(&out));
+        admin_reply_text(req, HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", buf_span(&out));
     } else {
         admin_reply_refusal(req, HTTP_INTERNAL, "the metrics do not fit their buffer");
     }

@@ -5,8 +5,6 @@
 //   admin_access.c       rights of callers
 //   admin_call.c         actions: requests that are answered later
 //   admin_pages.c        answers of the admin thread itself
-//   admin_openmetrics.c  another form of /metrics
-//   admin_protobuf.c     and one more
 //   admin_summary.c      the numbers of counters.def as JSON
 //   admin_stream.c       endless answers
 //   admin_events.c       the same numbers once a second, for watching clients
@@ -164,25 +162,6 @@ struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_W
 void admin_where_free(struct admin_where *where); // accepts NULL
 // Does it match a line of the access log in JSON?
 bool admin_where_holds(const struct admin_where *where, struct span line);
-
-// --- admin_openmetrics.c: pure, but for exemplars -----------------------------------------------
-
-#define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
-enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_PROTOBUF };
-// Returns the form that the value of an Accept header prefers.
-enum admin_metrics_form admin_openmetrics_judge(struct span accept);
-// Converts Prometheus text 0.0.4 with all rows to OpenMetrics 1.0, and appends it.
-void admin_openmetrics_render(struct span text, struct buf *out);
-#define ADMIN_TRACE_ID_SIZE 33 // of the text with its NUL
-struct stats_exemplar;
-void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_TRACE_ID_SIZE]);
-
-// --- admin_protobuf.c ----------------------------------------------------------------------------
-
-#define ADMIN_PROTOBUF_TYPE                                                                        \
-    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
-// Converts the same text to protobuf, with native histograms, and appends it.
-void admin_protobuf_render(struct span text, struct buf *out);
 
 // --- admin_summary.c -----------------------------------------------------------------------------
 

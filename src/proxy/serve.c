@@ -128,11 +128,7 @@ static void count(struct request *r)
     enum histogram whole = hit    ? HISTOGRAM_request_hit
                            : miss ? HISTOGRAM_request_miss
                                   : HISTOGRAM_request_other;
-    uint64_t trace_id[2];
     stats_observe_us(whole, now_us - r->http->started_us);
-    if (trace_parent_sampled(&r->http->headers, trace_id)) {
-        stats_exemplar_set(whole, now_us - r->http->started_us, trace_id, clock_wall_us());
-    }
     if (first_us != 0) {
         stats_observe_us(hit    ? HISTOGRAM_first_byte_hit
                          : miss ? HISTOGRAM_first_byte_miss

@@ -20,7 +20,6 @@
 
 #define LABEL_ROWS 256u // per table and thread; further labels count as _other
 #define MERGED_MAX 512u
-#define EXEMPLAR_TRIES 16u
 
 struct label_row {
     _Atomic(const char *) first; // NULL = free
@@ -46,20 +45,8 @@ static const struct table_text {
     [STATS_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
 };
 
-// Only the owner writes. `turn` is odd while it writes. A reader that has read anything newer than
-// the first `turn` it saw will see another `turn` afterwards, and reads again.
-struct exemplar_slot {
-    atomic_ulong turn; // 0: never written
-    atomic_ulong trace_id[2], us, at_us;
-};
-
-struct exemplar_table {
-    struct exemplar_slot slots[HISTOGRAM_COUNT_][HISTOGRAM_BUCKETS + 1];
-};
-
 struct record {
-    struct stats_block block;                   // first: stats_block() returns it
-    _Atomic(struct exemplar_table *) exemplars; // NULL until the first exemplar
+    struct stats_block block; // first: stats_block() returns it
     struct label_table tables[STATS_TABLE_COUNT];
     struct record *next;
     atomic_bool taken;
@@ -161,29 +148,6 @@ static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #undef HISTOGRAM
 };
 
-// Returns the upper bound of a native bucket, inclusive. A fixed point of 20 bits is exact enough
-// for whole microseconds.
-static uint64_t native_bound_us(unsigned bucket)
-{
-    static const uint64_t quarters[4] = {1048576000000ull, 1246974039821ull, 1482910400379ull,
-                                         1763487599042ull};
-    unsigned from_zero = bucket + 1; // NATIVE_FIRST is 4 * -20 + 1
-    unsigned octave = from_zero / 4;
-    uint64_t scaled = quarters[from_zero % 4];
-    return octave >= 20 ? (scaled << (octave - 20)) >> 20 : scaled >> (40 - octave);
-}
-
-static unsigned native_bucket(uint64_t us)
-{
-    unsigned bucket =
-        4 *
-        (63 - (unsigned)__builtin_clzll(us)); // of the power of two below; at most four after it
-    while (bucket < NATIVE_BUCKETS - 1 && us > native_bound_us(bucket)) {
-        bucket++;
-    }
-    return bucket < NATIVE_BUCKETS ? bucket : NATIVE_BUCKETS - 1;
-}
-
 static unsigned bucket_of(enum histogram h, uint64_t us)
 {
     const uint64_t *bounds_us = ladders[h]->us;
@@ -199,70 +163,7 @@ void stats_observe_us(enum histogram h, uint64_t us)
     check((unsigned)h < HISTOGRAM_COUNT_);
     struct stats_histogram *histogram = &record_mine()->block.histogram[h];
     slot_add(&histogram->bucket[bucket_of(h, us)], 1);
-    slot_add(us > 0 ? &histogram->native[native_bucket(us)] : &histogram->zero, 1);
     slot_add(&histogram->sum_us, us);
-}
-
-static struct exemplar_table *exemplars_mine(void)
-{
-    struct record *record = record_mine();
-    struct exemplar_table *table = atomic_load_explicit(&record->exemplars, memory_order_relaxed);
-    if (table == NULL) {
-        table = calloc(1, sizeof(*table)); // stays with the record
-        check(table != NULL);
-        atomic_store_explicit(&record->exemplars, table, memory_order_release);
-    }
-    return table;
-}
-
-void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2], uint64_t at_us)
-{
-    check((unsigned)h < HISTOGRAM_COUNT_);
-    struct exemplar_slot *slot = &exemplars_mine()->slots[h][bucket_of(h, us)];
-    unsigned long turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
-    atomic_store_explicit(&slot->turn, turn + 1, memory_order_relaxed);
-    // Each store releases the odd turn to readers of the new value.
-    atomic_store_explicit(&slot->trace_id[0], trace_id[0], memory_order_release);
-    atomic_store_explicit(&slot->trace_id[1], trace_id[1], memory_order_release);
-    atomic_store_explicit(&slot->us, us, memory_order_release);
-    atomic_store_explicit(&slot->at_us, at_us, memory_order_release);
-    atomic_store_explicit(&slot->turn, turn + 2, memory_order_release);
-}
-
-// Returns false if the slot was never written, or is written too often to be read.
-static bool exemplar_read(struct exemplar_slot *slot, struct stats_exemplar *ret_exemplar)
-{
-    for (unsigned tries = 0; tries < EXEMPLAR_TRIES; tries++) {
-        unsigned long turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
-        if (turn == 0) {
-            return false;
-        }
-        *ret_exemplar = (struct stats_exemplar){
-            .trace_id = {atomic_load_explicit(&slot->trace_id[0], memory_order_acquire),
-                         atomic_load_explicit(&slot->trace_id[1], memory_order_acquire)},
-            .us = atomic_load_explicit(&slot->us, memory_order_acquire),
-            .at_us = atomic_load_explicit(&slot->at_us, memory_order_acquire)};
-        if (turn % 2 == 0 && atomic_load_explicit(&slot->turn, memory_order_relaxed) == turn) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// Returns the newest exemplar of all threads.
-static bool exemplar_newest(enum histogram h, unsigned bucket, struct stats_exemplar *ret_exemplar)
-{
-    bool is_found = false;
-    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
-        struct exemplar_table *table = atomic_load_explicit(&r->exemplars, memory_order_acquire);
-        struct stats_exemplar one;
-        if (table != NULL && exemplar_read(&table->slots[h][bucket], &one) &&
-            (!is_found || one.at_us > ret_exemplar->at_us)) {
-            *ret_exemplar = one;
-            is_found = true;
-        }
-    }
-    return is_found;
 }
 
 uint64_t stats_sum(enum counter c)
@@ -406,60 +307,6 @@ void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum)
         }
         ret_sum->sum_us += atomic_load_explicit(&one->sum_us, memory_order_relaxed);
     }
-}
-
-void stats_native_sum(enum histogram h, struct stats_native_sum *ret_sum)
-{
-    check((unsigned)h < HISTOGRAM_COUNT_);
-    *ret_sum = (struct stats_native_sum){0};
-    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
-        const struct stats_histogram *one = &r->block.histogram[h];
-        for (unsigned i = 0; i < NATIVE_BUCKETS; i++) {
-            uint64_t more = atomic_load_explicit(&one->native[i], memory_order_relaxed);
-            ret_sum->bucket[i] += more;
-            ret_sum->count += more;
-        }
-        uint64_t zero = atomic_load_explicit(&one->zero, memory_order_relaxed);
-        ret_sum->zero += zero;
-        ret_sum->count += zero;
-    }
-}
-
-bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h)
-{
-    for (size_t i = 0; i < ARRAY_LEN(row_texts); i++) {
-        if (row_texts[i].kind == ROW_HISTOGRAM && span_equal_cstr(metric, row_texts[i].metric) &&
-            span_equal_cstr(labels, row_texts[i].labels)) {
-            *ret_h = (enum histogram)row_texts[i].slot;
-            return true;
-        }
-    }
-    return false;
-}
-
-bool stats_exemplar_find(struct span metric, struct span labels,
-                         struct stats_exemplar *ret_exemplar)
-{
-    static const char le[] = "le=\"";
-    size_t le_len = sizeof(le) - 1, at = labels.len > 0 ? labels.len - 1 : 0;
-    enum histogram h;
-    while (at > 0 && labels.ptr[at - 1] != '"') {
-        at--; // to the beginning of the last value
-    }
-    if (at < le_len || memcmp(labels.ptr + at - le_len, le, le_len) != 0) {
-        return false;
-    }
-    struct span bound = {labels.ptr + at, labels.len - 1 - at};
-    size_t rest = at - le_len;
-    struct span others = {labels.ptr, rest > 0 ? rest - 1 : 0}; // without the comma
-    if (!stats_histogram_find(metric, others, &h)) {
-        return false;
-    }
-    unsigned bucket = 0;
-    while (bucket < HISTOGRAM_BUCKETS && !span_equal_cstr(bound, ladders[h]->text[bucket])) {
-        bucket++; // +Inf is the last one
-    }
-    return exemplar_newest(h, bucket, ret_exemplar);
 }
 
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket)

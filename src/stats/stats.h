@@ -48,18 +48,8 @@ enum refusal {
     16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then
        // +Inf
 
-// The same observations as a Prometheus native histogram of schema 2. Bucket i ends at 2^(i/4)
-// seconds, inclusive. The buckets here begin at a microsecond and end at 48 days; shorter times are
-// in the zero bucket.
-#define NATIVE_SCHEMA 2
-#define NATIVE_FIRST (-79)
-#define NATIVE_BUCKETS 168
-#define NATIVE_ZERO_S 0x1p-20
-
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];
-    atomic_ulong native[NATIVE_BUCKETS];
-    atomic_ulong zero;
     atomic_ulong sum_us;
 };
 
@@ -88,12 +78,6 @@ static inline void stats_sub(enum counter c, unsigned long n)
 
 void stats_observe_us(enum histogram h, uint64_t us);
 
-// One observation with a trace id: the latest in its bucket whose trace is recorded elsewhere.
-struct stats_exemplar {
-    uint64_t trace_id[2]; // the first half, the second
-    uint64_t us, at_us;   // what was observed, and when (wall clock)
-};
-void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2], uint64_t at_us);
 uint64_t stats_sum(enum counter c); // over all blocks; any thread
 
 // Requests are counted by (op, code) and (op, result), in small fixed tables; see the head of
@@ -134,17 +118,6 @@ struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
     uint64_t sum_us;
 };
-// Finds the exemplar of a bucket by its metric and labels as in the text form (`le` is the last
-// label). Returns false if there is none. Any thread.
-bool stats_exemplar_find(struct span metric, struct span labels,
-                         struct stats_exemplar *ret_exemplar);
-// Finds a histogram by its metric and labels as in the text form. Returns false if there is none.
-bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h);
-struct stats_native_sum {
-    uint64_t bucket[NATIVE_BUCKETS]; // not cumulated
-    uint64_t zero, count;
-};
-void stats_native_sum(enum histogram h, struct stats_native_sum *ret_sum);
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
 // Returns the upper bound, inclusive; bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);

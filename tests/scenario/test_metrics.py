@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What watches Forebay: the two forms of /metrics, and the rules, alerts and dashboard of deploy/ over a live one."""
+"""/metrics, and the rules, alerts and dashboard of deploy/ against a live server."""
 
 import json
 import re
 import shutil
 import subprocess
+import threading
 import time
 
 import pytest
@@ -12,21 +13,21 @@ import pytest
 from client import Client
 from conftest import not_run
 from forebay import KEYS, PATIENT, ROOT, build_kind, run_forebay
+from test_control import read
 
 MIB = 1 << 20
 PROMETHEUS = ROOT / "deploy/prometheus"
 RULES = sorted(PROMETHEUS.glob("*.rules.yaml"))
 DASHBOARD = json.loads((ROOT / "deploy/grafana/forebay.json").read_text())
-OPEN_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PROMETHEUS_2 = (
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+ACCEPT = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,"
+    "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 )
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*"'
 SAMPLE = re.compile(
     r"([a-zA-Z_:][\w:]*)(?:\{(" + LABEL + "(?:," + LABEL + r")*)\})? (-?\d+(?:\.\d+)?)"
 )
-SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
 @pytest.fixture
@@ -86,23 +87,17 @@ def families(text):
     return types, samples
 
 
-# --- the two forms --------------------------------------------------------------------------------
+# --- the text ---------------------------------------------------------------------------------------
 
 
-def test_openmetrics_says_what_the_text_says(served):
+def test_metrics_are_prometheus_text_whatever_the_scraper_accepts(served):
     kind, text = scrape(served)
-    open_kind, open_text = scrape(served, PROMETHEUS_2)
-    assert (kind, open_kind) == ("text/plain; version=0.0.4; charset=utf-8", OPEN_TYPE)
-    assert open_text.endswith("\n# EOF\n") and open_text.count("# EOF") == 1 and "# EOF" not in text
     types, samples = families(text)
-    open_types, open_samples = families(open_text.removesuffix("# EOF\n"))
-    assert {
-        name.removesuffix("_total") if kind == "counter" else name: kind
-        for name, kind in types.items()
-    } == open_types
-    assert [sample[1:3] for sample in samples] == [sample[1:3] for sample in open_samples]
-    for family, name, _, _ in open_samples:
-        assert name in [family + suffix for suffix in SUFFIXES[open_types[family]]], (family, name)
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+    for family, name, _, _ in samples:
+        assert name in [family + suffix for suffix in SUFFIXES[types[family]]], (family, name)
+    other_kind, other_text = scrape(served, ACCEPT)
+    assert other_kind == kind and families(other_text)[0] == types
 
 
 def test_what_is_known_is_in_it(served):
@@ -115,6 +110,22 @@ def test_what_is_known_is_in_it(served):
     held = served.wait_metric("forebay_cache_held_bytes", lambda v: v >= 4 * MIB)
     assert held < rows["forebay_cache_bytes"]  # the rest is reserved
     assert "forebay_credentials_expiry_timestamp_seconds" not in rows  # these do not expire
+
+
+def test_calls_at_origins_are_gauged_by_state(start, origin):
+    server = start(origin, settings={"origin.connections": 1, "workers": 1})
+    for key in "abc":
+        origin.put(key, 100)
+    assert server.metric("forebay_index_map_bytes") >= server.metric("forebay_index_bytes") > 0
+    readers = [threading.Thread(target=read, args=(server, key)) for key in "abc"]
+    with origin.hold(None):
+        for reader in readers:
+            reader.start()
+        server.wait_metric("forebay_origin_connections", lambda v: v == 1, state="active")
+        server.wait_metric("forebay_origin_connections", lambda v: v == 2, state="waiting")
+    for reader in readers:
+        reader.join()
+    server.wait_metric("forebay_origin_connections", lambda v: v == 0)
 
 
 def test_the_origins_clock_is_told(start, origin):

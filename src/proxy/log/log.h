@@ -4,7 +4,6 @@
 #define FOREBAY_PROXY_LOG_LOG_H
 
 #include "proxy/core/core.h"
-#include "proxy/log/trace_parent.h"
 
 // --- access_log.c --------------------------------------------------------------------------------
 

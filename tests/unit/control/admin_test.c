@@ -117,21 +117,6 @@ Test(admin, probes_say_why)
     admin_stop(NULL);
 }
 
-Test(admin, metrics_are_openmetrics_for_who_accepts_that)
-{
-    struct admin_options o = options();
-    struct admin *admin = start(&o);
-    const char *text = talk(admin_listen_address(admin),
-                            "GET /metrics HTTP/1.1\r\nHost: forebay.svc\r\n"
-                            "Accept: application/openmetrics-text;version=1.0.0\r\n\r\n");
-    cr_assert_not_null(strstr(
-        text, "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"));
-    cr_assert_not_null(strstr(text, "\n# TYPE process_cpu_seconds counter\n"));
-    cr_assert_not_null(strstr(text, "\nprocess_cpu_seconds_total "));
-    cr_assert_str_eq(text + strlen(text) - 6, "# EOF\n");
-    admin_stop(admin);
-}
-
 Test(admin, metrics_have_the_exact_type_and_end_in_a_newline)
 {
     struct admin_options o = options();
