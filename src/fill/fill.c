@@ -3,10 +3,11 @@
 // block only once.
 //
 // Everything here runs on the stripe's owner. It reaches readers on other workers by messages. A
-// fill is freed when it has left the table and its transfer, its store run and its wait for memory
-// are over.
+// fill is freed when it has left the table and its transfer, its HEAD and its wait for memory are
+// over.
 //
-// This table shows what happens to a run in each state:
+// phases.def has the phases of a run and of its transfer. This table shows what happens to a run in
+// each phase:
 //
 //   ASKED    - A reader that joins waits for the head.
 //            - The origin fails: all readers for which the error holds get it; the others ask
@@ -29,9 +30,9 @@
 //            - The store fails: readers that wait ask again.
 //   WRITTEN  - A reader that joins gets the place.
 //            - The run stays until the home has answered.
-//   (left)   - The index answers.
+//   LEFT     - The index answers.
 //
-// A write to the key dooms the fill in any state: no reader joins it and it is never published, but
+// A write to the key dooms the fill in any phase: no reader joins it and it is never published, but
 // its readers keep it.
 //
 // A reader that joined gets ATTACHED, then HEAD, BODY..., and exactly one FINAL. It sends exactly
@@ -52,6 +53,7 @@
 static void fill_free(void *ptr)
 {
     struct fill *fill = fill_of(ptr);
+    check(fill->phase == FILL_FREED && fill->transfer == TRANSFER_IDLE);
     check(list_empty(&fill->readers) && fill->run == NULL);
     check(fill->place.segment == NULL && fill->pages.segment == NULL);
     for (unsigned i = 0; i < fill->chunk_count; i++) {
@@ -59,8 +61,7 @@ static void fill_free(void *ptr)
     }
     free(fill->chunks);
     worker_task_cancel(&fill->deliver_task);
-    timer_done(&fill->resume_timer);
-    timer_done(&fill->pause_timer);
+    timer_done(&fill->timer);
     s3_checksum_free(fill->checksum);
     store_object_unref(fill->object);
     store_object_unref(fill->described);
@@ -71,11 +72,11 @@ static void fill_free(void *ptr)
 
 void fill_maybe_free(struct fill *fill)
 {
-    if (fill->dead || fill->in_table || fill->fetching || fill->describing || fill->finishing ||
-        fill->memory_waiting || !list_empty(&fill->readers)) {
+    if (fill->phase != FILL_LEFT || fill_is_fetching(fill) || fill->describing ||
+        fill->memory_waiting) {
         return;
     }
-    fill->dead = true;
+    fill_enter(fill, FILL_FREED);
     stats_sub(COUNTER_fills_inflight, 1);
     worker_free_later(fill->fw->worker, fill_free, fill);
 }
@@ -114,18 +115,26 @@ void fill_release_promise(struct fill *fill)
     }
 }
 
+// Ends a wait for the next request.
+static void fill_stop_waiting(struct fill *fill)
+{
+    if (fill->transfer == TRANSFER_PARKED || fill->transfer == TRANSFER_RESUMING) {
+        fill_transfer_enter(fill, TRANSFER_IDLE);
+    }
+}
+
 // Rule 19: a run with a token sends FIRST_END exactly once, when it leaves the table.
 void fill_leave_table(struct fill *fill)
 {
-    if (!fill->in_table) {
-        return;
-    }
     check(fill->fw->fills.count > 0);
-    fill->in_table = false;
+    check(list_empty(&fill->readers) && fill->run == NULL);
+    fill_enter(fill, FILL_LEFT);
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
     fill_send_first_end(fill);
     fill_release_promise(fill);
+    fill_stop_waiting(fill);
+    fill_cancel(fill);
     fill_describe_stop(fill);
     fill_yield_lead(fill);
     fill_drop_chunks(fill);
@@ -139,7 +148,7 @@ void fill_leave_table(struct fill *fill)
 
 void fill_send_version(struct fill *fill)
 {
-    if (fill->token == 0 || !fill->has_head) {
+    if (fill->token == 0 || !fill_has_head(fill)) {
         return;
     }
     if (fill->weak) {
@@ -214,7 +223,7 @@ void fill_send_head(struct fill *fill, struct attachment *a)
     struct head_message *m = message_head_new(fill->fw, NULL);
     m->subscription = a->subscription;
     m->object = store_object_ref(fill->object);
-    m->stored = !fill->unstored;
+    m->stored = !fill_is_unstored(fill);
     m->origin_status = fill->origin_status;
     m->unstored_why = fill->unstored_why;
     memcpy(m->origin_id, fill->origin_id, sizeof(m->origin_id));
@@ -247,7 +256,8 @@ static void fill_answer_place(struct fill *fill, struct subscription *sub)
 
 static void fill_attach(struct fill *fill, struct subscription *sub, bool joined)
 {
-    if (fill->state == FILL_WRITTEN) {
+    check(fill_is_listed(fill));
+    if (fill->phase == FILL_WRITTEN) {
         fill_answer_place(fill, sub);
         return;
     }
@@ -270,13 +280,11 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
     a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
-    if (fill->ahead && !a->ahead) {
-        fill->ahead = false;
-        fill->client = sub->ask.client;
+    if (fill->fetch.ahead && !a->ahead) {
         fill->trace = sub->ask.trace;
-        origin_fetch_hasten(&fill->fetch, fill->client);
+        origin_fetch_hasten(&fill->fetch, sub->ask.client);
         if (fill->describing) {
-            origin_fetch_hasten(&fill->describe, fill->client);
+            origin_fetch_hasten(&fill->describe, sub->ask.client);
         }
     }
     stats_add(COUNTER_coalesced_waiters, 1);
@@ -284,9 +292,9 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     m->subscription = sub;
     m->attachment = a;
     m->joined = joined;
-    m->whole = fill->has_head && fill->received == fill->end_byte;
+    m->whole = fill_has_come(fill);
     message_send(a->at, &m->base);
-    if (fill->has_head) {
+    if (fill_has_head(fill)) {
         fill_send_head(fill, a);
         worker_defer(fill->fw->worker, &fill->deliver_task);
     }
@@ -298,7 +306,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
 static bool fill_has_lost_its_place(const struct fill *fill)
 {
     struct store_place place = fill->place;
-    if (fill->state != FILL_WRITTEN || store_place_pin(&place)) {
+    if (fill->phase != FILL_WRITTEN || store_place_pin(&place)) {
         store_place_unpin(&place);
         return false;
     }
@@ -310,7 +318,7 @@ static bool fill_has_lost_its_place(const struct fill *fill)
 static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
-    bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill->has_head);
+    bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill_has_head(fill));
     // Compared in bytes, because another reader's rule may give the object blocks of another size.
     uint64_t wanted = sub->ask.first_byte;
     uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
@@ -342,11 +350,11 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
     uint64_t chunk = at / CHUNK_SIZE;
     bool is_there = (chunk < fill->chunk_count && fill->chunks[chunk] != NULL) ||
                     (at < fill->pages.payload_len && !sub->ask.no_pages);
-    if (fill->state == FILL_WRITING && !is_there &&
+    if (fill->phase == FILL_WRITING && !is_there &&
         !store_keeps_up(fill->fw->worker, fill->fw->store)) {
         return false; // rule 20: the disk has a backlog, so nobody waits for the place
     }
-    if (!fill->unstored || !fill->has_head) {
+    if (!fill_is_unstored(fill)) {
         return true;
     }
     // A reader that is already too far behind gets a run of its own, because this one would remove
@@ -434,9 +442,9 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->asked_us = worker_now_us(fw->worker);
     fill->described = sub->described;
     sub->described = NULL;
-    fill->client = sub->ask.client;
+    fill->fetch.client = sub->ask.client;
+    fill->fetch.ahead = sub->ask.ahead;
     fill->trace = sub->ask.trace;
-    fill->ahead = sub->ask.ahead;
     fill->condition = sub->ask.condition;
     fill->suffix_bytes = sub->ask.suffix_bytes;
     fill->wanted_first_byte = sub->ask.first_byte;
@@ -450,11 +458,9 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     list_init(&fill->readers);
     list_node_init(&fill->map_node);
     worker_task_init(&fill->deliver_task, fill_on_deliver);
-    timer_init(fw->worker, &fill->resume_timer, fill_on_resume_timer);
-    timer_init(fw->worker, &fill->pause_timer, fill_on_pause_timer);
+    timer_init(fw->worker, &fill->timer, fill_on_timer);
     list_push_back(fill_map_bucket(&fw->fills, fill->key->hash), &fill->map_node);
     fw->fills.count++;
-    fill->in_table = true;
     stats_add(COUNTER_fills_started, 1);
     stats_add(COUNTER_fills_inflight, 1);
     return fill;
@@ -523,11 +529,13 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     bool is_from_start = first != NULL && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
                          origin_capabilities(fill->key->origin)->has_checksums;
     bool describes = is_from_start && sub->ask.with_checksums && fill->described == NULL;
-    fill->asks_whole = is_from_start && fill_describe_asks_whole(fill, &sub->ask, describes);
+    if (is_from_start && fill_describe_asks_whole(fill, &sub->ask, describes)) {
+        fill->range = FILL_RANGE_FOR_SUMS;
+    }
     check(fill->object == NULL ||
           (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
     fill_attach(fill, sub, false);
-    if (describes && !fill->asks_whole) {
+    if (describes && fill->range == FILL_RANGE_OF_RUN) {
         // The HEAD is sent first, so that no run holds a place at the origin while its HEAD waits
         // for one.
         fill_describe_start(fill);
@@ -548,42 +556,42 @@ void fill_on_first(struct fill_worker *fw, struct first_message *m)
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Rule 21. Before the head the run ends at once. In the body, the block in flight is finished and
-// kept.
+// Rule 21. Finishes the block in flight of a stored run, and drops the later ones. Returns false if
+// nothing of the run can be kept.
+static bool fill_keep_blocks(struct fill *fill)
+{
+    check(fill->phase == FILL_BODY);
+    if (fill->run == NULL || fill->doomed) {
+        return false;
+    }
+    uint64_t done = fill->received - fill->first_byte, size = fill->block_size_bytes;
+    // Without a call at the origin no block is in flight.
+    uint64_t blocks = fill_is_fetching(fill) ? max_u64((done + size - 1) / size, 1) : done / size;
+    if (blocks == 0) {
+        return false;
+    }
+    fill_shorten(fill, blocks);
+    if (!fill_has_come(fill)) {
+        return true; // the rest of this block is in flight
+    }
+    if (fill_is_fetching(fill)) {
+        fill_cancel(fill); // on_fetch_end() completes it
+    } else {
+        fill_stop_waiting(fill);
+        fill_complete(fill);
+    }
+    return true;
+}
+
+// Rule 21. Before the head the run ends at once.
 void fill_on_no_readers(struct fill *fill)
 {
-    if (fill->state == FILL_WRITING || fill->state == FILL_WRITTEN || fill->abandoned) {
+    check(list_empty(&fill->readers));
+    if (fill->phase > FILL_BODY || (fill->phase == FILL_BODY && fill_keep_blocks(fill))) {
         return;
     }
-    uint64_t done = fill->received - fill->first_byte;
-    if (fill->state == FILL_BODY && fill->run != NULL && !fill->doomed) {
-        uint64_t blocks = max_u64((done + fill->block_size_bytes - 1) / fill->block_size_bytes, 1);
-        if (!fill->fetching) { // no transfer: keep whole blocks only
-            blocks = done / fill->block_size_bytes;
-        }
-        if (blocks > 0) {
-            fill_shorten(fill, blocks);
-            if (fill->received < fill->end_byte) {
-                return; // the rest of this block is in flight
-            }
-            if (fill->fetching) {
-                origin_fetch_cancel(&fill->fetch); // on_fetch_end() completes it
-            } else {
-                timer_stop(&fill->resume_timer);
-                fill->resume_waiting = fill->parked = false;
-                fill_complete(fill);
-            }
-            return;
-        }
-    }
     stats_add(COUNTER_fills_cancelled, 1);
-    fill->abandoned = true;
-    timer_stop(&fill->resume_timer);
-    fill->resume_waiting = fill->parked = false;
     fill_drop_run(fill);
-    if (fill->fetching) {
-        origin_fetch_cancel(&fill->fetch);
-    }
     fill_leave_table(fill);
 }
 
@@ -611,7 +619,7 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
     struct attachment *a = m->attachment;
     a->acked_byte += m->bytes;
     check(!a->left && a->acked_byte <= a->next_byte);
-    if (a->fill != NULL && a->fill->unstored) {
+    if (a->fill != NULL && fill_is_unstored(a->fill)) {
         worker_defer(fw->worker, &a->fill->deliver_task);
     }
 }
@@ -625,7 +633,7 @@ void fill_on_want(struct fill_worker *fw, struct want_message *m)
     if (a->fill == NULL) { // FINAL was sent before this message came
         return;
     }
-    check(m->first_byte >= a->acked_byte && !a->fill->unstored);
+    check(m->first_byte >= a->acked_byte && !fill_is_unstored(a->fill));
     a->behind = true;
     a->no_pages |= m->no_pages;
     a->next_byte = m->first_byte;
@@ -636,7 +644,7 @@ void fill_on_want(struct fill_worker *fw, struct want_message *m)
 // version than the one that the home decides after the invalidation.
 static void fill_turn_away(struct fill *fill)
 {
-    if (fill->state == FILL_ASKED && fill->object == NULL) {
+    if (fill->phase == FILL_ASKED && fill->object == NULL) {
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         fill_on_no_readers(fill);
     }

@@ -23,49 +23,72 @@ static void assert_attachments(const struct fill *fill)
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
         bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
-        bool may_be_gone = given_up || fill->state >= FILL_WRITING; // may be released
-        check(chunk == NULL || (fill->in_table && fill->state < FILL_WRITTEN));
-        check(chunk == NULL || !given_up);
-        check(chunk != NULL || !has_come || may_be_gone || !fill->in_table);
+        check(chunk == NULL || (fill->phase < FILL_WRITTEN && !given_up));
+        check(chunk != NULL || !has_come || given_up || fill->phase >= FILL_WRITING);
     }
 #else
     (void)fill;
 #endif
 }
 
+static void assert_transfer(const struct fill *fill)
+{
+    check(fill->phase <= FILL_BODY || !fill_is_fetching(fill) || fill->phase == FILL_LEFT);
+    switch (fill->transfer) {
+    case TRANSFER_IDLE:
+        check(fill->phase > FILL_BODY);
+        break;
+    case TRANSFER_PARKED:
+        check(fill->phase == FILL_BODY && fill->pause != FILL_PAUSE_NONE && !fill->weak);
+        break;
+    case TRANSFER_RESUMING:
+        check(fill->phase == FILL_BODY || fill->range == FILL_RANGE_FOR_NO_BYTES);
+        break;
+    case TRANSFER_RUNNING:
+        check(fill->phase <= FILL_BODY && fill->pause == FILL_PAUSE_NONE);
+        break;
+    case TRANSFER_PAUSED:
+        check(fill->phase <= FILL_BODY);
+        break;
+    case TRANSFER_HELD:
+        check(fill->phase == FILL_ASKED && fill->describing);
+        break;
+    case TRANSFER_CANCELLED:
+        break;
+    }
+    check(fill->pause != FILL_PAUSE_WINDOW || fill_is_unstored(fill));
+    check(fill->pause != FILL_PAUSE_MEMORY || !fill_is_unstored(fill));
+    check(fill->pause != FILL_PAUSE_DISK || fill->run != NULL);
+    check(fill->head_err == ERR_OK || fill->transfer == TRANSFER_CANCELLED);
+    check(fill->fw->memory_lead != fill || fill_is_fetching(fill) || fill->phase == FILL_WRITING);
+}
+
 void fill_assert_run(const struct fill *fill)
 {
     check(fill->magic == FILL_MAGIC);
-    check(fill->state <= FILL_WRITTEN);
-    check(fill->has_head == (fill->state != FILL_ASKED));
-    check(!fill->has_head || fill->object != NULL);
+    check(fill->phase <= FILL_FREED && fill->transfer <= TRANSFER_CANCELLED);
+    check(!fill_has_head(fill) || fill->object != NULL);
     check(fill->block_count > 0);
     check(fill->first_byte == fill->first_block * fill->block_size_bytes);
     check(fill->received >= fill->first_byte);
     check(fill->retained_from >= fill->first_byte);
-    check(!fill->has_head || fill->received <= fill->end_byte);
-    check(!fill->weak || fill->unstored);
-    check(!fill->is_wrong || (fill->received == fill->end_byte && fill->state <= FILL_BODY));
-    check(fill->run == NULL || (fill->state == FILL_BODY && !fill->unstored));
-    check(!fill->finishing || fill->state == FILL_WRITING);
-    check(fill->place.segment == NULL || fill->state == FILL_WRITTEN);
-    check(fill->place.segment == NULL || fill->in_table);
-    check(fill->pages.segment == NULL || fill->run != NULL || fill->finishing);
+    check(!fill_has_head(fill) || fill->received <= fill->end_byte);
+    check(fill->phase < FILL_WRITING || !fill_is_listed(fill) || fill_has_come(fill));
+    check(!fill->weak || fill_is_unstored(fill));
+    check(fill->verdict == FILL_VERDICT_OPEN || fill->received == fill->end_byte);
+    check(fill->verdict != FILL_VERDICT_WRONG || fill->phase < FILL_WRITING ||
+          !fill_is_listed(fill));
+    check(fill->run == NULL || (fill->phase == FILL_BODY && !fill_is_unstored(fill)));
+    check(!fill->is_promised || fill->phase == FILL_ASKED);
+    check(fill->place.segment == NULL || fill->phase == FILL_WRITTEN);
+    check(fill->pages.segment == NULL || fill->run != NULL || fill->phase == FILL_WRITING);
     check(fill->pages.segment != NULL || fill->pages.payload_len == 0);
-    check(fill->state != FILL_WRITTEN || list_empty(&fill->readers)); // its readers got the place
-    check(fill->state < FILL_WRITING || !fill->fetching);
-    check(fill->token == 0 || fill->in_table); // rule 19
-    check(fill->in_table == list_node_linked(&fill->map_node));
-    check(!fill->abandoned || (!fill->in_table && list_empty(&fill->readers)));
-    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty);
-    check(!fill->head_waits || (fill->describing && fill->fetching && !fill->has_head));
-    check(!fill->resume_waiting || !fill->fetching);
-    check(!fill->paused || (fill->fetching && !fill->parking));
-    check(!fill->parking || fill->fetching);
-    check(!fill->parked || (fill->state == FILL_BODY && !fill->fetching && !fill->resume_waiting));
-    check(!fill->parked || fill->paused_memory || fill->paused_window || fill->paused_disk);
-    check(!fill->paused_disk || fill->run != NULL);
-    check(fill->fw->memory_lead != fill || fill->fetching || fill->finishing);
+    // A written run has given its place to its readers.
+    check(fill->phase < FILL_WRITTEN || list_empty(&fill->readers));
+    check(fill->token == 0 || fill_is_listed(fill)); // rule 19
+    check(fill_is_listed(fill) == list_node_linked(&fill->map_node));
+    check(fill->phase != FILL_FREED || (!fill->describing && !fill->memory_waiting));
+    assert_transfer(fill);
     assert_attachments(fill);
 }
 

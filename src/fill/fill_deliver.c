@@ -22,7 +22,7 @@ static void fill_on_memory(struct worker *w, struct message *message)
     struct fill *fill = fill_of(container_of(message, struct fill, memory_message));
     check(fill->memory_waiting);
     fill->memory_waiting = false;
-    fill->paused_memory = false;
+    fill_pause_end(fill, FILL_PAUSE_MEMORY);
     fill_pause_update(fill);
     fill_maybe_free(fill);
     fill_assert_run(fill);
@@ -35,11 +35,15 @@ static void fill_on_memory(struct worker *w, struct message *message)
 // hold no more than one long run.
 bool fill_take_lead(struct fill *fill)
 {
-    if (fill->fw->memory_lead == NULL && (fill->fetching || fill->parked)) {
+    check(!fill_is_unstored(fill));
+    bool may_lead = fill_is_fetching(fill) || fill->transfer == TRANSFER_PARKED;
+    if (fill->fw->memory_lead == NULL && may_lead) {
         fill->fw->memory_lead = fill;
     }
     bool leads = fill->fw->memory_lead == fill;
-    fill->paused_memory &= !leads;
+    if (leads) {
+        fill_pause_end(fill, FILL_PAUSE_MEMORY);
+    }
     return leads;
 }
 
@@ -54,7 +58,7 @@ void fill_yield_lead(struct fill *fill)
         list_for_each(node, &fw->fills.buckets[i])
         {
             struct fill *next = container_of(node, struct fill, map_node);
-            if (next->paused_memory && fill_take_lead(next)) {
+            if (next->pause == FILL_PAUSE_MEMORY && fill_take_lead(next)) {
                 fill_pause_update(next);
                 break;
             }
@@ -79,7 +83,7 @@ void fill_drop_pages(struct fill *fill)
 void fill_on_run_progress(void *ctx, const struct store_place *pages)
 {
     struct fill *fill = fill_of(ctx);
-    check(fill->state == FILL_BODY || fill->state == FILL_WRITING);
+    check(fill->phase == FILL_BODY || fill->phase == FILL_WRITING);
     if (pages != NULL && fill->pages.segment != NULL) {
         fill->pages.payload_len = pages->payload_len;
     } else if (pages != NULL) {
@@ -89,8 +93,8 @@ void fill_on_run_progress(void *ctx, const struct store_place *pages)
         }
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
-    if (fill->paused_disk && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
-        fill->paused_disk = false;
+    if (fill->pause == FILL_PAUSE_DISK && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
+        fill_pause_end(fill, FILL_PAUSE_DISK);
         fill_pause_update(fill);
     }
     fill_assert_run(fill);
@@ -98,8 +102,10 @@ void fill_on_run_progress(void *ctx, const struct store_place *pages)
 
 static void fill_wait_for_disk(struct fill *fill)
 {
-    fill->paused_disk |=
-        fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD;
+    check(fill->fw->memory_lead == fill);
+    if (fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD) {
+        fill->pause = FILL_PAUSE_DISK;
+    }
 }
 
 struct chunk *fill_chunk(struct fill *fill)
@@ -110,9 +116,9 @@ struct chunk *fill_chunk(struct fill *fill)
     }
     chunk = chunk_new_forced();
     // Its window limits it already, so it does not wait for memory.
-    if (fill->unstored) {
+    if (fill_is_unstored(fill)) {
         fill_window_update(fill);
-        stats_add(COUNTER_buffer_paused, fill->paused_window ? 1 : 0);
+        stats_add(COUNTER_buffer_paused, fill->pause == FILL_PAUSE_WINDOW ? 1 : 0);
         return chunk;
     }
     if (fill_take_lead(fill)) {
@@ -120,7 +126,7 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     stats_add(COUNTER_buffer_paused, 1);
-    fill->paused_memory = true;
+    fill->pause = FILL_PAUSE_MEMORY;
     if (!fill->memory_waiting) {
         fill->memory_waiting = true;
         fill->memory_message.deliver = fill_on_memory;
@@ -153,7 +159,7 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
     while (!a->ahead && a->next_byte < fill->received) {
         uint64_t at = a->next_byte - fill->first_byte;
         struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
-        bool from_pages = a->behind || chunk == NULL || fill->state == FILL_WRITING;
+        bool from_pages = a->behind || chunk == NULL || fill->phase == FILL_WRITING;
         if (from_pages && fill_deliver_pages(fill, a)) {
             continue;
         }
@@ -222,32 +228,38 @@ static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
         chunk_unref(fill->chunks[i]);
         fill->chunks[i] = NULL;
     }
-    if (fill->state == FILL_WRITING) {
+    if (fill->phase == FILL_WRITING) {
         fill_here_note(fill, false);
     }
     fill->retained_from = max_u64(fill->retained_from, fill->first_byte + whole * CHUNK_SIZE);
 }
 
-void fill_deliver(struct fill *fill)
+void fill_deliver_bytes(struct fill *fill)
 {
-    if (!fill->has_head || fill->is_wrong) {
-        return;
-    }
+    check(fill_has_head(fill) && fill->verdict != FILL_VERDICT_WRONG);
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
         fill_deliver_to(fill, a);
-        if (fill->state == FILL_WRITING && !a->waiting_place) { // rule 32: it joined late
+        if (fill->phase == FILL_WRITING && !a->waiting_place) { // rule 32: it joined late
             fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
         }
     }
-    if (fill->state == FILL_WRITING) {
+}
+
+void fill_deliver(struct fill *fill)
+{
+    if (!fill_has_head(fill) || fill->verdict == FILL_VERDICT_WRONG) {
+        return;
+    }
+    fill_deliver_bytes(fill);
+    if (fill->phase == FILL_WRITING) {
         fill_wait_for_place(fill);
     }
-    if (fill->unstored) {
+    if (fill_is_unstored(fill)) {
         fill_pace(fill);
     }
-    if (fill->unstored || chunk_budget_is_short()) {
+    if (fill_is_unstored(fill) || chunk_budget_is_short()) {
         fill_give_up_chunks(fill, fill->received);
     } else if (!chunk_budget_is_ample() && !fill_has_readers_without_pages(fill)) {
         fill_give_up_chunks(fill, fill->first_byte + fill->pages.payload_len);
@@ -258,7 +270,7 @@ void fill_on_deliver(struct task *task)
 {
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
-    if (fill->state == FILL_BODY && fill->in_table && list_empty(&fill->readers)) {
+    if (fill->phase == FILL_BODY && list_empty(&fill->readers)) {
         // The last readers were removed, for example because they wanted another version.
         fill_on_no_readers(fill);
     }

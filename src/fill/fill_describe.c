@@ -193,7 +193,7 @@ bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *as
     enum listed listed = listed_as(fill);
     bool asks = listed == LISTED_SMALL;
     if (listed == LISTED_NOT && are_wanted) {
-        asks = kinds_score(fill) >= (fill->ahead ? 1 : 0);
+        asks = kinds_score(fill) >= (fill->fetch.ahead ? 1 : 0);
     }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;
@@ -222,15 +222,14 @@ static void on_describe_end(struct origin_fetch *f, enum err err)
     (void)err; // the run continues without checksums
     check(fill->describing);
     fill->describing = false;
-    if (!fill->head_waits) {
+    if (fill->transfer != TRANSFER_HELD) {
         fill_maybe_free(fill);
         return;
     }
-    fill->head_waits = false;
-    timer_stop(&fill->pause_timer);
+    fill_transfer_enter(fill, TRANSFER_PAUSED);
     fill->head_err = fill_take_head(fill);
     if (fill->head_err != ERR_OK) {
-        origin_fetch_cancel(&fill->fetch); // on_fetch_end() reports the error
+        fill_cancel(fill); // on_fetch_end() reports the error
     } else {
         fill_pause_update(fill);
     }
@@ -240,13 +239,13 @@ static void on_describe_end(struct origin_fetch *f, enum err err)
 void fill_describe_start(struct fill *fill)
 {
     struct origin_fetch *f = &fill->describe;
-    check(!fill->describing && !fill->fetching && !fill->has_head);
+    check(!fill->describing && fill->phase == FILL_ASKED && !fill_is_fetching(fill));
     f->head = true;
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
-    f->client = fill->client;
-    f->ahead = fill->ahead;
+    f->client = fill->fetch.client;
+    f->ahead = fill->fetch.ahead;
     f->trace = &fill->trace;
     f->ask_checksums = f->for_checksums = true;
     f->on_head = on_describe_head;
@@ -267,15 +266,15 @@ bool fill_describe_holds(struct fill *fill)
     }
     uint64_t took_ms = (worker_now_us(fill->fw->worker) - fill->asked_us) / 1000;
     uint64_t wait_ms = min_u64(max_u64(took_ms, DESCRIBE_WAIT_LEAST_MS), DESCRIBE_WAIT_MAX_MS);
-    fill->head_waits = true;
-    fill_pause_update(fill);
-    timer_start(&fill->pause_timer, wait_ms);
+    fill_transfer_enter(fill, TRANSFER_HELD);
+    origin_fetch_pause(&fill->fetch);
+    timer_start(&fill->timer, wait_ms);
     return true;
 }
 
 void fill_describe_stop(struct fill *fill)
 {
-    fill->head_waits = false;
+    check(fill->transfer != TRANSFER_HELD);
     if (fill->describing) {
         origin_fetch_cancel(&fill->describe);
     }

@@ -28,16 +28,18 @@ static void checksum_begin(struct fill *fill)
 // before.
 static void checksum_judge(struct fill *fill)
 {
-    if (fill->checksum == NULL || fill->is_judged) {
+    check(fill_has_come(fill));
+    if (fill->checksum == NULL || fill->verdict != FILL_VERDICT_OPEN) {
         return;
     }
-    fill->is_judged = true;
+    fill->verdict = FILL_VERDICT_PASSED;
     if (!fill_is_whole(fill)) {
         reply_sum_note(fill);
         return;
     }
-    fill->is_wrong = !whole_sum_is_right(fill->key, fill->object, fill->checksum);
-    if (!fill->is_wrong && fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
+    bool is_right = whole_sum_is_right(fill->key, fill->object, fill->checksum);
+    fill->verdict = is_right ? FILL_VERDICT_PASSED : FILL_VERDICT_WRONG;
+    if (is_right && fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
         // A reply does not know whether the object came in one run, so it needs this sum too.
         reply_sum_note(fill);
     }
@@ -52,7 +54,7 @@ void fill_drop_run(struct fill *fill)
     if (fill->run != NULL) {
         store_run_abort(fill->run);
         fill->run = NULL;
-        fill->paused_disk = false;
+        fill_pause_end(fill, FILL_PAUSE_DISK);
     }
 }
 
@@ -75,7 +77,7 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
     fill_drop_run(fill);
     fill_deliver(fill);
     fill_fail_all(fill, err, document);
-    fill->failed = fill->has_head ? ERR_OK : err;
+    fill->failed = fill_has_head(fill) ? ERR_OK : err;
     fill->failed_document = document;
     fill_leave_table(fill);
     fill->failed_document = (struct span){0};
@@ -83,7 +85,7 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
 
 void fill_shorten(struct fill *fill, uint64_t blocks)
 {
-    check(fill->has_head && blocks > 0);
+    check(fill_has_head(fill) && blocks > 0);
     fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
     fill->end_byte =
         min_u64(fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
@@ -112,11 +114,10 @@ static void fill_cut(struct fill *fill, enum err err)
 static void on_run_written(void *ctx, enum err err, const struct store_place *place)
 {
     struct fill *fill = fill_of(ctx);
-    check(fill->state == FILL_WRITING && fill->finishing && fill->in_table);
-    fill->finishing = false;
-    timer_stop(&fill->pause_timer);
+    check(fill->phase == FILL_WRITING && fill->run == NULL);
+    timer_stop(&fill->timer);
     fill_yield_lead(fill);
-    fill_deliver(fill); // to readers that joined after the last byte had come
+    fill_deliver_bytes(fill); // to readers that joined after the last byte had come
     fill_drop_chunks(fill);
     fill_drop_pages(fill);
     if (err != ERR_OK) {
@@ -124,15 +125,13 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
         // Readers that can wait do so before they ask again.
         fill_final_all(fill, OUTCOME_REJOIN, err, (struct span){0});
         fill_leave_table(fill);
-        fill_maybe_free(fill);
         return;
     }
     fill->place = *place;
-    fill->state = FILL_WRITTEN;
+    fill_enter(fill, FILL_WRITTEN);
     fill_final_all(fill, OUTCOME_DONE, ERR_OK, (struct span){0});
     if (fill->doomed) {
         fill_leave_table(fill);
-        fill_maybe_free(fill);
         return;
     }
     fill_here_note(fill, true);
@@ -152,7 +151,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 void fill_complete(struct fill *fill)
 {
     checksum_judge(fill); // an empty object has no body to trigger this
-    if (fill->is_wrong) {
+    if (fill->verdict == FILL_VERDICT_WRONG) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
         return;
@@ -171,13 +170,11 @@ void fill_complete(struct fill *fill)
         fill_leave_table(fill);
         return;
     }
-    check(fill->state == FILL_BODY && fill->received == fill->end_byte);
-    fill->state = FILL_WRITING;
-    fill->finishing = true;
+    fill_enter(fill, FILL_WRITING);
     fill_wait_for_place(fill);
     struct store_run *run = fill->run;
     fill->run = NULL;
-    fill->paused_disk = false;
+    fill_pause_end(fill, FILL_PAUSE_DISK);
     if (chunk_budget_is_short()) {
         fill_drop_chunks(fill); // a reader that joins now waits for the place
     } else {
@@ -191,7 +188,7 @@ void fill_on_visible(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     struct fill *fill = fill_of(m->fill);
-    check(fill->state == FILL_WRITTEN && fill->in_table); // rule 20
+    check(fill->phase == FILL_WRITTEN); // rule 20
     stats_add(COUNTER_fills_stored, 1);
     fill_leave_table(fill);
     fill_assert_run(fill);
@@ -201,7 +198,7 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     struct fill *fill = fill_of(m->fill);
-    check(fill->state == FILL_WRITTEN && fill->in_table); // rule 20
+    check(fill->phase == FILL_WRITTEN); // rule 20
     stats_add(COUNTER_fills_dropped, 1);
     fill_leave_table(fill);
     fill_assert_run(fill);
@@ -255,7 +252,6 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
 
 static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 {
-    fill->unstored = true;
     fill->unstored_why = fill_forbids_storing(fill, f);
     if (f->forbids != ORIGIN_FORBIDS_NOTHING) {
         fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
@@ -270,8 +266,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     enum err err =
         store_run_begin(fill->fw->worker, fill->fw->store, fill->object, fill->first_block,
                         fill->block_count, fill->key->limits.group, is_part, &fill->run);
-    fill->unstored = err != ERR_OK;
-    if (!fill->unstored) {
+    if (err == ERR_OK) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {
         // The store has counted the refusal.
@@ -311,6 +306,7 @@ static struct store_object *fill_head_version(const struct fill *fill)
 
 enum err fill_take_head(struct fill *fill)
 {
+    check(fill->phase == FILL_ASKED && fill_is_fetching(fill));
     const struct origin_fetch *f = &fill->fetch;
     struct store_object *object = fill_head_version(fill);
     if (object == NULL) {
@@ -328,10 +324,11 @@ enum err fill_take_head(struct fill *fill)
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
     bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
-    bool is_cut = fill->asks_whole && end < object->size_bytes;
+    bool is_cut = fill->range == FILL_RANGE_FOR_SUMS && end < object->size_bytes;
     // An object that looked empty may have grown since.
-    bool fits = f->body_first + f->body_len == end ||
-                ((is_cut || fill->looks_empty) && f->body_len == object->size_bytes);
+    bool fits =
+        f->body_first + f->body_len == end ||
+        ((is_cut || fill->range == FILL_RANGE_FOR_NO_BYTES) && f->body_len == object->size_bytes);
     if (!begins || end < fill->first_byte || !fits ||
         (end == fill->first_byte && object->size_bytes > 0)) {
         store_object_unref(object);
@@ -344,14 +341,13 @@ enum err fill_take_head(struct fill *fill)
     fill->is_for_bound = f->is_bound && f->forbids == ORIGIN_FORBIDS_VERSIONS;
     span_to_text(f->origin_id, fill->origin_id, sizeof(fill->origin_id));
     fill->origin_status = f->status;
-    fill->has_head = true;
     fill->end_byte = fill->asked_end_byte = end;
     fill->skip_bytes = fill->first_byte - f->body_first;
     uint64_t blocks =
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill_expect_chunks(fill);
-    fill->state = FILL_BODY;
+    fill_enter(fill, FILL_BODY);
     if (is_first) { // once for each object, not for each run
         fill_describe_learn(fill);
     }
@@ -367,10 +363,10 @@ enum err fill_take_head(struct fill *fill)
 static enum err on_fetch_head(struct origin_fetch *f)
 {
     struct fill *fill = fill_of(f->ctx);
-    if (fill->abandoned) {
+    if (fill->phase == FILL_LEFT) {
         return ERR_CANCELLED;
     }
-    if (fill->has_head) { // the rest of a broken body, of the same version by If-Match
+    if (fill_has_head(fill)) { // the rest of a broken body, of the same version by If-Match
         if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
             fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
             fill->is_for_bound |= f->is_bound;
@@ -385,9 +381,10 @@ static enum err on_fetch_head(struct origin_fetch *f)
 static enum err on_fetch_body(struct origin_fetch *f, struct span data)
 {
     struct fill *fill = fill_of(f->ctx);
-    if (fill->abandoned) {
+    if (fill->phase == FILL_LEFT) {
         return ERR_CANCELLED;
     }
+    check(fill->phase == FILL_BODY);
     size_t skipped = (size_t)min_u64(fill->skip_bytes, data.len);
     fill->skip_bytes -= skipped;
     data = (struct span){data.ptr + skipped, data.len - skipped};
@@ -432,13 +429,12 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     return has_more && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
 }
 
-void fill_on_resume_timer(struct timer *timer)
+void fill_cancel(struct fill *fill)
 {
-    struct fill *fill = fill_of(container_of(timer, struct fill, resume_timer));
-    check(fill->resume_waiting && !fill->abandoned);
-    fill->resume_waiting = false;
-    fill_fetch(fill);
-    fill_assert_run(fill);
+    if (fill_is_fetching(fill) && fill->transfer != TRANSFER_CANCELLED) {
+        fill_transfer_enter(fill, TRANSFER_CANCELLED);
+        origin_fetch_cancel(&fill->fetch);
+    }
 }
 
 static bool err_is_broken_body(enum err err)
@@ -454,41 +450,69 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// An empty object has no range that can be satisfied, so it is requested without one. The timer
-// starts that request later, because the call that has ended is still on the stack.
+// Requests the rest later, because the call that has ended is still on the stack.
+static void fill_resume(struct fill *fill, uint64_t delay_ms)
+{
+    fill_transfer_enter(fill, TRANSFER_RESUMING);
+    timer_start(&fill->timer, delay_ms);
+}
+
+// An empty object has no range that can be satisfied, so it is requested without one.
 static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
     bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
-                         fill->first_byte == 0 && !fill->looks_empty;
+                         fill->first_byte == 0 && fill->range != FILL_RANGE_FOR_NO_BYTES;
     if (no_first_byte) {
-        fill->looks_empty = true;
-        fill->resume_waiting = true;
-        timer_start(&fill->resume_timer, 0);
+        fill->range = FILL_RANGE_FOR_NO_BYTES;
+        fill_resume(fill, 0);
     }
     return no_first_byte;
 }
 
+// The transfer ended with this error, and bytes are missing: asks again, or ends the run.
+static void fill_broke(struct fill *fill, enum err err)
+{
+    if (fill_ask_otherwise(fill, err)) {
+        return;
+    }
+    if (fill_unknown_is_judged(fill, err)) {
+        fill_unknown_end(fill, err);
+    } else if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
+        fill_gone(fill);
+    } else if (!fill_has_head(fill)) {
+        fill_fail(fill, err, fill->fetch.error_answer);
+    } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak &&
+               origin_retry_take(fill->key->origin)) {
+        stats_add(COUNTER_fills_resumed, 1);
+        fill_resume(fill, (uint64_t)FILL_RESUME_DELAY_MS << fill->resumes);
+        fill->resumes++;
+    } else {
+        fill_cut(fill, err);
+    }
+}
+
+// The driver of a run whose transfer has ended: its phase and what has come decide.
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
-    check(fill->fetching);
-    bool parking = fill->parking;
-    fill->fetching = fill->parking = fill->head_waits = false;
-    fill_pause_over(fill);
-    bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
-    if (!writes || fill->abandoned) { // a run that is being written keeps the lead
-        fill_yield_lead(fill);
-    }
-    if (fill->abandoned) {
+    check(fill_is_fetching(fill));
+    bool is_cancelled = fill->transfer == TRANSFER_CANCELLED;
+    fill_transfer_enter(fill, TRANSFER_IDLE);
+    if (fill->phase == FILL_LEFT) {
         fill_maybe_free(fill);
         return;
     }
-    if (fill->has_head && fill->received == fill->end_byte) {
+    check(fill->phase == FILL_ASKED || fill->phase == FILL_BODY);
+    bool has_come = fill_has_come(fill);
+    if (!has_come || fill->run == NULL) { // a run that is being written keeps the lead
+        fill_yield_lead(fill);
+    }
+    if (has_come) {
         fill_complete(fill);
         return;
     }
-    bool piece_over = fill->in_pieces && fill->received == fill->asked_end_byte;
-    if (parking || (err == ERR_OK && piece_over)) {
+    bool is_piece = err == ERR_OK && fill->received == fill->asked_end_byte;
+    if (fill->phase == FILL_BODY && (is_cancelled || is_piece)) {
         fill_park(fill);
         fill_assert_run(fill);
         return;
@@ -497,27 +521,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
         err = fill->head_err;
         fill->head_err = ERR_OK;
     }
-    if (err == ERR_OK) {
-        err = ERR_ORIGIN_RESET;
-    }
-    if (fill_ask_otherwise(fill, err)) {
-        return;
-    }
-    if (fill_unknown_is_judged(fill, err)) {
-        fill_unknown_end(fill, err);
-    } else if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
-        fill_gone(fill);
-    } else if (!fill->has_head) {
-        fill_fail(fill, err, f->error_answer);
-    } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak &&
-               origin_retry_take(fill->key->origin)) {
-        stats_add(COUNTER_fills_resumed, 1);
-        fill->resume_waiting = true;
-        timer_start(&fill->resume_timer, (uint64_t)FILL_RESUME_DELAY_MS << fill->resumes);
-        fill->resumes++;
-    } else {
-        fill_cut(fill, err);
-    }
+    fill_broke(fill, err != ERR_OK ? err : ERR_ORIGIN_RESET);
     fill_assert_run(fill);
 }
 
@@ -532,42 +536,49 @@ static bool fill_has_sent(const struct fill *fill)
     return has_sent;
 }
 
+// Returns the end of what is requested now.
+static uint64_t fill_request_end(const struct fill *fill)
+{
+    if (!fill_has_head(fill)) {
+        uint64_t end = fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
+        return fill->object != NULL ? min_u64(end, fill->object->size_bytes) : end;
+    }
+    // A transfer may break when its whole piece has come. Then the rest of the run is requested.
+    bool is_open = fill->received < fill->asked_end_byte;
+    return is_open ? min_u64(fill->asked_end_byte, fill->end_byte) : fill->end_byte;
+}
+
 void fill_fetch(struct fill *fill)
 {
-    check(!fill->fetching && !fill->parked && !fill->abandoned && fill->state <= FILL_BODY);
+    check(fill->phase <= FILL_BODY && !fill_is_fetching(fill));
     struct origin_fetch *f = &fill->fetch;
-    memset(f, 0, sizeof(*f));
-    f->bucket = fill->key->bucket;
-    f->key = fill->key->key;
-    f->credentials = fill->key->credentials;
-    f->client = fill->client;
-    f->trace = &fill->trace;
-    f->ahead = fill->ahead;
-    f->ask_checksums = true;
-    bool empty = fill->object != NULL && fill->object->size_bytes == 0;
-    f->has_range = !empty && (fill->has_head || !(fill->looks_empty || fill->asks_whole));
-    f->first = fill->received;
-    uint64_t end = fill->has_head
-                       ? fill_piece_end(fill)
-                       : fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
+    bool is_empty = fill->object != NULL && fill->object->size_bytes == 0;
+    fill->asked_end_byte = fill_request_end(fill);
+    *f = (struct origin_fetch){
+        .bucket = fill->key->bucket,
+        .key = fill->key->key,
+        .credentials = fill->key->credentials,
+        .client = f->client,
+        .trace = &fill->trace,
+        .ahead = f->ahead,
+        .ask_checksums = true,
+        .has_range = !is_empty && (fill_has_head(fill) || fill->range == FILL_RANGE_OF_RUN),
+        .first = fill->received,
+        .last = fill->asked_end_byte > 0 ? fill->asked_end_byte - 1 : 0,
+        .on_head = on_fetch_head,
+        .on_body = on_fetch_body,
+        .on_end = on_fetch_end,
+        .ctx = fill};
     if (fill->object != NULL) {
-        end = min_u64(end, fill->object->size_bytes);
         f->if_match = fill->object->etag;
-        f->is_bound = fill->has_head || fill_has_sent(fill);
+        f->is_bound = fill_has_head(fill) || fill_has_sent(fill);
     } else {
         fill_unknown_ask(fill, f);
     }
     fill->skip_bytes = 0;
-    fill->asked_end_byte = end;
-    f->last = end > 0 ? end - 1 : 0;
-    f->on_head = on_fetch_head;
-    f->on_body = on_fetch_body;
-    f->on_end = on_fetch_end;
-    f->ctx = fill;
-    fill->fetching = true;
-    fill->paused = false;
+    fill_transfer_enter(fill, TRANSFER_RUNNING);
     origin_fetch_start(fill->fw->worker, fill->key->origin, f);
-    if (fill->paused_memory) {
+    if (fill->pause == FILL_PAUSE_MEMORY) {
         (void)fill_take_lead(fill);
     }
     fill_pause_update(fill);

@@ -5,13 +5,8 @@
 // So a transfer that stays paused is ended, and the run is *parked*. When nothing pauses the run
 // any more, the rest is requested with Range and If-Match, as after a broken body. A version
 // without a strong ETag cannot be requested so, and keeps its place.
-//
-//   state               event                          next state
-//   fetching, running   a reason to pause              fetching, paused; the timer starts
-//   fetching, paused    the reason is gone in time     fetching, running
-//   fetching, paused    the timer ends                 parking; the call is cancelled
-//   parking             the call has ended             parked
-//   parked              no reason to pause any more    fetching, running
+// The transfer phases of phases.def say what may follow: RUNNING, PAUSED, CANCELLED, PARKED,
+// RUNNING.
 //
 // After it was parked, an unstored run is requested in pieces. A piece fits in its window, and is
 // requested when its reader has taken most of the previous one. So no bytes are thrown away with a
@@ -32,25 +27,26 @@ uint64_t fill_window_fastest(const struct fill *fill)
 // Pauses an unstored run that is more than a window ahead of its fastest reader.
 void fill_window_update(struct fill *fill)
 {
-    if (!fill->unstored) {
+    if (!fill_is_unstored(fill)) {
         return;
     }
+    check(fill->pause == FILL_PAUSE_NONE || fill->pause == FILL_PAUSE_WINDOW);
     uint64_t window = chunk_budget_share(FILL_UNSTORED_WINDOW);
-    if (fill->parked) {
+    if (fill->transfer == TRANSFER_PARKED) {
         window /= FILL_PIECES_PER_WINDOW;
     }
-    bool waits = fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
-    // Writes only a change, because a store here would delay the load of the neighbouring flags.
-    if (waits != fill->paused_window) {
-        fill->paused_window = waits;
+    bool waits = fill->phase == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
+    enum fill_pause pause = waits ? FILL_PAUSE_WINDOW : FILL_PAUSE_NONE;
+    // Writes only a change, because a store here would delay the load of the neighbouring fields.
+    if (pause != fill->pause) {
+        fill->pause = pause;
     }
 }
 
-uint64_t fill_piece_end(const struct fill *fill)
+// Returns the end of the next piece of an unstored run.
+static uint64_t fill_piece_end(const struct fill *fill)
 {
-    if (!fill->in_pieces) {
-        return fill->end_byte;
-    }
+    check(fill_is_unstored(fill) && fill->received < fill->end_byte);
     uint64_t window = chunk_budget_share(FILL_UNSTORED_WINDOW);
     uint64_t most = max_u64(window - window / FILL_PIECES_PER_WINDOW, CHUNK_SIZE);
     uint64_t chunks = (fill->received - fill->first_byte + most) / CHUNK_SIZE;
@@ -59,86 +55,113 @@ uint64_t fill_piece_end(const struct fill *fill)
 
 void fill_park(struct fill *fill)
 {
-    check(fill->has_head && !fill->fetching && !fill->parked && !fill->weak);
-    fill->parking = false;
-    fill->parked = true;
+    check(fill->phase == FILL_BODY && fill->received < fill->end_byte && !fill->weak);
+    fill_transfer_enter(fill, TRANSFER_PARKED);
     fill->parked_us = worker_now_us(fill->fw->worker);
-    fill->in_pieces = fill->unstored;
     fill_window_update(fill);
     fill_pause_update(fill);
 }
 
+// Requests the rest of a parked run, or its next piece.
+static void fill_unpark(struct fill *fill)
+{
+    check(fill->transfer == TRANSFER_PARKED && fill->pause == FILL_PAUSE_NONE);
+    uint64_t parked_ms = (worker_now_us(fill->fw->worker) - fill->parked_us) / 1000;
+    bool in_pieces = fill_is_unstored(fill) && parked_ms >= FILL_PAUSE_MAX_MS;
+    fill->asked_end_byte = in_pieces ? fill_piece_end(fill) : fill->end_byte;
+    fill_fetch(fill);
+}
+
+void fill_pause_end(struct fill *fill, enum fill_pause reason)
+{
+    check(reason != FILL_PAUSE_NONE);
+    if (fill->pause == reason) {
+        fill->pause = FILL_PAUSE_NONE;
+    }
+}
+
+// Drives the transfer between its phases when a reason to pause has come or gone.
+void fill_pause_update(struct fill *fill)
+{
+    bool waits = fill->pause != FILL_PAUSE_NONE;
+    switch (fill->transfer) {
+    case TRANSFER_PARKED:
+        if (!waits) {
+            fill_unpark(fill);
+        }
+        break;
+    case TRANSFER_RUNNING:
+        if (waits) {
+            fill_transfer_enter(fill, TRANSFER_PAUSED);
+            origin_fetch_pause(&fill->fetch);
+            if (fill_has_head(fill) && !fill->weak) {
+                timer_start(&fill->timer, FILL_PAUSE_MAX_MS);
+            }
+        }
+        break;
+    case TRANSFER_PAUSED:
+        if (!waits) {
+            fill_transfer_enter(fill, TRANSFER_RUNNING);
+            origin_fetch_resume(&fill->fetch);
+        }
+        break;
+    case TRANSFER_IDLE:
+    case TRANSFER_RESUMING:
+    case TRANSFER_HELD:      // it stays paused, whatever the reasons are
+    case TRANSFER_CANCELLED: // its end decides
+        break;
+    }
+}
+
 void fill_wait_for_place(struct fill *fill)
 {
-    if (list_empty(&fill->readers) || !fill->finishing) { // the remaining readers need the place
+    check(fill->phase == FILL_WRITING);
+    if (list_empty(&fill->readers)) { // the remaining readers need the place
         return;
     }
     if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
     } else if (fill->place_waits < FILL_PLACE_WAITS_MAX) {
-        timer_start(&fill->pause_timer, FILL_PAUSE_MAX_MS);
+        timer_start(&fill->timer, FILL_PAUSE_MAX_MS);
     }
 }
 
-void fill_on_pause_timer(struct timer *timer)
+// The transfer has been paused for too long.
+static void fill_pause_expired(struct fill *fill)
 {
-    struct fill *fill = fill_of(container_of(timer, struct fill, pause_timer));
-    if (fill->state == FILL_WRITING) {
-        fill->place_waits++;
-        fill_wait_for_place(fill);
-        fill_assert_run(fill);
-        return;
-    }
-    check(fill->paused && fill->fetching && !fill->parking && !fill->weak);
-    if (fill->head_waits) { // the run continues without checksums
-        origin_fetch_cancel(&fill->describe);
-        return;
-    }
-    // The run waits for the disk no longer. It is not stored, and its bytes are streamed.
-    if (fill->paused_disk) {
+    check(fill->phase == FILL_BODY && !fill->weak);
+    if (fill->pause == FILL_PAUSE_DISK) {
+        // The run waits for the disk no longer. It is not stored, and its bytes are streamed.
         store_run_give_up(fill->run);
-        fill->paused_disk = false;
+        fill_pause_end(fill, FILL_PAUSE_DISK);
         fill_pause_update(fill);
-    }
-    if (!fill->paused) {
-        fill_assert_run(fill);
         return;
     }
     stats_add(COUNTER_fills_parked, 1);
-    fill->parking = true;
-    fill->paused = false;
-    origin_fetch_cancel(&fill->fetch); // on_fetch_end() parks the run
-    fill_assert_run(fill);
+    fill_cancel(fill); // on_fetch_end() parks the run
 }
 
-void fill_pause_over(struct fill *fill)
+void fill_on_timer(struct timer *timer)
 {
-    fill->paused = false;
-    timer_stop(&fill->pause_timer);
-}
-
-void fill_pause_update(struct fill *fill)
-{
-    bool pause =
-        fill->paused_memory || fill->paused_window || fill->paused_disk || fill->head_waits;
-    if (fill->parked && !pause) {
-        uint64_t parked_ms = (worker_now_us(fill->fw->worker) - fill->parked_us) / 1000;
-        fill->in_pieces &= parked_ms >= FILL_PAUSE_MAX_MS;
-        fill->parked = false;
+    struct fill *fill = fill_of(container_of(timer, struct fill, timer));
+    switch (fill->transfer) {
+    case TRANSFER_RESUMING:
         fill_fetch(fill);
-        return;
+        break;
+    case TRANSFER_PAUSED:
+        fill_pause_expired(fill);
+        break;
+    case TRANSFER_HELD: // the run continues without checksums
+        origin_fetch_cancel(&fill->describe);
+        break;
+    case TRANSFER_IDLE:
+        fill->place_waits++;
+        fill_wait_for_place(fill);
+        break;
+    case TRANSFER_PARKED:
+    case TRANSFER_RUNNING:
+    case TRANSFER_CANCELLED:
+        check(false); // these phases start no timer
     }
-    if (pause == fill->paused || !fill->fetching || fill->parking) {
-        return;
-    }
-    if (!pause) {
-        fill_pause_over(fill);
-        origin_fetch_resume(&fill->fetch);
-        return;
-    }
-    fill->paused = true;
-    origin_fetch_pause(&fill->fetch);
-    if (fill->has_head && !fill->weak) {
-        timer_start(&fill->pause_timer, FILL_PAUSE_MAX_MS);
-    }
+    fill_assert_run(fill);
 }

@@ -199,15 +199,48 @@ void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object
 // on its own. Less while memory is short.
 #define FILL_DETACH_BEHIND (2u << 20)
 
-enum fill_state { FILL_ASKED, FILL_BODY, FILL_WRITING, FILL_WRITTEN };
+enum fill_phase {
+#define RUN_PHASE(name, ...) FILL_##name,
+#include "fill/phases.def"
+};
+
+enum transfer_phase {
+#define TRANSFER_PHASE(name, ...) TRANSFER_##name,
+#include "fill/phases.def"
+};
+
+// Why a transfer is paused or parked. A run that is not stored waits for its readers only, and a
+// stored run for memory or the disk only.
+enum fill_pause {
+    FILL_PAUSE_NONE,
+    FILL_PAUSE_WINDOW, // an unstored run: its fastest reader is too far behind
+    FILL_PAUSE_MEMORY, // a stored run: memory is used up, and another run leads
+    FILL_PAUSE_DISK    // a stored run that leads: too many bytes are unwritten
+};
+
+// Whether the first request of a run names a range.
+enum fill_range {
+    FILL_RANGE_OF_RUN,      // it does
+    FILL_RANGE_FOR_SUMS,    // it does not, so that the answer has the object's checksums
+    FILL_RANGE_FOR_NO_BYTES // it does not, because the origin answered 416 for the first byte
+};
+
+// The verdict of the origin's checksum on the bytes received.
+enum fill_verdict {
+    FILL_VERDICT_OPEN, // not all bytes have come, or nothing is known
+    FILL_VERDICT_PASSED,
+    FILL_VERDICT_WRONG
+};
 
 struct fill {
     uint32_t magic;
-    struct list_node map_node;
+    enum fill_phase phase;        // fill_enter() alone writes it
+    enum transfer_phase transfer; // fill_transfer_enter() alone writes it
+    enum fill_pause pause;
+    struct list_node map_node; // in the worker's table, until the run leaves it
     struct fill_worker *fw;
     struct object_key *key;
-    enum fill_state state;
-    bool in_table, doomed, unstored, abandoned, dead;
+    bool doomed;                    // an invalidation has met the run
     uint64_t token;                 // token of the home's first request; 0: none
     const char *unstored_why;       // a word for people; NULL: it is or was stored
     enum err failed;                // why no head came; sent with FIRST_END
@@ -215,7 +248,7 @@ struct fill {
     struct store_object *object;    // the version requested with If-Match, or found in the head
     struct store_object *described; // this version with checksums from a HEAD; or NULL
     uint64_t asked_us;              // when the run's request was sent
-    bool has_head, weak;
+    bool weak; // no strong ETag names the version, so nothing continues the run
     // Replicas have several versions, so only readers that have sent bytes of this one get it.
     bool is_for_bound;
     uint64_t first_block;
@@ -229,39 +262,34 @@ struct fill {
     bool is_promised;                   // room for a long run is promised, until the run begins
     struct store_place pages;           // the part that is written, pinned; no segment: nothing is
     struct s3_checksum_state *checksum; // of the bytes received; NULL: the origin named none
-    bool is_judged, is_wrong;           // the checksum was compared; it did not match
+    enum fill_verdict verdict;
     struct store_place place;
     struct list readers;
-    uint64_t client;                             // the client for which it is fetched
-    struct origin_trace trace;                   // and that client's request
+    // The request in flight, or the last one. Its `client` and `ahead` say for whom the run is
+    // fetched: ahead of all readers, until a reader wants its bytes.
+    struct origin_fetch fetch;
+    struct origin_trace trace;                   // of the client's request
     char origin_id[ORIGIN_ID_SIZE];              // request id of the origin's last answer
     unsigned origin_status;                      // status of its first answer
-    bool ahead;                                  // prefetched: no reader wants its bytes yet
     uint64_t wanted_first_byte, wanted_end_byte; // by the reader that began the run
+    enum fill_range range;
+    uint64_t asked_end_byte; // of the request in flight, or of the next one
+    uint64_t skip_bytes;     // bytes of the body still to skip before the run begins
     unsigned resumes;
-    struct origin_fetch fetch;
-    bool fetching, finishing, memory_waiting;
-    bool paused_memory, paused_window, paused_disk, paused;
-    bool parking, parked, in_pieces; // fill_pause.c
+    // The phases say for which event it waits; fill_on_timer().
+    struct timer timer;
     uint64_t parked_us;
     unsigned place_waits;
-    uint64_t asked_end_byte; // of the request in flight
-    struct timer pause_timer;
-    bool looks_empty; // 416 for the first byte: requested without a range
+    bool memory_waiting; // memory_message is due
+    struct message memory_message;
+    struct task deliver_task;
     // fill_unknown.c
     struct origin_condition condition; // of the reader that began the run, until the head comes
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
-    uint64_t skip_bytes;   // bytes of the body still to skip before the run begins
     // fill_describe.c
-    bool asks_whole;   // the first request has no range
     bool describing;   // a HEAD is in flight in addition
-    bool head_waits;   // the run's head is held until HEAD answers
     enum err head_err; // why the held head was refused
     struct origin_fetch describe;
-    struct message memory_message;
-    struct task deliver_task;
-    struct timer resume_timer;
-    bool resume_waiting;
 };
 
 struct attachment {
@@ -284,6 +312,34 @@ static inline struct fill *fill_of(void *ptr)
     struct fill *fill = ptr;
     check(fill != NULL && fill->magic == FILL_MAGIC);
     return fill;
+}
+
+// Returns true if the origin's head was accepted and the run is in the table.
+static inline bool fill_has_head(const struct fill *fill)
+{
+    return fill->phase >= FILL_BODY && fill->phase <= FILL_WRITTEN;
+}
+
+// Returns true until the run leaves its worker's table.
+static inline bool fill_is_listed(const struct fill *fill)
+{
+    return fill->phase < FILL_LEFT;
+}
+
+static inline bool fill_has_come(const struct fill *fill) // all of its bytes
+{
+    return fill_has_head(fill) && fill->received == fill->end_byte;
+}
+
+static inline bool fill_is_unstored(const struct fill *fill)
+{
+    return fill->unstored_why != NULL;
+}
+
+// Returns true while the run has a call at the origin, whose end is due.
+static inline bool fill_is_fetching(const struct fill *fill)
+{
+    return fill->transfer >= TRANSFER_RUNNING;
 }
 
 static inline bool fill_same_version(const struct store_object *a, const struct store_object *b)
@@ -378,6 +434,11 @@ void fill_fail_all(struct fill *fill, enum err err, struct span document);
 void fill_send_head(struct fill *fill, struct attachment *a);
 void fill_on_no_readers(struct fill *fill); // rule 21: the last reader left or was removed
 
+// --- phases.c ------------------------------------------------------------------------------------
+
+void fill_enter(struct fill *fill, enum fill_phase to);
+void fill_transfer_enter(struct fill *fill, enum transfer_phase to); // stops the run's timer
+
 // --- fill_assert.c -------------------------------------------------------------------------------
 
 // Abort if an invariant is broken.
@@ -386,7 +447,8 @@ void fill_assert_subscription(const struct subscription *sub);
 
 // --- fill_deliver.c ------------------------------------------------------------------------------
 
-void fill_deliver(struct fill *fill); // sends new bytes to readers; paces an unstored run
+void fill_deliver(struct fill *fill);       // sends new bytes to readers; paces an unstored run
+void fill_deliver_bytes(struct fill *fill); // sends new bytes to readers, and nothing else
 void fill_on_deliver(struct task *task);
 void fill_on_run_progress(void *ctx, const struct store_place *pages);
 void fill_drop_pages(struct fill *fill);     // readers then use the run's place, or ask again
@@ -425,8 +487,9 @@ void fill_here_note(const struct fill *fill, bool is_here);
 // object that a listing named as small.
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
 void fill_describe_start(struct fill *fill); // sends a HEAD in addition to the run's request
-bool fill_describe_holds(struct fill *fill); // true: the run's head is held until HEAD answers
-void fill_describe_stop(struct fill *fill);  // cancels the HEAD
+// Returns true if the run's head is held until HEAD answers. Then the transfer is HELD.
+bool fill_describe_holds(struct fill *fill);
+void fill_describe_stop(struct fill *fill); // cancels the HEAD
 // Records whether objects of this kind fit in a run.
 void fill_describe_learn(const struct fill *fill);
 
@@ -454,19 +517,20 @@ void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 // --- fill_pause.c --------------------------------------------------------------------------------
 
 void fill_pause_update(struct fill *fill); // call it when a reason to pause has come or gone
-void fill_pause_over(struct fill *fill);   // its transfer has ended or continues
-void fill_on_pause_timer(struct timer *timer);
+void fill_pause_end(struct fill *fill, enum fill_pause reason); // this reason holds no longer
 void fill_wait_for_place(struct fill *fill);           // rule 20: for a run that is being written
 void fill_park(struct fill *fill);                     // parks a run whose transfer has ended
 uint64_t fill_window_fastest(const struct fill *fill); // offset that its fastest reader has taken
 void fill_window_update(struct fill *fill);            // must an unstored run wait for it?
-uint64_t fill_piece_end(const struct fill *fill);      // end of the next request
 
 // --- fill_fetch.c --------------------------------------------------------------------------------
 
 void fill_fetch(struct fill *fill);                  // asks the origin for the missing bytes
 enum err fill_take_head(struct fill *fill) MUST_USE; // checks and accepts the run's head
-void fill_on_resume_timer(struct timer *timer);
+// Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run goes on.
+void fill_cancel(struct fill *fill);
+// The one timer of a run: what it means depends on the phases of the run and of its transfer.
+void fill_on_timer(struct timer *timer);
 void fill_complete(struct fill *fill);                 // all wanted bytes have come
 void fill_shorten(struct fill *fill, uint64_t blocks); // drops all blocks after these
 void fill_drop_run(struct fill *fill);                 // stores nothing of the run

@@ -46,16 +46,14 @@ static void make_sound(void)
     struct fill *fill = &it.fill;
     *fill = (struct fill){.magic = FILL_MAGIC,
                           .fw = &it.fw,
-                          .state = FILL_BODY,
-                          .in_table = true,
-                          .has_head = true,
+                          .phase = FILL_BODY,
+                          .transfer = TRANSFER_RUNNING,
                           .token = 1,
                           .object = &it.object,
                           .block_count = 1,
                           .block_size_bytes = CHUNK_SIZE,
                           .end_byte = CHUNK_SIZE,
-                          .received = 10,
-                          .fetching = true};
+                          .received = 10};
     it.chunks[0] = &it.chunk;
     fill->chunks = it.chunks;
     fill->chunk_count = ARRAY_LEN(it.chunks);
@@ -110,15 +108,27 @@ static void look_at_all(void)
 }
 
 #define INJURIES                                                                                   \
-    INJURY(run_without_head_past_the_head, it.fill.has_head = false)                               \
+    INJURY(run_with_a_head_and_no_version, it.fill.object = NULL)                                  \
     INJURY(run_with_more_bytes_than_it_has, it.fill.received = it.fill.end_byte + 1)               \
-    INJURY(token_outside_the_table, list_remove(&it.fill.map_node); it.fill.in_table = false;      \
-           it.fill.chunks[0] = NULL)                                                               \
+    INJURY(token_outside_the_table, list_remove(&it.fill.map_node); it.fill.phase = FILL_LEFT;     \
+           list_remove(&it.attachment.node); it.fill.chunks[0] = NULL)                             \
     INJURY(in_the_table_and_not, list_remove(&it.fill.map_node); it.fill.token = 0)                \
-    INJURY(written_with_readers, it.fill.state = FILL_WRITTEN; it.fill.fetching = false)           \
-    INJURY(two_ways_to_go_on, it.fill.resume_waiting = true)                                       \
-    INJURY(paused_and_nothing_to_pause, it.fill.fetching = false; it.fill.paused = true)           \
-    INJURY(leads_and_fetches_nothing, it.fill.fetching = false; it.fw.memory_lead = &it.fill)      \
+    INJURY(written_with_readers, it.fill.phase = FILL_WRITTEN; it.fill.received = CHUNK_SIZE;      \
+           it.fill.transfer = TRANSFER_IDLE; it.fill.chunks[0] = NULL)                             \
+    INJURY(written_before_all_has_come, it.fill.phase = FILL_WRITING;                              \
+           it.fill.transfer = TRANSFER_IDLE)                                                       \
+    INJURY(body_that_nothing_brings, it.fill.transfer = TRANSFER_IDLE)                             \
+    INJURY(runs_with_a_reason_to_pause, it.fill.pause = FILL_PAUSE_MEMORY)                         \
+    INJURY(parked_without_a_reason, it.fill.transfer = TRANSFER_PARKED)                            \
+    INJURY(held_after_its_head, it.fill.transfer = TRANSFER_HELD; it.fill.describing = true)       \
+    INJURY(stored_and_waits_for_its_readers, it.fill.transfer = TRANSFER_PAUSED;                   \
+           it.fill.pause = FILL_PAUSE_WINDOW)                                                      \
+    INJURY(waits_for_the_disk_without_a_run, it.fill.transfer = TRANSFER_PAUSED;                   \
+           it.fill.pause = FILL_PAUSE_DISK)                                                        \
+    INJURY(promised_after_the_head, it.fill.is_promised = true)                                    \
+    INJURY(judged_before_all_has_come, it.fill.verdict = FILL_VERDICT_PASSED)                      \
+    INJURY(leads_and_fetches_nothing, it.fill.transfer = TRANSFER_RESUMING;                        \
+           it.fw.memory_lead = &it.fill)                                                           \
     INJURY(attachment_of_another_run, it.attachment.fill = NULL)                                   \
     INJURY(taken_before_it_was_sent, it.attachment.acked_byte = 11)                                \
     INJURY(bytes_without_their_chunk, it.fill.chunks[0] = NULL)                                    \
