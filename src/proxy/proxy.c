@@ -26,7 +26,6 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     evict_worker_init(pw);
     pw->recent = recent_new();
     pw->bucket_counts = bucket_counts_new();
-    pw->live = live_new(&proxy->options.settings);
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
         pw->known = access_keys_ref(proxy->options.access_keys);
@@ -73,6 +72,8 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         proxy_worker_init(proxy, i);
     }
+    proxy->live.on_change = list_cache_apply_rules;
+    live_start(proxy, pins_load(proxy));
     pins_room_new(proxy);
     *ret_proxy = proxy;
     return ERR_OK;
@@ -93,10 +94,10 @@ void proxy_free(struct proxy *proxy)
         pass_doubt_free_all(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);
-        live_unref(proxy->workers[i].live);
         list_cache_free(&proxy->workers[i]);
         readahead_free(proxy->workers[i].readahead);
     }
+    live_stop(proxy);
     series_table_free(proxy->series);
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
@@ -188,26 +189,9 @@ void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
     reload_round(reload, on_known);
 }
 
-static void on_live(struct worker *to, struct message *message)
+static void on_set(void *ctx)
 {
-    struct proxy_worker *pw = proxy_worker_of(to);
-    struct live *live = container_of(message, struct live, message);
-    live_unref(pw->live);
-    pw->live = live;
-    list_cache_apply_rules(pw);
-    check(sem_post(live->told) == 0);
-}
-
-// A copy to each worker, which posts `told` when it goes by it.
-static void publish_live(struct proxy *proxy, const struct proxy_settings *settings, sem_t *told)
-{
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        struct live *live = live_new(settings);
-        live->settings.logs_access = live->settings.logs_access && proxy->access_log != NULL;
-        live->told = told;
-        live->message.deliver = on_live;
-        mailbox_send_from_any_thread(proxy->workers[i].worker, &live->message);
-    }
+    check(sem_post(ctx) == 0);
 }
 
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
@@ -219,6 +203,7 @@ void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
         access_log_switch(proxy->access_log, log_file);
     }
     places_add(proxy, settings); // before anybody reads or writes there
-    pins_room_set(proxy, settings);
-    publish_live(proxy, settings, told);
+    struct proxy_settings now = *settings;
+    now.logs_access = settings->logs_access && proxy->access_log != NULL;
+    live_publish(proxy, &now, NULL, on_set, told);
 }

@@ -21,8 +21,9 @@
 
 enum proxy_freshness { PROXY_FRESHNESS_TTL, PROXY_FRESHNESS_IMMUTABLE, PROXY_FRESHNESS_STRICT };
 
-// One rule, complete (defaults filled in by the caller). The last one of a table should match
-// everything ("**").
+// One rule. Those of the configuration are complete (the caller fills in the defaults), and the
+// last one of a table should match everything ("**"). A rule by command (proxy_pin()) has only
+// `match`, `pin`, `group` and `until_s`.
 struct proxy_rule {
     const char *match; // glob on "bucket/key": * within a segment, **, ?, {a,b}
     const char *where; // "FILE:LINE" for explanations, or "default"
@@ -36,6 +37,7 @@ struct proxy_rule {
     // For explanations: what of that the rule says.
     unsigned priority, share_percent;
     bool pin;
+    uint64_t until_s; // wall clock, when it ends; 0: never
 };
 
 // The rule that holds for an object, or for a bucket's listings (an empty key): the first that
@@ -106,7 +108,7 @@ void proxy_access_log_close(
     struct proxy_access_log_file *file); // one that is not used; NULL is fine
 // Requests that begin when a worker has heard of it go by the new settings; those under way end by
 // those that they began with. `log_file` is the proxy's from then on; NULL: as before. `told` is
-// posted once by each worker that has, and lives until loop_stop(). One thread, not a worker.
+// posted when every worker has, and lives until loop_stop(). One thread, not a worker.
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told);
 
@@ -230,8 +232,8 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
-// What is pinned besides what rules pin: objects, and all that begins so. It lasts over restarts.
-// What is cached already counts soon, as it is found behind everything else, or read.
+// Rules by command: each pins an object, or all that begins so, until a time, and lasts over
+// restarts. What is cached already counts soon, as it is found behind everything else, or read.
 #define PROXY_PINS_MAX 256u
 #define PROXY_PINS_BYTES_MAX (2u << 20) // of all of them as text
 struct proxy_pin {

@@ -48,7 +48,6 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
     check(sem_init(&reload->told, 0, 0) == 0);
-    reload->worker_count = config->workers;
     stats_add(COUNTER_config_reload_good, 1);
     good_since_now(reload);
     values_take(reload, config);
@@ -446,9 +445,7 @@ static void wait_for_workers(struct command_reload *reload)
     struct timespec until;
     check(clock_gettime(CLOCK_REALTIME, &until) == 0);
     until.tv_sec += WORKERS_WAIT_S;
-    for (unsigned i = 0; i < reload->worker_count; i++) {
-        while (sem_timedwait(&reload->told, &until) != 0 && errno == EINTR) {
-        }
+    while (sem_timedwait(&reload->told, &until) != 0 && errno == EINTR) {
     }
 }
 

@@ -38,8 +38,7 @@ struct command_reload {
     uint64_t good_since_s;      // what the gauge says
     uint64_t grace_ms;          // shutdown.grace, for the main thread
     atomic_bool is_disk_needed; // to be ready: cache.disk_failure
-    sem_t told;                 // once by each worker that has heard of a reload
-    unsigned worker_count;
+    sem_t told;                 // posted when every worker has heard of a reload
     struct {
         pthread_mutex_t lock;
         struct config *latest; // NULL: that of the start

@@ -10,6 +10,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "fill/fill.h"
+#include "proxy/core/pins_table.h"
 #include "proxy/proxy.h"
 #include "stats/stats.h"
 
@@ -23,7 +24,6 @@ struct list_owner;
 struct readahead;
 struct series_table;
 struct pins_room;
-struct pins_table;
 
 // --- places.c: where copies of a bucket's keys may lie -------------------------------------------
 
@@ -80,6 +80,11 @@ struct proxy {
     } warm_room; // of all warm jobs
     struct list_room list_room;
     struct series_table *series;
+    struct {
+        pthread_mutex_t lock; // held while a change is sent to all workers; none is taken under it
+        struct live *now;     // what the last change says
+        void (*on_change)(struct proxy_worker *pw); // on each worker, after a change
+    } live;
     struct pins_room *pins;
     char id_prefix[9];
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
@@ -96,15 +101,25 @@ static inline unsigned places_count(const struct proxy *proxy)
 
 // One worker's copy of them: it is immutable, and its references are that worker's own.
 struct live {
-    struct message message; // brings it
-    sem_t *told;            // posted then
+    struct message message;   // brings it
+    struct live_round *round; // ends when every worker has its copy
     struct proxy_settings settings;
     struct s3_domains domains;
+    struct pins_table *pins; // the rules by command; NULL: none
     unsigned refs;
     struct arena *arena; // of all it points to
 };
 
-struct live *live_new(const struct proxy_settings *settings); // one reference
+// Gives each worker its first copy. Takes over the reference to `pins`. Before requests.
+void live_start(struct proxy *proxy, struct pins_table *pins);
+// Sends a new copy to each worker. NULL: settings, or pins, stay as they are. done() runs on the
+// last worker that receives its copy. Workers receive changes in the order of these calls. Any
+// thread.
+void live_publish(struct proxy *proxy, const struct proxy_settings *settings,
+                  struct pins_table *pins, void (*done)(void *ctx), void *ctx);
+void live_stop(struct proxy *proxy); // after the workers
+// Returns a reference to the pins that the last change says. Any thread.
+struct pins_table *live_pins(struct proxy *proxy);
 // NULL: not listed.
 static inline const struct proxy_bucket *live_bucket(const struct live *live, struct span name)
 {
@@ -136,7 +151,6 @@ struct proxy_worker {
     struct live *live;               // its reference; swapped by a message
     struct access_keys *known; // the same, ahead of it: all workers know a table before one uses it
     uint64_t access_keys_number, known_number; // of the reload that brought them
-    struct pins_table *pins;                   // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
     struct list_owner *list_owner; // NULL until the first question
@@ -160,10 +174,10 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 
 // First match; the table always ends in one that matches everything. It lives as long as `live`.
 const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key);
-// What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the
-// worker.
-unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
-                     struct span bucket, struct span key);
+// Returns the group that an object counts by in a full cache (store.h). `rule` holds for it; a pin
+// by command comes before it, unless the rule stores nothing or is a pin itself.
+unsigned rules_group(const struct live *live, const struct proxy_rule *rule, struct span bucket,
+                     struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
 
 // --- gate.c --------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that may change while the process runs: rules, buckets, and what else requests go by.
-// Each worker has a copy of its own, which proxy_set() makes and a message brings; a request, an
-// object of a warm job and a question of an operator hold the one that they began with, and with
-// the last of them it is gone. So nothing is shared, and what a request goes by does not change
-// under it.
+// Settings that may change while the process runs: rules of the configuration and by command,
+// buckets, and the rest of proxy_settings. Each worker has a copy of its own, which a message
+// brings. A request, an object of a warm job and a question of an operator hold the copy that they
+// began with; the last of them frees it. So workers share nothing but the immutable table of pins,
+// and the settings of a request do not change under it.
 #include "proxy/core/core.h"
 
 #include <stdlib.h>
@@ -47,7 +47,8 @@ static const struct proxy_bucket *copy_buckets(struct arena *arena,
     return copies;
 }
 
-struct live *live_new(const struct proxy_settings *settings)
+// Returns one reference.
+static struct live *live_new(const struct proxy_settings *settings, struct pins_table *pins)
 {
     struct live *live = calloc(1, sizeof(*live));
     check(live != NULL && settings->rule_count > 0);
@@ -55,6 +56,7 @@ struct live *live_new(const struct proxy_settings *settings)
     struct proxy_rule *rules = copy_room(arena, settings->rule_count, sizeof(*rules));
     struct span *domains = copy_room(arena, settings->domain_count, sizeof(*domains));
     live->refs = 1;
+    live->pins = pins != NULL ? pins_table_ref(pins) : NULL;
     live->settings = *settings;
     for (unsigned i = 0; i < settings->rule_count; i++) {
         rules[i] = settings->rules[i];
@@ -76,8 +78,83 @@ struct live *live_new(const struct proxy_settings *settings)
 void live_unref(struct live *live)
 {
     if (live != NULL && --live->refs == 0) {
+        pins_table_unref(live->pins);
         arena_free(live->arena);
         free(live);
+    }
+}
+
+// --- changes -------------------------------------------------------------------------------------
+
+struct live_round {
+    struct proxy *proxy;
+    void (*done)(void *ctx);
+    void *ctx;
+    atomic_uint left; // workers that have yet to receive their copy
+};
+
+static void on_live(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct live *live = container_of(message, struct live, message);
+    struct live_round *round = live->round;
+    live_unref(pw->live);
+    pw->live = live;
+    round->proxy->live.on_change(pw);
+    if (atomic_fetch_sub(&round->left, 1) == 1) {
+        round->done(round->ctx);
+        free(round);
+    }
+}
+
+void live_publish(struct proxy *proxy, const struct proxy_settings *settings,
+                  struct pins_table *pins, void (*done)(void *ctx), void *ctx)
+{
+    struct live_round *round = malloc(sizeof(*round));
+    check(round != NULL);
+    *round = (struct live_round){.proxy = proxy, .done = done, .ctx = ctx};
+    atomic_init(&round->left, proxy->worker_count);
+    pthread_mutex_lock(&proxy->live.lock);
+    struct live *before = proxy->live.now;
+    settings = settings != NULL ? settings : &before->settings;
+    pins = pins != NULL ? pins : before->pins;
+    proxy->live.now = live_new(settings, pins);
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        struct live *live = live_new(settings, pins);
+        live->round = round;
+        live->message.deliver = on_live;
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &live->message);
+    }
+    live_unref(before);
+    pthread_mutex_unlock(&proxy->live.lock);
+}
+
+struct pins_table *live_pins(struct proxy *proxy)
+{
+    pthread_mutex_lock(&proxy->live.lock);
+    struct pins_table *pins = pins_table_ref(proxy->live.now->pins);
+    pthread_mutex_unlock(&proxy->live.lock);
+    return pins;
+}
+
+void live_start(struct proxy *proxy, struct pins_table *pins)
+{
+    check(pthread_mutex_init(&proxy->live.lock, NULL) == 0);
+    proxy->live.now = live_new(&proxy->options.settings, pins);
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        proxy->workers[i].live = live_new(&proxy->options.settings, pins);
+    }
+    pins_table_unref(pins);
+}
+
+void live_stop(struct proxy *proxy)
+{
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        live_unref(proxy->workers[i].live);
+    }
+    if (proxy->live.now != NULL) {
+        live_unref(proxy->live.now);
+        check(pthread_mutex_destroy(&proxy->live.lock) == 0);
     }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines are sorted, and each knows the next shorter prefix that holds it. What holds a name
-// lies at or before its place; whatever stands between a prefix and a name that it holds begins
-// with that prefix, too. So a look-up is a search for the last line that is not behind the name,
-// and its chain of prefixes.
+// A rule by command matches by a glob, as those of the configuration do: the object's name with a
+// backslash before each sign of the glob, and `**` after a prefix. On disk, and for operators, it
+// is the name itself.
 #include "proxy/core/pins_table.h"
 
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 
 #include "base/check.h"
 
-#define NAME_MAX_BYTES (255u + 1u + S3_KEY_MAX)
+#define MATCH_SIZE (2 * PINS_NAME_MAX + sizeof("**"))
 
 struct pins_table *pins_table_ref(struct pins_table *table)
 {
@@ -21,91 +20,81 @@ struct pins_table *pins_table_ref(struct pins_table *table)
 void pins_table_unref(struct pins_table *table)
 {
     if (table != NULL && atomic_fetch_sub_explicit(&table->refs, 1, memory_order_acq_rel) == 1) {
-        free(table->names);
+        free(table->matches);
         free(table);
     }
 }
 
-static int line_compare(const void *a, const void *b)
+// --- globs ---------------------------------------------------------------------------------------
+
+static char *match_append(char *at, struct span name)
 {
-    const struct pins_line *x = a, *y = b;
-    int by_name = span_compare(x->name, y->name);
-    return by_name != 0 ? by_name : (int)x->is_prefix - (int)y->is_prefix;
+    for (size_t i = 0; i < name.len; i++) {
+        if (strchr("*?{},\\", name.ptr[i]) != NULL) {
+            *at++ = '\\';
+        }
+        *at++ = name.ptr[i];
+    }
+    return at;
 }
 
-static bool line_holds(const struct pins_line *line, struct span name)
+// Writes the glob of an item; false: it names no bucket, or is longer than any name.
+static bool match_make(const struct proxy_pin *item, char ret_match[MATCH_SIZE])
 {
-    return name.len >= line->name.len && (line->is_prefix || name.len == line->name.len) &&
-           memcmp(name.ptr, line->name.ptr, line->name.len) == 0;
-}
-
-static bool name_make(struct span bucket, struct span key, char ret_text[NAME_MAX_BYTES],
-                      struct span *ret_name)
-{
-    if (bucket.len == 0 || bucket.len + 1 + key.len > NAME_MAX_BYTES) {
+    if (item->bucket.len == 0 || item->bucket.len + 1 + item->key.len > PINS_NAME_MAX) {
         return false;
     }
-    memcpy(ret_text, bucket.ptr, bucket.len);
-    ret_text[bucket.len] = '/';
-    if (key.len > 0) {
-        memcpy(ret_text + bucket.len + 1, key.ptr, key.len);
-    }
-    *ret_name = (struct span){ret_text, bucket.len + 1 + key.len};
+    char *at = match_append(ret_match, item->bucket);
+    *at++ = '/';
+    at = match_append(at, item->key);
+    memcpy(at, item->is_prefix ? "**" : "", item->is_prefix ? sizeof("**") : 1);
     return true;
 }
 
-bool pins_table_has(const struct pins_table *table, struct span bucket, struct span key)
+struct span pins_table_name(const struct proxy_rule *rule, char ret_text[PINS_NAME_MAX],
+                            bool *ret_is_prefix)
 {
-    char text[NAME_MAX_BYTES];
-    struct span name;
-    if (table == NULL || table->count == 0 || !name_make(bucket, key, text, &name)) {
-        return false;
+    const char *at = rule->match;
+    size_t len = 0;
+    for (; *at != '\0' && *at != '*'; at++) {
+        at += *at == '\\';
+        ret_text[len++] = *at;
     }
-    unsigned low = 0, high = table->count; // the first line behind the name
-    while (low < high) {
-        unsigned middle = low + (high - low) / 2;
-        if (span_compare(table->lines[middle].name, name) > 0) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    for (unsigned at = low > 0 ? low - 1 : table->count; at < table->count;
-         at = table->lines[at].parent) { // each is shorter, or an object before its prefix
-        if (line_holds(&table->lines[at], name)) {
-            return true;
-        }
-    }
-    return false;
+    *ret_is_prefix = *at == '*';
+    return (struct span){ret_text, len};
 }
 
 // --- making --------------------------------------------------------------------------------------
 
-// Names are borrowed until now: sorted, copied, chained.
+static int rule_compare(const void *a, const void *b)
+{
+    char text_a[PINS_NAME_MAX], text_b[PINS_NAME_MAX];
+    bool is_prefix_a, is_prefix_b;
+    struct span name_a = pins_table_name(a, text_a, &is_prefix_a);
+    struct span name_b = pins_table_name(b, text_b, &is_prefix_b);
+    int by_name = span_compare(name_a, name_b);
+    return by_name != 0 ? by_name : (int)is_prefix_a - (int)is_prefix_b;
+}
+
+// Sorts the rules, and copies the globs that were borrowed until now.
 static void table_finish(struct pins_table *table)
 {
-    size_t len = 0;
-    qsort(table->lines, table->count, sizeof(table->lines[0]), line_compare);
+    size_t size = 0;
+    qsort(table->rules, table->count, sizeof(table->rules[0]), rule_compare);
     for (unsigned i = 0; i < table->count; i++) {
-        len += table->lines[i].name.len;
+        size += strlen(table->rules[i].match) + 1;
     }
-    char *at = table->names = malloc(len + 1);
+    char *at = table->matches = malloc(size + 1);
     check(at != NULL);
-    table->next_until_s = 0;
     for (unsigned i = 0; i < table->count; i++) {
-        struct pins_line *line = &table->lines[i];
-        memcpy(at, line->name.ptr, line->name.len);
-        line->name.ptr = at;
-        at += line->name.len;
-        unsigned parent = i > 0 ? i - 1 : table->count;
-        while (parent < table->count &&
-               !(table->lines[parent].is_prefix && line_holds(&table->lines[parent], line->name))) {
-            parent = table->lines[parent].parent;
-        }
-        line->parent = parent;
-        if (line->until_s != 0 &&
-            (table->next_until_s == 0 || line->until_s < table->next_until_s)) {
-            table->next_until_s = line->until_s;
+        struct proxy_rule *rule = &table->rules[i];
+        size_t len = strlen(rule->match) + 1;
+        memcpy(at, rule->match, len);
+        rule->match = at;
+        at += len;
+        if (rule->until_s != 0 &&
+            (table->next_until_s == 0 || rule->until_s < table->next_until_s)) {
+            table->next_until_s = rule->until_s;
         }
     }
 }
@@ -118,47 +107,37 @@ static struct pins_table *table_new(void)
     return table;
 }
 
-static struct pins_line *line_find(struct pins_table *table, struct span name, bool is_prefix)
+static struct proxy_rule *rule_find(struct pins_table *table, const char *match)
 {
     for (unsigned i = 0; i < table->count; i++) {
-        struct pins_line *line = &table->lines[i];
-        if (line->is_prefix == is_prefix && span_compare(line->name, name) == 0) {
-            return line;
+        if (strcmp(table->rules[i].match, match) == 0) {
+            return &table->rules[i];
         }
     }
     return NULL;
 }
 
-// `ret_name`: memory for its name, which is the line's then. False: no room.
-static bool line_add(struct pins_table *table, struct proxy_pin *item, char *ret_name)
+// Adds or replaces the rule; it borrows `match`. False: there is no room.
+static bool rule_put(struct pins_table *table, const char *match, uint64_t until_s,
+                     bool *ret_is_changed)
 {
-    struct span name;
-    if (!name_make(item->bucket, item->key, ret_name, &name)) {
+    struct proxy_rule *rule = rule_find(table, match);
+    if (rule == NULL && table->count == PROXY_PINS_MAX) {
         return false;
     }
-    struct pins_line *line = line_find(table, name, item->is_prefix);
-    if (line == NULL && table->count == PROXY_PINS_MAX) {
-        return false;
-    }
-    item->is_changed = line == NULL || line->until_s != item->until_s;
-    if (line == NULL) {
-        line = &table->lines[table->count++];
-    }
-    *line =
-        (struct pins_line){.name = name, .is_prefix = item->is_prefix, .until_s = item->until_s};
+    *ret_is_changed = rule == NULL || rule->until_s != until_s;
+    rule = rule != NULL ? rule : &table->rules[table->count++];
+    *rule = (struct proxy_rule){
+        .match = match, .group = STORE_GROUP_PINS, .pin = true, .until_s = until_s};
     return true;
 }
 
-static void line_remove(struct pins_table *table, struct proxy_pin *item)
+static void rule_remove(struct pins_table *table, const char *match, bool *ret_is_changed)
 {
-    char text[NAME_MAX_BYTES];
-    struct span name;
-    struct pins_line *line = name_make(item->bucket, item->key, text, &name)
-                                 ? line_find(table, name, item->is_prefix)
-                                 : NULL;
-    item->is_changed = line != NULL;
-    if (line != NULL) {
-        *line = table->lines[--table->count];
+    struct proxy_rule *rule = rule_find(table, match);
+    *ret_is_changed = rule != NULL;
+    if (rule != NULL) {
+        *rule = table->rules[--table->count];
     }
 }
 
@@ -167,18 +146,21 @@ struct pins_table *pins_table_change(const struct pins_table *from, bool pins,
 {
     struct pins_table *table = table_new();
     bool has_room = true;
-    char *names = malloc((size_t)count * NAME_MAX_BYTES + 1);
-    check(names != NULL);
+    char *matches = malloc((size_t)count * MATCH_SIZE + 1);
+    check(matches != NULL);
     for (unsigned i = 0; from != NULL && i < from->count; i++) {
-        if (from->lines[i].until_s == 0 || from->lines[i].until_s > now_s) {
-            table->lines[table->count++] = from->lines[i];
+        if (from->rules[i].until_s == 0 || from->rules[i].until_s > now_s) {
+            table->rules[table->count++] = from->rules[i];
         }
     }
     for (unsigned i = 0; i < count && has_room; i++) {
+        char *match = matches + (size_t)i * MATCH_SIZE;
+        bool has_match = match_make(&items[i], match);
+        items[i].is_changed = false;
         if (pins) {
-            has_room = line_add(table, &items[i], names + (size_t)i * NAME_MAX_BYTES);
-        } else {
-            line_remove(table, &items[i]);
+            has_room = has_match && rule_put(table, match, items[i].until_s, &items[i].is_changed);
+        } else if (has_match) {
+            rule_remove(table, match, &items[i].is_changed);
         }
     }
     if (has_room) {
@@ -187,7 +169,7 @@ struct pins_table *pins_table_change(const struct pins_table *from, bool pins,
         free(table);
         table = NULL;
     }
-    free(names);
+    free(matches);
     return table;
 }
 
@@ -195,43 +177,48 @@ struct pins_table *pins_table_change(const struct pins_table *from, bool pins,
 
 void pins_table_render(const struct pins_table *table, struct buf *out)
 {
+    char text[PINS_NAME_MAX];
     for (unsigned i = 0; i < table->count; i++) {
-        const struct pins_line *line = &table->lines[i];
-        buf_printf(out, "%s %llu ", line->is_prefix ? "prefix" : "object",
-                   (unsigned long long)line->until_s);
-        buf_append_uri_encoded(out, line->name, true);
+        bool is_prefix;
+        struct span name = pins_table_name(&table->rules[i], text, &is_prefix);
+        buf_printf(out, "%s %llu ", is_prefix ? "prefix" : "object",
+                   (unsigned long long)table->rules[i].until_s);
+        buf_append_uri_encoded(out, name, true);
         buf_append_cstr(out, "\n");
     }
 }
 
-static bool line_parse(struct span text, char *ret_name, struct pins_line *ret_line)
+// Writes the name to `ret_name`, which the item borrows.
+static bool line_parse(struct span text, char ret_name[3 * PINS_NAME_MAX],
+                       struct proxy_pin *ret_item)
 {
     struct span kind, until;
     size_t len = 0;
     if (!span_split(&text, ' ', &kind) || !span_split(&text, ' ', &until) || text.ptr == NULL ||
-        text.len > 3 * NAME_MAX_BYTES || !span_to_u64(until, &ret_line->until_s) ||
+        text.len > 3 * PINS_NAME_MAX || !span_to_u64(until, &ret_item->until_s) ||
         !span_uri_decode(text, ret_name, &len)) {
         return false;
     }
-    ret_line->is_prefix = span_equal_cstr(kind, "prefix");
-    ret_line->name = (struct span){ret_name, len};
-    return (ret_line->is_prefix || span_equal_cstr(kind, "object")) && len <= NAME_MAX_BYTES &&
-           len > 0 && memchr(ret_name, '/', len) != NULL;
+    ret_item->is_prefix = span_equal_cstr(kind, "prefix");
+    ret_item->key = (struct span){ret_name, len};
+    return (ret_item->is_prefix || span_equal_cstr(kind, "object")) && len > 0 &&
+           memchr(ret_name, '\0', len) == NULL && memchr(ret_name, '/', len) != NULL &&
+           span_split(&ret_item->key, '/', &ret_item->bucket);
 }
 
 struct pins_table *pins_table_parse(struct span text)
 {
     struct pins_table *table = table_new();
-    char *names = malloc(text.len + 1); // decoded they are no longer
-    check(names != NULL);
-    char *at = names;
+    char *matches = malloc(PROXY_PINS_MAX * MATCH_SIZE);
+    check(matches != NULL);
     bool is_good = true;
     struct span line;
     while (is_good && text.len > 0 && span_split(&text, '\n', &line)) {
-        is_good =
-            table->count < PROXY_PINS_MAX && line_parse(line, at, &table->lines[table->count]);
-        at += is_good ? table->lines[table->count].name.len : 0;
-        table->count += is_good;
+        char name[3 * PINS_NAME_MAX], *match = matches + (size_t)table->count * MATCH_SIZE;
+        struct proxy_pin item = {0};
+        is_good = table->count < PROXY_PINS_MAX && line_parse(line, name, &item) &&
+                  match_make(&item, match) &&
+                  rule_put(table, match, item.until_s, &item.is_changed);
     }
     if (is_good) {
         table_finish(table);
@@ -239,6 +226,6 @@ struct pins_table *pins_table_parse(struct span text)
         free(table);
         table = NULL;
     }
-    free(names);
+    free(matches);
     return table;
 }

@@ -40,16 +40,17 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                                          struct span realm, struct span bucket, struct span key,
                                          const struct proxy_rule *rule)
 {
-    struct object_key from = {.realm = realm,
-                              .bucket = bucket,
-                              .key = key,
-                              .epoch = origin_epoch(r, origin, bucket),
-                              .origin = origin,
-                              .limits = {.cache = rule->cache,
-                                         .max_object_size_bytes = rule->max_object_size_bytes,
-                                         .block_size_bytes = rule->block_size_bytes,
-                                         .group = rules_group(r->pw, rule, r->s3.bucket, key)},
-                              .credentials = request_origin_credentials(r)};
+    struct object_key from = {
+        .realm = realm,
+        .bucket = bucket,
+        .key = key,
+        .epoch = origin_epoch(r, origin, bucket),
+        .origin = origin,
+        .limits = {.cache = rule->cache,
+                   .max_object_size_bytes = rule->max_object_size_bytes,
+                   .block_size_bytes = rule->block_size_bytes,
+                   .group = rules_group(r->pw->live, rule, r->s3.bucket, key)},
+        .credentials = request_origin_credentials(r)};
     from.table = from.credentials != NULL ? r->principal.table : NULL;
     return object_key_new_in(&r->spare_key, r->pw->store, &from);
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rule holds for an object: the first whose glob matches "bucket/key". Pure; any thread.
+// Finds the rule that holds for an object: the first whose glob matches "bucket/key". Pure; any
+// thread.
+//
+// A pin by command is a rule with a life time (pins_table.c). Its glob is matched here as well. It
+// says only that its objects are pinned, so all else comes from the rule of the configuration.
 //
 // A pattern is run as a set of positions that advances over the text byte by byte, so a match costs
 // at most pattern times text steps whatever the pattern: `*` any bytes but '/', `**` any bytes, `?`
 // one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the next byte. A brace that is
 // never closed is a plain byte.
 #include "proxy/core/core.h"
-#include "proxy/core/pins_table.h"
 
 #include <string.h>
 
@@ -145,7 +148,8 @@ static bool is_plain(char c)
 bool rules_glob_match(const char *pattern, struct span text)
 {
     // Most patterns are a plain prefix and `**`: no set is needed for that part.
-    while (*pattern != '\0' && is_plain(*pattern)) {
+    while (*pattern != '\0' && (is_plain(*pattern) || (*pattern == '\\' && pattern[1] != '\0'))) {
+        pattern += *pattern == '\\';
         if (text.len == 0 || *text.ptr != *pattern) {
             return false;
         }
@@ -194,30 +198,49 @@ bool rules_glob_match(const char *pattern, struct span text)
     return positions_has(now, len);
 }
 
+// Writes "bucket/key"; false: it is longer than any name.
+static bool name_make(struct span bucket, struct span key, char ret_text[TEXT_MAX],
+                      struct span *ret_name)
+{
+    if (bucket.len + 1 + key.len > TEXT_MAX) {
+        return false;
+    }
+    size_t len = bucket.len;
+    if (bucket.len > 0) {
+        memcpy(ret_text, bucket.ptr, bucket.len);
+    }
+    ret_text[len++] = '/';
+    if (key.len > 0) {
+        memcpy(ret_text + len, key.ptr, key.len);
+        len += key.len;
+    }
+    *ret_name = (struct span){ret_text, len};
+    return true;
+}
+
+// Returns the first rule that matches; NULL: none does.
+static const struct proxy_rule *find(const struct proxy_rule *rules, unsigned count,
+                                     struct span bucket, struct span key)
+{
+    char text[TEXT_MAX];
+    struct span name;
+    if (count == 0 || !name_make(bucket, key, text, &name)) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (rules_glob_match(rules[i].match, name)) {
+            return &rules[i];
+        }
+    }
+    return NULL;
+}
+
 const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsigned count,
                                           struct span bucket, struct span key)
 {
     check(count > 0);
-    char text[TEXT_MAX];
-    if (count == 1 || bucket.len + 1 + key.len > sizeof(text)) {
-        return &rules[count - 1];
-    }
-    size_t len = 0;
-    if (bucket.len > 0) {
-        memcpy(text, bucket.ptr, bucket.len);
-        len = bucket.len;
-    }
-    text[len++] = '/';
-    if (key.len > 0) {
-        memcpy(text + len, key.ptr, key.len);
-        len += key.len;
-    }
-    for (unsigned i = 0; i + 1 < count; i++) {
-        if (rules_glob_match(rules[i].match, (struct span){text, len})) {
-            return &rules[i];
-        }
-    }
-    return &rules[count - 1];
+    const struct proxy_rule *found = find(rules, count - 1, bucket, key);
+    return found != NULL ? found : &rules[count - 1];
 }
 
 const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key)
@@ -225,9 +248,11 @@ const struct proxy_rule *rules_find(const struct live *live, struct span bucket,
     return proxy_rules_find(live->settings.rules, live->settings.rule_count, bucket, key);
 }
 
-unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
-                     struct span bucket, struct span key)
+unsigned rules_group(const struct live *live, const struct proxy_rule *rule, struct span bucket,
+                     struct span key)
 {
-    bool may_pin = pw->pins != NULL && rule->cache && !rule->pin;
-    return may_pin && pins_table_has(pw->pins, bucket, key) ? STORE_GROUP_PINS : rule->group;
+    const struct pins_table *pins = live->pins;
+    bool may_pin = pins != NULL && rule->cache && !rule->pin;
+    const struct proxy_rule *pin = may_pin ? find(pins->rules, pins->count, bucket, key) : NULL;
+    return pin != NULL ? pin->group : rule->group;
 }

@@ -27,7 +27,7 @@ static void note_read(struct request *r, const struct store_place *place)
         uint64_t end = place->first_block * place->block_size_bytes + place->payload_len;
         g->noted_end = end;
         store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos,
-                        rules_group(r->pw, r->rule, r->s3.bucket, r->s3.key));
+                        rules_group(r->pw->live, r->rule, r->s3.bucket, r->s3.key));
     }
 }
 

@@ -151,7 +151,7 @@ static void add_body(struct request *r, struct http_reply *reply)
         reply->body = (struct span){g->small.ptr + g->first, (size_t)reply->length};
         r->bytes_memory = reply->length;
         store_note_read(r->pw->worker, r->pw->store, &g->view.places[0], reply->length,
-                        rules_group(r->pw, r->rule, r->s3.bucket, r->s3.key));
+                        rules_group(r->pw->live, r->rule, r->s3.bucket, r->s3.key));
         stats_add(COUNTER_hit_small, 1);
     } else {
         r->source.pull = get_body_pull;

@@ -14,11 +14,10 @@ struct object_key *inspect_key(struct proxy *proxy, const struct live *live, str
     struct object_key from = {.realm = realm, .key = key};
     from.origin = live_find_origin(proxy, live, bucket, &from.bucket);
     from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
-    from.limits = (struct object_limits){
-        .cache = rule->cache,
-        .max_object_size_bytes = rule->max_object_size_bytes,
-        .block_size_bytes = rule->block_size_bytes,
-        .group = rules_group(proxy_worker_of(worker_current()), rule, bucket, key)};
+    from.limits = (struct object_limits){.cache = rule->cache,
+                                         .max_object_size_bytes = rule->max_object_size_bytes,
+                                         .block_size_bytes = rule->block_size_bytes,
+                                         .group = rules_group(live, rule, bucket, key)};
     return object_key_new(proxy->store, &from);
 }
 

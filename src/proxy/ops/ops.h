@@ -7,9 +7,9 @@
 
 // --- pins.c --------------------------------------------------------------------------------------
 
-void pins_room_new(struct proxy *proxy); // with the workers; what is on disk counts from now on
-// The rules that are in force from now on, for what is held already. One thread.
-void pins_room_set(struct proxy *proxy, const struct proxy_settings *settings);
+// Returns the rules by command that are on disk, none if they cannot be read.
+struct pins_table *pins_load(struct proxy *proxy) MUST_USE;
+void pins_room_new(struct proxy *proxy); // after live_start()
 void pins_room_free(struct proxy *proxy);
 
 // --- evict.c -------------------------------------------------------------------------------------

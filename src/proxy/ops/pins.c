@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins that are given, and taken back, while the process runs. A call changes the list as a whole
-// or not at all: a thread of the blocking pool makes the next table, has the store keep it, and
-// publishes it: each worker gets a reference by message. When all have it, what is held is reviewed
-// (store_review()). Calls that come while one is under way wait for their turn; their number is
-// bounded by who calls (ADMIN_CALLS_MAX).
+// Rules by command: pins that an operator gives and takes back while the process runs. A call
+// changes the table as a whole or not at all. A thread of the blocking pool makes the next table,
+// has the store keep it, and publishes it like a reload (live_publish()). When all workers have it,
+// the store reviews what it holds (store_review()). Calls that come during a change wait for their
+// turn; ADMIN_CALLS_MAX bounds their number.
 //
-// What a worker still reads or stores by the table of before counts by that until it is read, or
-// reviewed, again.
-#include "proxy/core/pins_table.h"
+// What a worker reads or stores by an earlier table counts by that until it is read, or reviewed,
+// again.
 #include "proxy/ops/inspect_private.h"
 #include "proxy/ops/ops.h"
 
@@ -22,11 +21,13 @@
 
 struct change {
     struct list_node node;
+    struct proxy *proxy;
     bool pins;
     struct proxy_pin *items; // borrowed until done()
     unsigned count;
     void (*done)(void *ctx, enum err err, const char *why); // NULL: nobody asks
     void *ctx;
+    unsigned reviews; // of what the store holds, after the change
 };
 
 struct pins_room {
@@ -35,8 +36,6 @@ struct pins_room {
     struct blocking_job job;
     struct {
         pthread_mutex_t lock; // held for a moment; none is taken under it
-        struct pins_table *now;
-        struct live *live; // the rules that are in force
         struct list changes;
         bool is_running;
         uint64_t retry_s; // wall: nothing is taken from the list for its end until then
@@ -53,53 +52,11 @@ static void change_end(struct change *change, enum err err, const char *why)
     free(change);
 }
 
-// --- workers -------------------------------------------------------------------------------------
-
-struct publication {
-    struct proxy *proxy;
-    struct pins_table *table;
-    struct change *change; // is over when every worker has the table
-    unsigned reviews;
-    atomic_uint left;
-};
-
-struct publication_message {
-    struct message message;
-    struct publication *publication;
-};
-
-static void on_published(struct worker *to, struct message *message)
+static void on_published(void *ctx)
 {
-    struct publication_message *m = container_of(message, struct publication_message, message);
-    struct publication *p = m->publication;
-    struct proxy_worker *pw = proxy_worker_of(to);
-    free(m);
-    pins_table_unref(pw->pins); // changes are published one after another: this one is newer
-    pw->pins = pins_table_ref(p->table);
-    if (atomic_fetch_sub(&p->left, 1) == 1) {
-        store_review(p->proxy->store, p->reviews);
-        pins_table_unref(p->table);
-        change_end(p->change, ERR_OK, "");
-        free(p);
-    }
-}
-
-static void publish(struct proxy *proxy, struct pins_table *table, struct change *change,
-                    unsigned reviews)
-{
-    struct publication *p = calloc(1, sizeof(*p));
-    check(p != NULL);
-    *p = (struct publication){
-        .proxy = proxy, .table = pins_table_ref(table), .change = change, .reviews = reviews};
-    unsigned count = proxy->worker_count; // the last message may be the end of all of this
-    atomic_init(&p->left, count);
-    for (unsigned i = 0; i < count; i++) {
-        struct publication_message *m = calloc(1, sizeof(*m));
-        check(m != NULL);
-        m->message.deliver = on_published;
-        m->publication = p;
-        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
-    }
+    struct change *change = ctx;
+    store_review(change->proxy->store, change->reviews);
+    change_end(change, ERR_OK, "");
 }
 
 // --- names that runs are held under --------------------------------------------------------------
@@ -118,60 +75,47 @@ static bool is_of_origin(struct span realm, const struct origin *origin)
 }
 
 // Clients may know a bucket of an origin by several names: a pin by any of them counts.
-static unsigned group_by_name(const struct live *live, const struct pins_table *table,
-                              struct span bucket, struct span key, unsigned group)
+static unsigned group_by_name(const struct live *live, struct span bucket, struct span key,
+                              unsigned group)
 {
     const struct proxy_rule *rule = rules_find(live, bucket, key);
-    if (group == STORE_GROUP_PINS ||
-        (rule->cache && !rule->pin && pins_table_has(table, bucket, key))) {
+    unsigned by_name = rules_group(live, rule, bucket, key);
+    if (group == STORE_GROUP_PINS || by_name == STORE_GROUP_PINS) {
         return STORE_GROUP_PINS;
     }
-    return rule->pin ? rule->group : group != STORE_PRIORITY_NORMAL ? group : rule->group;
+    return rule->pin || group == STORE_PRIORITY_NORMAL ? by_name : group;
 }
 
 static unsigned group_of(void *ctx, struct span realm, struct span bucket, struct span key)
 {
-    struct pins_room *room = ctx;
-    const struct proxy *proxy = room->proxy;
+    struct proxy *proxy = ctx;
     unsigned group = STORE_PRIORITY_NORMAL;
     bool is_listed = false;
-    pthread_mutex_lock(&room->guarded.lock);
-    const struct pins_table *table = room->guarded.now;
-    const struct live *live = room->guarded.live;
+    pthread_mutex_lock(&proxy->live.lock);
+    const struct live *live = proxy->live.now;
     for (unsigned i = 0; i < live->settings.bucket_count; i++) {
         const struct proxy_bucket *b = &live->settings.buckets[i];
         is_listed |= span_equal_cstr(bucket, b->name);
         if (span_equal_cstr(bucket, b->origin_bucket) && is_of_origin(realm, b->origin)) {
-            group = group_by_name(live, table, span_from_cstr(b->name), key, group);
+            group = group_by_name(live, span_from_cstr(b->name), key, group);
         }
     }
     if (!is_listed && is_of_origin(realm, proxy->options.default_origin)) {
-        group = group_by_name(live, table, bucket, key, group);
+        group = group_by_name(live, bucket, key, group);
     }
-    pthread_mutex_unlock(&room->guarded.lock);
+    pthread_mutex_unlock(&proxy->live.lock);
     return group;
-}
-
-void pins_room_set(struct proxy *proxy, const struct proxy_settings *settings)
-{
-    struct pins_room *room = proxy->pins;
-    struct live *live = live_new(settings);
-    pthread_mutex_lock(&room->guarded.lock);
-    struct live *former = room->guarded.live;
-    room->guarded.live = live;
-    pthread_mutex_unlock(&room->guarded.lock);
-    live_unref(former);
 }
 
 // --- changes: on a thread of the pool ------------------------------------------------------------
 
-// The table that they make, kept; NULL: *ret_err, and nothing has changed.
-static struct pins_table *table_make(struct pins_room *room, struct change *change,
-                                     enum err *ret_err, struct buf *why)
+// Returns the table that the change makes of `before`, once the store keeps it. NULL: *ret_err, and
+// nothing has changed.
+static struct pins_table *table_make(struct pins_room *room, const struct pins_table *before,
+                                     struct change *change, enum err *ret_err, struct buf *why)
 {
-    struct pins_table *table =
-        pins_table_change(room->guarded.now, change->pins, change->items, change->count,
-                          (uint64_t)clock_wall_s()); // only this thread changes `now`
+    struct pins_table *table = pins_table_change(before, change->pins, change->items, change->count,
+                                                 (uint64_t)clock_wall_s());
     if (table == NULL) {
         stats_add(COUNTER_pins_list_refused, 1);
         buf_printf(
@@ -194,28 +138,28 @@ static struct pins_table *table_make(struct pins_room *room, struct change *chan
     return table;
 }
 
+// Only one change runs at a time, so nobody else replaces the table.
 static void change_do(struct pins_room *room, struct change *change)
 {
-    struct pins_table *before = room->guarded.now;
+    struct pins_table *before = live_pins(room->proxy);
     enum err err = ERR_OK;
     struct buf why;
     buf_init(&why, 512);
     bool ends = !change->pins || before->next_until_s != 0;
-    unsigned reviews =
-        (change->pins ? STORE_REVIEW_OTHERS : 0u) | (ends ? STORE_REVIEW_PINNED : 0u);
-    struct pins_table *table = table_make(room, change, &err, &why);
+    change->reviews = (change->pins ? STORE_REVIEW_OTHERS : 0u) | (ends ? STORE_REVIEW_PINNED : 0u);
+    struct pins_table *table = table_make(room, before, change, &err, &why);
     pthread_mutex_lock(&room->guarded.lock);
-    room->guarded.now = table != NULL ? table : before;
     room->guarded.retry_s = table != NULL ? 0 : (uint64_t)clock_wall_s() + RETRY_S;
     pthread_mutex_unlock(&room->guarded.lock);
     if (table != NULL) {
         stats_add(COUNTER_pins_listed, table->count - (uint64_t)before->count);
         store_set_pins(room->proxy->store, table->count > 0);
-        publish(room->proxy, table, change, reviews);
-        pins_table_unref(before);
+        live_publish(room->proxy, NULL, table, on_published, change);
     } else {
         change_end(change, err, buf_cstr(&why));
     }
+    pins_table_unref(table);
+    pins_table_unref(before);
     buf_done(&why);
 }
 
@@ -271,6 +215,7 @@ static void change_begin(struct pins_room *room, const struct change *from)
     struct change *change = malloc(sizeof(*change));
     check(change != NULL);
     *change = *from;
+    change->proxy = room->proxy;
     list_node_init(&change->node);
     pthread_mutex_lock(&room->guarded.lock);
     list_push_back(&room->guarded.changes, &change->node);
@@ -296,9 +241,10 @@ void proxy_pin(struct proxy *proxy, bool pins, struct proxy_pin *items, unsigned
 void proxy_pins_tend(struct proxy *proxy)
 {
     struct pins_room *room = proxy->pins;
-    uint64_t now_s = (uint64_t)clock_wall_s();
+    struct pins_table *table = live_pins(proxy);
+    uint64_t until_s = table->next_until_s, now_s = (uint64_t)clock_wall_s();
+    pins_table_unref(table);
     pthread_mutex_lock(&room->guarded.lock);
-    uint64_t until_s = room->guarded.now->next_until_s;
     bool has_ended = until_s != 0 && until_s <= now_s && now_s >= room->guarded.retry_s &&
                      !room->guarded.is_running;
     pthread_mutex_unlock(&room->guarded.lock);
@@ -310,14 +256,11 @@ void proxy_pins_tend(struct proxy *proxy)
 void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct proxy_pin *pin),
                      void *ctx)
 {
-    struct pins_room *room = proxy->pins;
-    pthread_mutex_lock(&room->guarded.lock);
-    struct pins_table *table = pins_table_ref(room->guarded.now);
-    pthread_mutex_unlock(&room->guarded.lock);
+    struct pins_table *table = live_pins(proxy);
+    char text[PINS_NAME_MAX];
     for (unsigned i = 0; i < table->count; i++) {
-        const struct pins_line *line = &table->lines[i];
-        struct proxy_pin pin = {
-            .key = line->name, .is_prefix = line->is_prefix, .until_s = line->until_s};
+        struct proxy_pin pin = {.until_s = table->rules[i].until_s};
+        pin.key = pins_table_name(&table->rules[i], text, &pin.is_prefix);
         (void)span_split(&pin.key, '/', &pin.bucket);
         on_pin(ctx, &pin);
     }
@@ -326,34 +269,35 @@ void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct
 
 // --- start and end -------------------------------------------------------------------------------
 
+struct pins_table *pins_load(struct proxy *proxy)
+{
+    struct buf text;
+    buf_init(&text, PROXY_PINS_BYTES_MAX);
+    enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT: the log has it
+    struct pins_table *table = pins_table_parse(buf_span(&text));
+    if (table == NULL) {
+        store_pins_put_aside(proxy->store, "line");
+        table = pins_table_parse((struct span){0});
+    }
+    buf_done(&text);
+    if (err == ERR_OK && table->count > 0) {
+        log_info("pins", "count=%u", table->count);
+    }
+    return table;
+}
+
 void pins_room_new(struct proxy *proxy)
 {
     struct pins_room *room = calloc(1, sizeof(*room));
-    struct buf text;
     check(room != NULL);
-    buf_init(&text, PROXY_PINS_BYTES_MAX);
     proxy->pins = room;
     room->proxy = proxy;
-    room->guarded.live = live_new(&proxy->options.settings);
     list_init(&room->guarded.changes);
     check(pthread_mutex_init(&room->guarded.lock, NULL) == 0);
-    enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT: the log has it
-    room->guarded.now = pins_table_parse(buf_span(&text));
-    if (room->guarded.now == NULL) {
-        store_pins_put_aside(proxy->store, "line");
-        room->guarded.now = pins_table_parse((struct span){0});
-    }
-    buf_done(&text);
-    unsigned count = room->guarded.now->count;
-    if (err == ERR_OK && count > 0) {
-        log_info("pins", "count=%u", count);
-    }
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        proxy->workers[i].pins = pins_table_ref(room->guarded.now);
-    }
+    unsigned count = proxy->live.now->pins->count;
     stats_add(COUNTER_pins_listed, count);
     store_set_pins(proxy->store, count > 0);
-    store_set_group_of(proxy->store, group_of, room);
+    store_set_group_of(proxy->store, group_of, proxy);
     store_review(proxy->store, STORE_REVIEW_PINNED); // a crash may have left what the list has not
 }
 
@@ -361,12 +305,7 @@ void pins_room_free(struct proxy *proxy)
 {
     struct pins_room *room = proxy->pins;
     store_set_group_of(proxy->store, NULL, NULL);
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        pins_table_unref(proxy->workers[i].pins);
-    }
-    stats_sub(COUNTER_pins_listed, room->guarded.now->count);
-    pins_table_unref(room->guarded.now);
-    live_unref(room->guarded.live);
+    stats_sub(COUNTER_pins_listed, proxy->live.now->pins->count);
     check(pthread_mutex_destroy(&room->guarded.lock) == 0);
     free(room);
 }

@@ -369,10 +369,10 @@ const struct proxy_rule *rules_find(const struct live *live, struct span bucket,
     return &world.rule;
 }
 
-unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
-                     struct span bucket, struct span key)
+unsigned rules_group(const struct live *live, const struct proxy_rule *rule, struct span bucket,
+                     struct span key)
 {
-    (void)pw, (void)bucket, (void)key;
+    (void)live, (void)bucket, (void)key;
     return rule->group;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of pins finds what it holds and nothing else, as a plain search would; it ends where it
-// says; as text and back it is the same; what is no list is refused.
-#include "proxy/core/pins_table.h"
+// The rules by command match what they pin and nothing else, as a plain search would; a rule ends
+// when it says; text that is rendered and parsed is the same; what is no table is refused.
+#include "proxy/core/core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +17,12 @@ static struct proxy_pin pin(const char *bucket, const char *key, bool is_prefix,
                               .until_s = until_s};
 }
 
-static bool has(const struct pins_table *table, const char *bucket, const char *key)
+static bool has(struct pins_table *table, const char *bucket, const char *key)
 {
-    return pins_table_has(table, span_from_cstr(bucket), span_from_cstr(key));
+    static const struct proxy_rule rule = {.cache = true, .group = STORE_PRIORITY_NORMAL};
+    struct live live = {.pins = table};
+    unsigned group = rules_group(&live, &rule, span_from_cstr(bucket), span_from_cstr(key));
+    return group == STORE_GROUP_PINS;
 }
 
 Test(pins_table, holds)
@@ -50,7 +53,7 @@ Test(pins_table, holds_as_a_plain_search_says)
         for (unsigned i = 0; i < ARRAY_LEN(items); i++) {
             unsigned len = (unsigned)rand_r(&seed) % 6;
             for (unsigned j = 0; j < len; j++) {
-                names[i][j] = "ab/"[rand_r(&seed) % 3];
+                names[i][j] = "ab/*,\\"[rand_r(&seed) % 6];
             }
             names[i][len] = '\0';
             items[i] = pin("b", names[i], rand_r(&seed) % 3 == 0 || len == 0, 0);
@@ -61,21 +64,56 @@ Test(pins_table, holds_as_a_plain_search_says)
             char key[8];
             unsigned len = (unsigned)rand_r(&seed) % 7;
             for (unsigned j = 0; j < len; j++) {
-                key[j] = "ab/"[rand_r(&seed) % 3];
+                key[j] = "ab/*,\\"[rand_r(&seed) % 6];
             }
             key[len] = '\0';
             char name[16];
             (void)snprintf(name, sizeof(name), "b/%s", key);
             bool holds = false;
             for (unsigned i = 0; i < table->count; i++) {
-                const struct pins_line *line = &table->lines[i];
-                bool begins = strncmp(name, line->name.ptr, line->name.len) == 0;
-                holds |= begins && (line->is_prefix || strlen(name) == line->name.len);
+                bool is_prefix;
+                char text[PINS_NAME_MAX];
+                struct span pinned = pins_table_name(&table->rules[i], text, &is_prefix);
+                bool begins = strncmp(name, pinned.ptr, pinned.len) == 0;
+                holds |= begins && (is_prefix || strlen(name) == pinned.len);
             }
             cr_assert_eq(has(table, "b", key), holds, "round %u, %s", round, name);
         }
         pins_table_unref(table);
     }
+}
+
+// A sign of the glob in a key stands for itself, and the longest key is matched to its end.
+Test(pins_table, matches_names_literally)
+{
+    static char stars[S3_KEY_MAX + 1], other[S3_KEY_MAX + 1];
+    memset(stars, '*', S3_KEY_MAX);
+    memset(other, '*', S3_KEY_MAX);
+    other[S3_KEY_MAX - 1] = 'x';
+    struct proxy_pin items[] = {pin("b", "{a,b}?", false, 0), pin("b", "c*/", true, 0),
+                                pin("b", stars, false, 0)};
+    struct pins_table *table = pins_table_change(NULL, true, items, ARRAY_LEN(items), 0);
+    cr_assert(has(table, "b", "{a,b}?") && !has(table, "b", "ax") && !has(table, "b", "{a,b}x"));
+    cr_assert(has(table, "b", "c*/x") && !has(table, "b", "cx/x"));
+    cr_assert(has(table, "b", stars) && !has(table, "b", other) && !has(table, "b", "x"));
+    pins_table_unref(table);
+}
+
+// The rule of the configuration decides whether there is anything to pin.
+Test(pins_table, gives_way_to_rules_that_store_nothing_or_pin_themselves)
+{
+    struct proxy_pin items[] = {pin("b", "", true, 0)};
+    struct pins_table *table = pins_table_change(NULL, true, items, 1, 0);
+    struct proxy_rule rules[] = {{.cache = false, .group = 7},
+                                 {.cache = true, .pin = true, .group = 12},
+                                 {.cache = true, .group = 9}};
+    struct live live = {.pins = table}, bare = {.pins = NULL};
+    static const unsigned groups[] = {7, 12, STORE_GROUP_PINS};
+    for (unsigned i = 0; i < ARRAY_LEN(rules); i++) {
+        cr_assert_eq(rules_group(&live, &rules[i], SPAN("b"), SPAN("k")), groups[i]);
+        cr_assert_eq(rules_group(&bare, &rules[i], SPAN("b"), SPAN("k")), rules[i].group);
+    }
+    pins_table_unref(table);
 }
 
 Test(pins_table, changes)
@@ -132,13 +170,9 @@ Test(pins_table, text)
     cr_assert(span_equal(buf_span(&text), buf_span(&again)));
     pins_table_unref(parsed);
     pins_table_unref(table);
-    static const char *const bad[] = {"prefix 0\n",
-                                      "prefix x b/\n",
-                                      "thing 0 b/\n",
-                                      "object 0 b\n",
-                                      "object 0 b/%4\n",
-                                      "object 0 \n",
-                                      "\n"};
+    static const char *const bad[] = {"prefix 0\n",    "prefix x b/\n",   "thing 0 b/\n",
+                                      "object 0 b\n",  "object 0 b/%4\n", "object 0 b/%00\n",
+                                      "object 0 /k\n", "object 0 \n",     "\n"};
     for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
         cr_assert_null(pins_table_parse(span_from_cstr(bad[i])), "%s", bad[i]);
     }
