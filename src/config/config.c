@@ -705,7 +705,6 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_auth(&l);
         finish_allowed_origins(&l);
         finish_origin(&l);
-        config_loop_judge(&l);
         config_overlap_judge(&l);
         config_rules_judge(&l);
     }

@@ -194,9 +194,6 @@ struct config {
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // accepts NULL
-// Returns the listener to which this endpoint leads back, as far as that is visible without a
-// resolver, or NULL. config_load() refuses such endpoints in the configuration.
-const struct config_listen *config_leads_back(const struct config *config, const char *endpoint);
 
 // --- The table and where values came from --------------------------------------------------------
 

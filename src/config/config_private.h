@@ -130,9 +130,6 @@ void config_inherit(struct loader *l);
 // config_rules.c: warns of rules that no object can match.
 void config_rules_judge(struct loader *l);
 
-// config_loop.c: refuses endpoints that lead back to a listener of this configuration.
-void config_loop_judge(struct loader *l);
-
 // config_overlap.c: refuses a cache.dir that is among the objects of a `dir:` origin, or contains
 // them. Warns of logs, sockets and secrets there.
 void config_overlap_judge(struct loader *l);

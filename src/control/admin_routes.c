@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define WHY_MAX 512u
+#define STATUS_LOOP 508u
 
 static const struct route {
     const char *method, *path;
@@ -228,7 +229,13 @@ void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req)
 {
     const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
     const char *method = method_of(req), *id = NULL;
+    const char *via = evhttp_find_header(evhttp_request_get_input_headers(req), "Via");
     bool has_path = false;
+    if (via != NULL && strstr(via, "forebay-") != NULL) { // as origin/hops.c writes it
+        admin_reply_refusal(req, STATUS_LOOP,
+                            "this is an admin port, and a Forebay takes it for its origin");
+        return;
+    }
     for (size_t i = 0; path != NULL && i < ARRAY_LEN(routes); i++) {
         if (!is_there(admin, &routes[i]) || !path_is(&routes[i], path, &id)) {
             continue;

@@ -62,8 +62,10 @@ static void on_end(struct origin_relay *relay, enum err err)
     struct origin_trouble_text text;
     probe->is_running = false;
     bool is_failing = err == ERR_ORIGIN_5XX || (relay->status >= 500 && relay->status != 501);
-    if (is_failing) {
-        origin_trouble_met(origin, ORIGIN_TROUBLE_FAILING, probe->asked_us, "");
+    if (is_failing) { // the probe's Via names this process alone, so 508 means a loop
+        origin_trouble_met(origin,
+                           relay->status == 508 ? ORIGIN_TROUBLE_LOOP : ORIGIN_TROUBLE_FAILING,
+                           probe->asked_us, "");
     }
     probe_told(probe);
     if (!probe->is_closed && origin_in_trouble(origin, &text)) {

@@ -103,41 +103,19 @@ static enum err serve_origins(struct serve *s)
                                 &s->why);
 }
 
-static const char *sts_endpoint_override(void)
-{
-    const char *endpoint = getenv("AWS_ENDPOINT_URL_STS");
-    return endpoint != NULL && endpoint[0] != '\0' ? endpoint : NULL;
-}
-
-// Keys of our own may come from there, and nobody answers before there are any.
-static enum err serve_require_sts(struct serve *s)
-{
-    const char *endpoint = sts_endpoint_override();
-    const struct config_listen *listen =
-        endpoint != NULL ? config_leads_back(s->config, endpoint) : NULL;
-    if (listen == NULL) {
-        return ERR_OK;
-    }
-    buf_printf(&s->why,
-               "env AWS_ENDPOINT_URL_STS: \"%.200s\" is this Forebay itself (it listens on "
-               "%s): unset it here, it is for clients",
-               endpoint, listen->text);
-    return ERR_INVALID;
-}
-
 // Calls go on unsigned, so it has no keys and is asked about none.
 static enum err serve_sts_origin(struct serve *s)
 {
-    const char *override = sts_endpoint_override();
+    const char *override = getenv("AWS_ENDPOINT_URL_STS");
     struct origin_options options =
         command_origins_options(s->config, s->descriptors.origin_connections);
     const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
     bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
     options.name = "sts";
     options.probe = false;
-    options.endpoint = override != NULL ? override
-                       : is_china       ? "https://sts.{region}.amazonaws.com.cn"
-                                        : "https://sts.{region}.amazonaws.com";
+    options.endpoint = override != NULL && override[0] != '\0' ? override
+                       : is_china ? "https://sts.{region}.amazonaws.com.cn"
+                                  : "https://sts.{region}.amazonaws.com";
     options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
     options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
     options.addressing = ORIGIN_ADDRESSING_PATH;
@@ -417,10 +395,7 @@ static int serve_build(struct serve *s)
     if (loop_new(&loop_options, &s->loop, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
-    enum err err = serve_require_sts(s);
-    if (err == ERR_OK) {
-        err = serve_origins(s);
-    }
+    enum err err = serve_origins(s);
     if (err == ERR_OK) {
         err = serve_sts_origin(s);
     }

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that would go round in a circle end with 508 at once; what only looks like one works."""
 
+import json
 import re
 import socket
 import threading
 
 import pytest
+import test_sts
 from client import judge
 from forebay import parallel
-from test_start import refused
 
 READERS = 16
 
@@ -161,95 +162,58 @@ def test_more_stations_than_anybody_needs(start, origin):
         )
 
 
-OWN = [
-    "http://127.0.0.1:{}",
-    "http://localhost:{}",
-    "http://data.localhost:{}/path",
-    "https://127.0.0.1:{}",
-    "http://0.0.0.0:{}",
-    "http://[::ffff:127.0.0.1]:{}",
-    "http://LOCALHOST.:{}",
-]
-
-
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 
 
-@pytest.mark.parametrize("endpoint", OWN)
-def test_an_endpoint_that_is_our_own_is_refused(start, endpoint):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("setting", ["listen", "admin.listen"])
+def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
+    """The probe comes back to its own process: log, /readyz and gauge name the loop and the remedy."""
     port = free_port()
-    text = refused(
-        start(
-            endpoint.format(port),
-            run=False,
-            settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
-        ),
-        3,
-        "origin.endpoint",
-        "itself",
+    server = start(
+        f"http://{host}:{port}",
+        settings={
+            setting: f"127.0.0.1:{port}",
+            "origin.region": "us-east-1",
+            "origin.addressing": "path",
+            "origin.probe": "true",
+        },
     )
-    assert str(port) in text
+    server.wait_stderr("origin_unreachable")
+    (event,) = [json.loads(line) for line in server.stderr if "origin_unreachable" in line]
+    assert event["why"] == "loop" and "leads back" in event["text"], event
+    assert "origin.endpoint" in event["remedy"] and setting in event["remedy"], event
+    assert b"leads back" in server.admin("/readyz").body
+    assert server.metric("forebay_degraded", component="origin") == 1
+    with server.client() as client:
+        assert is_loop(client.get("a")).code == "LoopDetected"
 
 
-def test_all_own_endpoints_are_refused(start, origin):
-    """Any address of a wildcard listener, another listener, a bucket's endpoint, STS, admin."""
+def test_the_endpoint_of_a_bucket_that_leads_back(start, origin):
+    """Reads of this bucket get 508; the other buckets work."""
     port = free_port()
-    own = f"http://127.0.0.1:{port}"
-    open_network = {
-        "auth.allow_open_network": "true",
-        "auth.mode": "open",
-        "listen_plaintext": "network",
-        "origin.region": "us-east-1",
-    }
-    refused(
-        start(own, run=False, settings={"listen": f"0.0.0.0:{port}", **open_network}), 3, "itself"
+    origin.put("a", 1000)
+    server = start(
+        origin,
+        settings={"listen": f"127.0.0.1:{port}"},
+        file={
+            "buckets": [{"name": "b", "origin": "s3://b", "endpoint": f"http://127.0.0.1:{port}"}]
+        },
     )
-    refused(start(own, run=False, settings={"listen": f"[::]:{port}", **open_network}), 3, "itself")
-    refused(
-        start(
-            own,
-            run=False,
-            settings={"listen": f"127.0.0.1:0,127.0.0.1:{port}", "origin.region": "us-east-1"},
-        ),
-        3,
-        "itself",
+    with server.client() as client:
+        is_loop(client.get("a", bucket="b"))
+        judge(client.get("a"), origin, "a", 0, 1000)
+
+
+def test_an_sts_endpoint_that_leads_back(start, origin):
+    """The relay of the STS call meets its own Via."""
+    port = free_port()
+    server = start(
+        origin,
+        settings={"listen": f"127.0.0.1:{port}"},
+        env={"AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{port}"},
     )
-    refused(
-        start(
-            own,
-            run=False,
-            settings={"admin.listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
-        ),
-        3,
-        "itself",
-    )
-    text = refused(
-        start(
-            origin,
-            run=False,
-            settings={"listen": f"127.0.0.1:{port}"},
-            file={"buckets": [{"name": "b", "origin": "s3://b", "endpoint": own}]},
-        ),
-        3,
-        "itself",
-        "buckets",
-    )
-    assert "forebay.yaml:" in text
-    refused(
-        start(
-            origin,
-            run=False,
-            settings={"listen": f"127.0.0.1:{port}"},
-            env={"AWS_ENDPOINT_URL_STS": own},
-        ),
-        3,
-        "itself",
-        "AWS_ENDPOINT_URL_STS",
-    )
-    elsewhere = start(
-        f"http://127.0.0.2:{port}",
-        settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"},
-    )
-    assert elsewhere.port == port
+    with server.client() as client:
+        is_loop(client.request("POST", "/", test_sts.FORM, test_sts.call()))

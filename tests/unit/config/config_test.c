@@ -6,10 +6,7 @@
 #include "base/log.h"
 #include "config/config_private.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -402,96 +399,6 @@ Test(config, listeners_decide_about_authorisation)
                             NULL, NULL);
     cr_assert_not_null(c, "%s", buf_cstr(&errors));
     config_free(c);
-    end();
-}
-
-// An endpoint at an address of this host's network; at its loopback address where there is none.
-static void own_endpoint(int family, char *ret_endpoint, size_t size)
-{
-    char host[INET6_ADDRSTRLEN] = "";
-    struct ifaddrs *list = NULL;
-    cr_assert_eq(getifaddrs(&list), 0);
-    for (const struct ifaddrs *i = list; i != NULL && host[0] == '\0'; i = i->ifa_next) {
-        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == family &&
-            (i->ifa_flags & IFF_LOOPBACK) == 0) {
-            const struct sockaddr_in *in = (const void *)i->ifa_addr;
-            const struct sockaddr_in6 *in6 = (const void *)i->ifa_addr;
-            const void *address =
-                family == AF_INET ? (const void *)&in->sin_addr : (const void *)&in6->sin6_addr;
-            cr_assert(inet_ntop(family, address, host, sizeof(host)) != NULL);
-        }
-    }
-    freeifaddrs(list);
-    if (host[0] == '\0') {
-        snprintf(host, sizeof(host), "%s", family == AF_INET ? "127.0.0.1" : "::1");
-    }
-    snprintf(ret_endpoint, size, family == AF_INET ? "http://%s:9000" : "http://[%s]:9000", host);
-}
-
-// Which endpoints lead back to which listeners: addresses, their IPv6 spellings, names of this
-// host.
-Test(config, endpoints_that_lead_back)
-{
-    char own[80], own_name[64] = "", own_v4[80], own_v6[80];
-    own_endpoint(AF_INET, own_v4, sizeof(own_v4));
-    own_endpoint(AF_INET6, own_v6, sizeof(own_v6));
-    cr_assert_eq(gethostname(own_name, sizeof(own_name) - 1), 0);
-    snprintf(own, sizeof(own), "http://%s:9000", own_name);
-    const struct {
-        const char *listen, *endpoint;
-        bool leads_back;
-    } rows[] = {
-        {"127.0.0.1:9000", "http://127.0.0.1:9000", true},
-        {"127.0.0.1:9000", "http://127.0.0.1:9000/base", true},
-        {"127.0.0.1:9000", "http://127.0.0.1:9002", false},
-        {"127.0.0.1:9000", "http://127.0.0.2:9000", false},
-        {"127.0.0.1:9000", "http://[::1]:9000", false},
-        {"127.0.0.1:9000", "http://[::ffff:7f00:1]:9000", true},
-        {"127.0.0.1:9000", "http://0.0.0.0:9000", true},
-        {"[::1]:9000", "http://[::]:9000", true},
-        {"[::1]:9000", "http://[0:0:0:0:0:0:0:1]:9000", true},
-        {"127.0.0.1:9000", "http://localhost:9000", true},
-        {"127.0.0.1:9000", "http://a.localhost.:9000", true},
-        {"127.0.0.1:9000", "http://localhosta:9000", false},
-        {"127.0.0.1:80", "http://localhost", true},
-        {"127.0.0.1:80", "https://localhost", false},
-        {"127.0.0.1:443", "https://localhost/", true},
-        {"0.0.0.0:9000", "http://127.0.0.9:9000", true},
-        {"0.0.0.0:9000", "http://[::1]:9000", false},
-        {"0.0.0.0:9000", "http://192.0.2.1:9000", false},
-        {"[::]:9000", "http://127.0.0.1:9000", true},
-        {"[::]:9000", "http://[::1]:9000", true},
-        {"0.0.0.0:9000", own_v4, true},
-        {"[::]:9000", own_v4, true},
-        {"[::]:9000", own_v6, true},
-        {"[::1]:9000", "http://localhost:9000", true},
-        {"tls:127.0.0.1:9000", "https://127.0.0.1:9000", true},
-        {"0.0.0.0:9000", own, true},
-        {"127.0.0.1:9000", own, false}, // another server may listen on another address
-        {"127.0.0.1:0", "http://127.0.0.1:80", false},
-        {"unix:/run/x", "http://127.0.0.1:9000", false},
-        {"127.0.0.1:9000", "dir:/127.0.0.1:9000", false},
-        {"127.0.0.1:9000", "https://s3.{region}.amazonaws.com", false},
-        {"127.0.0.5:9005", "http://127.0.0.1:9001", true}, // the admin port
-    };
-    begin();
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        char text[300];
-        snprintf(text, sizeof(text),
-                 "listen: '%s'\nlisten_plaintext: network\n"
-                 "auth: {mode: open, allow_open_network: true}\norigin: {endpoint: '%s'}\n",
-                 rows[i].listen, rows[i].endpoint);
-        struct config *c = load(text, NULL, NULL);
-        cr_assert_eq(c == NULL, rows[i].leads_back, "%s %s: %s", rows[i].listen, rows[i].endpoint,
-                     buf_cstr(&errors));
-        cr_assert_eq(strstr(buf_cstr(&errors), "is this Forebay itself") != NULL,
-                     rows[i].leads_back);
-        config_free(c);
-    }
-    fails_with("listen: 127.0.0.1:9000\n"
-               "buckets: [{name: b, origin: s3://b, endpoint: 'http://localhost:9000'}]\n",
-               "2:11: error: buckets[].endpoint: \"http://localhost:9000\" is this Forebay itself "
-               "(it listens on 127.0.0.1:9000)");
     end();
 }
 
