@@ -533,21 +533,15 @@ static void render(struct bench *b)
     }
 }
 
-static void render_json(struct bench *b, int code)
+static json_t *result_of(const struct bench *b)
 {
-    buf_printf(
-        &b->out,
-        "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"disk\": %.0f, \"origin_one\": %.0f, "
-        "\"origin\": %.0f, \"origin_connections\": %u, \"cold\": %.0f, "
-        "\"warm\": %.0f, \"random_per_second\": %.1f, \"first_byte_p50\": %.6f, "
-        "\"first_byte_p99\": %.6f, \"bytes\": %llu, \"bucket\": ",
-        code == EXIT_CODE_OK ? "true" : "false", code, b->disk, b->one, b->many, b->direct, b->cold,
-        b->warm, b->small_per_s, b->first_p50_ms / 1000, b->first_p99_ms / 1000,
-        (unsigned long long)b->data_bytes);
-    commands_append_json(&b->out, b->bucket);
-    buf_append_cstr(&b->out, ", \"key\": ");
-    commands_append_json(&b->out, b->key);
-    buf_append_cstr(&b->out, "}\n");
+    return json_pack(
+        "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:f, s:f, s:I, s:o, s:o}", "disk", (json_int_t)b->disk,
+        "origin_one", (json_int_t)b->one, "origin", (json_int_t)b->many, "origin_connections",
+        (int)b->direct, "cold", (json_int_t)b->cold, "warm", (json_int_t)b->warm,
+        "random_per_second", b->small_per_s, "first_byte_p50", b->first_p50_ms / 1000,
+        "first_byte_p99", b->first_p99_ms / 1000, "bytes", (json_int_t)b->data_bytes, "bucket",
+        control_text(span_from_cstr(b->bucket)), "key", control_text(span_from_cstr(b->key)));
 }
 
 // --- The command ---------------------------------------------------------------------------------
@@ -655,18 +649,15 @@ int command_bench(int argc, char **argv)
     if (uri != NULL && !split_uri(b, uri)) {
         (void)commands_usage_error("bench", "--origin is s3://BUCKET/KEY");
     } else if ((b->config = commands_load_config(argc, argv)) == NULL) {
-        struct command_client to = {.name = "bench", .is_json = commands_common()->is_json};
-        code = command_client_result(&to, EXIT_CODE_CONFIGURATION, NULL);
+        code = commands_result(EXIT_CODE_CONFIGURATION, NULL);
     } else {
         log_init(LOG_LEVEL_ERROR, false); // what matters is said below
         code = measure(b, only_disk, argc, argv);
-        if (commands_common()->is_json) {
-            render_json(b, code);
-        } else {
+        if (!commands_common()->is_json) {
             render(b);
         }
         int printed = commands_print_result(&b->out);
-        code = code == EXIT_CODE_OK ? printed : code;
+        code = commands_result(code == EXIT_CODE_OK ? printed : code, result_of(b));
     }
     config_free(b->config);
     buf_done(&b->out);

@@ -19,8 +19,7 @@
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 
-static int check_live(const struct command_client *out, const char *address,
-                      const struct config *config)
+static int check_live(const char *address, const struct config *config)
 {
     struct buf body;
     unsigned status = 0;
@@ -33,7 +32,7 @@ static int check_live(const struct command_client *out, const char *address,
         (void)fprintf(stderr, "forebay: no server answers (set --admin or FOREBAY_ADMIN)\n");
     } else if (commands_common()->is_json) {
         json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
-        command_client_line(out, "item", answer);
+        commands_line("item", answer);
     } else {
         (void)commands_print_result(&body); // the exit code says what matters
     }
@@ -137,7 +136,7 @@ static void show_now(const struct config *c, const char *key, struct buf *out)
     }
 }
 
-static void print_values_json(const struct command_client *to, const struct config *config)
+static void print_values_json(const struct config *config)
 {
     struct buf now;
     buf_init(&now, 4096);
@@ -147,22 +146,22 @@ static void print_values_json(const struct command_client *to, const struct conf
         show_now(config, config_setting(i)->key, &now);
         json_t *text = now.len > 2 ? json_stringn(now.ptr + 2, now.len - 2) : json_null();
         check(json_object_set_new(row, "now", text) == 0);
-        command_client_line(to, "item", row);
+        commands_line("item", row);
     }
     for (unsigned i = 0; i < config->bucket_count; i++) {
-        command_client_line(to, "bucket", command_settings_bucket(config, i));
+        commands_line("bucket", command_settings_bucket(config, i));
     }
     for (unsigned i = 0; i < config->rule_count; i++) {
-        command_client_line(to, "rule", command_settings_rule(config, i));
+        commands_line("rule", command_settings_rule(config, i));
     }
     buf_done(&now);
 }
 
-static int print_values(const struct command_client *to, const struct config *config)
+static int print_values(const struct config *config)
 {
     struct buf out;
-    if (to->is_json) {
-        print_values_json(to, config);
+    if (commands_common()->is_json) {
+        print_values_json(config);
         return EXIT_CODE_OK;
     }
     buf_init(&out, OUTPUT_MAX_BYTES);
@@ -188,8 +187,7 @@ static int print_values(const struct command_client *to, const struct config *co
 
 static const char *const freshness[] = {"ttl", "immutable", "strict"};
 
-static void explain_json(const struct command_client *to, const struct proxy_rule *rule,
-                         bool is_default)
+static void explain_json(const struct proxy_rule *rule, bool is_default)
 {
     json_t *json = json_pack(
         "{s:o, s:o, s:b, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:i, s:b, s:i}", "match",
@@ -202,10 +200,10 @@ static void explain_json(const struct command_client *to, const struct proxy_rul
         (json_int_t)rule->readahead_bytes, "priority", (int)rule->priority, "pin", rule->pin,
         "share_percent", (int)rule->share_percent);
     check(json != NULL);
-    command_client_line(to, "item", json);
+    commands_line("item", json);
 }
 
-static int explain(const struct command_client *to, const struct config *config, const char *object)
+static int explain(const struct config *config, const char *object)
 {
     struct span rest = span_from_cstr(object);
     if (span_starts_with(rest, SPAN("s3://"))) {
@@ -223,8 +221,8 @@ static int explain(const struct command_client *to, const struct config *config,
     command_rules(config, NULL, &rules);
     const struct proxy_rule *rule = proxy_rules_find(rules.rules, rules.count, bucket, key);
     bool is_default = rule == &rules.rules[rules.count - 1];
-    if (to->is_json) {
-        explain_json(to, rule, is_default);
+    if (commands_common()->is_json) {
+        explain_json(rule, is_default);
         free(rules.rules);
         return EXIT_CODE_OK;
     }
@@ -301,22 +299,21 @@ int command_check(int argc, char **argv)
     if (bad) {
         return commands_usage_error("check", "--admin and --explain need a value");
     }
-    struct command_client to = {.name = "check", .is_json = commands_common()->is_json};
     struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
-        return command_client_result(&to, EXIT_CODE_CONFIGURATION, NULL);
+        return commands_result(EXIT_CODE_CONFIGURATION, NULL);
     }
     int code = EXIT_CODE_OK;
     if (live) {
-        code = check_live(&to, address, config);
+        code = check_live(address, config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK) {
         // said
     } else if (object != NULL) {
-        code = explain(&to, config, object);
+        code = explain(config, object);
     } else if (values) {
-        code = print_values(&to, config);
-    } else if (!to.is_json) {
+        code = print_values(config);
+    } else if (!commands_common()->is_json) {
         printf("configuration is valid (%s)\n", config->file != NULL ? config->file : "no file");
     }
     json_t *file = config->file != NULL ? control_text(span_from_cstr(config->file)) : json_null();
@@ -325,7 +322,7 @@ int command_check(int argc, char **argv)
         json_decref(file);
         return code;
     }
-    return command_client_result(&to, code, json_pack("{s:o}", "file", file));
+    return commands_result(code, json_pack("{s:o}", "file", file));
 }
 
 int command_config(int argc, char **argv)

@@ -86,7 +86,7 @@ static bool allow_parse(const char *text, struct allow *ret_allow)
     return allow.bucket.len > 0 && ops_are_good(allow.ops);
 }
 
-// Between double quotes, in YAML as in JSON.
+// Between double quotes, as YAML has them.
 static void append_quoted(struct buf *out, struct span text)
 {
     buf_append_char(out, '"');
@@ -99,43 +99,44 @@ static void append_quoted(struct buf *out, struct span text)
     buf_append_char(out, '"');
 }
 
-static void append_ops(struct buf *out, struct span ops, const char *quote)
-{
-    struct span piece;
-    const char *comma = "";
-    buf_append_char(out, '[');
-    while (span_split(&ops, ',', &piece)) {
-        buf_printf(out, "%s%s%.*s%s", comma, quote, (int)piece.len, piece.ptr, quote);
-        comma = ", ";
-    }
-    buf_append_char(out, ']');
-}
-
-static void append_allow(struct buf *out, const char *text, bool is_json)
+static void append_allow(struct buf *out, const char *text)
 {
     struct allow allow = {0};
-    const char *quote = is_json ? "\"" : "";
+    struct span piece;
+    const char *comma = "";
     check(allow_parse(text, &allow)); // judged before
-    buf_printf(out, "{%sbucket%s: ", quote, quote);
+    buf_append_cstr(out, "{bucket: ");
     append_quoted(out, allow.bucket);
-    buf_printf(out, ", %sprefix%s: ", quote, quote);
+    buf_append_cstr(out, ", prefix: ");
     append_quoted(out, allow.prefix);
-    buf_printf(out, ", %sops%s: ", quote, quote);
-    append_ops(out, allow.ops, quote);
-    buf_append_char(out, '}');
+    buf_append_cstr(out, ", ops: [");
+    for (struct span ops = allow.ops; span_split(&ops, ',', &piece); comma = ", ") {
+        buf_printf(out, "%s%.*s", comma, (int)piece.len, piece.ptr);
+    }
+    buf_append_cstr(out, "]}");
 }
 
-static void render_json(const struct key *key, struct buf *out)
+static json_t *allow_json(const char *text)
 {
-    buf_printf(out,
-               "{\"type\": \"result\", \"ok\": true, \"exit\": 0, \"name\": \"%s\", \"id\": "
-               "\"%s\", \"secret\": \"%s\", \"allow\": [",
-               key->name, key->id, key->secret);
-    for (unsigned i = 0; i < key->allow_count; i++) {
-        buf_append_cstr(out, i > 0 ? ", " : "");
-        append_allow(out, key->allows[i], true);
+    struct allow allow = {0};
+    struct span piece;
+    json_t *ops = json_array();
+    check(allow_parse(text, &allow)); // judged before
+    while (span_split(&allow.ops, ',', &piece)) {
+        check(json_array_append_new(ops, control_text(piece)) == 0);
     }
-    buf_append_cstr(out, "]}\n");
+    return json_pack("{s:o, s:o, s:o}", "bucket", control_text(allow.bucket), "prefix",
+                     control_text(allow.prefix), "ops", ops);
+}
+
+static json_t *result_of(const struct key *key)
+{
+    json_t *allows = json_array();
+    for (unsigned i = 0; i < key->allow_count; i++) {
+        check(json_array_append_new(allows, allow_json(key->allows[i])) == 0);
+    }
+    return json_pack("{s:s, s:s, s:s, s:o}", "name", key->name, "id", key->id, "secret",
+                     key->secret, "allow", allows);
 }
 
 static void render_entry(const struct key *key, struct buf *out)
@@ -144,7 +145,7 @@ static void render_entry(const struct key *key, struct buf *out)
                key->allow_count == 0 ? " []" : "");
     for (unsigned i = 0; i < key->allow_count; i++) {
         buf_append_cstr(out, "    - ");
-        append_allow(out, key->allows[i], false);
+        append_allow(out, key->allows[i]);
         buf_append_char(out, '\n');
     }
     buf_printf(out,
@@ -184,8 +185,11 @@ int command_keys(int argc, char **argv)
     }
     struct buf out;
     buf_init(&out, OUTPUT_MAX_BYTES);
-    (commands_common()->is_json ? render_json : render_entry)(&key, &out);
+    if (!commands_common()->is_json) {
+        render_entry(&key, &out);
+    }
     int code = commands_print_result(&out);
+    code = commands_result(code, result_of(&key));
     OPENSSL_cleanse(&key, sizeof(key));
     OPENSSL_cleanse(out.ptr, out.len);
     buf_done(&out);

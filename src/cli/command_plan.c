@@ -96,12 +96,11 @@ static double cost_of(const struct plan *p, double bytes)
     return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
 }
 
-static void render_json(struct plan *p, const char *name, double hit_ratio, double bytes)
+static json_t *json_of(const struct plan *p, double hit_ratio, double bytes)
 {
-    buf_printf(&p->out,
-               ", \"%s\": {\"hit_ratio\": %.4f, \"origin_bytes\": %.0f, \"origin_requests\": "
-               "%.0f, \"cost\": %.4f}",
-               name, hit_ratio, bytes, bytes / (double)p->request_bytes, cost_of(p, bytes));
+    return json_pack("{s:f, s:I, s:I, s:f}", "hit_ratio", hit_ratio, "origin_bytes",
+                     (json_int_t)bytes, "origin_requests",
+                     (json_int_t)(bytes / (double)p->request_bytes), "cost", cost_of(p, bytes));
 }
 
 static void render_text(struct plan *p, double hit_ratio, double bytes)
@@ -121,11 +120,11 @@ static void render_row(struct plan *p, double factor)
     double gateway = p->nodes > 1 ? hit_ratio(p, share * nodes, 1) : all;
     char size[HUMAN_BYTES_MAX];
     if (commands_common()->is_json) {
-        buf_printf(&p->out, "{\"type\": \"item\", \"cache\": %.0f", cache);
-        render_json(p, "each_reads_all", all, nodes * dataset * (1 - all));
-        render_json(p, "nodes_share", parts, dataset * (1 - parts));
-        render_json(p, "gateway", gateway, dataset * (1 - gateway));
-        buf_append_cstr(&p->out, "}\n");
+        commands_line("item",
+                      json_pack("{s:I, s:o, s:o, s:o}", "cache", (json_int_t)cache,
+                                "each_reads_all", json_of(p, all, nodes * dataset * (1 - all)),
+                                "nodes_share", json_of(p, parts, dataset * (1 - parts)), "gateway",
+                                json_of(p, gateway, dataset * (1 - gateway))));
         return;
     }
     buf_printf(&p->out, "%12s", human_bytes(cache, size));
@@ -142,15 +141,6 @@ static void render_end(struct plan *p)
     char needed[HUMAN_BYTES_MAX];
     double dataset = (double)p->dataset_bytes, holds_all = dataset / HEADROOM;
     double uncached = cost_of(p, (double)p->nodes * dataset);
-    if (commands_common()->is_json) {
-        buf_printf(&p->out,
-                   "{\"type\": \"result\", \"ok\": true, \"exit\": 0, \"holds_all\": %.0f, "
-                   "\"price_gb\": %.6g, \"price_requests\": %.6g, \"request_bytes\": %llu, "
-                   "\"uncached_cost\": %.4f}\n",
-                   holds_all, p->price_gb, p->price_requests, (unsigned long long)p->request_bytes,
-                   uncached);
-        return;
-    }
     buf_printf(
         &p->out,
         "\n%s hold all of it (a tenth is cache.headroom). Without a cache an epoch costs "
@@ -183,7 +173,18 @@ static void render(struct plan *p)
     for (size_t i = 0; i < ARRAY_LEN(factors); i++) {
         render_row(p, factors[i]);
     }
-    render_end(p);
+    if (!commands_common()->is_json) {
+        render_end(p);
+    }
+}
+
+static json_t *result_of(const struct plan *p)
+{
+    double dataset = (double)p->dataset_bytes;
+    return json_pack("{s:I, s:f, s:f, s:I, s:f}", "holds_all", (json_int_t)(dataset / HEADROOM),
+                     "price_gb", p->price_gb, "price_requests", p->price_requests, "request_bytes",
+                     (json_int_t)p->request_bytes, "uncached_cost",
+                     cost_of(p, (double)p->nodes * dataset));
 }
 
 static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes)
@@ -249,7 +250,7 @@ int command_plan(int argc, char **argv)
             p->lens[i] = BLOCK_BYTES;
         }
         render(p);
-        code = commands_print_result(&p->out);
+        code = commands_result(commands_print_result(&p->out), result_of(p));
     }
     buf_done(&p->out);
     free(p);

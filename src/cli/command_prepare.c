@@ -25,18 +25,6 @@ static bool owner_parse(const char *text, struct store_prepare_options *options)
     return true;
 }
 
-static void render_result(struct buf *out, int code, const char *text)
-{
-    if (!commands_common()->is_json) {
-        buf_printf(out, "%s\n", text);
-        return;
-    }
-    buf_printf(out, "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"text\": ",
-               code == EXIT_CODE_OK ? "true" : "false", code);
-    commands_append_json(out, text);
-    buf_append_cstr(out, "}\n");
-}
-
 int command_prepare(int argc, char **argv)
 {
     bool bad = false;
@@ -52,16 +40,11 @@ int command_prepare(int argc, char **argv)
     buf_init(&what, OUTPUT_MAX_BYTES);
     enum err err = store_prepare(&options, &what);
     int code = err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_FAILED;
-    if (err != ERR_OK && !commands_common()->is_json) {
-        (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&what));
-    } else {
-        struct buf out;
-        buf_init(&out, OUTPUT_MAX_BYTES);
-        render_result(&out, code, buf_cstr(&what));
-        int printed = commands_print_result(&out);
-        code = printed == EXIT_CODE_OK ? code : printed;
-        buf_done(&out);
+    if (!commands_common()->is_json) {
+        (void)fprintf(err == ERR_OK ? stdout : stderr, "%s%s\n",
+                      err == ERR_OK ? "" : "forebay: ", buf_cstr(&what));
     }
+    code = commands_result(code, json_pack("{s:o}", "text", control_text(buf_span(&what))));
     buf_done(&what);
     return code;
 }

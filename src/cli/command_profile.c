@@ -207,10 +207,9 @@ static void render_size(struct profile *p, double share)
     double cache = (double)capacity / HEADROOM, ratio = (double)hits / p->read_count;
     double byte_ratio = (double)hit_bytes / (double)p->read_bytes;
     if (commands_common()->is_json) {
-        buf_printf(&p->out,
-                   "{\"type\": \"item\", \"cache\": %.0f, \"hit_ratio\": %.4f, \"byte_hit_ratio\": "
-                   "%.4f, \"origin_bytes\": %llu}\n",
-                   cache, ratio, byte_ratio, (unsigned long long)(p->read_bytes - hit_bytes));
+        commands_line("item", json_pack("{s:I, s:f, s:f, s:I}", "cache", (json_int_t)cache,
+                                        "hit_ratio", ratio, "byte_hit_ratio", byte_ratio,
+                                        "origin_bytes", (json_int_t)(p->read_bytes - hit_bytes)));
         return;
     }
     human_bytes((uint64_t)cache, size);
@@ -236,10 +235,10 @@ static void render_prefixes(struct profile *p)
         char bytes[HUMAN_BYTES_MAX];
         human_bytes(prefix->bytes, bytes);
         if (commands_common()->is_json) {
-            buf_append_cstr(&p->out, "{\"type\": \"item\", \"prefix\": ");
-            commands_append_json(&p->out, prefix->name);
-            buf_printf(&p->out, ", \"bytes\": %llu, \"reads\": %llu}\n",
-                       (unsigned long long)prefix->bytes, (unsigned long long)prefix->reads);
+            commands_line("item",
+                          json_pack("{s:o, s:I, s:I}", "prefix",
+                                    control_text(span_from_cstr(prefix->name)), "bytes",
+                                    (json_int_t)prefix->bytes, "reads", (json_int_t)prefix->reads));
         } else {
             buf_printf(&p->out, "%12s in %llu reads of %s\n", bytes,
                        (unsigned long long)prefix->reads, command_client_visible(prefix->name));
@@ -266,15 +265,6 @@ static int render(struct profile *p)
         render_size(p, shares[i]);
     }
     render_prefixes(p);
-    if (commands_common()->is_json) {
-        buf_printf(&p->out,
-                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"lines\": %llu, "
-                   "\"unreadable\": %llu, "
-                   "\"left_out\": %llu, \"bytes\": %llu, \"different\": %llu}\n",
-                   code == EXIT_CODE_OK ? "true" : "false", code, (unsigned long long)p->lines,
-                   (unsigned long long)p->bad_lines, (unsigned long long)p->left_out,
-                   (unsigned long long)p->read_bytes, (unsigned long long)p->held_bytes);
-    }
     if (p->bad_lines > 0) {
         (void)fprintf(stderr,
                       "forebay: profile: %llu lines are no JSON objects (access_log.format: json "
@@ -287,6 +277,13 @@ static int render(struct profile *p)
                       (unsigned long long)p->left_out);
     }
     return code;
+}
+
+static json_t *result_of(const struct profile *p)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "lines", (json_int_t)p->lines, "unreadable",
+                     (json_int_t)p->bad_lines, "left_out", (json_int_t)p->left_out, "bytes",
+                     (json_int_t)p->read_bytes, "different", (json_int_t)p->held_bytes);
 }
 
 static struct profile *profile_new(void)
@@ -319,7 +316,7 @@ int command_profile(int argc, char **argv)
     FILE *file = strcmp(argv[0], "-") == 0 ? stdin : fopen(argv[0], "re");
     if (file == NULL) {
         command_client_error(&to, "%s: %s", argv[0], strerror(errno));
-        return command_client_result(&to, EXIT_CODE_FAILED, NULL);
+        return commands_result(EXIT_CODE_FAILED, NULL);
     }
     struct profile *p = profile_new();
     read_lines(p, file);
@@ -330,14 +327,14 @@ int command_profile(int argc, char **argv)
     int code = EXIT_CODE_FAILED;
     if (failed != 0) {
         command_client_error(&to, "%s: %s", argv[0], strerror(failed));
-        code = command_client_result(&to, code, NULL);
+        code = commands_result(code, NULL);
     } else if (p->read_count == 0) {
         command_client_error(&to, "no read of an object is in it");
-        code = command_client_result(&to, code, NULL);
+        code = commands_result(code, NULL);
     } else {
         code = render(p);
         int printed = commands_print_result(&p->out);
-        code = printed != EXIT_CODE_OK ? printed : code;
+        code = commands_result(printed != EXIT_CODE_OK ? printed : code, result_of(p));
     }
     profile_free(p);
     return code;

@@ -63,30 +63,25 @@ static void list_libraries(struct library *ret_rows)
 int command_version(int argc, char **argv)
 {
     (void)argc, (void)argv; // it has no options of its own
-    bool json = commands_common()->is_json;
     struct library rows[LIBRARY_COUNT];
     struct utsname host;
     struct buf out;
+    json_t *libraries = json_object();
     list_libraries(rows);
     if (uname(&host) != 0) {
         host.release[0] = '\0';
     }
     buf_init(&out, 1u << 16);
-    buf_printf(&out,
-               json ? "{\"type\":\"result\",\"ok\":true,\"exit\":0,\"version\":\"%s\",\"revision\":"
-                      "\"%s\",\"build\":\"%s\","
-                      "\"kernel\":\"%s\",\"libraries\":{"
-                    : "forebay %s (%s, %s) on Linux %s\n",
-               version_text(), version_revision(), version_build(), host.release);
+    buf_printf(&out, "forebay %s (%s, %s) on Linux %s\n", version_text(), version_revision(),
+               version_build(), host.release);
     for (int i = 0; i < LIBRARY_COUNT; i++) {
-        if (json) {
-            buf_printf(&out, "%s\"%s\":\"%s\"", i > 0 ? "," : "", rows[i].name, rows[i].version);
-        } else {
-            buf_printf(&out, "  %-9s %s\n", rows[i].name, rows[i].version);
-        }
+        buf_printf(&out, "  %-9s %s\n", rows[i].name, rows[i].version);
+        check(json_object_set_new(libraries, rows[i].name, json_string(rows[i].version)) == 0);
     }
-    buf_append_cstr(&out, json ? "}}\n" : "");
-    int code = commands_print_result(&out);
+    int code = commands_common()->is_json ? EXIT_CODE_OK : commands_print_result(&out);
+    code = commands_result(code, json_pack("{s:s, s:s, s:s, s:s, s:o}", "version", version_text(),
+                                           "revision", version_revision(), "build", version_build(),
+                                           "kernel", host.release, "libraries", libraries));
     buf_done(&out);
     return code;
 }

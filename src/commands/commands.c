@@ -150,15 +150,40 @@ bool commands_wants_colour(void)
            (no_colour == NULL || no_colour[0] == '\0');
 }
 
+void commands_line(const char *type, json_t *json)
+{
+    if (commands_common()->is_json) {
+        json_t *line = json_pack("{s:s}", "type", type);
+        check(line != NULL);
+        if (json != NULL) {
+            check(json_object_update_missing(line, json) == 0);
+        }
+        char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+        check(text != NULL);
+        (void)puts(text); // commands_result() flushes, and reports a failure
+        free(text);
+        json_decref(line);
+    }
+    json_decref(json);
+}
+
+int commands_result(int code, json_t *json)
+{
+    json_t *line = json_pack("{s:b, s:i}", "ok", code == EXIT_CODE_OK, "exit", code);
+    check(line != NULL);
+    if (json != NULL) {
+        check(json_object_update_missing(line, json) == 0);
+        json_decref(json);
+    }
+    commands_line("result", line);
+    return fflush(stdout) == 0 && !ferror(stdout) ? code : EXIT_CODE_FAILED;
+}
+
 void commands_usage_error_json(const char *what)
 {
-    struct buf out;
-    buf_init(&out, ERRORS_MAX_BYTES);
-    buf_append_cstr(&out, "{\"type\": \"error\", \"reason\": ");
-    commands_append_json(&out, what);
-    buf_printf(&out, "}\n{\"type\": \"result\", \"ok\": false, \"exit\": %d}\n", EXIT_CODE_USAGE);
-    (void)commands_print_result(&out); // the exit code says it, too
-    buf_done(&out);
+    common.is_json = true; // the options of a wrong command line are not taken
+    commands_line("error", json_pack("{s:o}", "reason", control_text(span_from_cstr(what))));
+    (void)commands_result(EXIT_CODE_USAGE, NULL); // the exit code says it, too
 }
 
 int commands_usage_error(const char *command, const char *what)

@@ -4,6 +4,7 @@
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
 
@@ -67,7 +68,16 @@ bool commands_wants_colour(void);
 int commands_unknown(const char *name);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
 int commands_usage_error(const char *command, const char *what);
-// What --json gets of it, on stdout.
+// With --json stdout gets one object a line, each with a `type`, the last of type `result`. Bytes
+// and seconds are plain numbers. Both functions take `json` over; NULL means no more members.
+
+// Prints a line of this type with the members of `json`. Without --json it prints nothing.
+void commands_line(const char *type, json_t *json);
+// Prints the result with the members of `json`. Returns `code`, or EXIT_CODE_FAILED if stdout does
+// not take all that was printed.
+int commands_result(int code, json_t *json);
+
+// For --json: prints a line of type "error", and the result.
 void commands_usage_error_json(const char *what);
 // config_load() with its errors and warnings on stderr; NULL when it failed.
 struct config *commands_load_config(int argc, char **argv);
@@ -86,8 +96,6 @@ bool commands_write_all(int fd, struct span bytes);
 // As it may stand on a terminal, which obeys control characters: these, and bytes that are no
 // UTF-8, as \xNN. Until the second call after.
 const char *commands_visible(const char *text, size_t text_len);
-// A JSON text with its quotes.
-void commands_append_json(struct buf *out, const char *text);
 unsigned commands_setting(const char *key); // its row, which is there
 // The directory itself, or the nearest one above it that is there.
 void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small things that several commands share: the forms of results, settings and paths. Main thread.
+// Small things that several commands share: the forms of names, settings and paths. Main thread.
 #include "commands/commands.h"
 
 #include <errno.h>
@@ -12,36 +12,6 @@
 #include <unistd.h>
 
 #define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
-
-// Bytes that are no UTF-8 become question marks: JSON has no others.
-void commands_append_json(struct buf *out, const char *text)
-{
-    buf_append_char(out, '"');
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
-        unsigned more = *at < 0x80                  ? 0
-                        : *at >= 0xc2 && *at < 0xe0 ? 1
-                        : *at >= 0xe0 && *at < 0xf0 ? 2
-                        : *at >= 0xf0 && *at < 0xf5 ? 3
-                                                    : 4;
-        unsigned good = 0;
-        while (good < more && more < 4 && (at[good + 1] & 0xc0) == 0x80) {
-            good++;
-        }
-        if (good < more || (*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) ||
-            (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f)) {
-            buf_append_char(out, '?');
-            at++;
-        } else if (*at == '"' || *at == '\\') {
-            buf_printf(out, "\\%c", *at++);
-        } else if (*at < 0x20 || *at == 0x7f) {
-            buf_printf(out, "\\u%04x", *at++);
-        } else {
-            buf_append(out, at, more + 1);
-            at += more + 1;
-        }
-    }
-    buf_append_char(out, '"');
-}
 
 const char *commands_visible(const char *text, size_t text_len)
 {

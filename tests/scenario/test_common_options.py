@@ -247,9 +247,7 @@ def test_q_shows_no_progress(start, origin, quiet):
     [
         ([], {}, True),
         (["--no-color"], {}, False),
-        ([], {"NO_COLOR": ""}, True),
         ([], {"NO_COLOR": "1"}, False),
-        (["--no-color"], {"NO_COLOR": ""}, False),
     ],
 )
 def test_colour(words, variables, coloured, tmp_path):

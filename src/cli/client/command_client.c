@@ -26,14 +26,13 @@ int command_client_open(struct command_client *client, const char *name)
     if (address != NULL && address[0] != '\0') {
         if (strlen(address) >= sizeof(client->address)) {
             command_client_error(client, "the address of the server is too long");
-            return command_client_result(client, EXIT_CODE_USAGE, NULL);
+            return commands_result(EXIT_CODE_USAGE, NULL);
         }
         memcpy(client->address, address, strlen(address) + 1);
         return EXIT_CODE_OK;
     }
     client->config = commands_load_config(0, NULL);
-    return client->config != NULL ? EXIT_CODE_OK
-                                  : command_client_result(client, EXIT_CODE_CONFIGURATION, NULL);
+    return client->config != NULL ? EXIT_CODE_OK : commands_result(EXIT_CODE_CONFIGURATION, NULL);
 }
 
 void command_client_close(struct command_client *client)
@@ -186,6 +185,22 @@ static void catch_interrupts(void)
     check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
 }
 
+bool command_client_wait(uint64_t ms)
+{
+    const struct timespec time = {.tv_sec = (time_t)(ms / 1000),
+                                  .tv_nsec = (long)(ms % 1000) * 1000000};
+    sigset_t interrupts, waiting;
+    (void)sigemptyset(&interrupts);
+    (void)sigaddset(&interrupts, SIGINT);
+    (void)sigaddset(&interrupts, SIGTERM);
+    check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) == 0); // no question is cut short
+    (void)sigdelset(&waiting, SIGINT);
+    (void)sigdelset(&waiting, SIGTERM);
+    catch_interrupts();
+    (void)ppoll(NULL, 0, &time, &waiting);
+    return is_interrupted == 0;
+}
+
 struct following {
     admin_client_line_fn on_line;
     void *ctx;
@@ -244,23 +259,6 @@ void command_client_parameter(struct buf *path, const char *name, struct span va
 
 // --- what is printed -----------------------------------------------------------------------------
 
-void command_client_line(const struct command_client *client, const char *type, json_t *json)
-{
-    if (client->is_json) {
-        json_t *line = json_pack("{s:s}", "type", type);
-        check(line != NULL);
-        if (json != NULL) {
-            check(json_object_update_missing(line, json) == 0);
-        }
-        char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
-        check(text != NULL);
-        (void)puts(text); // the result's flush tells
-        free(text);
-        json_decref(line);
-    }
-    json_decref(json);
-}
-
 // Prints a message of `type` (a JSON line with --json), for people after the word `before`.
 PRINTF_LIKE(4, 0)
 static void tell(const struct command_client *client, const char *type, const char *before,
@@ -270,9 +268,8 @@ static void tell(const struct command_client *client, const char *type, const ch
     (void)vsnprintf(text, sizeof(text), format, args);
     (void)fprintf(stderr, "forebay %s: %s%s\n", client->name, before, command_client_visible(text));
     json_t *reason = json_string(text);
-    command_client_line(
-        client, type,
-        json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+    commands_line(
+        type, json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
 }
 
 void command_client_error(const struct command_client *client, const char *format, ...)
@@ -304,21 +301,9 @@ void command_client_warn_of_star(const struct command_client *client, const char
     }
 }
 
-int command_client_result(const struct command_client *client, int code, json_t *json)
-{
-    json_t *line = json_pack("{s:b, s:i}", "ok", code == EXIT_CODE_OK, "exit", code);
-    check(line != NULL);
-    if (json != NULL) {
-        check(json_object_update_missing(line, json) == 0);
-        json_decref(json);
-    }
-    command_client_line(client, "result", line);
-    return fflush(stdout) == 0 && !ferror(stdout) ? code : EXIT_CODE_FAILED;
-}
-
 int command_client_end(struct command_client *client, int code, json_t *json)
 {
-    code = command_client_result(client, code, json);
+    code = commands_result(code, json);
     command_client_close(client);
     return code;
 }

@@ -2,9 +2,7 @@
 // What commands share that ask a running server: where it is, a question and its answer as JSON,
 // what is printed. Main thread.
 //
-// With --json stdout gets one object a line, each with a `type`, the last of type `result`; bytes
-// and seconds are plain numbers. Without, text for people. What went wrong goes to stderr, and with
-// --json to stdout as well, as type `error`.
+// What went wrong goes to stderr, and with --json to stdout as well, as a line of type `error`.
 #ifndef FOREBAY_CLI_COMMAND_CLIENT_H
 #define FOREBAY_CLI_COMMAND_CLIENT_H
 
@@ -37,11 +35,11 @@ int command_client_delete(struct command_client *client, const char *path, json_
 // comes, both EXIT_CODE_OK. Empty lines are not told of.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
+// Returns false if SIGINT or SIGTERM came since the first call. They interrupt nothing else.
+bool command_client_wait(uint64_t ms);
 // Appends "NAME=VALUE", percent-coded, behind '?' or '&'.
 void command_client_parameter(struct buf *path, const char *name, struct span value);
 
-// With --json: a line of that type with the members of `json`, which is taken over.
-void command_client_line(const struct command_client *client, const char *type, json_t *json);
 // The reason, for people and as type `error`.
 void command_client_error(const struct command_client *client, const char *format, ...)
     PRINTF_LIKE(2, 3);
@@ -51,10 +49,7 @@ void command_client_warn(const struct command_client *client, const char *format
 // Of a URI with a '*' inside, which is taken by the letter.
 void command_client_warn_of_star(const struct command_client *client, const char *text,
                                  const struct s3_uri *uri);
-// The last line, with `json` (taken over; NULL: nothing more to say); returns the exit code, which
-// is EXIT_CODE_FAILED where stdout does not take it.
-int command_client_result(const struct command_client *client, int code, json_t *json);
-// Prints the last line as command_client_result() does, and closes the client. Returns the exit
+// Prints the result as commands_result() does, and closes the client. Returns the exit
 // code.
 int command_client_end(struct command_client *client, int code, json_t *json);
 

@@ -35,13 +35,10 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
         }
         return;
     }
-    buf_printf(&doctor->out,
-               "{\"type\": \"item\", \"check\": \"%s\", \"state\": \"%s\", \"found\": ", check_name,
-               state_names[state]);
-    commands_append_json(&doctor->out, found);
-    buf_append_cstr(&doctor->out, ", \"remedy\": ");
-    commands_append_json(&doctor->out, remedy != NULL ? remedy : "");
-    buf_append_cstr(&doctor->out, "}\n");
+    commands_line("item",
+                  json_pack("{s:s, s:s, s:o, s:o}", "check", check_name, "state",
+                            state_names[state], "found", control_text(span_from_cstr(found)),
+                            "remedy", control_text(span_from_cstr(remedy))));
 }
 
 void command_doctor_red_of_origin(struct doctor *d, const char *name, const char *remedy,
@@ -58,15 +55,12 @@ int command_doctor_verdict(struct doctor *doctor)
     int code = doctor->count[DOCTOR_RED] == 0      ? EXIT_CODE_OK
                : doctor->exit_code != EXIT_CODE_OK ? doctor->exit_code
                                                    : EXIT_CODE_FAILED;
-    if (commands_common()->is_json) {
-        buf_printf(&doctor->out,
-                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"green\": %u, \"yellow\": "
-                   "%u, \"red\": %u}\n",
-                   code == EXIT_CODE_OK ? "true" : "false", code, doctor->count[DOCTOR_GREEN],
-                   doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);
-    } else {
-        buf_printf(&doctor->out, "\n%u green, %u yellow, %u red\n", doctor->count[DOCTOR_GREEN],
-                   doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);
+    const unsigned *count = doctor->count;
+    if (!commands_common()->is_json) {
+        buf_printf(&doctor->out, "\n%u green, %u yellow, %u red\n", count[DOCTOR_GREEN],
+                   count[DOCTOR_YELLOW], count[DOCTOR_RED]);
     }
-    return code;
+    return commands_result(code,
+                           json_pack("{s:i, s:i, s:i}", "green", (int)count[DOCTOR_GREEN], "yellow",
+                                     (int)count[DOCTOR_YELLOW], "red", (int)count[DOCTOR_RED]));
 }

@@ -44,7 +44,7 @@ static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, cons
                       command_client_visible(why));
         check(json_object_set_new(item, "why", json_string(why)) == 0);
     }
-    command_client_line(&e->client, "item", item);
+    commands_line("item", item);
 }
 
 static int send_batch(struct evict *e)

@@ -19,13 +19,12 @@ static int list_jobs(struct command_client *client)
                    command_client_text(job, "state"), line, command_client_text(job, "kind"),
                    command_client_visible(command_client_text(job, "what")));
         }
-        command_client_line(client, "item", json_incref(job));
+        commands_line("item", json_incref(job));
     }
     if (code == EXIT_CODE_OK && !client->is_json && json_array_size(jobs) == 0) {
         printf("there are no jobs\n");
     }
-    code =
-        command_client_result(client, code, json_pack("{s:i}", "jobs", (int)json_array_size(jobs)));
+    code = commands_result(code, json_pack("{s:i}", "jobs", (int)json_array_size(jobs)));
     json_decref(answer);
     return code;
 }
@@ -39,7 +38,7 @@ static int cancel_job(struct command_client *client, const char *id)
     if (code == EXIT_CODE_OK && !client->is_json) {
         printf("job %s ends; what it has fetched stays\n", id);
     }
-    return command_client_result(client, code, answer);
+    return commands_result(code, answer);
 }
 
 int command_jobs(int argc, char **argv)

@@ -81,7 +81,7 @@ static int on_listed(void *ctx, const json_t *object)
     }
     json_t *item = json_pack("{s:s}", "uri", buf_cstr(&ls->path));
     check(item != NULL && json_object_update_missing(item, (json_t *)(uintptr_t)object) == 0);
-    command_client_line(&ls->client, "item", item);
+    commands_line("item", item);
     return EXIT_CODE_OK;
 }
 
@@ -180,7 +180,7 @@ static void print_folders(struct du *du)
             if (!du->client.is_json) {
                 print_sums(&du->folders[i].sums, buf_cstr(&uri));
             }
-            command_client_line(&du->client, "item", item);
+            commands_line("item", item);
         }
         free(du->folders[i].name);
     }

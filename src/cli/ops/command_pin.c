@@ -31,7 +31,7 @@ static int end(struct command_client *client, int code, const char *what, json_t
         if (!client->is_json) {
             print_item(item, is_news ? what : "as before  ");
         }
-        command_client_line(client, "item", json_incref(item));
+        commands_line("item", json_incref(item));
     }
     if (code == EXIT_CODE_OK && !client->is_json) {
         if (!command_client_bool(answer, "kept")) {

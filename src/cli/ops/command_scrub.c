@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay scrub`: has a running server verify what is on its disk, follows it, and reports. The
 // round is the server's and goes on without this command.
-#include "cli/client/command_client.h"
+#include "cli/ops/command_progress.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/human.h"
 #include "config/config.h"
-
-#define LOOK_MS 200
-#define LINE_EVERY_MS 5000u
 
 static bool is_state(const json_t *scrub, const char *state)
 {
     return strcmp(command_client_text(scrub, "state"), state) == 0;
 }
 
-static bool is_under_way(const json_t *scrub)
+static bool is_under_way(void *ctx, const json_t *scrub)
 {
+    (void)ctx;
     return is_state(scrub, "running") || is_state(scrub, "waiting");
 }
 
@@ -47,50 +42,19 @@ static void describe(const json_t *scrub, char *ret_text, size_t size)
                    (unsigned long long)command_client_u64(scrub, "bad_runs"));
 }
 
-static void show_progress(const struct command_client *client, const json_t *scrub,
-                          bool is_terminal)
+static json_t *describe_progress(const json_t *scrub, char *ret_text, size_t size)
 {
     char text[256], left[HUMAN_BYTES_MAX] = "";
     double left_s = seconds_left(scrub), elapsed_s = command_client_double(scrub, "elapsed_s");
     describe(scrub, text, sizeof(text));
-    (void)fprintf(stderr, "%s%s%s%s%s", is_terminal ? "\r\033[K" : "", text,
-                  left_s >= 0 ? ", left " : "",
-                  left_s >= 0 ? command_client_time(left_s, left) : "", is_terminal ? "" : "\n");
-    command_client_line(
-        client, "progress",
-        json_pack("{s:I, s:I, s:I, s:f, s:o}", "done",
-                  (json_int_t)command_client_u64(scrub, "segments_done"), "total",
-                  (json_int_t)command_client_u64(scrub, "segments"), "bytes",
-                  (json_int_t)command_client_u64(scrub, "bytes"), "rate",
-                  elapsed_s > 0 ? command_client_double(scrub, "bytes") / elapsed_s : 0.0, "eta",
-                  left_s >= 0 ? json_real(left_s) : json_null()));
-    (void)fflush(stdout); // the result tells what failed
-}
-
-// Looks until the round is over; *scrub becomes what was seen last.
-static int follow(struct command_client *client, bool is_quiet, json_t **scrub)
-{
-    bool is_terminal = isatty(STDERR_FILENO) == 1, has_shown = false;
-    uint64_t shown_ms = clock_monotonic_ms();
-    int code = EXIT_CODE_OK;
-    while (code == EXIT_CODE_OK && is_under_way(*scrub)) {
-        if (!is_quiet && (is_terminal || clock_monotonic_ms() - shown_ms >= LINE_EVERY_MS)) {
-            show_progress(client, *scrub, is_terminal);
-            shown_ms = clock_monotonic_ms();
-            has_shown = true;
-        }
-        (void)poll(NULL, 0, LOOK_MS); // a signal ends the process
-        json_t *now = NULL;
-        code = command_client_get(client, "/api/v1/scrub", &now);
-        if (code == EXIT_CODE_OK) {
-            json_decref(*scrub);
-            *scrub = now;
-        }
-    }
-    if (has_shown && is_terminal) {
-        (void)fprintf(stderr, "\r\033[K");
-    }
-    return code;
+    (void)snprintf(ret_text, size, "%s%s%s", text, left_s >= 0 ? ", left " : "",
+                   left_s >= 0 ? command_client_time(left_s, left) : "");
+    return json_pack("{s:I, s:I, s:I, s:f, s:o}", "done",
+                     (json_int_t)command_client_u64(scrub, "segments_done"), "total",
+                     (json_int_t)command_client_u64(scrub, "segments"), "bytes",
+                     (json_int_t)command_client_u64(scrub, "bytes"), "rate",
+                     elapsed_s > 0 ? command_client_double(scrub, "bytes") / elapsed_s : 0.0, "eta",
+                     left_s >= 0 ? json_real(left_s) : json_null());
 }
 
 static void report(const struct command_client *client, const json_t *scrub)
@@ -132,12 +96,14 @@ static int judge(const struct command_client *client, const json_t *scrub)
 }
 
 struct order {
-    bool is_status, is_cancel, is_quiet;
+    bool is_status, is_cancel;
     uint64_t rate; // 0: the server's own
 };
 
 static int run(struct command_client *client, const struct order *order)
 {
+    const struct command_progress progress = {"/api/v1/scrub", is_under_way, describe_progress,
+                                              NULL};
     json_t *scrub = NULL, *body = json_object();
     int code;
     if (order->rate > 0) {
@@ -149,14 +115,14 @@ static int run(struct command_client *client, const struct order *order)
         code = command_client_get(client, "/api/v1/scrub", &scrub);
     } else {
         code = command_client_post(client, "/api/v1/scrub", json_incref(body), &scrub);
-        code = code == EXIT_CODE_OK ? follow(client, order->is_quiet, &scrub) : code;
+        code = code == EXIT_CODE_OK ? command_progress_follow(client, &progress, &scrub) : code;
     }
     json_decref(body);
     if (code == EXIT_CODE_OK) {
         report(client, scrub);
         code = order->is_cancel ? EXIT_CODE_OK : judge(client, scrub);
     }
-    return command_client_result(client, code, scrub);
+    return commands_result(code, scrub);
 }
 
 int command_scrub(int argc, char **argv)
@@ -165,8 +131,7 @@ int command_scrub(int argc, char **argv)
     bool bad = false;
     char why[CONFIG_WHY_MAX];
     struct order order = {.is_status = commands_argument_take(&argc, argv, "--status"),
-                          .is_cancel = commands_argument_take(&argc, argv, "--cancel"),
-                          .is_quiet = commands_common()->is_quiet};
+                          .is_cancel = commands_argument_take(&argc, argv, "--cancel")};
     const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
     if (bad || (rate != NULL && (!config_value_parse_rate(span_from_cstr(rate), &order.rate, why) ||
                                  order.rate == 0))) {

@@ -26,7 +26,7 @@
 
 struct warm {
     struct command_client client;
-    bool is_check, is_dry_run, is_quiet; // is_dry_run: is_check, too
+    bool is_check, is_dry_run; // is_dry_run: is_check, too
     bool pins, is_fluid;
     uint64_t pin_ttl_ms; // 0: for good
     double least;        // share that must be cached
@@ -78,7 +78,7 @@ static void tell_missing(struct warm *w, const char *uri, const char *range, uin
     json_t *item = json_pack("{s:s, s:s*, s:o}", "uri", uri, "range", range, "missing_bytes",
                              bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
     check(item != NULL);
-    command_client_line(&w->client, "item", item);
+    commands_line("item", item);
 }
 
 static int count_object(void *ctx, const json_t *object)
@@ -280,11 +280,10 @@ static int end_check(struct warm *w)
                (unsigned long long)count->objects_done, (unsigned long long)count->objects);
     }
     int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
-    return command_client_result(
-        &w->client, code,
-        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects, "objects_done",
-                  (json_int_t)count->objects_done, "bytes", (json_int_t)count->bytes, "bytes_done",
-                  (json_int_t)count->bytes_done));
+    return commands_result(
+        code, json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects,
+                        "objects_done", (json_int_t)count->objects_done, "bytes",
+                        (json_int_t)count->bytes, "bytes_done", (json_int_t)count->bytes_done));
 }
 
 static int end_begun(struct warm *w)
@@ -292,8 +291,7 @@ static int end_begun(struct warm *w)
     if (!w->client.is_json) {
         printf("job %llu has begun; forebay jobs shows it\n", (unsigned long long)w->job);
     }
-    return command_client_result(&w->client, EXIT_CODE_OK,
-                                 json_pack("{s:I}", "job", (json_int_t)w->job));
+    return commands_result(EXIT_CODE_OK, json_pack("{s:I}", "job", (json_int_t)w->job));
 }
 
 static bool read_share(const char *text, double *ret_share)
@@ -331,13 +329,13 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
         code = send_batch(w, false);
     }
     if (code != EXIT_CODE_OK) {
-        code = command_client_result(&w->client, code, NULL);
+        code = commands_result(code, NULL);
     } else if (w->is_check) {
         code = end_check(w);
     } else if (!waits) {
         code = end_begun(w);
     } else {
-        code = command_warm_follow(&w->client, w->job, w->least, w->is_quiet);
+        code = command_warm_follow(&w->client, w->job, w->least);
     }
     json_decref(w->batch);
     buf_done(&w->path);
@@ -402,7 +400,6 @@ int command_warm(int argc, char **argv)
     w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
     w.pins = commands_argument_take(&argc, argv, "--pin");
     w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
-    w.is_quiet = commands_common()->is_quiet;
     const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
     const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
     const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);

@@ -5,10 +5,9 @@
 
 #include "cli/client/command_client.h"
 
-// Until it has ended, or `least` of its bytes are cached and it has ended counting: progress on
-// stderr, a bar on a terminal, else a line every five seconds. Prints the end and the result;
-// returns the exit code.
-int command_warm_follow(struct command_client *client, uint64_t job, double least, bool is_quiet);
+// Follows the job until it ends, or until it has counted all and `least` of its bytes are cached.
+// Shows progress, prints the result and returns the exit code.
+int command_warm_follow(struct command_client *client, uint64_t job, double least);
 // What the variables of a Fluid DataLoad name: add() with each URI, until one is not EXIT_CODE_OK.
 // Returns the last exit code; what is wrong with them is printed. command_warm_fluid.c
 typedef int (*command_warm_add_fn)(void *ctx, const char *uri);

@@ -274,7 +274,7 @@ static void tell_set(const struct features *f, const struct data_set *set,
                   "objects_done", (json_int_t)count->objects_done, "bytes",
                   (json_int_t)count->bytes, "bytes_done", (json_int_t)count->bytes_done);
     check(item != NULL);
-    command_client_line(client, "item", item);
+    commands_line("item", item);
     (void)fflush(stdout); // who reads it waits for no result; a failure is the result's to tell
 }
 
@@ -347,8 +347,7 @@ static int end(const struct features *f, int code)
         labelled += f->sets[i].is_warm;
     }
     code = code == EXIT_CODE_OK && labelled < f->set_count ? EXIT_CODE_PARTLY : code;
-    return command_client_result(f->options->client, code,
-                                 json_pack("{s:I, s:I}", "data_sets", (json_int_t)f->set_count,
+    return commands_result(code, json_pack("{s:I, s:I}", "data_sets", (json_int_t)f->set_count,
                                            "labelled", (json_int_t)labelled));
 }
 
@@ -363,7 +362,7 @@ int command_warm_features(const struct command_warm_features *options, int argc,
     struct features f = {.options = options, .argc = argc, .argv = argv};
     int code = take_arguments(&f);
     if (code != EXIT_CODE_OK) {
-        return command_client_result(options->client, code, NULL);
+        return commands_result(code, NULL);
     }
     if (options->every_ms > 0) {
         end_on_signals();

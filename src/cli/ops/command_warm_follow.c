@@ -2,17 +2,11 @@
 // What counting has found, the progress and the end of a warm job. Main thread.
 #include "cli/ops/command_warm.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/human.h"
-
-#define LOOK_MS 200
-#define LINE_EVERY_MS 5000u
-#define BAR_CELLS 20u
+#include "cli/ops/command_progress.h"
 
 static double share_of(const json_t *job)
 {
@@ -53,27 +47,14 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
                    waits[0] != '\0' ? ", waits: " : "", waits);
 }
 
-static void show_progress(const struct command_client *client, const json_t *job, bool is_terminal)
+static json_t *describe(const json_t *job, char *ret_text, size_t size)
 {
-    char line[512], bar[BAR_CELLS + 1];
-    unsigned full = (unsigned)(share_of(job) * BAR_CELLS);
-    command_warm_line(job, line, sizeof(line));
-    memset(bar, '.', BAR_CELLS);
-    memset(bar, '#', full < BAR_CELLS ? full : BAR_CELLS);
-    bar[BAR_CELLS] = '\0';
-    if (is_terminal) {
-        (void)fprintf(stderr, "\r\033[K[%s] %s", bar, line);
-    } else {
-        (void)fprintf(stderr, "%s\n", line);
-    }
-    command_client_line(client, "progress",
-                        json_pack("{s:I, s:I, s:I, s:f, s:O}", "done",
-                                  (json_int_t)command_client_u64(job, "objects_done"), "total",
-                                  (json_int_t)command_client_u64(job, "objects"), "bytes",
-                                  (json_int_t)command_client_u64(job, "bytes_done"), "rate",
-                                  command_client_double(job, "rate"), "eta",
-                                  json_object_get(job, "eta_s")));
-    (void)fflush(stdout); // the result tells what failed
+    command_warm_line(job, ret_text, size);
+    return json_pack("{s:I, s:I, s:I, s:f, s:O}", "done",
+                     (json_int_t)command_client_u64(job, "objects_done"), "total",
+                     (json_int_t)command_client_u64(job, "objects"), "bytes",
+                     (json_int_t)command_client_u64(job, "bytes_done"), "rate",
+                     command_client_double(job, "rate"), "eta", json_object_get(job, "eta_s"));
 }
 
 // Every failure that is told in words, and the exit code.
@@ -86,7 +67,7 @@ static int judge(const struct command_client *client, const json_t *job, double 
         const char *text = json_string_value(json_array_get(failures, i));
         (void)fprintf(stderr, "forebay %s: %s\n", client->name,
                       command_client_visible(text != NULL ? text : ""));
-        command_client_line(client, "warning", json_pack("{s:s}", "reason", text));
+        commands_line("warning", json_pack("{s:s}", "reason", text));
     }
     if (lost > json_array_size(failures)) {
         (void)fprintf(stderr, "forebay %s: and %llu more like these\n", client->name,
@@ -102,52 +83,39 @@ static int judge(const struct command_client *client, const json_t *job, double 
     return has_none ? EXIT_CODE_ORIGIN : EXIT_CODE_PARTLY;
 }
 
-static int get_job(struct command_client *client, uint64_t id, json_t **ret_job)
+struct follow {
+    double least, seen_s;
+    bool is_other; // the job of that number
+};
+
+// A restarted server numbers its jobs from 1 again, so another job may have this number now.
+static bool goes_on(void *ctx, const json_t *job)
+{
+    struct follow *f = ctx;
+    double elapsed_s = command_client_double(job, "elapsed_s");
+    f->is_other = elapsed_s < f->seen_s;
+    f->seen_s = elapsed_s;
+    bool is_enough =
+        f->least < 1 && command_client_bool(job, "counted") && share_of(job) >= f->least;
+    return !f->is_other && !is_enough && strcmp(command_client_text(job, "state"), "running") == 0;
+}
+
+int command_warm_follow(struct command_client *client, uint64_t id, double least)
 {
     char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/jobs/%llu", (unsigned long long)id);
-    return command_client_get(client, path, ret_job);
-}
-
-// A server that has been started anew counts its jobs anew: one of that number may be another's.
-static bool is_other(const json_t *job, double *seen_s)
-{
-    double elapsed_s = command_client_double(job, "elapsed_s");
-    bool is = elapsed_s < *seen_s;
-    *seen_s = elapsed_s;
-    return is;
-}
-
-int command_warm_follow(struct command_client *client, uint64_t id, double least, bool is_quiet)
-{
     json_t *job = NULL;
-    double seen_s = 0;
-    bool is_terminal = isatty(STDERR_FILENO) == 1;
-    uint64_t shown_ms = clock_monotonic_ms();
-    int code = get_job(client, id, &job);
-    while (code == EXIT_CODE_OK && strcmp(command_client_text(job, "state"), "running") == 0) {
-        bool is_enough = command_client_bool(job, "counted") && share_of(job) >= least;
-        if (least < 1 && is_enough) {
-            break; // the rest comes behind
-        }
-        if (!is_quiet && (is_terminal || clock_monotonic_ms() - shown_ms >= LINE_EVERY_MS)) {
-            show_progress(client, job, is_terminal);
-            shown_ms = clock_monotonic_ms();
-        }
-        (void)poll(NULL, 0, LOOK_MS);
-        json_decref(job);
-        job = NULL;
-        code = get_job(client, id, &job);
-        if (code == EXIT_CODE_OK && is_other(job, &seen_s)) {
-            command_client_error(client, "the server was started anew meanwhile, and the job is "
-                                         "gone: the same again goes on with the rest");
-            code = EXIT_CODE_FAILED;
-        }
-    }
-    if (!is_quiet && is_terminal) {
-        (void)fprintf(stderr, "\r\033[K");
-    }
+    struct follow f = {.least = least};
+    struct command_progress progress = {path, goes_on, describe, &f};
+    (void)snprintf(path, sizeof(path), "/api/v1/jobs/%llu", (unsigned long long)id);
+    int code = command_client_get(client, path, &job);
     if (code == EXIT_CODE_OK) {
+        code = command_progress_follow(client, &progress, &job);
+    }
+    if (f.is_other) {
+        command_client_error(client, "the server was started anew meanwhile, and the job is "
+                                     "gone: the same again goes on with the rest");
+        code = EXIT_CODE_FAILED;
+    } else if (code == EXIT_CODE_OK) {
         char line[512];
         code = judge(client, job, least);
         command_warm_line(job, line, sizeof(line));
@@ -158,5 +126,5 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
                    (unsigned long long)command_client_u64(job, "objects_refused"));
         }
     }
-    return command_client_result(client, code, job);
+    return commands_result(code, job);
 }

@@ -81,8 +81,7 @@ static bool on_line(void *ctx, struct span line)
         (void)fprintf(
             stderr, "forebay log: %llu lines were dropped: they came faster than they were read\n",
             (unsigned long long)dropped);
-        command_client_line(&log->client, "warning",
-                            json_pack("{s:I}", "dropped", (json_int_t)dropped));
+        commands_line("warning", json_pack("{s:I}", "dropped", (json_int_t)dropped));
     } else if (entry != NULL) {
         log->count++;
         if (!log->client.is_json && log->field_count > 0) {
@@ -90,7 +89,7 @@ static bool on_line(void *ctx, struct span line)
         } else if (!log->client.is_json) {
             print_entry(entry);
         }
-        command_client_line(&log->client, "item", json_incref(entry));
+        commands_line("item", json_incref(entry));
     }
     json_decref(entry);
     bool is_taken = fflush(stdout) == 0; // who follows wants it now

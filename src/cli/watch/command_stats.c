@@ -196,7 +196,7 @@ static void print_sample(const struct command_client *client, const struct comma
         }
         check(json_object_set_new(json, column->field, json_real(value)) == 0);
     }
-    command_client_line(client, "item", json);
+    commands_line("item", json);
     (void)fflush(stdout); // who follows wants it now; the result tells what failed
 }
 

@@ -1,39 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay top`: what a running server does, on one screen. The figures are those of `forebay
 // stats`; the rows below are counters.def, those that change most first.
-//
-// A terminal gets its second screen and no echo while this runs, and is given back as it was,
-// whatever ends it: q, signals, a stop (Ctrl-Z) for as long as it lasts, a server that has ended.
+#include "cli/watch/command_screen.h"
 #include "cli/watch/command_stats.h"
 #include "cli/watch/command_top_rank.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/signalfd.h>
-#include <termios.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/human.h"
 
 #define INTERVAL_MAX_S 86400u
 #define RANK_INTERVAL_MAX_S 3600u // what a server takes
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS_DEFAULT 40u
-#define WIDTH_DEFAULT 100u
+#define ROWS 39u // where stdout is no terminal
 #define BAR_CELLS 30u
 #define REASONS_MAX 3u
 
 struct top {
     struct command_client client;
     uint64_t interval_ms;
-    bool is_screen; // a terminal that is ours
-    struct termios before;
-    unsigned rows, width;
+    bool is_screen;
     struct command_sample from, to;
     json_t *summary; // of `to`
 };
@@ -123,15 +112,6 @@ static void render_bypass(const struct top *top, struct buf *out)
     buf_append_cstr(out, told[0] != NULL ? "\n\n" : "\n");
 }
 
-static unsigned lines_of(const struct buf *text)
-{
-    unsigned lines = 0;
-    for (size_t i = 0; i < text->len; i++) {
-        lines += text->ptr[i] == '\n';
-    }
-    return lines;
-}
-
 static void render_rows(const struct top *top, struct buf *out)
 {
     struct row rows[COUNTER_COUNT_];
@@ -145,9 +125,8 @@ static void render_rows(const struct top *top, struct buf *out)
         }
     }
     qsort(rows, count, sizeof(*rows), by_rate);
-    unsigned taken = lines_of(out) + 2; // its own head, and the last line, which stays empty
     buf_printf(out, "%14s %14s  metric\n", "now", "change/s");
-    for (unsigned i = 0; i < count && taken < top->rows; i++, taken++) {
+    for (unsigned i = 0; i < count; i++) {
         enum counter c = rows[i].counter;
         double change = (top->to.value[c] - top->from.value[c]) / seconds;
         const char *labels = stats_labels(c);
@@ -163,55 +142,6 @@ static void render(const struct top *top, struct buf *out)
     render_space(top, out);
     render_bypass(top, out);
     render_rows(top, out);
-}
-
-// --- the terminal --------------------------------------------------------------------------------
-
-static void print(const char *text, size_t len)
-{
-    (void)fwrite(text, 1, len, stdout); // the result's flush tells
-    (void)fflush(stdout);
-}
-
-static void screen_measure(struct top *top)
-{
-    struct winsize size;
-    bool is_known =
-        ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0;
-    top->rows = is_known ? size.ws_row : ROWS_DEFAULT;
-    top->width = is_known ? size.ws_col : WIDTH_DEFAULT;
-}
-
-static void screen_enter(struct top *top)
-{
-    struct termios ours = top->before;
-    ours.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-    (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &ours); // without it keys need Enter
-    print("\033[?1049h\033[?25l", 14);
-    screen_measure(top);
-}
-
-static void screen_leave(const struct top *top)
-{
-    print("\033[?25h\033[?1049l", 14);
-    (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &top->before);
-}
-
-// Lines cut to the width, so that none wraps: names are ASCII, others may lose a column more.
-static void screen_show(const struct top *top, struct span frame)
-{
-    struct buf out;
-    struct span line;
-    buf_init(&out, FRAME_MAX_BYTES + 16u * ROWS_DEFAULT * 64u);
-    buf_append_cstr(&out, "\033[H");
-    for (unsigned i = 0; i + 1 < top->rows && span_split(&frame, '\n', &line); i++) {
-        line.len = min_u64(line.len, top->width);
-        buf_append_span(&out, line);
-        buf_append_cstr(&out, "\033[K\n");
-    }
-    buf_append_cstr(&out, "\033[J");
-    print(out.ptr, out.len);
-    buf_done(&out);
 }
 
 // --- one after the other -------------------------------------------------------------------------
@@ -235,76 +165,16 @@ static void show(const struct top *top)
     struct buf frame;
     buf_init(&frame, FRAME_MAX_BYTES);
     render(top, &frame);
-    if (top->is_screen) {
-        screen_show(top, buf_span(&frame));
-    } else {
-        print(frame.ptr, frame.len);
-    }
+    command_screen_show(buf_span(&frame), top->is_screen, ROWS);
     buf_done(&frame);
-}
-
-// What a signal says. False: it is the end.
-static bool on_signal(struct top *top, int signal_fd)
-{
-    struct signalfd_siginfo info;
-    if (read(signal_fd, &info, sizeof(info)) != sizeof(info)) {
-        return true;
-    }
-    if (info.ssi_signo == SIGTSTP) {
-        screen_leave(top);
-        (void)raise(SIGSTOP); // until SIGCONT
-        screen_enter(top);
-    } else if (info.ssi_signo == SIGWINCH) {
-        screen_measure(top);
-    } else {
-        return false;
-    }
-    show(top);
-    return true;
-}
-
-// Until the next frame is due. False: it is the end.
-static bool wait_next(struct top *top, int signal_fd)
-{
-    uint64_t end_ms = clock_monotonic_ms() + top->interval_ms, now_ms;
-    while ((now_ms = clock_monotonic_ms()) < end_ms) {
-        struct pollfd fds[] = {{.fd = signal_fd, .events = POLLIN},
-                               {.fd = STDIN_FILENO, .events = POLLIN}};
-        if (poll(fds, 2, (int)(end_ms - now_ms)) <= 0) {
-            continue;
-        }
-        char key = 'q'; // a terminal that has gone says so
-        if (fds[1].revents != 0 && (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q')) {
-            return false;
-        }
-        if (fds[0].revents != 0 && !on_signal(top, signal_fd)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static int follow(struct top *top)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH};
-    sigset_t set, before;
-    sigemptyset(&set);
-    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
-        sigaddset(&set, signals[i]);
-    }
-    check(sigprocmask(SIG_BLOCK, &set, &before) == 0);
-    int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), code = EXIT_CODE_OK;
-    check(signal_fd >= 0);
-    screen_enter(top);
-    while (code == EXIT_CODE_OK && (show(top), wait_next(top, signal_fd))) {
+    int code = EXIT_CODE_OK;
+    while (code == EXIT_CODE_OK && (show(top), command_client_wait(top->interval_ms))) {
         code = take_next(top);
     }
-    screen_leave(top);
-    if (code != EXIT_CODE_OK) { // what was said of it went with the screen
-        command_client_error(&top->client, "the server has ended");
-    }
-    (void)close(signal_fd); // nothing is read from it any more
-    check(sigprocmask(SIG_SETMASK, &before, NULL) == 0);
     return code;
 }
 
@@ -332,7 +202,7 @@ static int run(struct top *top)
     int code = command_stats_take(&top->client, &top->to, &top->summary);
     top->from = top->to;
     if (code == EXIT_CODE_OK && top->is_screen) {
-        return command_client_result(&top->client, follow(top), NULL);
+        return commands_result(follow(top), NULL);
     }
     if (code == EXIT_CODE_OK) {
         (void)poll(NULL, 0, (int)top->interval_ms); // a signal ends the process
@@ -341,12 +211,12 @@ static int run(struct top *top)
     if (code == EXIT_CODE_OK && !top->client.is_json) {
         show(top);
     }
-    return command_client_result(&top->client, code, code == EXIT_CODE_OK ? frame_json(top) : NULL);
+    return commands_result(code, code == EXIT_CODE_OK ? frame_json(top) : NULL);
 }
 
 int command_top(int argc, char **argv)
 {
-    struct top top = {.rows = ROWS_DEFAULT, .width = WIDTH_DEFAULT};
+    struct top top = {.is_screen = false};
     bool bad = false, is_once = commands_argument_take(&argc, argv, "--once");
     uint64_t seconds = 1;
     const char *interval = commands_argument_take_value(&argc, argv, "-i", &bad);
@@ -365,8 +235,7 @@ int command_top(int argc, char **argv)
     top.interval_ms = seconds * 1000;
     int code = command_client_open(&top.client, "top");
     if (code == EXIT_CODE_OK) {
-        top.is_screen = !is_once && !top.client.is_json && isatty(STDOUT_FILENO) == 1 &&
-                        tcgetattr(STDIN_FILENO, &top.before) == 0;
+        top.is_screen = command_screen_is_wanted(is_once);
         code = run(&top);
         json_decref(top.summary);
         command_client_close(&top.client);

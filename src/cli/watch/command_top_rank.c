@@ -4,17 +4,16 @@
 // on a terminal a screen that follows it, else one after one interval.
 #include "cli/watch/command_top_rank.h"
 #include "base/human.h"
+#include "cli/watch/command_screen.h"
 #include "cli/watch/command_stats.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #define PATH_MAX_BYTES 16384u
-#define ROWS_DEFAULT 24u
-#define LINES_AROUND 4u // head, two of titles, the one that stays empty
+#define FRAME_MAX_BYTES (256u << 10)
+#define ROWS 26u // where stdout is no terminal
 
 struct rank {
     struct command_client client;
@@ -58,50 +57,41 @@ static const char *remedy_of(const char *reason)
     return "forebay explain tells it of an object";
 }
 
-static unsigned rows_shown(const struct rank *rank, unsigned *ret_width)
+static void render_row(const struct rank *rank, const json_t *row, struct buf *out)
 {
-    struct winsize size;
-    bool is_known = rank->is_screen && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
-                    size.ws_row > LINES_AROUND && size.ws_col > 0;
-    *ret_width = is_known ? size.ws_col : UINT16_MAX;
-    return is_known ? size.ws_row - LINES_AROUND : ROWS_DEFAULT;
-}
-
-static void print_row(const struct rank *rank, const json_t *row, unsigned width)
-{
-    char line[1024], bytes[HUMAN_BYTES_MAX];
+    char bytes[HUMAN_BYTES_MAX];
     const char *name = command_client_text(row, "name");
-    bool is_reasons = strcmp(rank->by, "reasons") == 0;
     double requests = command_client_double(row, "requests");
-    int len = snprintf(line, sizeof(line), "%10.0f %9.1f %6.1f %11s  %s%s%s", requests,
-                       command_client_double(row, "requests_per_s"),
-                       requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
-                       human_bytes(command_client_double(row, "bytes"), bytes),
-                       command_client_visible(name), is_reasons ? ": " : "",
-                       is_reasons ? remedy_of(name) : "");
-    if (command_client_u64(row, "over") > 0 && len > 0 && (size_t)len < sizeof(line)) {
-        (void)snprintf(line + len, sizeof(line) - (size_t)len, "  (%llu at most too high)",
-                       (unsigned long long)command_client_u64(row, "over"));
+    buf_printf(
+        out, "%10.0f %9.1f %6.1f %11s  %s", requests, command_client_double(row, "requests_per_s"),
+        requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
+        human_bytes(command_client_double(row, "bytes"), bytes), command_client_visible(name));
+    if (strcmp(rank->by, "reasons") == 0) {
+        buf_printf(out, ": %s", remedy_of(name));
     }
-    printf("%.*s\n", (int)width, line);
+    if (command_client_u64(row, "over") > 0) {
+        buf_printf(out, "  (%llu at most too high)",
+                   (unsigned long long)command_client_u64(row, "over"));
+    }
+    buf_append_char(out, '\n');
 }
 
-static void print_frame(const struct rank *rank, const json_t *answer)
+static void show_frame(const struct rank *rank, const json_t *answer)
 {
     const json_t *rows = json_object_get(answer, "rows");
-    unsigned width, most = rows_shown(rank, &width);
-    if (rank->is_screen) {
-        printf("\033[H\033[J");
+    struct buf out;
+    buf_init(&out, FRAME_MAX_BYTES);
+    buf_printf(&out, "%s by requests, of %llu in %.0f s%s\n", rank->by,
+               (unsigned long long)command_client_u64(answer, "requests"),
+               command_client_double(answer, "seconds"),
+               command_client_u64(answer, "dropped") > 0 ? " (some came too fast to be counted)"
+                                                         : "");
+    buf_printf(&out, "%10s %9s %6s %11s  %s\n", "requests", "now/s", "hit%", "bytes", "name");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        render_row(rank, json_array_get(rows, i), &out);
     }
-    printf("%s by requests, of %llu in %.0f s%s\n", rank->by,
-           (unsigned long long)command_client_u64(answer, "requests"),
-           command_client_double(answer, "seconds"),
-           command_client_u64(answer, "dropped") > 0 ? " (some came too fast to be counted)" : "");
-    printf("%10s %9s %6s %11s  %s\n", "requests", "now/s", "hit%", "bytes", "name");
-    for (size_t i = 0; i < json_array_size(rows) && i < most; i++) {
-        print_row(rank, json_array_get(rows, i), width);
-    }
-    (void)fflush(stdout); // the result tells what failed
+    command_screen_show(buf_span(&out), rank->is_screen, ROWS);
+    buf_done(&out);
 }
 
 static bool on_line(void *ctx, struct span line)
@@ -112,7 +102,7 @@ static bool on_line(void *ctx, struct span line)
         return true;
     }
     if (!rank->client.is_json) {
-        print_frame(rank, answer);
+        show_frame(rank, answer);
     }
     json_decref(rank->last);
     rank->last = answer;
@@ -128,7 +118,7 @@ int command_top_rank(const char *by, uint64_t interval_s, const char *where, boo
     if (code != EXIT_CODE_OK) {
         return code;
     }
-    rank.is_screen = !is_once && !rank.client.is_json && isatty(STDOUT_FILENO) == 1;
+    rank.is_screen = command_screen_is_wanted(is_once);
     (void)snprintf(seconds, sizeof(seconds), "%llu", (unsigned long long)interval_s);
     buf_init(&path, PATH_MAX_BYTES);
     buf_append_cstr(&path, "/api/v1/top");

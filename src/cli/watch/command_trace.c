@@ -75,14 +75,13 @@ static bool on_line(void *ctx, struct span line)
     if (dropped > 0) {
         (void)fprintf(stderr, "forebay trace: %llu requests were missed\n",
                       (unsigned long long)dropped);
-        command_client_line(&trace->client, "warning",
-                            json_pack("{s:I}", "dropped", (json_int_t)dropped));
+        commands_line("warning", json_pack("{s:I}", "dropped", (json_int_t)dropped));
     } else if (entry != NULL) {
         trace->count++;
         if (!trace->client.is_json) {
             print_trace(entry);
         }
-        command_client_line(&trace->client, "item", json_incref(entry));
+        commands_line("item", json_incref(entry));
     }
     json_decref(entry);
     bool is_taken = fflush(stdout) == 0; // who follows wants it now
@@ -141,8 +140,7 @@ static int run(struct trace *trace, const char *operand)
     }
     buf_done(&path);
     buf_done(&where);
-    return command_client_result(&trace->client, code,
-                                 json_pack("{s:I}", "requests", (json_int_t)trace->count));
+    return commands_result(code, json_pack("{s:I}", "requests", (json_int_t)trace->count));
 }
 
 int command_trace(int argc, char **argv)

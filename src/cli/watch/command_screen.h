@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The screen of commands that show one frame after the other. Main thread.
+#ifndef FOREBAY_CLI_COMMAND_SCREEN_H
+#define FOREBAY_CLI_COMMAND_SCREEN_H
+
+#include "base/bytes.h"
+
+// Is stdout a terminal, and wanted as a screen?
+bool command_screen_is_wanted(bool is_once);
+// Prints the frame. On a screen it replaces the frame before, and is cut to rows and columns, so
+// that no line wraps. Else its first `rows` lines are printed.
+void command_screen_show(struct span frame, bool is_screen, unsigned rows);
+
+#endif
