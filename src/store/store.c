@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small calls of the door, and why nothing is stored.
+// The small calls of the door, and the reasons why nothing is stored.
 #include <errno.h>
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 #include "store/segment/segment_supply.h"
 #include "store/store_private.h"
 
-// --- what is refused
+// --- refusals
 
 enum err store_shortage(const struct store *store)
 {
@@ -101,7 +101,7 @@ uint64_t store_generation_next(struct store *store)
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why)
 {
-    if (store_late_limits(store, limits)) { // there is nothing to be limited yet
+    if (store_late_limits(store, limits)) { // no directory is attached yet
         disk_set_min_free(&store->disk, limits->min_free_percent);
         return ERR_OK;
     }
@@ -118,7 +118,7 @@ void store_set_groups(struct store *store, const struct store_group *groups, uns
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group)
 {
-    if (place->header_len > 0) { // else its run is being written, and that was the access
+    if (place->header_len > 0) { // else this process is still writing the run, which was the access
         retention_read(w, &store->retention, place, bytes, group);
     }
 }
@@ -154,7 +154,7 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
     ret_view->place_count = 0;
     ret_view->any.segment = NULL;
     if (!store->disk.attached) {
-        return; // nothing is held
+        return; // nothing is cached
     }
     uint64_t began_us = clock_monotonic_us();
     index_lookup(&store->index, &store_worker_of(w)->reader, disk_is_reading(&store->disk), hash,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of the index as a key's home makes them: into the memory side at once, then to the index
-// writer. On the home's worker.
+// Changes of the index, called by a key's home: entered in the memory side at once, then queued for
+// the index writer. Runs on the home's worker.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -39,7 +39,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
     bool entered = index_memory_put(&store->index.memory, &put);
     if (entered && lives) {
         segment_hold_again(mine.segment);
-        index_writer_put(&store->writer, &put); // pin and hold are its own now
+        index_writer_put(&store->writer, &put); // the change now owns pin and hold
     } else if (entered) {
         index_writer_delete(&store->writer, put.hash, put.generation, NULL);
     } else if (lives) {
@@ -54,7 +54,7 @@ static void on_delete_known(struct worker *to, struct message *message)
     d->done(d);
 }
 
-// Nothing of the key is held, nor on its way.
+// Returns true if nothing of the key is cached or on its way into the cache.
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
@@ -64,12 +64,12 @@ static bool delete_is_needless(struct worker *w, struct store *store, struct has
            index_lookup_durable(index, &store_worker_of(w)->reader, hash) == INDEX_ABSENT;
 }
 
-// --- deletes that are waited for
+// --- deletes with a waiting caller
 
 struct deletion {
     struct index_answer answer;
     struct store *store;
-    struct store_delete *caller; // NULL: it has been told that the disk does not answer
+    struct store_delete *caller; // NULL: the delete has timed out
     struct timer timer;
 };
 
@@ -94,7 +94,8 @@ static void on_deletion_over(struct worker *to, struct message *message)
     free(deletion);
 }
 
-// Each of these is still queued: beyond a number of them their callers wait, who are bounded.
+// Answers the caller that the delete has timed out; the delete stays queued. If too many of those
+// are queued, the caller waits longer instead. The number of callers is bounded.
 static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
@@ -223,7 +224,7 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     c->job =
         (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
     index_writer_condemn(&store->writer, hash, c->line, place);
-    blocking_pool_run(w, &c->job); // the index writer may be behind
+    blocking_pool_run(w, &c->job); // the index writer may lag behind
 }
 
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,

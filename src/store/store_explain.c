@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a piece of an object is here, or is not: what the index says is copied on a worker, whose
-// reader it takes, and what the policy says is added on a thread that may wait for the policy's
+// Explains why a range of an object is cached or not. A worker, whose reader is used, copies what
+// the index knows. Another thread adds what the policy knows, because it may wait for the policy's
 // lock.
 #include "store/store_private.h"
 
@@ -18,7 +18,7 @@ static struct store_explain_run *run_add(struct store_explain *explain, uint64_t
     return run;
 }
 
-// A block each: any of them may be the first of a run that was refused.
+// Adds each absent block, because each may be the first block of a run that was refused.
 static void add_absent(struct store_explain *explain, uint64_t from_block, uint64_t end_block,
                        unsigned runs_max)
 {
@@ -32,7 +32,7 @@ static void add_runs(struct store_explain *explain, const struct store_view *vie
 {
     for (unsigned i = 0; i < view->place_count; i++) {
         const struct store_place *place = &view->places[i];
-        unsigned left = view->place_count - i; // places, which all are to find room
+        unsigned left = view->place_count - i; // places that still need room in the list
         add_absent(explain, from_block, place->first_block, STORE_EXPLAIN_RUNS_MAX - left);
         struct store_explain_run *run = run_add(explain, place->first_block, place->block_count);
         run->state = STORE_EXPLAIN_UNRANKED;
@@ -80,7 +80,7 @@ static bool is_blank(const struct store_explain_run *run)
     return run->segment_number == 0 && run->age_bytes == UINT64_MAX;
 }
 
-// Neighbours of which nothing is known become one.
+// Merges neighbouring absent blocks without a history.
 static void merge_blank(struct store_explain *explain)
 {
     unsigned kept = 0;

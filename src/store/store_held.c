@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the space that a cache takes up holds runs. A fresh one has made its first segments and
-// its index, which count against cache.size, and holds nothing. Any thread that is no worker: it
-// looks at every row of the log's table, under the log's lock.
+// Computes how much of the cache's space holds runs. A new cache has created its first segments and
+// its index, which count against cache.size, and holds nothing. Not on a worker: reads all entries
+// of the segment table under the log's lock.
 #include "store/store_private.h"
 
 uint64_t store_held_bytes(struct store *store)
@@ -15,13 +15,14 @@ uint64_t store_held_bytes(struct store *store)
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         const struct segment *segment = &log->table[i];
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
-            bytes += log->segment_size_bytes; // nobody has looked yet
+            bytes += log->segment_size_bytes; // not examined yet
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
             bytes += segment->append_offset - SEGMENT_DATA_OFFSET;
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) { // those that are written
+    // The segments being written.
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);
         if (slot->guarded.current != NULL) {

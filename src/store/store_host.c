@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store as host of its segments and of its index: what they ask, other parts answer. Which
-// thread calls is said with struct segment_host and struct index_host.
+// The store's callbacks for its segments and its index; other parts do the work. struct
+// segment_host and struct index_host name the thread of each call.
 #include "store/retention/retention_pins.h"
 #include "store/store_private.h"
 
-// --- of segments
+// --- for segments
 
 static size_t host_fit(void *ctx, struct segment_file *files, size_t count)
 {
@@ -103,7 +103,7 @@ struct segment_host store_segment_host(struct store *store)
                                  .forget_unlisted = host_want_round};
 }
 
-// --- of the index
+// --- for the index
 
 static void host_want_rebuild(void *ctx)
 {

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long runs in a small cache. Segments of 4 MiB take runs of a quarter of that without ado: whoever
-// wants such a run finds room in the segment that is being filled, or in the next one. A run longer
-// than a quarter may need a segment for itself, and an object of 3 MiB is to be asked for once all
+// Long runs in a small cache. A segment of 4 MiB takes runs of up to a quarter of it without
+// special treatment: such a run finds room in the current segment of its slot, or in the next. A
+// longer run may need a segment of its own. Still, an object of 3 MiB should be fetched with one
+// request.
 // the same.
 //
-// So who is about to ask the origin for a long run gets a promise first. It is given while a spare
-// segment is left for it beside one for each slot, one more and those promised before, and while
-// long runs hold a part of the cache only: what is being written cannot go, and the others have to
-// find room meanwhile. Without a promise the run is a short one, and the rest is asked for with the
-// next. A single block is never long, however large it is: it cannot be asked for in parts.
+// So the caller gets a promise before it asks the origin for a long run. A promise is given under
+// two conditions. There is a spare segment for it, in addition to one for each slot, one more, and
+// those already promised. And long runs hold only a part of the cache, because segments being
+// written cannot be evicted, and other runs need room too. Without a promise the run is a short
+// one, and the next request fetches the rest. A single block is never long, whatever its size,
+// because it cannot be fetched in parts.
 //
-// A promise reserves nothing: it is a guess that there will be room when the origin's answer is
-// there, as the spare segments are replaced meanwhile; more of them are kept while long runs come,
-// and for some segments more. Promises do not count for that: most come to nothing, as who asks for
-// an object of unknown length makes one, and what went for the sake of each of them would be
-// missed. What is left over of the segment goes back to the file system (segment_trim.c); where
-// that cannot be done there are no long runs.
+// A promise reserves nothing. It is a guess that there will be room when the origin answers,
+// because spare segments are replaced meanwhile. The supply thread keeps more spare segments while
+// long runs come, and for some segments after. Promises do not count for that: most come to
+// nothing, because each fetch of an object of unknown length makes one, and an eviction for each
+// would cost hits. The unused rest of the segment returns to the file system (segment_trim.c); if
+// the file system cannot do that, there are no long runs.
 //
-// In caches whose segments are four times as large as the longest run there is nothing to promise.
-// Any thread.
+// In caches whose segments are four times as large as the longest run, no promise is needed. Any
+// thread.
 #include "store/store_long.h"
 
 #include "store/segment/segment_trim.h"
 #include "store/store_private.h"
 
-#define LONG_PART 8u    // of the segments: as many long runs at once
-#define LONG_LATELY 32u // segments made since the latest one came
+#define LONG_PART 8u    // at most 1/8 of the segments hold long runs at once
+#define LONG_LATELY 32u // segments created since the last long run
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
@@ -72,7 +74,8 @@ bool store_long_are_used(const struct store *store)
 
 bool store_long_promise(struct store *store)
 {
-    bool is_promised = !store->disk.attached || is_room_for_another(store); // else all is streamed
+    // If not attached, everything is streamed.
+    bool is_promised = !store->disk.attached || is_room_for_another(store);
     if (is_promised) {
         atomic_fetch_add(&store->longs.promised, 1);
     }

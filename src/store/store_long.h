@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long runs in a small cache, see store_long.c. Shared inside the room only.
+// Long runs in a small cache; see store_long.c. Shared inside the room only.
 #ifndef FOREBAY_STORE_STORE_LONG_H
 #define FOREBAY_STORE_STORE_LONG_H
 
 #include "store/store.h"
 
 struct store_long {
-    atomic_uint promised;  // asked for, and nothing is reserved yet
-    atomic_uint running;   // being written
-    atomic_uint made_then; // segments made when the latest of them came, and one; 0: there was none
+    atomic_uint promised; // promised, and nothing is reserved yet
+    atomic_uint running;  // being written
+    // 1 + the number of segments created when the last long run came; 0: there was none.
+    atomic_uint made_then;
 };
 
-// One has come, whether it will be stored or not. True: more spare segments are wanted from now on.
-// Any thread; the store is attached.
+// Records that a long run has come, stored or not. Returns true if more spare segments are needed
+// from now on. Any thread; the store is attached.
 bool store_long_note(struct store *store) MUST_USE;
-// Have few segments been made since one came?
+// Returns true if only few segments have been created since the last long run.
 bool store_long_are_used(const struct store *store);
 
 #endif

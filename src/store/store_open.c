@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and closing the store: which parts it has, and what each part is given.
+// Opens and closes the store: creates its parts and gives each its options.
 //
-// Opening opens the directory, takes its lock and reads `format`. Then it decides the sizes, and
-// removes what does not fit them. It opens the segments that are there. A child process verifies
-// the index, and the store opens it. Then it writes into `format` that the cache is open. At last
-// it starts the threads: index writer, freeing, retention, supply and recovery. What takes long
-// runs while the store serves. Closing takes the same steps in reverse, and writes into `format`
-// that the stop was clean.
+// store_open() opens the directory, locks it and reads `format`. It decides the sizes and removes
+// what exceeds them. It opens the existing segments. A child process verifies the index, and the
+// store opens it. Then it records in `format` that the cache is open, and starts the threads: index
+// writer, freeing, retention, supply and recovery. Slow work is done while the store serves.
+// store_close() takes the same steps in reverse and records the clean stop in `format`.
 //
-// If the directory cannot be used, the store runs without it until the next start. If only room is
-// missing, it tries again: store_late.c.
+// If the directory cannot be used, the store works without it until the next start. If only space
+// is missing, it tries again: store_late.c.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,7 @@
 
 #define DESCRIPTORS_DEFAULT 1024u
 
-// The smallest cache that works with these segments.
+// Returns the size of the smallest cache that works with these segments.
 static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
 {
     uint64_t least =
@@ -46,8 +45,8 @@ static enum err store_too_small(const struct store *store, uint64_t least, struc
     return ERR_INVALID;
 }
 
-// Keeps the segment size of the directory while it suits, or is the best one; else everything in it
-// goes.
+// Keeps the directory's segment size if it suits or is the best one. Otherwise empties the
+// directory.
 static enum err store_choose_segments(struct store *store, const struct store_options *options,
                                       struct buf *ret_why)
 {
@@ -83,7 +82,7 @@ static void store_enter_workers(struct store *store)
 {
     for (unsigned i = 0; i < store->worker_count; i++) {
         struct store_worker *sw = store->workers[i];
-        if (sw != NULL) { // of a start that came to nothing
+        if (sw != NULL) { // left by a failed opening
             index_set_reader(&store->index, i, &sw->reader);
             continue;
         }
@@ -101,7 +100,8 @@ static void store_enter_workers(struct store *store)
     index_set_reader(&store->index, store->worker_count, &store->recovery.roll.reader);
 }
 
-// `format` says that we are at it, and promises numbers and generations to this process.
+// Records in `format` that the cache is open, and reserves segment numbers and generations for this
+// process.
 static enum err store_mark_open(struct store *store)
 {
     struct store_format *format = &store->disk.dir.format;
@@ -115,7 +115,7 @@ static enum err store_mark_open(struct store *store)
     return store_dir_write_format(&store->disk.dir);
 }
 
-// What former processes have condemned is hidden, and leaves the index.
+// Hides the runs that earlier processes condemned, and removes them from the index.
 static void on_condemned_line(void *ctx, struct hash128 hash, uint64_t below)
 {
     struct store *store = ctx;
@@ -192,8 +192,8 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     return err;
 }
 
-// Everything that needs the directory. An error here is the disk's (degraded) or the caller's to
-// exit on.
+// Does everything that needs the directory. An error is the disk's (degraded), or one on which the
+// caller exits.
 static enum err store_attach(struct store *store, const struct store_options *options,
                              struct buf *ret_why)
 {
@@ -209,8 +209,8 @@ static enum err store_attach(struct store *store, const struct store_options *op
     return store_begin(store, options, ours, ret_why);
 }
 
-// It is not a cache that has broken, but a place where there has never been one and cannot be: a
-// mistake, and nothing to bear.
+// Returns true if this is not a broken cache, but a directory where there never was one and cannot
+// be: a mistake in the settings, not a state to bear.
 static bool store_never_began(const struct store *store)
 {
     static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};
@@ -221,7 +221,7 @@ static bool store_never_began(const struct store *store)
     return is_mistake && !store->disk.dir.was_used && store->disk.dir.segments_fd < 0;
 }
 
-// Takes back as much of store_begin() as there is.
+// Undoes as much of store_begin() as was done.
 static void store_give_up(struct store *store)
 {
     if (store->index.renewals != NULL) {
@@ -254,13 +254,14 @@ static void store_open_degraded(struct store *store, const struct store_options 
     }
     uint32_t segment_size = store->disk.dir.format.segment_size_bytes;
     disk_set_segment_size(&store->disk, segment_size != 0 ? segment_size : SEGMENT_SIZE_MIN);
-    atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
+    // Above all generations that this process may meet.
+    atomic_store(&store->generation, clock_wall_us());
     why->len = 0;
     if (is_full) {
-        if (store->disk.dir.format.last_holder == 0) { // it did not come to that
+        if (store->disk.dir.format.last_holder == 0) { // store_attach() did not get that far
             state_holders_load(&store->disk, options->holders, options->holder_count);
         }
-        store_enter_workers(store); // which nobody but a worker may do later
+        store_enter_workers(store); // only a worker could do it later
         store_late_start(store, options);
     }
 }
@@ -392,7 +393,7 @@ void store_close(struct store *store)
         store_mark_clean(store, index_txn);
     }
     stats_sub(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
-    if (atomic_load(&store->disk.disk_trouble_told)) { // that is not over, but nobody's any more
+    if (atomic_load(&store->disk.disk_trouble_told)) { // still in trouble, but no longer reported
         stats_sub(COUNTER_degraded_disk, 1);
     }
     store_free(store);

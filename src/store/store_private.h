@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this room share: the store, its parts and its per-worker context.
+// The types that the files of this room share: the store, its parts and its per-worker context.
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
-// which makes segments; the freeing thread (segment_free.c); the retention thread (retention.c);
-// the recovery thread (recovery.c), which ends when its work behind serving is done; the scrub
-// thread (scrub.c). Locks, each taken with none of the others held, unless said: a slot's lock, or
-// the retention's, then the log's; the writer's; the renewals'; that of `format`; the epochs'. The
-// hit path takes none.
+// which creates segments; the freeing thread (segment_free.c); the retention thread (retention.c);
+// the recovery thread (recovery.c), which works in the background; the scrub thread (scrub.c).
+//
+// Locks. A thread holds at most one, with one exception: it may take the log's lock while it holds
+// a slot's lock or the retention's. The other locks are the writer's, the renewals', that of
+// `format`, and the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -36,7 +37,7 @@
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
-#define STORE_GENERATIONS_AHEAD (1ull << 36) // promised to one process
+#define STORE_GENERATIONS_AHEAD (1ull << 36) // reserved by one process
 
 struct store_worker {
     struct worker *worker;
@@ -55,7 +56,7 @@ struct store {
     atomic_bool verify_always;
     struct store_late late;
     _Atomic uint64_t generation;
-    atomic_uint late_deletes; // still queued, and nobody waits for them any more
+    atomic_uint late_deletes; // deletes still queued whose callers have timed out
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;
@@ -80,23 +81,23 @@ static inline struct store_worker *store_worker_of(struct worker *w)
 }
 
 struct segment_file;
-// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open.
-// `files` are the segments'; the ones that stay come first and are counted in the answer.
+// Fits the directory's content to cache.size; see store_fit.c. Called before anything in it is
+// open. Moves the segments that stay to the front of `files` and returns their number.
 size_t store_fit(struct store *store, struct segment_file *files, size_t count) MUST_USE;
-// May the index stay, being so large, in a cache that holds too much?
+// Returns true if an index of this size may stay although the cache holds more than cache.size.
 bool store_fit_index(const struct store *store, uint64_t index_bytes);
 
-// The store as host of segments and of the index.
+// Return the store's callbacks for segments and for the index.
 struct segment_host store_segment_host(struct store *store);
 struct index_host store_index_host(struct store *store);
 
-// Why no run at all is stored now: the error that store_run_begin() gives for it. ERR_OK: runs may
-// be.
+// Returns the error with which store_run_begin() refuses all runs now; ERR_OK if runs may be
+// stored.
 enum err store_shortage(const struct store *store);
-// A run is not what it should be: a miss from now on, and out of the index soon. Any worker.
+// Drops a bad run: a miss from now on, and soon out of the index. Any worker.
 void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
                       enum err why);
-// The same, without a word about how that was found out. Any thread.
+// The same without counting how it was found. Any thread.
 void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
                     enum err why);
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading runs: the three ways of a hit. Runs on the worker that asks.
+// Reads runs: the three ways of a hit. Runs on the worker that asks.
 //
-// Nothing is believed before its header: magic, checksum, place, salt, the object's hash and its
-// ETag have to be those that the place came with. Headers that were accepted are remembered per
-// worker (run_cache.c) with the checksums of their payload. Payload is believed when its units'
-// checksums are right: at every read here, and for the fast way once per unit and process, see
-// segment_log.c.
+// No byte of a run is trusted before its header. The header's magic, checksum, position, salt,
+// object hash and ETag must be those of the place. Each worker remembers accepted headers, with the
+// checksums of their payload (run_cache.c). Payload is trusted if the checksums of its units are
+// right: they are verified at every read here. For the fast way they are verified once per unit and
+// process, see segment_log.c.
 //
-// A mismatch is looked at once more (the bytes are read again); then the run is dropped.
+// After a mismatch the bytes are read a second time. If they differ again, the run is dropped.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -23,8 +23,9 @@ static bool object_has_key(const struct store_object *object, struct hash128 has
            span_equal(object->bucket, bucket) && span_equal(object->realm, realm);
 }
 
-// ERR_UNREADABLE: the index does not describe the object any more. Who wants only bytes needs no
-// description: what is remembered then is of no generation, so that nobody takes it for one.
+// Adds a verified header to the run cache. ERR_UNREADABLE: the index no longer has the object's
+// description. A caller that wants only bytes needs no description: the entry then has no
+// generation, so that nobody uses it as a description.
 static enum err info_add(struct store_worker *sw, const struct store_place *place,
                          const struct run_header *header, bool wants_object,
                          struct run_info **ret_info)
@@ -46,7 +47,7 @@ static enum err info_add(struct store_worker *sw, const struct store_place *plac
     return ERR_OK;
 }
 
-// Remembered, and what the place is about.
+// Returns the cached entry of the place's run, if it is of the same object and version.
 static struct run_info *info_find(struct store_worker *sw, const struct store_place *place)
 {
     struct run_info *info = run_cache_find(&sw->runs, place);
@@ -68,7 +69,7 @@ static enum err read_nowait(const struct store_place *place, uint64_t offset, ch
 {
     int fd = segment_borrow(place->segment);
     if (fd < 0) {
-        return ERR_AGAIN; // opening may wait
+        return ERR_AGAIN; // opening the file may block
     }
     unmark_neighbour(place, fd);
     struct iovec iov = {buf, len};
@@ -76,15 +77,15 @@ static enum err read_nowait(const struct store_place *place, uint64_t offset, ch
     enum err err = disk_io_read_nowait(fd, &iov, 1, offset, &got);
     segment_return(place->segment);
     if (err == ERR_OK && got < len) {
-        // The page cache has a part of it, or the file is shorter than it should be: the other way
-        // tells.
+        // The page cache has only a part, or the file is too short. The general way finds out
+        // which.
         return ERR_AGAIN;
     }
     return err;
 }
 
-// Remembered or read without waiting. Borrowed until the next call that adds. On ERR_CORRUPT and
-// ERR_IO the caller drops.
+// Finds the header in the run cache or reads it without blocking. The entry is borrowed until the
+// next call that adds one. On ERR_CORRUPT and ERR_IO the caller drops the run.
 static enum err info_get_nowait(struct store_worker *sw, const struct store_place *place,
                                 bool wants_object, struct run_info **ret_info)
 {
@@ -133,15 +134,15 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
 
 // --- the small way
 
-// Memory for what a client waits for: a pool that is used up must not stop it, so it may go above
-// and is counted there.
+// Returns memory for a client that waits. An exhausted budget must not block it, so the chunk may
+// exceed the budget, which counts it.
 static struct chunk *chunk_for_read(void)
 {
     struct chunk *chunk = chunk_new();
     return chunk != NULL ? chunk : chunk_new_forced();
 }
 
-// With the header remembered only the payload is read; else both, which lie side by side.
+// Reads only the payload if the header is cached, else both, which are adjacent.
 static enum err read_small_once(struct store_worker *sw, const struct store_place *place,
                                 struct chunk *chunk, struct run_info **ret_info,
                                 struct span *ret_payload)
@@ -267,7 +268,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
     segment_return(segment);
     if (!resident) {
-        // It comes from the device next time, so it has to be looked at again.
+        // The next read comes from the device, so it must be verified again.
         segment_set_verified(segment, place->first_unit + units.first, units.count, false);
         return false;
     }
@@ -288,12 +289,12 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     return true;
 }
 
-// --- every other way
+// --- the general way
 
 struct read_state {
     char *header_bytes;
     struct run_info *info;
-    int fd_plus_1; // borrowed from the first operation to the end; 0: not
+    int fd_plus_1; // borrowed from the first operation to the end; 0: not borrowed
 };
 
 static int read_fd(const struct store_read *read)
@@ -359,8 +360,8 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 
 static void on_payload_read(struct disk_op *op);
 
-// Units that this read brings from the device lose their mark before it begins, so that nobody
-// takes them out of the page cache as checked meanwhile.
+// Clears the marks of units that this read will bring from the device, so that no thread sends them
+// from the page cache as verified before the read ends.
 static void read_unmark(const struct store_read *read, const struct read_units *units)
 {
     const struct store_place *place = &read->place;
@@ -387,7 +388,7 @@ static void read_payload(struct store_read *read)
     read_op_start(read, units.count, read->place.payload_offset + units.begin, on_payload_read);
 }
 
-// What was asked, out of the units that were read.
+// Cuts the requested bytes out of the units that were read.
 static void read_cut_spans(struct store_read *read, const struct read_units *units)
 {
     uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
@@ -451,7 +452,7 @@ static void on_payload_read(struct disk_op *op)
     read_finish(read, err);
 }
 
-// The header is known: the object is the answer, or the payload is next.
+// Continues once the header is known: returns its object, or reads the payload.
 static void read_with_info(struct store_read *read, struct run_info *info)
 {
     if (read->header) {
@@ -498,7 +499,7 @@ static void on_header_read(struct disk_op *op)
     }
 }
 
-// The segment is open, or need not be.
+// Continues once the segment is open, or need not be.
 static void read_begin(struct store_read *read)
 {
     struct run_info *info = info_find(store_worker_of(read->worker), &read->place);
@@ -558,7 +559,8 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
     worker_task_init(&read->task, on_read_task);
-    worker_defer(w, &read->task); // this turn; operations started there are submitted in it
+    // Runs in this turn, which also submits the operations that it starts.
+    worker_defer(w, &read->task);
 }
 
 void store_read_cancel(struct store_read *read)

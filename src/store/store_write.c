@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing a run, from store_run_begin() to its place. Each run lives on its worker, which owns it
-// until done or abort; at most one disk operation of it is in flight, and the run outlives that
-// operation whatever happens.
+// Writes a run, from store_run_begin() to its place. A run belongs to its worker until done or
+// abort. At most one of its disk operations is in flight, and the run outlives that operation in
+// any case.
 //
-//   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
-//   longer                  the intent at begin; chunks in groups as they come; the header at
-//                           finish
+//   payload up to 256 KiB   keeps chunks until finish, then writes header and payload together
+//   longer                  writes the intent at begin, chunks in groups as they come, and the
+//                           header at finish
 //
-// An error is kept and reported at finish; chunks are then given back as they come. A run given up
-// leaves a hole in its segment. With an intent it stays reserved whole, also after a crash; a run
-// that was cut gives back the rest when its header, which says where it ends, is written.
+// An error is kept and reported at finish; chunks that still come are released at once. A cancelled
+// run leaves a hole in its segment. With an intent, the whole reservation stays a hole, also after
+// a crash. A run that ends early returns the rest of its reservation when its header is written,
+// because the header says where the run ends.
 //
-// Whether a run begins is also asked of the backlog (write_backlog.c), which each of its bytes
-// passes: promised at begin, queued with its chunk, written; then its pages are pushed to the
+// The backlog (write_backlog.c) also decides whether a run begins. Each byte of the run passes
+// through it: promised at begin, queued with its chunk, written. Then its pages are pushed to the
 // device (segment_push.c).
 #include <errno.h>
 #include <stdlib.h>
@@ -33,13 +34,13 @@ struct store_run {
     struct store_object *object;
     struct segment_reservation reservation;
     uint64_t first_block, generation;
-    uint32_t block_count, payload_len; // as begun; finish may cut both
+    uint32_t block_count, payload_len; // as begun; finish may lower both
     uint32_t begun_len;
     uint32_t header_len, unit_count;
     struct retention_answer answer;
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
-    uint32_t writing_units; // of the operation in flight
+    uint32_t writing_units; // units in the operation in flight
     enum run_step step;
     uint64_t began_us; // of the operation in flight
     bool borrowed;     // the segment's descriptor, for the operation in flight
@@ -54,7 +55,7 @@ struct store_run {
     struct disk_op op;
     struct task task; // for results known before an operation was started
     struct iovec iov[CHUNKS_PER_WRITE + 1];
-    uint32_t *unit_crc;     // as stored: little endian; behind the chunks
+    uint32_t *unit_crc;     // as stored: little endian; after the chunks
     struct chunk *chunks[]; // unit_count of them: appended and not yet written
 };
 
@@ -65,14 +66,14 @@ static struct store_run *as_run(void *ptr)
     return run;
 }
 
-// --- ends
+// --- ends of a run
 
 static uint64_t run_unit_bytes(const struct store_run *run, uint32_t unit)
 {
     return min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
 }
 
-// All but those that are being written.
+// Drops all chunks but those that are being written.
 static void run_drop_chunks(struct store_run *run)
 {
     for (uint32_t i = run->written_units + run->writing_units; i < run->appended_units; i++) {
@@ -96,8 +97,8 @@ static void run_free(struct store_run *run)
     free(run);
 }
 
-// Behind all that is written of the run; once nothing of it is on its way. What was written behind
-// a payload that was cut is not given to others.
+// Returns the end of all bytes written for the run, once none of its operations is in flight. Bytes
+// written after a shortened payload are not given to other runs.
 static uint32_t run_end_offset(const struct store_run *run)
 {
     uint64_t used = max_u64(run->payload_len, (uint64_t)run->written_units * STORE_CHECKSUM_UNIT);
@@ -105,24 +106,25 @@ static uint32_t run_end_offset(const struct store_run *run)
     return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
 }
 
-// The header is on disk and says where the run ends.
+// Returns the rest of the reservation. The header is on disk and says where the run ends.
 static void run_give_rest(struct store_run *run)
 {
     uint32_t end = run_end_offset(run);
     if (end < run->reservation.layout.end_offset) {
-        // The marks of all that was written stay its own.
+        // The run keeps the verified marks of all units that were written.
         uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
-        (void)segment_log_shorten(&run->reservation, end, units); // else the rest stays a hole
+        // If it fails, the rest stays a hole.
+        (void)segment_log_shorten(&run->reservation, end, units);
     }
 }
 
-// Nothing is kept: pin and hold go back, and the room too when nothing was written there.
+// Discards the run: returns pin and hold, and the reservation if nothing was written to it.
 static void run_give_up(struct store_run *run)
 {
     struct segment *segment = run->reservation.segment;
     if (!run->touched) {
-        (void)segment_log_shorten(&run->reservation, run->reservation.layout.start,
-                                  0); // else a hole stays
+        // If it fails, a hole stays.
+        (void)segment_log_shorten(&run->reservation, run->reservation.layout.start, 0);
     }
     segment_unhold(segment);
     segment_unpin(segment);
@@ -170,7 +172,7 @@ static void run_submit(struct store_run *run, int fd)
 {
     run->borrowed = true;
     run->op.fd = fd;
-    if (run->step != RUN_PAYLOAD) { // writing to a part of a page brings the rest from the device
+    if (run->step != RUN_PAYLOAD) { // writing a part of a page reads the rest from the device
         segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
                                  run->reservation.first_unit, fd);
     }
@@ -227,7 +229,7 @@ static void run_write_intent(struct store_run *run)
     run_start_op(run, RUN_INTENT, 1, r->layout.start);
 }
 
-// The next group of chunks, from iov[first_iov] on; only up to payload_len.
+// Fills iov[] from first_iov on with the next group of chunks, up to payload_len.
 static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
 {
     unsigned count = 0;
@@ -276,7 +278,7 @@ static struct run_header run_header_of(const struct store_run *run)
     };
 }
 
-// The header, and with it the payload of a run in one write.
+// Writes the header. With a run of one write, this includes the payload.
 static void run_write_header(struct store_run *run)
 {
     const struct run_layout *layout = &run->reservation.layout;
@@ -292,8 +294,8 @@ static void run_write_header(struct store_run *run)
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
-// What is whole is told to the segment, whether or not somebody wants it yet: a scan would find it,
-// too.
+// Adds the complete run to the segment's rows and reports it to the policy, even if nobody wants it
+// yet, because a scan would find it too.
 static void run_note(const struct store_run *run)
 {
     struct run_header header = run_header_of(run);
@@ -314,8 +316,8 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
-// The chunks of the operation that has ended are given back; if it went well their units are
-// checked ones from now on: their checksums were computed before they were written.
+// Releases the chunks of the operation that has ended. If it succeeded, their units are verified
+// from now on, because their checksums were computed before they were written.
 static void run_units_written(struct store_run *run, bool well)
 {
     uint64_t bytes = 0;
@@ -377,7 +379,7 @@ static void on_run_op(struct disk_op *op)
     run_go(run);
 }
 
-// Decides what to do next; the only place that does.
+// Decides the next step; no other function does.
 static void run_go(struct store_run *run)
 {
     if (run->step != RUN_IDLE) {
@@ -396,7 +398,7 @@ static void run_go(struct store_run *run)
         if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended &&
             !chunk_budget_is_short()) {
             run->writing_units = 0;
-            return; // more will come: larger writes
+            return; // wait for more chunks: larger writes
         }
         run_start_op(run, RUN_PAYLOAD, run->writing_units,
                      layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
@@ -412,7 +414,7 @@ static void on_run_task(struct task *task)
     run_go(as_run(container_of(task, struct store_run, task)));
 }
 
-// --- door
+// --- the door
 
 bool store_keeps_up(struct worker *w, const struct store *store)
 {
@@ -429,7 +431,7 @@ enum refusal store_waits_for(struct worker *w, const struct store *store, unsign
                                                                     : REFUSAL_none;
 }
 
-// Room for it, if it is to be stored.
+// Reserves room for the run, if it is to be stored.
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block, unsigned group,
                             bool is_part, const struct segment_want *want,
@@ -593,9 +595,9 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
         run->object->size_bytes, run->object->block_size_bytes, run->first_block, block_count);
     check(payload_len <= run->appended_bytes);
     if (block_count < run->block_count) {
-        // Fewer units: the header gets shorter, what was reserved behind it stays empty. The room
-        // behind the payload is given back when the header is there: until then an intent promises
-        // a scan all of it.
+        // Fewer units make the header shorter, and the space reserved after it stays empty. The
+        // space after the payload is returned once the header is written: until then an intent
+        // tells a scan that the run has all of it.
         run->block_count = block_count;
         run->payload_len = (uint32_t)payload_len;
         run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));

@@ -67,7 +67,7 @@ static void want_rebuild(struct recovery *recovery, bool drop)
     tell_rebuilding(recovery, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
-    // deletes from now on are kept for the new index
+    // Deletes from now on are kept for the new index.
     index_memory_recovering(&recovery->index->memory, true);
     if (drop) { // queued before the runs that the rebuild adds
         index_writer_drop_injured(recovery->index->writer);
@@ -336,7 +336,7 @@ static uint64_t due_us_locked(struct recovery *recovery)
         bool first = recovery->rebuilt_us == 0;
         return first ? 0 : recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
     }
-    // begins after the current round
+    // Begins after the current round.
     if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) {
         recovery->guarded.round_wanted = false;
         recovery->roll_due_us = 0;

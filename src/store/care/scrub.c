@@ -134,7 +134,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     }
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
-        // may fail: then another window decides
+        // May fail: then another window decides.
         (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED);
     }
     segment_unmark_all(segment);
@@ -466,7 +466,7 @@ static void *scrub_main(void *ctx)
 {
     struct scrub *scrub = ctx;
     thread_begin("store-scrub", THREAD_BEHIND);
-    // ignored without I/O classes
+    // Ignored without I/O classes.
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
     scrub->header = malloc(RUN_HEADER_MAX);

@@ -32,7 +32,7 @@ struct store_disk {
     // False: the directory was unusable at the start, so the store holds nothing. It stays false
     // for the life of the process, or until there is room (store_late.c).
     atomic_bool attached;
-    // no later process trusts the index in the directory: store_unattached.c
+    // No later process trusts the index in the directory: store_unattached.c.
     atomic_bool is_disowned;
     _Atomic uint64_t filling_off_until_us; // monotonic; 0: runs are stored
     atomic_uint filling_off_ms;            // length of the pause, doubled with each failure

@@ -566,7 +566,7 @@ bool index_fit(struct index *index)
         return true;
     }
     log_warn("index_dropped", "reason=size");
-    // first, so that deletes from now on are kept for the new index
+    // First, so that deletes from now on are kept for the new index.
     index->host.want_rebuild(index->host.ctx);
     return false;
 }

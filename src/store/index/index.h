@@ -31,7 +31,7 @@ struct index_env {
 // index_close() can wait for it.
 struct index_reader {
     _Alignas(64) atomic_bool busy;
-    // that of txn; belongs to the worker while busy, else to the index writer
+    // That of txn; belongs to the worker while busy, else to the index writer.
     struct index_env *env;
     MDB_txn *txn;
     MDB_cursor *cursor; // on the table places

@@ -529,7 +529,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
         is_new = record.generation != c->generation;
         if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
             is_new = false;
-            // the record has more than was fetched again
+            // The record has more than was fetched again.
             if (record_has(t, c, &record) > c->place.block_count) {
                 record_put(t, c->hash, &record);
                 return ERR_OK;

@@ -208,7 +208,7 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     } else if (c->kind == INDEX_PUT_REBUILT) {
         struct memory_put found = put_of(c);
         c->generation = index_memory_judge_rebuilt(memory, &found);
-        // or its home has given it another generation
+        // Or its home has given it another generation.
         if (c->generation == 0 || c->generation != generation) {
             return ERR_CANCELLED;
         }

@@ -128,7 +128,7 @@ static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
     struct segment_log *log = l->index->log;
     struct segment *segment = segment_log_entry(log, found->segment_number);
     if (!segment_pin(segment, found->segment_number)) {
-        // its segment is gone for good
+        // Its segment is gone for good.
         if (durable && segment_log_lacks(log, found->segment_number)) {
             index_writer_remove_later(l->index->writer, l->hash, found, false);
         }
@@ -288,7 +288,7 @@ static void pick_pending(struct lookup *l)
 {
     lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
     const struct memory_place *at = l->some = atomic_load(&l->version->first);
-    // at most MEMORY_PENDING_MAX and those in flight
+    // At most MEMORY_PENDING_MAX and those in flight.
     for (; at != NULL; at = atomic_load(&at->next)) {
         uint64_t block = at->place.first_block;
         if (block >= l->end || block + at->place.block_count <= l->first) {

@@ -49,7 +49,7 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
             // May fail if the segment is unreadable now. The order only saves work: a run lost in a
             // power cut fails its checksums.
             (void)index_sync_segment(c->place.segment);
-            // more segments than fit are synced again, which is cheap
+            // More segments than fit are synced again, which is cheap.
             if (count < ARRAY_LEN(synced)) {
                 synced[count++] = c->place.segment;
             }

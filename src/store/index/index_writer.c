@@ -343,7 +343,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        // first, so that deletes from now on are kept for the new index
+        // First, so that deletes from now on are kept for the new index.
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;
