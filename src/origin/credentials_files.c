@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys from files: the ones named in the configuration, and the shared credentials and config files
-// with their profiles. Blocks on file reads; runs before the loop starts or on a pool thread.
+// Keys from files: those named in the configuration, and the shared credentials and config files
+// with their profiles. Blocks on file reads; runs before the loop starts, or on a pool thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -112,7 +112,7 @@ enum err credentials_from_key_files(const struct credentials_options *options,
 
 // --- Profiles ------------------------------------------------------------------------------------
 
-// "[ name ]" -> name; false for other lines.
+// Returns the name in a line "[ name ]"; false for other lines.
 static bool section_name(struct span line, struct span *ret_name)
 {
     line = span_trim(line);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys from a program (credential_process of a profile), and what its answer shares with the
-// metadata services: JSON and time stamps. The command line is split into words here and never
-// given to a shell. Blocks; runs before the loop starts or on a pool thread.
+// Keys from a program (credential_process of a profile), and the parts that its answer shares with
+// metadata services: JSON and timestamps. This file splits the command line into words; no shell
+// runs. Blocks; runs before the loop starts, or on a pool thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -50,7 +50,7 @@ bool credentials_split_command(const char *text, char *ret_storage, char **ret_w
                 quote = '\0';
                 in++;
             } else if (*in == '\\' && quote != '\'' && in[1] != '\0') {
-                // Inside double quotes a backslash only protects a quote or another backslash.
+                // Inside double quotes, a backslash escapes only a quote or another backslash.
                 if (quote == '"' && in[1] != '"' && in[1] != '\\') {
                     *out++ = *in;
                 }
@@ -185,7 +185,8 @@ enum err credentials_parse_json(const char *source, struct span json, bool needs
 
 // --- The program ---------------------------------------------------------------------------------
 
-// Reads until the program closes its end; false when that takes too long or says too much.
+// Reads until the program closes its end. Returns false if that takes too long or the output is too
+// long.
 static bool read_output(int fd, struct buf *output)
 {
     uint64_t end_ms = clock_monotonic_ms() + PROCESS_MS_MAX;
@@ -223,7 +224,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     check(posix_spawn_file_actions_init(&actions) == 0);
     check(posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0) == 0);
     check(posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 1) == 0);
-    // Libraries open some that a program that is started would have, too.
+    // Libraries may have open descriptors that the program would inherit.
     check(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
     int spawned = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
@@ -236,7 +237,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     bool complete = read_output(pipe_fds[0], output);
     (void)close(pipe_fds[0]);
     if (!complete) {
-        (void)kill(pid, SIGKILL); // our own child, not yet waited for
+        (void)kill(pid, SIGKILL); // our own child, not yet reaped
     }
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -270,7 +271,7 @@ enum err credentials_from_process(const char *command, struct credentials_set **
             credentials_parse_json("credential_process", buf_span(&output), true, ret_set, ret_why);
     }
     if (err == ERR_OK && (*ret_set)->expires_at_s == 0) {
-        (*ret_set)->is_from_files = false; // static for as long as we run
+        (*ret_set)->is_from_files = false; // static while this process runs
     }
     credentials_buf_done(&output);
     free(storage);

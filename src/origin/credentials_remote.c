@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys from services: STS for a web identity token, the container endpoint (ECS, EKS Pod Identity),
-// the instance metadata service (IMDSv2). Each call blocks for a few seconds at most; runs before
-// the loop starts or on a pool thread, with a curl handle of its own.
+// the instance metadata service (IMDSv2). Each call blocks for at most a few seconds. Runs before
+// the loop starts or on a pool thread, with its own curl handle.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static size_t on_answer(char *data, size_t size, size_t count, void *ctx)
     return buf_ok(&ask->answer) ? size * count : 0;
 }
 
-// False: no answer; ask->error says why.
+// Returns false if there is no answer; ask->error has the reason.
 static bool ask_run(struct ask *ask)
 {
     CURL *curl = curl_easy_init();
@@ -242,7 +242,8 @@ bool credentials_container_url_is_allowed(const char *url)
            c < 256 && d < 256;
 }
 
-// "Authorization: ..." or empty. The file is read anew every time and wins over the variable.
+// Writes "Authorization: ..." or nothing to `header`. The file is read again each time and has
+// precedence over the variable.
 static enum err container_authorization(struct buf *header, struct buf *ret_why)
 {
     const char *file = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
@@ -342,7 +343,7 @@ static const char *instance_endpoint(void)
                                                          : "http://169.254.169.254";
 }
 
-// One GET with the session token; false: no 200.
+// Sends one GET with the session token. Returns false if the status is not 200.
 static bool instance_get(const char *path, const char *token_header, struct buf *ret_text)
 {
     char url[1024], base[512];
@@ -380,7 +381,7 @@ static bool instance_token(struct buf *ret_header)
     return ok;
 }
 
-// The role's name goes into a path: only what names of roles are made of.
+// The role's name becomes part of a path, so it may have only the characters allowed in role names.
 static bool role_is_valid(struct span role)
 {
     for (size_t i = 0; i < role.len; i++) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The credential set in use, on every worker, and its renewal.
+// The current credential set on every worker, and its renewal.
 //
-// Worker 0 looks after it: it alone starts loads on the pool for blocking calls and hears their
-// results. A new set goes to every worker by message, so that no look-up takes a lock; a worker
-// keeps one reference to its set. Renewal begins 15 minutes ahead of expiry, less a random while;
-// sources that are files are read again from time to time. The old set stays in use until it has
-// expired.
+// Worker 0 manages it: only worker 0 starts loads on the pool for blocking calls and gets their
+// results. It sends a new set to every worker by message, so that no look-up takes a lock; each
+// worker keeps one reference to its set. Renewal begins 15 minutes before expiry, less a random
+// time. Sources that are files are read again from time to time. The old set stays in use until it
+// has expired.
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #define RENEW_JITTER_S 120u
 #define RENEW_FAILED_S 30
 #define REREAD_S 15
-#define RENEW_AGAIN_MS 2000u // forced renewals are at least this far apart
+#define RENEW_AGAIN_MS 2000u // the least time between forced renewals
 
 struct part {
     struct credentials_renewer *renewer;
@@ -36,7 +36,7 @@ struct credentials_renewer {
     struct part *parts;
     unsigned part_count;
 
-    // Worker 0 only
+    // Used by worker 0 only.
     struct timer timer;
     bool has_timer;
     struct blocking_job job;
@@ -45,8 +45,8 @@ struct credentials_renewer {
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;
-    struct credentials_update *now;  // whose texts `options` has; NULL: those of the start
-    struct credentials_update *next; // waits for the job, which reads them; NULL: none
+    struct credentials_update *now;  // owns the texts of `options`; NULL: those of the start
+    struct credentials_update *next; // waits until the job, which reads the texts, ends; or NULL
 };
 
 struct credentials_update {
@@ -132,7 +132,7 @@ static void send_result(struct credentials_renewer *renewer, unsigned i,
 
 // --- Worker 0 ------------------------------------------------------------------------------------
 
-// Seconds until the set should be loaded again; 0 = never.
+// Returns the seconds until the set should be loaded again; 0: never.
 static uint64_t next_load_s(const struct credentials_set *set, bool failed)
 {
     if (failed) {
@@ -194,7 +194,7 @@ static void on_job_done(struct blocking_job *job)
     for (unsigned i = 0; i < renewer->part_count; i++) {
         send_result(renewer, i, loaded);
     }
-    // The set of worker 0 changes with its message; the timer must go by the new one.
+    // The set of worker 0 changes with its message, but the timer must already use the new one.
     if (loaded != NULL) {
         credentials_set_unref(renewer->parts[0].set);
         renewer->parts[0].set = credentials_set_ref(loaded);
@@ -235,7 +235,7 @@ static void on_begin(struct worker *to, struct message *message)
     free(m);
 }
 
-// Unless the job runs: it ends here, too.
+// Applies the waiting update, unless the job runs; its end calls this again.
 static void update_take(struct credentials_renewer *renewer)
 {
     struct credentials_update *update = renewer->next;
@@ -279,10 +279,10 @@ static void on_ask(struct worker *to, struct message *message)
     struct credentials_renewer *renewer = m->renewer;
     if (!renewer->job_running && renewer->loaded_at_ms != 0 &&
         clock_monotonic_ms() - renewer->loaded_at_ms < RENEW_AGAIN_MS) {
-        // Just done: what is there is the newest there is.
+        // A load has just ended, so this is the newest set.
         send_result(renewer, m->part, renewer->last_failed ? NULL : renewer->parts[0].set);
     } else {
-        renewer_load(renewer); // its result goes to everybody
+        renewer_load(renewer); // its result goes to all workers
     }
     free(m);
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each request to an origin names this process in its Via (RFC 9110, 7.6.3), behind whoever the
-// client's request came through. One that arrives with our own name has gone in a circle: through
-// another Forebay, a balancer, a name that leads back here. So has one with more Forebays in it
-// than anybody puts in a row: behind a balancer each round may take another of its members.
+// Each request to an origin names this process in its Via header (RFC 9110, 7.6.3), after the
+// proxies of the client's request. A request that arrives with our own name has gone in a loop:
+// through another Forebay, a load balancer, or a host name that leads back here. A request with
+// more Forebays than anybody chains is in a loop too, because behind a balancer each round may use
+// another of its members.
 //
-// A circle is cut only if each of its members asks with the whole way so far. A fill cannot: its
-// readers came by many ways. Two Forebays whose fills wait for each other would both wait for good,
-// so what came through another Forebay joins no fill before the origin has answered anything but a
-// time-out or 508 (origin_has_answered()). Pure but for the name; any thread.
+// A loop is cut only if each member passes on the whole path so far. A fill cannot, because its
+// readers came by many paths. Two Forebays whose fills wait for each other would wait for ever. So
+// a request from another Forebay joins no fill before the origin has given an answer other than a
+// timeout or 508 (origin_has_answered()). Pure except for the name; any thread.
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -29,7 +30,7 @@ static void own_name(char ret_name[NAME_LEN + 1])
     (void)snprintf(ret_name, NAME_LEN + 1, NAME_PREFIX "%016llx", (unsigned long long)number);
 }
 
-// Adds the Forebays in one Via to *hops; false when this one is among them.
+// Adds the Forebays in one Via header to *hops. Returns false if this process is among them.
 static bool count_hops(struct span via, unsigned *hops)
 {
     char name[NAME_LEN + 1];

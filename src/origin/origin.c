@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origin as the rest of the program sees it: chooses the driver, bounds how many calls run at
-// once, and keeps the retry budget that all drivers draw on.
+// The origin as the rest of the program sees it: chooses the driver, limits how many calls run at
+// once, and keeps the retry budget of all drivers.
 //
-// Threads: origin_new() runs before any worker knows of the origin, origin_free() when none runs
-// any more. Calls run on the worker that started them; what all workers share is atomic.
+// Threads: origin_new() runs before any worker knows the origin, origin_free() when none runs any
+// more. Calls run on the worker that started them; shared state is atomic.
 //
-// Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
-// retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
-// final.
+// Retry budget: a token bucket in thousandths of a retry. Each request adds its percentage, each
+// retry takes one. A floor of one retry per second lets even the first failures of a quiet origin
+// be retried.
 #include "origin/origin.h"
 
 #include <stdio.h>
@@ -167,7 +167,7 @@ void origin_server_header_learn(struct origin *origin, struct span value)
             if (atomic_compare_exchange_strong(&origin->server_headers[i], &held, copy)) {
                 held = copy;
             } else {
-                free(copy); // `held` is what somebody else has put there
+                free(copy); // `held` is the copy of another thread
             }
         }
         if (span_equal_cstr(value, held)) {
@@ -183,7 +183,7 @@ const char *origin_server_header(const struct origin *origin)
     return known != NULL ? known : "AmazonS3";
 }
 
-// --- Life ----------------------------------------------------------------------------------------
+// --- Life cycle ----------------------------------------------------------------------------------
 
 static const char *copy_text(const char *text)
 {
@@ -229,7 +229,8 @@ static void workers_init(struct origin *origin, bool is_directory)
     unsigned connections =
         origin->options.connections > 0 ? origin->options.connections : ORIGIN_SLOTS_FIRST;
     unsigned first =
-        is_directory ? connections : ORIGIN_SLOTS_FIRST; // a directory is asked no faster for it
+        // More calls at once make no directory faster.
+        is_directory ? connections : ORIGIN_SLOTS_FIRST;
     origin->worker_count = count;
     origin->workers = calloc(count, sizeof(origin->workers[0]));
     check(origin->workers != NULL);
@@ -284,12 +285,12 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     return ERR_OK;
 }
 
-// --- what may change -----------------------------------------------------------------------------
+// --- updates while it runs -----------------------------------------------------------------------
 
 struct origin_update {
     struct origin *origin;
-    struct origin_options options;          // numbers and ca_file, a copy
-    struct credentials_update *credentials; // NULL: as before
+    struct origin_options options;          // numbers and ca_file; a copy
+    struct credentials_update *credentials; // NULL: unchanged
     bool has_key_files;
 };
 
@@ -512,7 +513,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     }
 }
 
-// A call that has ended (driver NULL) is left alone.
+// Does nothing for a call that has ended (driver NULL).
 void origin_fetch_pause(struct origin_fetch *f)
 {
     if (f->driver != NULL) {

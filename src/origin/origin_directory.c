@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `dir:` driver: a POSIX tree whose first-level folders are buckets. All file calls go through
-// disk_io, listings through the pool for blocking calls; nothing here blocks a worker.
+// disk_io, and listings run on the pool for blocking calls. Nothing here blocks a worker.
 //
-// A fetch, on one worker: open (openat2, cannot leave the tree) -> statx: the version -> on_head ->
-// read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held back until
-// the second statx has shown the same version, so that an object of one piece is never handed on
-// when it changed underneath; of a larger one the caller hears ERR_ORIGIN_CHANGED. One operation is
-// under way at a time; a paused fetch has none. The descriptor belongs to the fetch. A piece lies
-// in chunks, which count in the budget and are held from the read to the delivery only: a paused
-// fetch holds none but a last piece. While the budget is used up a piece is one chunk.
+// A fetch, on one worker: open (openat2, which cannot leave the tree) -> statx: the version ->
+// on_head -> read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held
+// back until the second statx has shown the same version. So an object of one piece is never handed
+// on if the file changed meanwhile; for a larger one the caller gets ERR_ORIGIN_CHANGED.
+//
+// One operation is in flight at a time; a paused fetch has none. The descriptor belongs to the
+// fetch. A piece is in chunks, which count in the budget and are held only from the read to the
+// delivery. So a paused fetch holds none, except perhaps a last piece. While the budget is used up,
+// a piece is one chunk.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -24,20 +26,20 @@
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
-#define PIECE_CHUNKS 4u // of a first piece: one
+#define PIECE_CHUNKS 4u // the first piece is one chunk
 #define OPEN_TRIES_MAX 16u
 
 enum phase {
     PHASE_OPEN,
-    PHASE_OPEN_BUCKET, // the key is not there; is its bucket?
+    PHASE_OPEN_BUCKET, // the key does not exist; does its bucket?
     PHASE_STAT,
     PHASE_READ,
     PHASE_STAT_AGAIN,
-    PHASE_LAST // the held piece may go
+    PHASE_LAST // the held piece may be delivered
 };
 
 struct origin_directory_fetch {
-    struct origin_call call; // first
+    struct origin_call call; // must be the first member
     struct origin_fetch *f;
     enum phase phase;
     bool op_running, paused, cancelled;
@@ -45,7 +47,7 @@ struct origin_directory_fetch {
     unsigned open_tries;
     int fd;
     char *path;   // in the fetch's arena
-    char *bucket; // as a C string, there too
+    char *bucket; // as a C string, also in the arena
     struct disk_op op;
     struct chunk *piece[PIECE_CHUNKS];
     struct iovec iov[PIECE_CHUNKS];
@@ -98,7 +100,7 @@ static void fetch_end(struct origin_directory_fetch *d, enum err err)
     struct arena *arena = f->arena;
     check(!d->op_running);
     if (d->fd >= 0) {
-        (void)close(d->fd); // opened for reading: nothing can be lost
+        (void)close(d->fd); // opened for reading: no data can be lost
         d->fd = -1;
     }
     piece_drop(d);
@@ -160,7 +162,7 @@ static void start_stat(struct origin_directory_fetch *d, enum phase phase)
 {
     bool again = phase == PHASE_STAT_AGAIN;
     d->phase = phase;
-    // The second time a file server must be asked, not its cached answer.
+    // The second statx must ask the file server, not use its cached answer.
     op_start(d, (struct disk_op){.kind = DISK_STATX,
                                  .fd = d->fd,
                                  .path = "",
@@ -168,7 +170,7 @@ static void start_stat(struct origin_directory_fetch *d, enum phase phase)
                                  .statx = again ? &d->stat_again : &d->stat});
 }
 
-// Room for `max_bytes`, or what the budget gives; never nothing.
+// Allocates chunks for `max_bytes`, or as many as the budget allows; at least one.
 static void piece_take(struct origin_directory_fetch *d, uint64_t max_bytes)
 {
     size_t len = 0;
@@ -206,7 +208,7 @@ static bool add_header(struct origin_fetch *f, struct span name, struct span val
     return value.ptr != NULL && headers_add(&f->headers, f->arena, name, value);
 }
 
-// What `stat` says of the version, as a reply's head would.
+// Describes the version from `stat`, as the head of a reply would.
 static enum err describe_version(struct origin_directory_fetch *d)
 {
     struct origin_fetch *f = d->f;
@@ -230,7 +232,7 @@ static bool condition_names(struct span condition, struct span etag)
     return span_equal_cstr(condition, "*") || span_equal(condition, etag);
 }
 
-// A client's condition against the version.
+// Checks a client's condition against the version.
 static enum err judge_condition(const struct origin_fetch *f)
 {
     const struct origin_condition *c = f->condition;
@@ -253,7 +255,7 @@ static enum err judge_condition(const struct origin_fetch *f)
     return ERR_OK;
 }
 
-// Conditions and range against the version; fixes status and body.
+// Checks conditions and range against the version; sets status and body.
 static enum err judge(struct origin_fetch *f)
 {
     enum err err = f->condition != NULL ? judge_condition(f) : ERR_OK;
@@ -313,7 +315,7 @@ static void on_stat(struct origin_directory_fetch *d)
         fetch_end(d, err);
         return;
     }
-    // An empty body needs no second look: nothing of the file is handed on but its version.
+    // An empty body needs no second statx: only the version of the file is handed on.
     d->phase = d->remaining == 0 ? PHASE_LAST : PHASE_READ;
     fetch_go(d);
 }
@@ -336,7 +338,7 @@ static void on_read(struct origin_directory_fetch *d)
         asked += d->iov[i].iov_len;
     }
     if (d->op.result < 0 || (uint64_t)d->op.result != asked) {
-        fetch_end(d, ERR_ORIGIN_CHANGED); // it became shorter
+        fetch_end(d, ERR_ORIGIN_CHANGED); // the file has become shorter
         return;
     }
     d->offset += asked;
@@ -359,7 +361,7 @@ static void on_open(struct origin_directory_fetch *d)
         d->fd = (int)d->op.result;
         start_stat(d, PHASE_STAT);
     } else if (d->op.errno_value == EAGAIN && d->open_tries < OPEN_TRIES_MAX) {
-        start_open(d); // somebody renamed on the way
+        start_open(d); // a file on the path was renamed meanwhile
     } else if (origin_directory_error(d->op.errno_value) == ERR_NO_SUCH_KEY) {
         start_open_bucket(d);
     } else {
@@ -411,7 +413,7 @@ static void on_op_done(struct disk_op *op)
     }
 }
 
-// Goes on where the fetch stands, unless it waits for something.
+// Continues the fetch in its phase, unless it waits for something.
 static void fetch_go(struct origin_directory_fetch *d)
 {
     if (d->op_running) {
@@ -482,8 +484,7 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
     if (origin_directory_bucket_is_valid(f->bucket)) {
         d->bucket = arena_cstr(f->arena, f->bucket);
         d->path = origin_directory_file_path(f->arena, f->bucket, f->key);
-        // A key that can be no file is answered without a look, but for whether its bucket is
-        // there.
+        // A key that cannot be a file needs no look-up; only its bucket's existence matters.
         d->phase = d->path == NULL && d->bucket != NULL ? PHASE_OPEN_BUCKET : PHASE_OPEN;
     }
     bool now = false;
@@ -618,7 +619,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     buf_init(&text, 8192);
     buf_printf(&text, "dir:%s", path);
     origin->description = strdup(buf_cstr(&text));
-    origin->place = strdup(origin->options.endpoint); // nothing is written there
+    origin->place =
+        strdup(origin->options.endpoint); // never written to, so other spellings do no harm
     check(origin->place != NULL);
     check(origin->description != NULL);
     buf_done(&text);

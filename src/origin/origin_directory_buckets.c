@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first level of a `dir:` origin: its folders are buckets, anything else there is reported at
+// The first level of a `dir:` origin. Its folders are buckets; anything else there is reported at
 // the start. Runs on the threads of the pool for blocking calls.
 #include <dirent.h>
 #include <errno.h>

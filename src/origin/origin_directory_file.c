@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and versions of files below the root of a `dir:` origin. A version is told by size, mtime,
-// ctime and inode; its ETag ends in "-1" so that nobody takes it for an MD5. Any thread.
+// Names and versions of files below the root of a `dir:` origin. Size, mtime, ctime and inode
+// identify a version. Its ETag ends in "-1", so that nobody takes it for an MD5. Any thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -22,7 +22,7 @@ int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags)
         if (fd >= 0) {
             return (int)fd;
         }
-        if (errno != EINTR && errno != EAGAIN) { // EAGAIN: somebody renamed on the way
+        if (errno != EINTR && errno != EAGAIN) { // EAGAIN: a file on the path was renamed meanwhile
             return -1;
         }
     }
@@ -46,7 +46,7 @@ enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *p
                                    : ORIGIN_DIRECTORY_NEITHER;
 }
 
-// A piece of a path: what openat2 would take as something else than a name is refused.
+// Returns true for a component that openat2 treats as a name.
 static bool piece_is_valid(struct span piece)
 {
     return piece.len > 0 && !span_equal_cstr(piece, ".") && !span_equal_cstr(piece, "..");
@@ -114,15 +114,15 @@ bool origin_directory_file_same(const struct statx *a, const struct statx *b)
 static int64_t age_us(const struct statx_timestamp *t, uint64_t now_wall_us)
 {
     if (t->tv_sec < 0 || t->tv_sec > INT64_MAX / 4000000) {
-        return INT64_MAX; // nothing that a clock says
+        return INT64_MAX; // not a time that a clock shows
     }
     return (int64_t)now_wall_us - (t->tv_sec * 1000000 + (int64_t)t->tv_nsec / 1000);
 }
 
 bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
 {
-    // ctime is the file server's clock: one that is ahead of ours says nothing about age. mtime can
-    // be set at will, so only one that is near counts.
+    // ctime comes from the file server's clock: one ahead of ours says nothing about age. mtime can
+    // be set to any value, so it counts only if it is near.
     int64_t changed = age_us(&stat->stx_ctime, now_wall_us);
     int64_t modified = age_us(&stat->stx_mtime, now_wall_us);
     return changed < (int64_t)YOUNG_US ||
@@ -138,7 +138,7 @@ enum err origin_directory_error(int errno_value)
     case EXDEV: // a symbolic link out of the tree
     case ENAMETOOLONG:
     case EISDIR:
-    case ENXIO: // a socket, or a pipe nobody writes to
+    case ENXIO: // a socket, or a pipe without a writer
     case ENODEV:
         return ERR_NO_SUCH_KEY;
     case EACCES:
@@ -152,7 +152,7 @@ enum err origin_directory_error(int errno_value)
     case ENOMEM:
         return ERR_NO_MEMORY;
     default:
-        return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, a file server that is gone
+        return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, or the file server is gone
     }
 }
 

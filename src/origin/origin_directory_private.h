@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the directory driver share: names and versions of files, and walks in key
-// order.
+// The declarations that the files of the directory driver share: names and versions of files, and
+// walks in key order.
 #ifndef FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
 #define FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
 
@@ -24,9 +24,10 @@ struct origin_directory {
 #define ORIGIN_DIRECTORY_STATX_MASK                                                                \
     (STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_INO)
 
-// Blocking openat2 below `dir_fd` with ORIGIN_DIRECTORY_RESOLVE; -1 and errno on failure.
+// Blocking openat2 below `dir_fd` with ORIGIN_DIRECTORY_RESOLVE. Returns -1 and sets errno on
+// failure.
 int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags);
-// What a path below the root is, links followed inside the tree.
+// The type of a path below the root; links are followed inside the tree.
 enum origin_directory_kind {
     ORIGIN_DIRECTORY_NEITHER,
     ORIGIN_DIRECTORY_FILE,
@@ -34,24 +35,26 @@ enum origin_directory_kind {
 };
 enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path);
 bool origin_directory_bucket_is_valid(struct span bucket);
-// May this key be a file: no empty, "." or ".." piece, no NUL, at most S3_KEY_MAX bytes.
+// Returns true if the key may be a file: no empty, "." or ".." component, no NUL, at most
+// S3_KEY_MAX bytes.
 bool origin_directory_key_is_valid(struct span key);
-// "bucket/key"; NULL when either cannot be a file or memory is short.
+// Returns "bucket/key"; NULL if either cannot be a file, or memory is short.
 char *origin_directory_file_path(struct arena *arena, struct span bucket, struct span key);
-// Of size, mtime, ctime and inode; buffer of ORIGIN_DIRECTORY_ETAG_LEN + 1.
+// Makes the ETag from size, mtime, ctime and inode. The buffer has ORIGIN_DIRECTORY_ETAG_LEN + 1
+// bytes.
 void origin_directory_file_etag(const struct statx *stat, char *ret_etag);
 bool origin_directory_file_same(const struct statx *a, const struct statx *b);
-// Changed less than 2 s ago by its own clock or ours.
+// Returns true if the file changed less than 2 s ago by its own clock or ours.
 bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us);
 struct span origin_directory_content_type(struct span key);
-// ERR_NO_SUCH_KEY for all that says "there is no such file".
+// Returns ERR_NO_SUCH_KEY for all errors that mean "there is no such file".
 enum err origin_directory_error(int errno_value);
 
 // --- origin_directory_window.c: one thread at a time ---------------------------------------------
 
 #define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX and a folder's '/'
 
-// Its bytes are in window.bytes, for a folder with its '/'.
+// A name whose bytes are in window.bytes, with its '/' for a folder.
 struct origin_directory_name {
     uint32_t offset;
     uint16_t len;
@@ -63,19 +66,21 @@ struct origin_directory_window {
     struct origin_directory_name *names;
     size_t name_count, name_cap;
     size_t next;      // the first name that was not taken
-    struct buf from;  // names up to this one belong to windows before
+    struct buf from;  // names up to this one belong to previous windows
     struct buf bound; // names above this one were dropped; empty: none was
     uint64_t charged_bytes;
 };
 void origin_directory_window_init(struct origin_directory_window *w);
 void origin_directory_window_done(struct origin_directory_window *w);
-// One name of the folder, in any order. `give_back` frees memory of others; false: there is none.
+// Adds one name of the folder, in any order. `give_back` frees memory elsewhere; it returns false
+// if there is none.
 enum err origin_directory_window_add(struct origin_directory_window *w, struct span name,
                                      enum origin_directory_kind kind, bool (*give_back)(void *ctx),
                                      void *ctx) MUST_USE;
 void origin_directory_window_sort(struct origin_directory_window *w); // all names were added
 struct span origin_directory_window_name(const struct origin_directory_window *w, size_t i);
-// The folder has names above those of the window: advance, then add all names again.
+// Returns true if the folder has names above those of the window. The caller then advances and adds
+// all names again.
 bool origin_directory_window_is_cut(const struct origin_directory_window *w);
 void origin_directory_window_advance(struct origin_directory_window *w);
 
@@ -87,19 +92,19 @@ void origin_directory_scans_free(struct origin_directory_scans *scans);
 unsigned origin_directory_scans_parked(struct origin_directory_scans *scans);
 #endif
 
-// One page of a listing of `bucket`: everything in `arena`. ERR_NO_SUCH_BUCKET, ERR_NO_MEMORY,
-// ERR_LIMIT.
+// Makes one page of a listing of `bucket`, with everything in `arena`. ERR_NO_SUCH_BUCKET,
+// ERR_NO_MEMORY, ERR_LIMIT.
 enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct span bucket,
                                     const struct s3_listing_query *query, struct arena *arena,
                                     struct s3_listing_page *ret_page) MUST_USE;
 // --- origin_directory_buckets.c: pool threads, and the start -------------------------------------
 
-// First-level folders in order of their names.
+// Lists the first-level folders in the order of their names.
 enum err origin_directory_buckets(int root_fd, struct arena *arena,
                                   struct s3_bucket_entry **ret_buckets, size_t *ret_count) MUST_USE;
-// Is there such a folder? ERR_NO_SUCH_BUCKET.
+// Returns ERR_NO_SUCH_BUCKET if there is no such folder.
 enum err origin_directory_bucket(int root_fd, struct span bucket) MUST_USE;
-// How many first-level entries are no folders; the first names go to `names`.
+// Returns how many first-level entries are not folders; adds the first names to `names`.
 size_t origin_directory_top_files(int root_fd, struct buf *names);
 
 // --- origin_directory_relay.c --------------------------------------------------------------------

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a `dir:` origin answers besides objects: listings, HeadBucket, ListBuckets,
-// GetBucketLocation. Everything else is refused as NotImplemented in S3's form, never answered
+// The requests other than objects that a `dir:` origin answers: listings, HeadBucket, ListBuckets,
+// GetBucketLocation. It refuses all others as NotImplemented in S3's form, and never answers them
 // wrongly.
 //
-// A relay, on one worker: job on the pool (it fills status and body) -> on_head -> on_body ->
-// on_end. The job owns the relay until it has run; a cancelled one ends when its job is over.
+// A relay, on one worker: a job on the pool, which fills in status and body -> on_head -> on_body
+// -> on_end. The job owns the relay until it has run. A cancelled relay ends when its job is done.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define JOB_ARENA_MAX (32u << 20)
 
 struct origin_directory_relay {
-    struct origin_call call; // first
+    struct origin_call call; // must be the first member
     struct origin_relay *r;
     struct blocking_job job;
     bool job_running, job_done, paused, cancelled, head_done;
@@ -25,7 +25,7 @@ struct origin_directory_relay {
     int root_fd;
     struct origin_directory_scans *scans;
     enum err answer;               // ERR_OK: status 200 and `body`
-    struct s3_error_detail detail; // else: more about it
+    struct s3_error_detail detail; // else: details of the error
     struct buf body;
     struct task task;
     uint64_t started_us;
@@ -126,7 +126,7 @@ static void relay_end(struct origin_directory_relay *d, enum err err)
     r->on_end(r, err);
 }
 
-// An answer that is no success becomes what S3 would send: a status with an error document.
+// Turns an answer that is no success into S3's form: a status with an error document.
 static enum err prepare_head(struct origin_directory_relay *d)
 {
     struct origin_relay *r = d->r;
@@ -263,7 +263,7 @@ void origin_directory_relay_resume(struct origin_call *call)
 
 void origin_directory_relay_resume_upload(struct origin_call *call)
 {
-    (void)call; // no request body is ever read here
+    (void)call; // relays here read no request body
 }
 
 void origin_directory_relay_cancel(struct origin_call *call)

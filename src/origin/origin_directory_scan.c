@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks through a bucket's folder in order of full key bytes. Runs on the threads of the pool for
-// blocking calls, one walk on one thread at a time.
+// Walks through a bucket's folder in the order of full key bytes. Runs on the threads of the pool
+// for blocking calls; one walk runs on one thread at a time.
 //
-// Inside one folder the names are sorted with a '/' after each subfolder's name; going down into a
-// subfolder where it stands then gives exactly the order of full keys ("a-b" before "a/x", because
-// '-' sorts before
-// '/'). So a walk holds only sorted names of the folders on its way down. A walk whose page was cut
-// short is parked under the name that ended the page; the request for the next page finds it there
-// and goes on without reading a folder again. At most PARKED_MAX walks are parked, the longest
-// unused goes first.
+// Inside a folder the names are sorted with a '/' after each subfolder's name. The walk enters a
+// subfolder where its name is in that order. This gives exactly the order of full keys: "a-b"
+// before "a/x", because '-' sorts before '/'. So a walk holds only the sorted names of the folders
+// on its path.
 //
-// Memory: of a large folder a level holds a window of names (origin_directory_window.c), which are
-// counted in the budget. Where that is used up parked walks go first, then windows get small: a
-// listing takes longer, and is never refused for it.
+// A walk whose page is full is parked under the name that ended the page. The request for the next
+// page finds it there and continues without reading a folder again. At most PARKED_MAX walks are
+// parked; the longest unused is dropped first.
 //
-// Symbolic links count as what they point at, as long as that is inside the tree; a folder that is
-// its own ancestor is not entered. Names longer than a key may be, special files and folders that
-// may not be read are left out.
+// Memory: for a large folder, a level holds a window of names (origin_directory_window.c), which
+// the budget counts. If the budget is used up, parked walks are dropped first, then windows become
+// small. A listing then takes longer, but is never refused.
+//
+// Symbolic links count as their targets, if those are inside the tree. A folder that is its own
+// ancestor is not entered. Names that are too long for a key, special files and unreadable folders
+// are left out.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,18 +38,18 @@
 
 struct level {
     struct origin_directory_window window;
-    size_t path_len; // of scan.path, up to and with this folder's '/'
+    size_t path_len; // of scan.path, including this folder's '/'
     uint32_t dev_major, dev_minor;
     uint64_t inode;
 };
 
 struct scan {
     struct list_node node;                      // in origin_directory_scans.parked
-    struct buf bucket, prefix, delimiter, last; // what it is parked under
+    struct buf bucket, prefix, delimiter, last; // the name under which it is parked
     uint64_t parked_at_ms;
 
-    char path[S3_KEY_MAX + 257]; // key so far, ends with '/' or is empty
-    struct level **levels;       // the folders on the way down
+    char path[S3_KEY_MAX + 257]; // the key so far; empty or ends with '/'
+    struct level **levels;       // the folders on the path
     unsigned level_count;
     struct buf after, skip; // names up to `after` and those that begin with `skip` are left out
     bool has_pending;       // `pending` was found when the last page was full
@@ -83,7 +84,7 @@ static void level_free(struct level *level)
     }
 }
 
-// "bucket/" + key path + name, as a C string in `out`.
+// Writes "bucket/" + key path + name to `out` and returns it as a C string.
 static const char *full_path(const struct scan *scan, size_t path_len, const char *name,
                              struct buf *out)
 {
@@ -123,13 +124,13 @@ static bool is_dot(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-// Nothing at or below this name comes after `after`.
+// Returns true if no key at or below this name comes after `after`.
 static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
 {
     if (after.len == 0) {
         return false;
     }
-    // Compare path + name with `after` without joining them.
+    // Compares path + name with `after` without joining them.
     size_t shared = path.len < after.len ? path.len : after.len;
     int order = memcmp(path.ptr, after.ptr, shared);
     if (order == 0 && path.len > after.len) {
@@ -163,7 +164,8 @@ static enum err level_add(struct origin_directory_scans *scans, const struct sca
                : origin_directory_window_add(&level->window, name, kind, give_back, scans);
 }
 
-// The part of the scan's prefix that names in this folder must begin with; empty: any name.
+// Returns the part of the scan's prefix with which names in this folder must begin; empty: any
+// name.
 static struct span level_filter(const struct scan *scan, const struct level *level)
 {
     struct span prefix = buf_span(&scan->prefix);
@@ -172,7 +174,7 @@ static struct span level_filter(const struct scan *scan, const struct level *lev
                : (struct span){NULL, 0};
 }
 
-// Reads the next window of names of the open folder `fd`, which it closes.
+// Reads the next window of names from the open folder `fd`, and closes it.
 static enum err level_read(struct origin_directory_scans *scans, const struct scan *scan,
                            struct level *level, int fd)
 {
@@ -201,7 +203,7 @@ static enum err level_read(struct origin_directory_scans *scans, const struct sc
     return err;
 }
 
-// --- Going down and along ------------------------------------------------------------------------
+// --- Entering folders ----------------------------------------------------------------------------
 
 static struct level *top(const struct scan *scan)
 {
@@ -226,8 +228,7 @@ static bool is_ancestor(const struct scan *scan, const struct statx *stat)
     return false;
 }
 
-// Opens the folder scan->path[0, path_len). *ret_fd < 0 with ERR_OK: it is gone, or may not be
-// read.
+// Opens the folder scan->path[0, path_len). ERR_OK with *ret_fd < 0: it is gone, or unreadable.
 static enum err folder_open(const struct origin_directory_scans *scans, const struct scan *scan,
                             size_t path_len, int flags, int *ret_fd)
 {
@@ -252,8 +253,8 @@ static enum err folder_open(const struct origin_directory_scans *scans, const st
     return ERR_OK;
 }
 
-// Goes into the folder scan->path[0, path_len). Only its place on the way down counts when `names`
-// is false. A folder that is gone, may not be read or is its own ancestor is passed over.
+// Enters the folder scan->path[0, path_len). If `names` is false, the folder is only a component of
+// the path and its names are not read. Skips a folder that is gone, unreadable or its own ancestor.
 static enum err level_push(struct origin_directory_scans *scans, struct scan *scan, size_t path_len,
                            bool names)
 {
@@ -294,7 +295,7 @@ static enum err level_push(struct origin_directory_scans *scans, struct scan *sc
     return err;
 }
 
-// Reads the next window of names. A folder that has been removed in the meantime has none.
+// Reads the next window of names. A folder that was removed meanwhile has none.
 static enum err level_refill(struct origin_directory_scans *scans, const struct scan *scan,
                              struct level *level)
 {
@@ -309,8 +310,8 @@ static bool delimiter_is_slash(const struct scan *scan)
     return span_equal_cstr(buf_span(&scan->delimiter), "/");
 }
 
-// The next name in order into `ret_name`: a file's key, or with the delimiter "/" also a folder's.
-// ORIGIN_DIRECTORY_NEITHER at the end.
+// Writes the next name in order to `ret_name`: a file's key, or with the delimiter "/" also a
+// folder's. ORIGIN_DIRECTORY_NEITHER at the end.
 static enum err scan_next(struct origin_directory_scans *scans, struct scan *scan,
                           struct buf *ret_name, enum origin_directory_kind *ret_kind)
 {
@@ -358,8 +359,8 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
     return ERR_OK;
 }
 
-// Looks at one folder: true when it holds a file (or a link to a folder, which is taken to hold
-// one); else its subfolders are added to `folders`, each as "path/" and a NUL.
+// Looks into one folder. Returns true if it holds a file, or a link to a folder, which is assumed
+// to hold one. Otherwise adds its subfolders to `folders`, each as "path/" and a NUL.
 static bool probe_folder(int root_fd, const char *path, struct buf *folders)
 {
     int fd = origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY);
@@ -398,9 +399,9 @@ static bool probe_folder(int root_fd, const char *path, struct buf *folders)
     return found;
 }
 
-// Is there any file below the folder `path` (relative to the root, with its '/')? Links to folders
-// are not entered, so the walk ends; one that holds more open branches than fit is taken to hold a
-// file.
+// Returns true if there is a file below the folder `path` (relative to the root, with its '/').
+// Does not enter links to folders, so the walk ends. A folder with more open branches than fit is
+// assumed to hold a file.
 static bool folder_has_file(int root_fd, const char *path)
 {
     struct buf folders, current;
@@ -424,7 +425,7 @@ static bool folder_has_file(int root_fd, const char *path)
     return found;
 }
 
-// --- A walk's life -------------------------------------------------------------------------------
+// --- Life cycle of a walk ------------------------------------------------------------------------
 
 static void scan_free(struct scan *scan)
 {
@@ -445,7 +446,8 @@ static void scan_free(struct scan *scan)
     free(scan);
 }
 
-// Part of `key` up to and with its first delimiter behind the prefix; empty when there is none.
+// Returns the part of `key` up to and including its first delimiter after the prefix; empty if
+// there is none.
 static struct span common_prefix(struct span key, struct span prefix, struct span delimiter)
 {
     if (delimiter.len == 0 || key.len <= prefix.len || !span_starts_with(key, prefix)) {
@@ -478,9 +480,9 @@ static enum err scan_new(struct origin_directory_scans *scans, struct span bucke
     buf_set(&scan->after, query->after);
     struct span fold = common_prefix(query->after, query->prefix, query->delimiter);
     if (fold.len > 0 && fold.len == query->after.len) {
-        buf_set(&scan->skip, fold); // the page before ended with this common prefix
+        buf_set(&scan->skip, fold); // the previous page ended with this common prefix
     }
-    // The folders above the prefix's last piece are walked by name only.
+    // Folders above the prefix's last component are entered by name only.
     size_t base = query->prefix.len;
     while (base > 0 && query->prefix.ptr[base - 1] != '/') {
         base--;
@@ -533,7 +535,7 @@ static void unpark_locked(struct origin_directory_scans *scans, struct scan *sca
     scans->locked.count--;
 }
 
-// Takes out of the parked ones what is too old or too much, as a chain to be freed without the
+// Removes parked walks that are too old or too many, as a list that the caller frees without the
 // lock.
 static void trim_locked(struct origin_directory_scans *scans, uint64_t now_ms, struct list *ret_out)
 {
@@ -589,7 +591,7 @@ static void scan_park(struct origin_directory_scans *scans, struct scan *scan)
     free_all(&out);
 }
 
-// The longest unused. False: none is parked.
+// Drops the longest unused walk. Returns false if none is parked.
 static bool drop_parked(struct origin_directory_scans *scans)
 {
     check(pthread_mutex_lock(&scans->locked.mutex) == 0);
@@ -681,7 +683,7 @@ static enum err add_entry(struct page_builder *b, struct span key)
     }
     entry->size = stat.stx_size;
     entry->last_modified = (time_t)stat.stx_mtime.tv_sec;
-    entry->last_modified_ms = 0; // as the Last-Modified header says it
+    entry->last_modified_ms = 0; // like the Last-Modified header
     b->entry_count++;
     buf_set(&b->scan->last, entry->key);
     return ERR_OK;

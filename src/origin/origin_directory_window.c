@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A window of a folder's names: the lowest ones above the last name that was taken, in order after
-// the sort. While the folder is read, a window that may not grow drops its upper half, and from
-// then on every name above that half. When all names of the window have been taken, the folder is
-// read again for the next window.
+// the sort. While the folder is read, a window that cannot grow drops its upper half, and from then
+// on every name above that half. When all names of the window are taken, the folder is read again
+// for the next window.
 //
 // The budget counts its memory (BUDGET_FOLDERS) but never refuses WINDOW_BYTES_LEAST. So with
 // little memory a listing takes longer, and still ends. One thread at a time.
@@ -12,7 +12,7 @@
 #include "base/chunk.h"
 #include "origin/origin_directory_private.h"
 
-#define WINDOW_BYTES_MAX (4u << 20) // of names of one folder, with their table
+#define WINDOW_BYTES_MAX (4u << 20) // for the names of one folder and their table
 #define WINDOW_BYTES_LEAST 65536u
 
 void origin_directory_window_init(struct origin_directory_window *w)
@@ -70,8 +70,8 @@ void origin_directory_window_advance(struct origin_directory_window *w)
     w->name_count = w->next = 0;
 }
 
-// Bytes that the window allocates once it has room for `more` bytes of names and one more name in
-// its table.
+// Returns the bytes that the window allocates to have room for `more` bytes of names and one more
+// table entry.
 static size_t bytes_with(const struct origin_directory_window *w, size_t more)
 {
     size_t bytes = w->bytes.cap, names = w->name_cap;
@@ -107,7 +107,7 @@ static bool count_bytes(struct origin_directory_window *w, size_t bytes,
     return ok;
 }
 
-// Drops the upper half of its names.
+// Drops the upper half of the window's names.
 static enum err cut(struct origin_directory_window *w)
 {
     struct buf kept;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What checks have found out about a store whose answers differ although its objects do not. Any
-// worker.
+// Learns about stores whose answers differ although their objects do not. Any worker.
 //
-//   HEAD describes objects otherwise than GET (a gateway's own type, length, ETag or no metadata)
-//       GET is what clients are given, so checks ask by GET of one byte (origin_s3_odd.c).
+//   HEAD and GET describe an object differently (a gateway's own type, length, ETag; no metadata)
+//      Clients get what GET returns, so checks use a GET of one byte (origin_s3_odd.c).
 //   Last-Modified is the time of the answer
-//       It then says nothing, and home_doubt.c compares without it. Proven by MOVED_DATES checks in
-//       a row that found nothing else changed; one that finds any older date disproves it.
+//      It then has no meaning, and home_doubt.c compares without it. MOVED_DATES checks in a row
+//      that found no other change prove it; one check that finds an older date disproves it.
 #include "base/clock.h"
 #include "base/log.h"
 #include "origin/origin_private.h"

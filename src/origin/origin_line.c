@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who waits for a place at an origin: a line for each client, and each client has its turn, however
-// many calls of another one wait. Runs on the worker.
+// Lines of calls that wait for a slot: one for each client, so that each client has its turn
+// however many calls another one has. Runs on the worker.
 //
-// There are ORIGIN_LINES lines. A client has one to itself while one of its calls waits; those for
-// whom none is left share one that is taken.
+// There are ORIGIN_LINES lines. A client has a line of its own while one of its calls waits. If
+// none is left, it shares a line.
 #include "origin/origin_private.h"
 
 void origin_lines_init(struct origin_lines *lines)

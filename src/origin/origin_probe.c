@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks an S3 origin whether it answers and takes our credentials: once at the start, and from then
-// on only while something is wrong (origin_trouble.c), so that its end is noticed where nobody
-// asks. It lists one bucket, as every S3 server lets everybody try; whether that is allowed does
-// not matter. Runs on worker 0.
+// Asks an S3 origin whether it answers and accepts our credentials: once at the start, and later
+// only while something is wrong (origin_trouble.c). So the end of a trouble is noticed even without
+// requests. It lists one bucket, which every S3 server lets anybody try; whether that is allowed
+// does not matter. Runs on worker 0.
 //
 //   idle      nothing is wrong, or the start has not asked yet
-//   running   a relay of one attempt is out
-//   waiting   the timer runs; each failure doubles it, up to PROBE_WAIT_MAX_MS
+//   running   a relay of one attempt is in flight
+//   waiting   the timer runs; each failure doubles its time, up to PROBE_WAIT_MAX_MS
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -25,7 +25,7 @@ struct origin_probe {
     bool is_running, is_closed;
     unsigned failures;
     uint64_t asked_us;
-    sem_t *told; // of origin_probe_start(), until it is; NULL
+    sem_t *told; // from origin_probe_start(), until it is posted; or NULL
 };
 
 struct probe_order {
@@ -45,7 +45,7 @@ static void probe_told(struct origin_probe *probe)
 static enum err on_head(struct origin_relay *relay)
 {
     (void)relay;
-    return ERR_OK; // what it says of the origin its call has noted
+    return ERR_OK; // its call has noted what it says about the origin
 }
 
 static enum err on_body(struct origin_relay *relay, struct span data)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `s3://` driver's state: endpoint, credentials, the regions of buckets, and on each worker the
-// pools of connections. One pool per credential set, because libcurl shares a pooled connection
-// between requests of different Authorization. The calls themselves are in origin_s3_call.c.
+// The state of the `s3://` driver: endpoint, credentials, the regions of buckets, and each worker's
+// pools of connections. Each set of credentials has its own pool, because libcurl would share a
+// pooled connection between requests of different Authorization. origin_s3_call.c makes the calls.
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,8 @@ bool origin_s3_region_is_valid(struct span region)
     return region.len > 0 && region.len <= ORIGIN_S3_REGION_MAX;
 }
 
-// The number of the name, from 1 on; 0: an origin that names more regions than there are.
+// Returns the number of the region's name, from 1; 0 if the origin names more regions than there is
+// room for.
 static unsigned region_number(struct origin_s3_state *state, struct span region)
 {
     char *copy = strndup(region.ptr, region.len);
@@ -88,7 +89,7 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
     atomic_store(&state->bucket_regions[oldest], row | number);
 }
 
-// --- Stores that unpack --------------------------------------------------------------------------
+// --- Stores that decompress ----------------------------------------------------------------------
 
 static bool name_unpacks(const struct origin_s3_endpoint *endpoint)
 {
@@ -108,11 +109,11 @@ void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *ans
 
 // --- Connections ---------------------------------------------------------------------------------
 
-// There is one, and it goes by what the origin is told now.
+// Creates the pool if there is none, and again if the origin's settings have changed.
 static void pool_refresh(struct origin_worker *ow, struct origin_s3_pool *pool)
 {
     struct origin *origin = ow->origin;
-    unsigned number = atomic_load(&origin->live.number); // what changes after this changes it again
+    unsigned number = atomic_load(&origin->live.number); // a later change increments it again
     if (pool->pool != NULL && pool->number == number) {
         return;
     }
@@ -149,7 +150,7 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
     if (key.len >= sizeof(part->pools[0].access_key)) {
         return NULL;
     }
-    // The first row is the origin's own; the others come and go.
+    // The first entry is for the origin's own credentials; the others are reused.
     for (unsigned i = 0; i < ORIGIN_S3_POOLS_MAX && found == NULL; i++) {
         struct origin_s3_pool *pool = &part->pools[i];
         if (pool->pool != NULL
@@ -205,9 +206,9 @@ static void origin_s3_rest(struct origin_worker *ow)
     }
 }
 
-// --- Life ----------------------------------------------------------------------------------------
+// --- Life cycle ----------------------------------------------------------------------------------
 
-// Ends what curl has under way; the calls stay until they are abandoned.
+// Ends all transfers; the calls stay until they are abandoned.
 static void origin_s3_stop(struct origin *origin)
 {
     struct origin_s3_state *state = origin->driver_state;
@@ -268,7 +269,8 @@ static bool is_set(const char *text)
     return text != NULL && text[0] != '\0';
 }
 
-// Configured, else the endpoint's own, the environment's, the credentials' own; else the default.
+// Returns the region from the first of these that has one: configuration, endpoint, environment,
+// credentials. Else the default.
 static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
                                  const struct credentials_set *set)
 {
@@ -293,8 +295,8 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     buf_done(&text);
 }
 
-// The endpoint's part of the name, with the region in it; what of the name comes behind tells
-// origins apart.
+// Sets the origin's name for people: the region replaces "{region}". The rest of the name
+// distinguishes origins.
 static void show(struct origin *origin, const struct origin_s3_state *state)
 {
     static const char mark[] = "{region}";

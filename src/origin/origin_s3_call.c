@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request to an S3 origin and its attempts: a fetch of an object, or a relay of any other
+// One request to an S3 origin with its attempts: a fetch of an object, or a relay of any other
 // request. Runs on the worker that started it.
 //
-// The life of a call:
-//   SLOT      waits for its slot among the worker's calls, at most ORIGIN_SLOT_WAIT_MS
-//   WAIT      between two attempts: back-off timer, its slot once more, or new credentials
+// The phases of a call:
+//   SLOT      waits for a slot, at most ORIGIN_SLOT_WAIT_MS
+//   WAIT      between two attempts: back-off, a new slot, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
-//   COLLECT   the answer may not be final: its body is kept, at most ORIGIN_ERROR_BODY_MAX bytes,
-//             and awaited for at most COLLECT_IDLES: an origin may send it for ever
-//   BODY      the head was handed on, the body follows; from here on nothing is asked again
-//   HELD      a collected answer is handed on, its body waits for the caller to resume
-// Each attempt is built and signed anew in the call's arena, which is emptied before it.
+//   COLLECT   the answer may not be final: keeps its body, at most ORIGIN_ERROR_BODY_MAX bytes,
+//             for at most COLLECT_IDLES, because an origin may send it for ever
+//   BODY      the head was handed on, the body follows; no retries from here on
+//   HELD      a collected answer was handed on, its body waits for the caller to resume
+// Each attempt is built and signed again in the call's arena, which is emptied before.
 //
-// What is repeated: a request the origin refused for its region, its clock or its token, once each
-// (three regions), or redirected (origin_s3_redirect.c), as long as no byte of an upload has left;
-// and a safe request that failed, `retries` times with back-off, each taking one retry from the
-// origin's budget. One that is refused with SlowDown while the origin answers others has only come
-// too early: it is asked again for ORIGIN_SLOWDOWN_WAIT_US, and what bounds that is the number of
-// places. Bodies are never sent twice. An answer whose status nobody gives, on a connection that
-// has carried others, is no answer: what may be sent again is asked once more on a new connection,
-// outside these limits.
+// Retries. A request refused for its region, clock or token is corrected and repeated once for each
+// (for up to three regions). A redirected request is repeated (origin_s3_redirect.c). Both hold
+// only as long as no byte of an upload was sent. A safe request that failed is repeated `retries`
+// times with back-off, and each retry takes one from the origin's budget.
+//
+// If the origin refuses a request with SlowDown while it answers others, the request came too
+// early. It is retried for ORIGIN_SLOWDOWN_WAIT_US, bounded by the number of slots. Bodies are
+// never sent twice. A status that no S3 store sends, on a reused connection, is not an answer to
+// this request: if the request may be repeated, it is sent again on a new connection, outside these
+// limits.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -29,8 +31,8 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define COLLECT_IDLES 3u       // idle time-outs
-#define SLOW_ANSWER_MS 600000u // a silence of operations that answer when they are done
+#define COLLECT_IDLES 3u       // idle timeouts
+#define SLOW_ANSWER_MS 600000u // silence allowed for operations that answer only when they are done
 
 static const char *operation_name(const struct origin_s3_call *c)
 {
@@ -40,7 +42,7 @@ static const char *operation_name(const struct origin_s3_call *c)
     return c->f->head && !c->by_get ? "HeadObject" : "GetObject";
 }
 
-// --- The end -------------------------------------------------------------------------------------
+// --- The end of a call ---------------------------------------------------------------------------
 
 static void call_free(void *ptr)
 {
@@ -82,7 +84,7 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     }
 }
 
-// Ends the call from outside the caller's stack.
+// Ends the call later, outside the caller's stack.
 static void call_end_later(struct origin_s3_call *c, enum err err)
 {
     c->pending_err = err;
@@ -263,8 +265,8 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
-    // An answer that is packed because of the client's Accept-Encoding is not continued: a request
-    // of ours for the rest has another one, and would get other bytes.
+    // If the client's Accept-Encoding made the origin compress the answer, a fetch must not
+    // continue it: its own Accept-Encoding differs, so it would get other bytes.
     bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
                      headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
     if (r->request->operation != S3_GetObject || is_packed ||
@@ -281,14 +283,15 @@ static enum err relay_head(struct origin_s3_call *c)
         return err;
     }
     if (c->response_head.status < 500) {
-        origin_slot_success(c->call.ow, 0); // the time of an upload says nothing
+        // The duration of an upload says nothing about the origin.
+        origin_slot_success(c->call.ow, 0);
     }
     c->phase = PHASE_BODY;
     head_count(c);
     return c->r->on_head(c->r);
 }
 
-// The connection had carried others, and what came cannot be meant for this request.
+// Handles an answer on a reused connection that cannot be meant for this request.
 static enum err dead_answer(struct origin_s3_call *c)
 {
     bool is_unsent = c->r != NULL && c->r->body != ORIGIN_BODY_NONE && c->r->body_length > 0 &&
@@ -303,7 +306,7 @@ static bool is_doubtful(const struct origin_s3_call *c)
     return c->phase == PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
-// A signature that is not taken is 400, 401 or 403; what a 403 means its document says.
+// A refused signature gives 400, 401 or 403; the document of a 403 tells what it means.
 static void note_answer(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
@@ -315,7 +318,7 @@ static void note_answer(struct origin_s3_call *c)
     }
 }
 
-// The memory that all workers share is written only where it says something else.
+// Writes the shared memory only if the value has changed, because all workers read it.
 static void note_date(struct origin_s3_call *c)
 {
     struct origin *origin = c->call.ow->origin;
@@ -355,7 +358,7 @@ static enum err on_head_complete(struct origin_s3_call *c)
     }
     note_answer(c);
     if (c->r != NULL) {
-        // A gateway does not know, either; some say 408 when they have waited long enough.
+        // Gateways do not know the outcome either; some send 408 when they have waited long enough.
         c->r->is_unsure = status == 408 || (status >= 500 && status != 501);
     }
     if (c->f != NULL && (status == 200 || status == 206)) {
@@ -391,7 +394,7 @@ static enum err on_header_line(void *ctx, struct span line)
     return err;
 }
 
-// Does nobody wait for the answer's own body?
+// Returns true if nobody needs the body of the answer.
 static bool status_is_enough(const struct origin_s3_call *c)
 {
     return c->r == NULL || origin_s3_status_is_hidden(c->response_head.status);
@@ -412,7 +415,7 @@ static enum err on_body(void *ctx, struct span data)
             c->is_cut_short = true;
             return ERR_ORIGIN_RESET;
         }
-        // Too long for anything that we would act on: it goes on as it is.
+        // Too long to be a document that we act on: hand it on as it is.
         timer_stop(&c->timer);
         enum err err = relay_head(c);
         if (err == ERR_OK) {
@@ -545,7 +548,7 @@ static void on_task(struct task *task)
 {
     struct origin_s3_call *c = container_of(task, struct origin_s3_call, task);
     if (c->transfer != NULL) {
-        return; // its end comes by itself
+        return; // on_transfer_end() follows
     }
     if (c->cancelled) {
         origin_s3_call_end(c, ERR_CANCELLED);

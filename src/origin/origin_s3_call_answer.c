@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done about an answer of an S3 origin that is no success, and about none: ask again in the
-// right region, by the right clock, with new credentials; wait and repeat; or let it stand.
+// Handles an answer of an S3 origin that is no success, and the lack of an answer. Asks again in
+// the right region, with the right clock or with new credentials; or waits and retries; or accepts
+// the answer as final.
 #include <stdio.h>
 #include <string.h>
 
@@ -11,11 +12,11 @@
 #include "stats/stats.h"
 
 #define REGION_HOPS_MAX 3u
-#define SLOWDOWN_BACKOFFS 2u // a place that waits longer is missed
-#define SKEW_SEEN_S 600      // a HEAD's 403 has no code: this much says that it is the clock
+#define SLOWDOWN_BACKOFFS 2u // with longer back-offs its slot would be missed
+#define SKEW_SEEN_S 600      // a HEAD's 403 has no code: with this much skew the clock is to blame
 
-// Refused with SlowDown by an origin that answers others: the request has only come too early. Who
-// asks whether what there is is current is not kept waiting for long: it may be good enough.
+// Returns true if an origin that answers others has refused the request with SlowDown: the request
+// came too early. A revalidation does not wait long, because the cached version may do.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
@@ -27,7 +28,7 @@ static bool came_too_early(const struct origin_s3_call *c)
            clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
 }
 
-// Waits and asks again; false when that is not allowed any more.
+// Waits and retries. Returns false if no retry is allowed any more.
 static bool try_again(struct origin_s3_call *c, enum err err)
 {
     struct origin *origin = c->call.ow->origin;
@@ -47,14 +48,14 @@ static bool try_again(struct origin_s3_call *c, enum err err)
     return true;
 }
 
-// Nothing that could be an answer has come, and none is expected any more.
+// Records a failure without any answer.
 static void note_failure(struct origin_s3_call *c, enum err err, const char *detail)
 {
     struct origin *origin = c->call.ow->origin;
     const struct origin_s3_endpoint *endpoint = &origin_s3_state_of(c->call.ow)->endpoint;
     enum origin_trouble trouble = origin_trouble_of(err, endpoint->is_https, detail);
     if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
-        trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be what is missing
+        trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be down
     }
     if (!c->has_spoken && c->redirect_url == NULL) {
         origin_trouble_met(origin, trouble, c->started_us, detail);
@@ -73,7 +74,7 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *d
         c->r->is_unsure = false;
     }
     if (err == ERR_PERMISSION && c->redirect_url != NULL) {
-        // The redirect leads further inside than it may: the endpoint's answer stands.
+        // The redirect leads to a more private address than allowed: use the endpoint's answer.
         origin_s3_call_leave_redirect(c);
         c->redirects = ORIGIN_S3_REDIRECTS_MAX;
         origin_s3_call_attempt(c);
@@ -96,7 +97,7 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *d
     origin_s3_call_end(c, err);
 }
 
-// The origin's own words for whoever asked; no error of S3's is longer than what is kept.
+// Keeps the origin's own error for the caller; no S3 error is longer than the limit.
 static void keep_answer(struct origin_s3_call *c)
 {
     struct s3_error_answer answer = {.status = c->response_head.status,
@@ -112,7 +113,7 @@ static void keep_answer(struct origin_s3_call *c)
     buf_done(&packed);
 }
 
-// The headers of a 304 that a client may be given: RFC 9110, section 15.4.5.
+// Keeps the headers that a 304 may carry to a client: RFC 9110, section 15.4.5.
 static void keep_validators(struct origin_s3_call *c)
 {
     static const char *const names[] = {"ETag", "Last-Modified", "Cache-Control", "Expires",
@@ -125,7 +126,7 @@ static void keep_validators(struct origin_s3_call *c)
     }
 }
 
-// The answer stands. A fetch ends with its error, a relay hands the answer on.
+// Accepts the answer as final. A fetch ends with its error, a relay hands the answer on.
 static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
     if (c->f != NULL) {
@@ -167,8 +168,8 @@ void origin_s3_call_held_body(struct origin_s3_call *c)
     origin_s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
 }
 
-// The answer refuses the request as it was sent, and another one may be right: its region, its
-// clock, its token. True when that was dealt with.
+// The answer refuses the request because of its region, clock or token, and a corrected one may
+// succeed. These functions return true if they have handled that.
 static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span hint = {NULL, 0};
@@ -186,15 +187,16 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
     origin_s3_call_leave_redirect(c);
     origin_s3_region_learn(c->call.ow, origin_s3_call_bucket(c), hint);
     if (c->upload_has_left) {
-        origin_s3_call_end(c,
-                           ERR_ORIGIN_RESET); // the client sends its body again, to the right place
+        // The client sends its body again, to the right region.
+        origin_s3_call_end(c, ERR_ORIGIN_RESET);
     } else {
         origin_s3_call_attempt(c);
     }
     return true;
 }
 
-// A key that a client sends with each request is meant for one store.
+// Returns true if the client sends an encryption key of its own (SSE-C), which is meant for one
+// store only.
 static bool carries_customer_key(const struct origin_s3_call *c)
 {
     bool carries = false;
@@ -216,8 +218,8 @@ static bool may_follow(const struct origin_s3_call *c)
            c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
-// Does the redirect name the bucket and key of this call? A request without our signature may go
-// anywhere.
+// Returns true if the redirect names the bucket and key of this call. A request without our
+// signature may go anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
     struct span key = c->r != NULL ? c->r->request->key : c->f->key;
@@ -226,7 +228,7 @@ static bool asks_for_the_same(const struct origin_s3_call *c, const struct origi
     return is_anonymous || origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), key);
 }
 
-// See the rules at the head of origin_s3_redirect.c.
+// Follows a redirect by the rules at the head of origin_s3_redirect.c.
 static bool follow_redirect(struct origin_s3_call *c)
 {
     struct origin_s3_url url;
@@ -255,7 +257,8 @@ static bool follow_redirect(struct origin_s3_call *c)
     return true;
 }
 
-// The origin's clock less ours: by the answer's Date, else as other calls have learnt it.
+// Returns the origin's clock minus ours: from the answer's Date, else as other calls have learnt
+// it.
 static int64_t skew_by_answer(const struct origin_s3_call *c)
 {
     struct span date;
@@ -267,9 +270,9 @@ static int64_t skew_by_answer(const struct origin_s3_call *c)
     return atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
 }
 
-// Compares the origin's clock with the skew that this attempt was signed with, not with the current
-// one. Another call may have learnt a better skew since, and the attempts signed before that all
-// fail. The answer to a HEAD has no code, so the difference decides there.
+// Compares the origin's clock with the skew that this attempt was signed with, not the current
+// skew. Another call may have learnt a better skew since, and all attempts signed before it fail.
+// The answer to a HEAD has no code, so the difference decides.
 static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     if (c->skew_corrected || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {
@@ -316,8 +319,8 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     return true;
 }
 
-// What the origin says of the credentials that this was signed with; the origin's own are
-// everybody's.
+// Returns true if the origin refuses the credentials of this request. If they are the origin's own,
+// this concerns all requests.
 static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     bool is_own = c->set != NULL;
@@ -326,7 +329,7 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     if (!origin_s3_call_is_signed(c)) {
         return false;
     }
-    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() deals with those
+    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() handles those
         if (is_own && body->code.len > 0) {
             origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c));
         }
@@ -339,7 +342,7 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     return true;
 }
 
-// Servers that speak TLS on the port say so to those who do not.
+// Returns true for the answer of a TLS port to a request without TLS.
 static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span text = buf_span(&c->collected);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds one attempt of a call to an S3 origin: its URL, the headers that go on, the signature.
+// Builds one attempt of a call to an S3 origin: its URL, the forwarded headers, the signature.
 #include "base/clock.h"
 #include "origin/origin_s3_call_private.h"
 
@@ -46,7 +46,7 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
-// See origin_s3_unpacks(). Not signed: servers on the way change it.
+// Adds Accept-Encoding; see origin_s3_unpacks(). It is not signed, because proxies change it.
 static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *headers)
 {
     enum s3_operation operation = c->r != NULL ? c->r->request->operation : S3_Unknown;
@@ -92,7 +92,7 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
     struct span hash = payload_hash_of(c);
     bool is_anonymous = c->is_presigned || (keys == NULL && c->set->is_anonymous) ||
                         (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
-    // Unsigned requests say how the body is framed only where that is not the plain way.
+    // Unsigned requests state the framing of the body only if it is not the plain one.
     bool ok = true;
     if (!is_anonymous ||
         (c->phase != PHASE_LOOK && c->r != NULL && c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER)) {
@@ -156,7 +156,7 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (err == ERR_OK) {
         err = sign(c, ret_url, headers);
     }
-    // Behind the signature: whoever stands between may add to it.
+    // After the signature, because proxies may add to it.
     const struct headers *came_with = c->r != NULL ? c->r->headers : NULL;
     if (err == ERR_OK && !origin_hops_add(c->arena, came_with, headers)) {
         err = ERR_NO_MEMORY;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an S3 origin is: its configured endpoint, and the URL of a bucket or key there. The only
-// hosts ever asked come from here and from redirects (origin_s3_redirect.c), so never from a
-// request. Pure; any thread.
+// The address of an S3 origin: its configured endpoint, and the URL of a bucket or key there.
+// Forebay sends requests only to hosts from here and from redirects (origin_s3_redirect.c), never
+// to one named by a client. Pure; any thread.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static bool path_is_valid(struct span path)
     return true;
 }
 
-// "us-east-1": letters, a dash, letters, a dash, a digit at the end.
+// Recognises names like "us-east-1": letters, a dash, letters, a dash, a final digit.
 static bool label_is_region(struct span label)
 {
     unsigned dashes = 0;
@@ -82,8 +82,8 @@ static bool label_is_region(struct span label)
            isalpha((unsigned char)label.ptr[0]) && isalpha((unsigned char)label.ptr[1]);
 }
 
-// Amazon's own hosts carry the region in their name; made a template, buckets elsewhere can be
-// reached.
+// Replaces the region in one of Amazon's own hosts with "{region}", so that buckets in other
+// regions can be reached.
 static void make_template(struct origin_s3_endpoint *endpoint)
 {
     struct span host = span_from_cstr(endpoint->host), rest = host, label;
@@ -173,7 +173,8 @@ static void append_host(struct buf *out, const char *host, struct span region)
     buf_append_cstr(out, at + strlen(REGION_TEMPLATE));
 }
 
-// Amazon's own names for S3: regional, global, dual-stack, FIPS, accelerated, by private link.
+// Recognises Amazon's own host names for S3: regional, global, dual-stack, FIPS, accelerated, by
+// private link.
 static bool name_is_aws_s3(struct span name)
 {
     struct span rest = name, label;
@@ -198,7 +199,7 @@ static void place_append_name(struct span name, struct buf *out)
     }
 }
 
-// IPv6 addresses stay as they are written.
+// Appends the canonical form of a host. IPv6 addresses stay as written.
 static void place_append(struct span host, bool is_https, struct buf *out)
 {
     bool is_address = host.len > 0 && host.ptr[0] == '[';

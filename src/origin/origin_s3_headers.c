@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a client's request goes on to the origin, by a list of what may, and what of the origin's
-// answer goes back. The client's own signature is taken off; every other x-amz-* header is kept, so
-// that it is signed again. A client's Connection takes nothing off: a head in which it names a
-// header that is meant for the origin does not reach http's exchange. Pure; any thread.
+// Selects, by lists of allowed names, the headers of a client's request that are forwarded to the
+// origin, and the headers of the origin's answer that are returned. Removes the client's signature,
+// and keeps every other x-amz-* header so that it is signed again. A client's Connection header
+// removes nothing: the room http refuses a request in which it names a header meant for the origin.
+// Pure; any thread.
 #include <string.h>
 
 #include "origin/origin_s3_private.h"
 
-#define ADDED_MAX                                                                                  \
-    16u // headers that a request gets on its way; the list grows where this is too few
+// Headers that are added to a request; the list grows if there are more.
+#define ADDED_MAX 16u
 
 static bool has_prefix(struct span name, const char *prefix)
 {
@@ -26,9 +27,9 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// What S3 defines, of HTTP's own what S3 takes, and what joins the traces of both sides. Every
-// other header is the client's and its proxies' business: at the origin it could only change what
-// nobody here judged.
+// Returns true for headers that S3 defines, for those of HTTP that S3 accepts, and for those that
+// join traces. All other headers concern only the client and its proxies. At the origin they could
+// only change something that Forebay has not checked.
 static bool is_sent_on(struct span name, bool framed)
 {
     static const char *const known[] = {"Access-Control-Request-Headers",
@@ -51,7 +52,7 @@ static bool is_sent_on(struct span name, bool framed)
                                         "traceparent",
                                         "tracestate",
                                         "x-request-id"};
-    // Of the client's signature; the origin gets ours.
+    // Parts of the client's signature; the origin gets ours.
     static const char *const signature[] = {"X-Amz-Date", "X-Amz-Security-Token",
                                             "x-amz-content-sha256", "x-amz-s3session-token"};
     static const char *const framing[] = {"x-amz-decoded-content-length", "x-amz-trailer"};
@@ -62,7 +63,7 @@ static bool is_sent_on(struct span name, bool framed)
            (framed || !is_one_of(name, framing, ARRAY_LEN(framing)));
 }
 
-// Does a Connection header name this one?
+// Returns true if a Connection header names this header.
 static bool is_named_by_connection(const struct headers *headers, struct span name)
 {
     for (unsigned i = 0; i < headers->count; i++) {
@@ -174,7 +175,7 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
                                         "WWW-Authenticate"};
     for (unsigned i = 0; i < origin->count; i++) {
         struct span name = origin->items[i].name;
-        bool ids = has_prefix(name, "x-amz-id-2"); // the other is for the log
+        bool ids = has_prefix(name, "x-amz-id-2"); // x-amz-request-id goes only to the log
         if ((has_prefix(name, "x-amz-") || is_one_of(name, names, ARRAY_LEN(names))) && !ids &&
             !is_named_by_connection(origin, name) &&
             !headers_add(ret_headers, arena, name, origin->items[i].value)) {

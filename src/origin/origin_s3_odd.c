@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that refuse what S3 promises, and how they are asked instead. Runs on the call's worker;
-// what is learnt is the origin's, for all workers, and expires.
+// Stores that refuse what S3 promises, and the requests that replace the refused ones. Runs on the
+// call's worker. The lessons belong to the origin, are shared by all workers, and expire.
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
 //       GET of one byte describes the object as HEAD would, except for its checksums. An empty
@@ -30,15 +30,16 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-// Attempts of one call after another version answered: most objects that change do so for good.
+// Attempts of one call after another version answered. It is low because most changes of objects
+// are real.
 #define REPLICAS_MAX 2u
-#define REPLICAS_MAX_OF_ODD 8u // of a store whose replicas are known to differ
-#define ODD_US 600000000u      // what is learnt holds for so long
-// A key's entry holds its time in its lowest bits, in these units.
+#define REPLICAS_MAX_OF_ODD 8u // for a store whose replicas have differed
+#define ODD_US 600000000u      // how long a lesson holds
+// The lowest bits of a key's entry are its time, in these units.
 #define KEY_TIME_US 10000000u
 #define KEY_TIME_MASK 0xffffull
 
-// Memory that all workers share is written only when half of the time has passed.
+// Extends the time, which all workers read, only when half of it has passed.
 static bool note(atomic_ulong *until_us)
 {
     uint64_t now_us = clock_monotonic_us();
@@ -49,8 +50,8 @@ static bool note(atomic_ulong *until_us)
     return have_us < now_us;
 }
 
-// The key's place in the table, and what stands there, less the time. Keys that share a place push
-// each other out.
+// Returns the key's entry in the table, and its name without the time. Keys that share an entry
+// replace each other.
 static atomic_ulong *key_slot(const struct origin_s3_call *c, uint64_t *ret_name)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
@@ -91,7 +92,7 @@ void origin_s3_odd_prepare(struct origin_s3_call *c)
     }
 }
 
-// The origin has answered other HEADs lately.
+// Returns true if the origin has answered other HEADs lately.
 static bool answers_heads(const struct origin_s3_call *c)
 {
     return origin_holds(&origin_s3_state_of(c->call.ow)->head_answered_until_us);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redirects to another host or place. Stores that spread objects over nodes (AIStore, Ozone, Ceph)
+// Redirects to another host or URL. Stores that spread objects over nodes (AIStore, Ozone, Ceph)
 // answer 307 with the node's address. The call follows such an answer itself, so that neither fills
 // nor clients see it.
 //
@@ -47,7 +47,7 @@ bool origin_s3_host_is_within(struct span host, enum transfer_reach reach)
                              : (struct span){host.ptr, span_find(host, ':')};
     char text[INET6_ADDRSTRLEN];
     if (name.len >= sizeof(text)) {
-        return true; // a name
+        return true; // longer than any address, so a name
     }
     memcpy(text, name.ptr, name.len);
     text[name.len] = '\0';

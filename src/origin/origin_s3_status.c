@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a status of an S3 origin means for a fetch and for a relay. Pure; any thread.
+// Maps the status of an S3 origin to its meaning for a fetch and for a relay. Pure; any thread.
 #include "origin/origin_s3_private.h"
 
-// Answers whose body is judged before any of it is passed on.
+// Returns true for answers whose body is examined before any of it is passed on.
 bool origin_s3_status_must_collect(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
            status == 408 || status == 429 || status >= 500;
 }
 
-// Clients know 500 and 503; these others are fatal errors to them, so they never get one.
+// Clients handle 500 and 503. They treat these others as fatal, so they never get one.
 bool origin_s3_status_is_hidden(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
@@ -48,7 +48,7 @@ enum err origin_s3_status_failure(unsigned status)
     }
 }
 
-// Has a condition been sent that such an answer may follow from?
+// Returns true if the request had a condition that can lead to 304.
 static bool may_be_unmodified(const struct origin_fetch *f)
 {
     enum origin_condition_kind kind =

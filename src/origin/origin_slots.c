@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places at an origin: how many calls of a worker run at once. Runs on the worker.
+// Slots of an origin: how many calls of a worker run at once. Runs on the worker.
 //
-// A worker may run its share of the origin's places at once; the others wait in line, not for ever.
-// Relays leave some of them to fetches, so that slow clients of requests that pass through are not
-// in the way of misses; but for that the two kinds take turns, and so do the clients of each
-// (origin_line.c). What is fetched ahead comes after both and leaves them a quarter of the places;
-// who comes to wait for it makes it a fetch like any other.
+// Each worker has its share of the origin's slots. Calls without a slot wait in line, for a bounded
+// time. Relays leave some slots to fetches, so that slow clients of pass-through requests do not
+// delay misses. Otherwise the two kinds take turns, and so do the clients of each kind
+// (origin_line.c). Calls for read-ahead come last, and leave a quarter of the slots to the others.
+// When a client comes to wait for such a call, it becomes an ordinary fetch.
 //
-// There are as many places as demand wants, up to `connections`. It begins with a few, which for a
-// small object and a far origin are soon all in use: while calls wait, each answer gives one more,
-// so that they double in a round trip, as long as first bytes do not come later for it. The first
-// SlowDown or time-out halves them and ends that: from then on it takes as many answers as there
-// are places to gain one, and each refusal takes half a place. So a round trip in which all are
-// refused halves them again, and one hot key among many takes little from the others.
+// The number of slots follows demand, up to `connections`. It begins small; with small objects and
+// a distant origin, all slots are soon in use. While calls wait, each answer adds one slot, so the
+// number doubles in a round trip, as long as first bytes do not come later for it. The first
+// SlowDown or timeout halves the number and ends this phase. From then on, one more slot takes as
+// many answers as there are slots, and each refusal takes half a slot. So a round trip in which all
+// calls are refused halves the number again, and one hot key among many takes little from the
+// others.
 //
-// A call that is refused keeps its place while it backs off, or gives it back if there are fewer
-// now, and is then the first in line: however many wait, no more ask an origin that refuses than it
-// has places.
+// A refused call keeps its slot while it backs off. If there are fewer slots now, it returns it and
+// is then first in line. So however many calls wait, an origin that refuses gets at most as many
+// calls as there are slots.
 #include "base/clock.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
-#define SPARED_SHARE                                                                               \
-    4u // of the places one in so many is not for what is fetched ahead; one at least
-// First bytes come late when they take twice as long as at their best, and this much.
+// 1/4 of the slots, at least one, is not for read-ahead.
+#define SPARED_SHARE 4u
+// First bytes are late if they take twice as long as at best, plus this time.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
 
@@ -83,7 +84,7 @@ static void slot_give(struct origin_call *call)
     call->ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
 }
 
-// Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
+// Returns the waiting call whose turn it is, if one of its kind may run; else NULL.
 static struct origin_call *next_waiter(struct origin_worker *ow)
 {
     for (unsigned i = 0; i < ORIGIN_CALL_AHEAD; i++) {
@@ -216,7 +217,7 @@ void origin_slot_slow_down(struct origin_worker *ow)
     }
 }
 
-// The best is that of the last ten to twenty seconds: an origin may be moved away from.
+// The best time is that of the last ten to twenty seconds, because an origin may move further away.
 static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
 {
     uint64_t now_us = worker_now_us(ow->w);

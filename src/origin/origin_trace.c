@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers of a client that name its request in its own logs and traces. They go on with what is
-// fetched for many, so only what can be nothing but a name is taken. Pure.
+// The headers by which a client identifies its request in its own logs and traces. They are sent
+// with fetches that serve many clients, so a value is used only if it can be nothing but an
+// identifier. Pure.
 #include <string.h>
 
 #include "origin/origin.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with an origin as a whole: nobody can reach it, or it does not take our
-// credentials. One atomic says so; the calls of all workers keep it, and the probe (origin_probe.c)
-// where there are none. A failure counts only if nobody has been answered since that call asked. A
-// change is kept in forebay_degraded; while all is well an answer costs one look. Any thread.
+// The trouble of an origin as a whole: it cannot be reached, or it refuses our credentials. One
+// atomic holds it. The calls of all workers update it, and the probe (origin_probe.c) does while
+// there are none. A failure counts only if no call has been answered since the failed one asked.
+// forebay_degraded shows changes. While all is well, an answer costs one load. Any thread.
 //
-// The log tells a trouble once, and once a minute when it comes and goes. What it told last becomes
-// true: a trouble that was held back is told when it is met again later, and the end of one that
-// was told always is.
+// The log reports a trouble once, and at most once a minute if it comes and goes. Its last line
+// becomes true in the end: a trouble that was held back is logged when a later call meets it, and
+// the end of a logged trouble is always logged.
 #include <string.h>
 
 #include "base/clock.h"
@@ -29,7 +29,7 @@ static const struct trouble_row {
 #undef TROUBLE
 };
 
-static atomic_uint degraded[COMPONENT_COUNT_]; // origins
+static atomic_uint degraded[COMPONENT_COUNT_]; // numbers of origins
 
 static void gauge_move(enum origin_trouble trouble, bool up)
 {
@@ -50,7 +50,7 @@ static bool change(struct origin *origin, enum origin_trouble from, enum origin_
 {
     unsigned was = from;
     if (!atomic_compare_exchange_strong(&origin->trouble, &was, to)) {
-        return false; // somebody else has: what follows from that is theirs
+        return false; // another thread has, and handles the consequences
     }
     gauge_move(to, true);
     gauge_move(from, false);
@@ -62,8 +62,7 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     switch (err) {
     case ERR_ORIGIN_DNS:
         return ORIGIN_TROUBLE_DNS;
-    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for more of what it takes for a
-                             // request
+    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for the rest of a supposed request
         return strstr(detail, "SSL connection timeout") != NULL ? ORIGIN_TROUBLE_PLAIN
                                                                 : ORIGIN_TROUBLE_CONNECT;
     case ERR_ORIGIN_TIMEOUT:
@@ -77,7 +76,7 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     case ERR_ORIGIN_PROTOCOL: // a TLS alert is no HTTP
         return is_https ? ORIGIN_TROUBLE_PROTOCOL : ORIGIN_TROUBLE_HTTPS;
     case ERR_ORIGIN_TLS:
-        // As OpenSSL says it, by way of curl.
+        // The texts are OpenSSL's, passed on by curl.
         return strstr(detail, "wrong version number") != NULL ||
                        strstr(detail, "packet length too long") != NULL
                    ? ORIGIN_TROUBLE_PLAIN
@@ -117,8 +116,8 @@ enum origin_trouble origin_trouble_of_code(struct span code)
     return ORIGIN_TROUBLE_NONE;
 }
 
-// `told` is looked at after `trouble` here, and the other way round where a trouble is told, so of
-// two threads one sees what the other has done.
+// Reads `trouble_told` after `trouble`. The thread that logs a trouble accesses them in the
+// opposite order, so one of the two threads sees what the other did.
 static void tell_end(struct origin *origin)
 {
     if (atomic_load(&origin->trouble) == ORIGIN_TROUBLE_NONE &&
@@ -148,7 +147,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
     enum origin_trouble was = atomic_load(&origin->trouble);
     if (trouble == ORIGIN_TROUBLE_ANY_DNS) {
         atomic_store(&origin->bucket_dns_at_us, clock_monotonic_us());
-        // What the endpoint's own name has told stands.
+        // A result for the endpoint's own name takes precedence.
         trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
     }
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
@@ -165,7 +164,8 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
     if (!change(origin, was, trouble)) {
         return;
     }
-    if (origin_rests(origin)) { // since a moment: its rest sees the trouble, or this does
+    // It began to rest just now: one of the two threads clears the trouble.
+    if (origin_rests(origin)) {
         origin_trouble_forget(origin);
         return;
     }
@@ -185,8 +185,8 @@ static void over(struct origin *origin, bool takes_keys)
     }
 }
 
-// An answer to the endpoint's own name says that it is resolved, and nothing of names with a bucket
-// before it: those are forgotten when nobody has asked for one for a while.
+// Returns true if the trouble is about host names with a bucket. An answer from the endpoint's own
+// name does not disprove that. It is forgotten when no such name was looked up for a while.
 static bool is_of_bucket_names(struct origin *origin)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of logs for how an origin failed, the same as the `reason` of
-// forebay_origin_errors_total, and for what forbids to store an answer. Pure.
+// The words in logs for an origin's failures, which are also the `reason` of
+// forebay_origin_errors_total, and for the reasons not to store an answer. Pure.
 #include "base/check.h"
 #include "origin/origin.h"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an origin's answer says, its headers and its range, and the judgement: does it answer what
-// was asked?
+// Reads an origin's answer, its headers and its range, and judges whether it answers the request.
 #include "origin/response_answer.h"
 
 #include <string.h>
@@ -8,9 +7,9 @@
 #include "base/date.h"
 #include "s3/s3.h"
 
-// --- What the head says --------------------------------------------------------------------------
+// --- Reading the head ----------------------------------------------------------------------------
 
-// Is this a header that a reply from cache repeats? Checksums are not among them.
+// Returns true for headers that replies from the cache repeat. Checksums are not among them.
 static bool is_replayed(struct span name)
 {
     static const char *const names[] = {
@@ -59,8 +58,8 @@ struct content_range {
     uint64_t first, last, total;
 };
 
-// RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit in any
-// case, and blanks after it; numbers only.
+// Parses RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit
+// may be in any case and followed by blanks; numbers only.
 static bool parse_content_range(struct span value, struct content_range *ret_range)
 {
     struct content_range range = {0};
@@ -97,14 +96,14 @@ bool response_answer_unsatisfied_size(const struct response_head *h, uint64_t *r
     return true;
 }
 
-// A strong entity tag: quoted, nothing but its own two quotes.
+// Returns true for a strong entity tag: quoted, with no other quotes.
 static bool is_strong_etag(struct span etag)
 {
     return etag.len >= 3 && etag.ptr[0] == '"' && etag.ptr[etag.len - 1] == '"' &&
            memchr(etag.ptr + 1, '"', etag.len - 2) == NULL;
 }
 
-// What we always send the same way may be named in Vary.
+// Vary may name the headers that Forebay always sends with the same value.
 static bool vary_is_harmless(struct span value)
 {
     static const char *const fixed[] = {"Origin", "Accept-Encoding",
@@ -123,7 +122,7 @@ static bool vary_is_harmless(struct span value)
     return true;
 }
 
-// Stores say so in each answer; a web server, or a page of a balancer, does not.
+// Stores mark each answer as S3; a web server or the error page of a balancer does not.
 static bool speaks_s3(const struct response_head *h)
 {
     bool speaks = false;
@@ -134,9 +133,9 @@ static bool speaks_s3(const struct response_head *h)
     return speaks;
 }
 
-// Does this header of a plain web server forbid storing? An S3 object's Cache-Control and
-// Content-Encoding were set by its writer, for clients. A cookie in an S3 answer comes from a
-// balancer, and is neither stored nor passed on.
+// Returns why this header of a plain web server forbids storing. In an S3 answer, Cache-Control and
+// Content-Encoding were set by the object's writer, for clients. A cookie in an S3 answer comes
+// from a balancer, and is neither stored nor passed on.
 static enum origin_forbids header_of_web_forbids(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("Set-Cookie"))) {
@@ -169,8 +168,8 @@ static enum origin_forbids headers_forbid_storing(const struct response_head *h,
     return forbids;
 }
 
-// Has each header of this name this value? Of checksums that contradict each other nobody knows
-// which one is right.
+// Returns true if all headers of this name have the same value. If checksums contradict each other,
+// nobody knows which is right.
 static bool is_consistent(const struct response_head *h, struct span name, struct span value)
 {
     bool is_same = true;
@@ -215,7 +214,7 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
 
 // --- Judgement -----------------------------------------------------------------------------------
 
-// Of a 206: the one range that its body is.
+// Returns the one range that is the body of a 206.
 static bool one_range(const struct response_head *h, struct content_range *ret_range)
 {
     struct span value, type;
@@ -226,9 +225,9 @@ static bool one_range(const struct response_head *h, struct content_range *ret_r
            parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
-// An error if the answer names no bytes, contradicts itself or names bytes that the request did not
-// ask for. A correct answer that says less than a fill needs (no total, fewer bytes than requested)
-// is passed on uncached.
+// Returns an error if the answer names no bytes, contradicts itself, or names bytes that the
+// request did not ask for. A correct answer with less than a fill needs (no total, fewer bytes than
+// requested) is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
@@ -264,11 +263,12 @@ static enum err judge_partial(const struct response_head *h, const struct respon
 static enum err judge_whole(const struct response_head *h, const struct response_asked *asked,
                             struct response_answer *answer)
 {
-    // To a range only an empty object may be answered whole.
+    // A range request may get the whole object only if that is empty.
     bool from_start = asked->first == 0 || asked->suffix > 0;
     bool is_whole_to_range = asked->has_range && !asked->head && !(h->length == 0 && from_start);
-    // Without a length the object's size is not known, and its end may be the connection's.
-    // Content-Range has no meaning here: the body may be all of the object, or only what it says.
+    // Without a length, the size of the object is unknown, and the body may end with the
+    // connection. Content-Range has no meaning here: the body may be the whole object, or only that
+    // range.
     if (!h->has_length || is_whole_to_range ||
         headers_count(&h->headers, SPAN("Content-Range")) > 0) {
         return ERR_ORIGIN_UNFIT;
