@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET asks of the protocol between workers: a run of blocks, or whether its version is
-// current. Whatever changes of either moves the request on: its step before the reply, its body
-// after. On the request's worker.
+// What a GET asks other workers: for a run of blocks, or whether its version is current. Each
+// change of the answer continues the request: its steps before the reply, its body afterwards. On
+// the request's worker.
 #include "proxy/get/get_private.h"
 
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)
@@ -19,7 +19,7 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 
 static bool is_strict(const struct request *r)
 {
-    return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache ||
+    return r->rule->freshness == PROXY_FRESHNESS_STRICT || request_is_no_cache(r) ||
            r->get->is_doubted;
 }
 
@@ -31,7 +31,7 @@ static void on_change(void *ctx, struct subscription *sub)
     if (r->ended) {
         return;
     }
-    if (g->replied) {
+    if (get_phase_has_replied(g)) {
         http_reply_ready(r->x);
         return;
     }
@@ -42,15 +42,17 @@ static void on_change(void *ctx, struct subscription *sub)
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 {
     struct get_state *g = get_of(r);
+    check(byte <= end);
+    check(!get_phase_is_reading(g));
     struct fill_ask ask = {.key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .strict = g->object == NULL && is_strict(r),
-                           .has_sent = g->replied,
+                           .has_sent = get_phase_has_replied(g),
                            .skip_index = g->skip_index,
                            .with_checksums = g->object == NULL && get_state_wants_checksums(r),
-                           .no_pages = g->no_pages || !http_exchange_can_sendfile(r->x),
+                           .no_pages = byte < g->buffer_until || !http_exchange_can_sendfile(r->x),
                            .first_byte = byte,
                            .end_byte = end,
                            .block_size_bytes = get_state_block_size(r)};
@@ -81,13 +83,14 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 enum step_result get_ask_home(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->phase == GET_PHASE_STEPS && g->revalidation == NULL);
     bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
     struct fill_ask ask = {.key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .revalidate = true,
-                           .reads = !g->is_head,
+                           .reads = !r->http->is_head,
                            .strict = is_strict(r) || is_other,
                            .skip_index = g->skip_index};
     origin_trace_read(&r->http->headers, &ask.trace);
@@ -101,18 +104,19 @@ enum step_result get_ask_home(struct request *r)
 static struct fill_ask ask_for_checksums(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->phase == GET_PHASE_STEPS && g->object != NULL);
     struct fill_ask ask = {.key = g->key,
                            .object = g->object,
                            .client = request_client(r),
                            .revalidate = true,
                            .with_checksums = true};
     origin_trace_read(&r->http->headers, &ask.trace);
-    g->asked_checksums = true;
     return ask;
 }
 
 enum step_result get_ask_checksums(struct request *r)
 {
+    check(get_of(r)->revalidation == NULL);
     struct fill_ask ask = ask_for_checksums(r);
     ask.insists = true;
     get_of(r)->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);

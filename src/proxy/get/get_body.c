@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile,
-// or a verified read), else the next window is looked up or the missing run asked for. Runs on the
-// request's worker.
+// The body of a GET's reply. http pulls it in slices. body_go() is the driver: one phase after the
+// other of get_phases.def, until a slice is ready, or the body must wait, or it is cut.
+//
+//   CHOOSE   a run that covers the next byte, else a place of it: as a file range (sendfile), or
+//            READ; else looks the next window up, and asks for a run of what is missing
+//   RUN      takes the pieces of runs[0], and asks for the run after it ahead of time
+//   READ     waits for a disk read that verifies the bytes
+//   SPANS    takes the bytes of that read
+//
+// Runs on the request's worker.
 #include "proxy/get/get_private.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define BODY_STEPS_MAX (3u * GET_AGAIN_MAX) // without a slice or a wait
 
 // --- places --------------------------------------------------------------------------------------
 
@@ -39,12 +48,14 @@ static void on_read(struct store_read *read)
     }
     struct get_state *g = get_of(r);
     if (read->err == ERR_OK) {
-        g->read_ready = true;
+        check(read->first_byte == g->pos && read->len > 0 && read->span_count > 0);
+        get_phase_enter(g, GET_PHASE_SPANS);
         g->read_span = 0;
         note_read(r, &read->place);
         r->bytes_disk += read->len;
         stats_add(COUNTER_hit_read, 1);
     } else { // lost or bad: fetched again inside this reply
+        get_phase_enter(g, GET_PHASE_CHOOSE);
         g->skip_index = true;
         get_state_view_done(g);
         store_place_unpin(&g->extra);
@@ -55,13 +66,14 @@ static void on_read(struct store_read *read)
 static void read_start(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
+    check(g->runs[0] == NULL && place->segment != NULL);
     memset(&g->read, 0, sizeof(g->read));
     g->read.store = r->pw->store;
     g->read.place = *place;
     g->read.first_byte = g->pos;
     g->read.len = read_len(g, place);
     g->read.done = on_read;
-    g->reading = true;
+    get_phase_enter(g, GET_PHASE_READ);
     store_read_start(r->pw->worker, &g->read);
 }
 
@@ -77,15 +89,15 @@ static void progress(struct request *r, uint64_t bytes)
     struct get_state *g = get_of(r);
     g->pos += bytes;
     g->again = 0;
-    g->no_pages = false;
-    check(g->pos <= g->end);
+    check(bytes > 0 && g->pos <= g->end);
     get_state_release_passed(g);
 }
 
-// These bytes were not here when the reply came to them.
+// Counts the blocks of bytes that were not cached when the reply came to them.
 static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byte)
 {
     struct get_state *g = get_of(r);
+    check(first_byte < end_byte && g->reply_block_size_bytes > 0);
     uint64_t first = max_u64(first_byte / g->reply_block_size_bytes, g->missed_end);
     uint64_t end = (end_byte - 1) / g->reply_block_size_bytes + 1;
     if (end > first) {
@@ -94,15 +106,21 @@ static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byt
     }
 }
 
-static bool pull_read(struct request *r, struct http_slice *ret_slice)
+enum body_result {
+    BODY_SLICE, // *ret_slice is filled
+    BODY_WAIT,  // http_reply_ready() follows
+    BODY_AGAIN, // the phase is another, or runs[0] is
+    BODY_CUT
+};
+
+// SPANS. Each span lies in one chunk; the slice keeps that chunk.
+static enum body_result pull_span(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
-    if (!g->read_ready) {
-        return false;
-    }
+    check(g->read_span < g->read.span_count);
     struct span bytes = g->read.spans[g->read_span];
-    // Each span lies in one chunk; the slice keeps that chunk.
     struct chunk *chunk = g->read.chunks[g->read_span];
+    check(chunk != NULL && bytes.len > 0);
     ret_slice->kind = HTTP_SLICE_BYTES;
     ret_slice->bytes = bytes;
     ret_slice->release = release_chunk;
@@ -110,9 +128,10 @@ static bool pull_read(struct request *r, struct http_slice *ret_slice)
     g->read_span++;
     if (g->read_span == g->read.span_count) {
         get_state_drop_read(g);
+        get_phase_enter(g, GET_PHASE_CHOOSE);
     }
     progress(r, bytes.len);
-    return true;
+    return BODY_SLICE;
 }
 
 static bool pull_range(struct request *r, const struct store_place *place,
@@ -140,7 +159,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
 {
     struct get_state *g = get_of(r);
     struct list_node *node;
-    while (sub != NULL && (node = list_first(&sub->pieces)) != NULL) {
+    while ((node = list_first(&sub->pieces)) != NULL) {
         struct piece *piece = container_of(node, struct piece, node);
         if (piece->first_byte > g->pos) {
             return false;
@@ -159,7 +178,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
                 return true;
             }
             subscription_refuse_pages(sub);
-            g->no_pages = true;
+            g->buffer_until = max_u64(g->buffer_until, g->pos + 1);
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
@@ -195,10 +214,11 @@ static void prefetch(struct request *r)
 }
 
 // A run whose pieces are used up: its end (a place, an outcome) decides how the reply goes on.
-static enum http_pull run_ended(struct request *r)
+static enum body_result run_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct subscription *sub = g->runs[0];
+    check(sub->state == SUBSCRIPTION_ENDED);
     enum subscription_outcome outcome = sub->outcome;
     if (sub->place.segment != NULL) {
         store_place_unpin(&g->extra);
@@ -207,39 +227,78 @@ static enum http_pull run_ended(struct request *r)
     }
     get_state_leave(&g->runs[0]);
     if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
-        return HTTP_PULL_CUT;
+        return BODY_CUT;
     }
     if (outcome == OUTCOME_REJOIN) {
         get_state_view_done(g);
         g->skip_index = false;
         g->again++;
     }
-    return HTTP_PULL_SLICE; // go on
+    get_phase_enter(g, GET_PHASE_CHOOSE);
+    return BODY_AGAIN;
 }
 
-// No bytes at pos from any run: the place, the next window, or a run to join.
-static enum http_pull pull_more(struct request *r, struct http_slice *ret_slice)
+// RUN.
+static enum body_result pull_run(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
+    struct subscription *sub = g->runs[0];
+    check(sub != NULL);
+    if (!get_state_run_covers(sub, g->pos) && get_state_run_covers(g->runs[1], g->pos)) {
+        get_state_leave(&g->runs[0]);
+        g->runs[0] = g->runs[1];
+        g->runs[1] = NULL;
+        return BODY_AGAIN;
+    }
+    if (pull_piece(r, sub, ret_slice)) {
+        prefetch(r);
+        return BODY_SLICE;
+    }
+    if (sub->state == SUBSCRIPTION_ENDED) {
+        return run_ended(r);
+    }
+    if (!get_state_run_covers(sub, g->pos)) { // the reply has passed its end
+        get_state_leave(&g->runs[0]);
+        get_phase_enter(g, GET_PHASE_CHOOSE);
+        return BODY_AGAIN;
+    }
+    subscription_want(sub, g->pos);
+    prefetch(r);
+    return BODY_WAIT;
+}
+
+// CHOOSE.
+static enum body_result choose(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (g->runs[0] == NULL && get_state_run_covers(g->runs[1], g->pos)) {
+        g->runs[0] = g->runs[1];
+        g->runs[1] = NULL;
+    }
+    if (g->runs[0] != NULL) {
+        get_phase_enter(g, GET_PHASE_RUN);
+        return BODY_AGAIN;
+    }
     const struct store_place *place = get_state_place(g, g->pos);
-    if (place == NULL && !g->skip_index &&
-        (!g->view_open || g->pos < g->view_first || g->pos >= g->view_end)) {
+    bool is_in_view = g->pos >= g->view_first && g->pos < g->view_end;
+    if (place == NULL && !g->skip_index && !is_in_view) {
         get_state_view(r, g->pos, g->end);
         place = get_state_place(g, g->pos);
     }
+    if (place != NULL && pull_range(r, place, ret_slice)) {
+        return BODY_SLICE;
+    }
     if (place != NULL) {
-        if (pull_range(r, place, ret_slice)) {
-            return HTTP_PULL_SLICE;
-        }
         read_start(r, place);
-        return HTTP_PULL_WAIT;
+        return BODY_WAIT;
     }
     if (g->again > GET_AGAIN_MAX) {
-        return HTTP_PULL_CUT;
+        return BODY_CUT;
     }
     g->runs[0] = get_ask_run(r, g->pos, g->end);
     g->skip_index = false;
-    return HTTP_PULL_WAIT;
+    get_phase_enter(g, GET_PHASE_RUN);
+    return BODY_WAIT;
 }
 
 static void slice_drop(struct http_slice *slice)
@@ -251,48 +310,34 @@ static void slice_drop(struct http_slice *slice)
     }
 }
 
-static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
+static enum body_result body_step(struct request *r, struct http_slice *ret_slice)
 {
-    struct get_state *g = get_of(r);
-    if (g->pos >= g->readahead_at) {
-        readahead_note(r);
+    switch (get_of(r)->phase) {
+    case GET_PHASE_CHOOSE:
+        return choose(r, ret_slice);
+    case GET_PHASE_RUN:
+        return pull_run(r, ret_slice);
+    case GET_PHASE_READ:
+        return BODY_WAIT;
+    case GET_PHASE_SPANS:
+        return pull_span(r, ret_slice);
+    default:
+        check_failed(__FILE__, __LINE__, "the phase has a body");
     }
-    for (unsigned i = 0; i < GET_AGAIN_MAX; i++) {
-        if (g->pos == g->end) {
-            return HTTP_PULL_END;
-        }
-        if (pull_read(r, ret_slice)) {
-            return HTTP_PULL_SLICE;
-        }
-        if (g->reading) {
-            return HTTP_PULL_WAIT;
-        }
-        if (!get_state_run_covers(g->runs[0], g->pos) && get_state_run_covers(g->runs[1], g->pos)) {
-            get_state_leave(&g->runs[0]);
-            g->runs[0] = g->runs[1];
-            g->runs[1] = NULL;
-        }
-        struct subscription *sub = g->runs[0];
-        if (pull_piece(r, sub, ret_slice)) {
-            prefetch(r);
-            return HTTP_PULL_SLICE;
-        }
-        if (sub == NULL) {
-            return pull_more(r, ret_slice);
-        }
-        if (sub->state != SUBSCRIPTION_ENDED) {
-            if (!get_state_run_covers(sub, g->pos)) {
-                get_state_leave(&g->runs[0]); // its run is behind us
-                continue;
-            }
-            subscription_want(sub, g->pos);
-            prefetch(r);
-            return HTTP_PULL_WAIT;
-        }
-        if (run_ended(r) == HTTP_PULL_CUT) {
-            return HTTP_PULL_CUT;
-        }
+}
+
+static enum body_result body_go(struct request *r, struct http_slice *ret_slice)
+{
+    enum body_result result = BODY_AGAIN;
+    for (unsigned i = 0; result == BODY_AGAIN && i < BODY_STEPS_MAX; i++) {
+        result = body_step(r, ret_slice);
     }
+    return result;
+}
+
+static enum http_pull cut(struct get_state *g)
+{
+    get_phase_enter(g, GET_PHASE_CUT);
     return HTTP_PULL_CUT;
 }
 
@@ -300,7 +345,8 @@ static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
 static bool needs_judging(const struct request *r)
 {
     const struct get_state *g = r->get;
-    return g->has_asked && g->is_whole && g->object->size_bytes > store_run_bytes_max(r->pw->store);
+    return g->has_asked && r->status == 200 &&
+           g->object->size_bytes > store_run_bytes_max(r->pw->store);
 }
 
 enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice)
@@ -308,28 +354,42 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     struct request *r = container_of(source, struct request, source);
     struct get_state *g = get_of(r);
     get_state_check(r);
-    enum http_pull pulled = pull(r, ret_slice);
-    if (pulled == HTTP_PULL_SLICE && needs_judging(r) &&
-        reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
+    if (g->pos >= g->readahead_at) {
+        readahead_note(r);
+    }
+    if (g->pos == g->end) {
+        return HTTP_PULL_END;
+    }
+    enum body_result result = body_go(r, ret_slice);
+    if (result == BODY_WAIT) {
+        return HTTP_PULL_WAIT;
+    }
+    if (result != BODY_SLICE) { // BODY_AGAIN: the steps lead nowhere
+        return cut(g);
+    }
+    if (needs_judging(r) && reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
         if (g->sum.verdicts > 0) {
             invalidate_wrong(r->pw->fill, g->key);
         }
         slice_drop(ret_slice);
-        return HTTP_PULL_CUT;
+        return cut(g);
     }
-    return pulled;
+    return HTTP_PULL_SLICE;
 }
 
-// The tail of a file range is no longer resident: those bytes go by the read way.
+// The tail of a file range is no longer resident, so those bytes are read instead. http pulls
+// nothing after a file range until it is sent.
 void get_body_recall(struct http_source *source, uint64_t unsent)
 {
     struct request *r = container_of(source, struct request, source);
     struct get_state *g = get_of(r);
+    get_state_check(r);
+    check(g->phase == GET_PHASE_CHOOSE || g->phase == GET_PHASE_RUN);
     check(unsent <= g->pos - g->first);
     g->buffer_until = g->pos;
     g->pos -= unsent;
     r->bytes_memory -= unsent;
     if (get_state_place(g, g->pos) == NULL) {
-        get_state_view_done(g); // its pin is gone: look it up again
+        get_state_view_done(g); // its pin is released: look it up again
     }
 }

@@ -4,63 +4,62 @@
 #ifndef FOREBAY_PROXY_GET_GET_PRIVATE_H
 #define FOREBAY_PROXY_GET_GET_PRIVATE_H
 
+#include <assert.h>
+
 #include "proxy/get/get.h"
 
 #define GET_AGAIN_MAX 16u // look-ups that lead nowhere without a byte of progress
 #define GET_READ_BYTES STORE_READ_MAX
 
+enum get_phase {
+#define GET_PHASE(name, successors) GET_PHASE_##name,
+#include "proxy/get/get_phases.def"
+#undef GET_PHASE
+    GET_PHASE_COUNT_
+};
+
 struct get_state {
     struct request *owner;
-    bool is_head;
-    bool needs_head; // an unknown object needs a HEAD first: a run cannot serve such a request
+    enum get_phase phase; // written by get_phase_enter()
+    bool needs_head;      // an unknown object needs a HEAD first: a run cannot serve this request
     struct http_range range;
     struct http_conditions conditions;
     struct origin_condition condition; // the one that goes to the origin with a run
-    bool client_no_cache;
-    bool is_doubted; // its bucket is in doubt: what is cached must be confirmed
+    bool is_doubted; // the bucket is in doubt, so cached versions must be confirmed
 
-    bool view_open;
+    // Of the look-ups before the reply. view.age_ms is UINT64_MAX until a version is known.
     struct store_view view;
-    uint64_t view_first, view_end; // bytes the view covers
-    struct store_place extra;      // pinned by a fill's answer; before the index shows it
-    bool have_record;              // the version is the index's
-    bool have_known;               // it is one that the home knew, before the index shows it
-    bool asked_checksums;          // what is not known of them was asked for
-    bool confirmed;                // the origin has confirmed it for this request
-    bool stale_allowed;
+    uint64_t view_first, view_end; // bytes that the view covers; view_end 0: no view is open
+    struct store_place extra;      // pinned; a fill's answer named it before the index shows it
+    bool is_home_known; // the home knew the version, or all bytes of a run of it had come
+    bool is_confirmed;  // the origin has confirmed the version for this request
 
     struct store_object *object; // the version answered with (reference)
-    uint64_t etag_hash;
+    uint64_t etag_hash;          // of the version answered with; 0: no version is chosen
     struct chunk *small_chunk;
     struct span small;
 
-    struct object_key *key; // made on the first look-up
-    struct subscription *revalidation;
-    struct subscription *runs[2]; // the one that is sent now, and the next
-    struct store_object *refused; // answered 412: the next ask says so
-    bool skip_index;              // what the index names could not be read
-    unsigned restarts, again;
-    bool no_pages; // what a run has written could not be sent as it is: its bytes come another way
+    struct object_key *key;            // made on the first look-up
+    struct subscription *revalidation; // the question to the home
+    struct subscription *runs[2];      // the run that is sent now, and the next
+    struct store_object *refused;      // the origin answered 412 to it; the next question says so
+    bool skip_index;          // the index names bytes that could not be read: ask the origin
+    unsigned restarts, again; // without progress: before the reply, in the body
 
-    bool replied;
-    bool from_origin;         // first bytes come from a fill that is under way
-    uint64_t first, end, pos; // bytes of the object to send, and how far
-    uint64_t missed_end;      // blocks below are counted in blocks_missed, where they were missed
+    uint64_t first, end, pos; // bytes of the object to send, and the next one
+    uint64_t missed_end;      // blocks below are counted in blocks_missed already
     uint32_t reply_block_size_bytes;
-    uint64_t readahead_at; // readahead_note() is due from there on
-    unsigned track_serial; // readahead.c; 0: not noted
-    unsigned track;        // then: where it is
-    bool is_of_series;     // series_begin() was called
-    uint64_t noted_end;    // the store knows of the reading up to there
-    uint64_t buffer_until; // a range was recalled: bytes below this go by the read way
+    uint64_t readahead_at; // readahead_note() is due when the body comes to this byte
+    unsigned track_serial; // readahead.c; 0: the request has no track
+    unsigned track;        // index of the track
+    uint64_t noted_end;    // store_note_read() was called up to here
+    uint64_t buffer_until; // bytes below were refused as file ranges, and leave from memory
 
-    bool has_asked, is_whole; // something of it was asked for; all of the object is sent
+    bool has_asked; // a run was asked for
     struct reply_sum sum;
 
     struct store_read read;
-    bool reading, read_ready;
-    unsigned read_span; // next span to hand out
-    bool header_read;   // DESCRIBE has started it
+    unsigned read_span; // the next span to hand out
 };
 
 static inline struct get_state *get_of(struct request *r)
@@ -69,37 +68,59 @@ static inline struct get_state *get_of(struct request *r)
     return r->get;
 }
 
+// --- get_phase.c ---------------------------------------------------------------------------------
+
+// The only writer of the phase, except get_state_begin(). Aborts unless get_phases.def allows it.
+void get_phase_enter(struct get_state *g, enum get_phase phase);
+
+static inline bool get_phase_has_replied(const struct get_state *g)
+{
+    return g->phase != GET_PHASE_STEPS && g->phase != GET_PHASE_HEADER;
+}
+static inline bool get_phase_is_reading(const struct get_state *g) // a disk read is in flight
+{
+    return g->phase == GET_PHASE_HEADER || g->phase == GET_PHASE_READ;
+}
+
 // --- get_state.c ---------------------------------------------------------------------------------
 
 void get_state_begin(struct request *r);
-void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte); // looks a window up
-// Must what was validated so long ago be confirmed, whatever the rule says?
+// Looks a window up in the index; at most STORE_WINDOW_MAX bytes from `first_byte`.
+void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte);
+// Decides whether a version that was validated `age_ms` ago must be confirmed, whatever the rule
+// says.
 void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
-void get_state_drop_read(struct get_state *g);
-void get_state_forget_version(struct get_state *g); // all that belongs to the version tried so far
-// Everything, at the request's end. False: a disk read is out, whose callback does it.
+void get_state_drop_read(struct get_state *g);      // releases what is left of the read's bytes
+void get_state_forget_version(struct get_state *g); // releases all that belongs to the version
+// Releases everything at the request's end. Returns false if a disk read is in flight: its callback
+// releases the rest.
 bool get_state_release(struct request *r);
-// First thing in a read's callback. NULL: the request is over, and now gone.
+// Call it first in a read's callback. Returns NULL if the request is over, and now gone.
 struct request *get_state_read_over(struct store_read *read);
-// Nothing has been sent, and it is passed through.
+// Passes the request through. Nothing has been sent.
 enum step_result get_state_bypass(struct request *r, const char *reason);
-// Is `byte` here: at a place, or in memory, of a run that has come whole?
+// Returns true if the open view is of the version answered with.
+bool get_state_has_record(const struct get_state *g);
+// Returns true if the first bytes of the reply come from a run that is still being fetched.
+bool get_state_is_from_origin(const struct get_state *g);
+// Returns true if `byte` is at a place, or in a run whose bytes have all come.
 bool get_state_at_hand(struct get_state *g, uint64_t byte);
-// Where `byte` of this very version lies; NULL: nowhere we know.
+// Returns the place of `byte` of this version, or NULL if no place is known.
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
-// Is all that the client wants in the window that was looked up, which is of these bytes?
+// Returns true if all bytes that the client wants are in the view, which covers these bytes.
 bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte);
-// A subscription covers [first_byte, run end) until its answers are all in.
+// Returns true if the subscription covers `byte`. It covers [first_byte, run end) until all its
+// answers are in.
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
-void get_state_release_passed(struct get_state *g); // places in front of g->pos
+void get_state_release_passed(struct get_state *g); // unpins places in front of g->pos
 uint32_t get_state_block_size(const struct request *r);
-// Are the origin's checksums part of the answer, if it is of the whole object?
+// Returns true if the client asked for checksums, which it gets with the whole object.
 bool get_state_wants_checksums(const struct request *r);
-// Does If-Match name another version? It may be a newer one.
+// Returns true if If-Match names another version, which may be a newer one.
 bool get_state_is_other(const struct get_state *g, struct span etag);
-void get_state_check(const struct request *r); // its parts agree with each other
+void get_state_check(const struct request *r); // asserts that the parts agree with each other
 
 // --- get_ask.c -----------------------------------------------------------------------------------
 
@@ -123,7 +144,9 @@ void readahead_leave(struct request *r); // the request is over
 
 // --- get_reply.c ---------------------------------------------------------------------------------
 
-// 304 with the headers of the origin's, as origin_fetch.headers has them, packed.
+// Returns true if the client asked for checksums and nobody knows those of the version.
+bool get_reply_lacks_checksums(const struct request *r);
+// Answers 304 with the origin's headers, packed as in origin_fetch.headers.
 enum step_result get_reply_not_modified(struct request *r, struct span packed);
 
 // --- get_body.c ----------------------------------------------------------------------------------

@@ -30,10 +30,11 @@ static void classify(struct request *r)
     r->blocks_total = (unsigned)min_u64(blocks, UINT32_MAX);
     g->reply_block_size_bytes = block;
     unsigned there = 0;
-    uint64_t window = g->view_open ? g->view_end : g->first;
-    window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);
-    // What is being fetched for this reply may have come whole by now; it was not here before.
-    uint64_t own_end = g->from_origin && g->runs[0] != NULL ? g->runs[0]->run_end_byte : 0;
+    uint64_t window = g->view_end > 0 ? g->view_end : g->first;
+    window = min_u64(g->end, g->is_home_known ? g->first + STORE_WINDOW_MAX : window);
+    // All bytes of the run of this reply may have come by now, but they were not here before.
+    bool is_from_origin = get_state_is_from_origin(g), is_head = r->http->is_head;
+    uint64_t own_end = is_from_origin ? g->runs[0]->run_end_byte : 0;
     for (uint64_t b = g->first / block; b * block < window; b++) {
         there += get_state_at_hand(g, max_u64(b * block, g->first)) ||
                  (b * block >= own_end &&
@@ -43,28 +44,27 @@ static void classify(struct request *r)
     if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {
         return;
     }
-    if (g->from_origin && g->runs[0] != NULL) {
+    if (is_from_origin) {
         r->has_run = true;
         r->unstored_why = g->runs[0]->unstored_why;
     }
-    r->origin_status = g->is_head ? 200 : g->runs[0] != NULL ? g->runs[0]->origin_status : 0;
-    bool is_held = g->have_record || g->have_known;
-    if (g->from_origin || (!is_held && !g->is_head)) {
+    r->origin_status = is_head ? 200 : g->runs[0] != NULL ? g->runs[0]->origin_status : 0;
+    bool is_held = get_state_has_record(g) || g->is_home_known;
+    if (is_from_origin || (!is_held && !is_head)) {
         r->result = r->collapsed ? RESULT_COALESCED : RESULT_MISS;
         r->result = there > 0 ? RESULT_PARTIAL : r->result;
     } else if (!is_held) {
         r->result = RESULT_MISS;
     } else {
         uint64_t seen = window > g->first ? (window - 1) / block - g->first / block + 1 : 0;
-        r->result = there >= seen || g->is_head ? RESULT_HIT : RESULT_PARTIAL;
+        r->result = there >= seen || is_head ? RESULT_HIT : RESULT_PARTIAL;
     }
 }
 
 // Checksums of the version from its index record; empty if the record has none.
 static struct span record_sums(const struct get_state *g)
 {
-    bool counts = g->have_record && g->view.found && g->view.etag_hash == g->etag_hash &&
-                  g->view.size_bytes == g->object->size_bytes;
+    bool counts = get_state_has_record(g) && g->view.size_bytes == g->object->size_bytes;
     return counts ? (struct span){(const char *)g->view.sums.bytes, g->view.sums.len}
                   : (struct span){0};
 }
@@ -125,8 +125,8 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
         span_writer_put(&w, SPAN(ACCEPT_RANGES));
     }
     struct span_writer age = {behind, behind + sizeof(behind)};
-    if ((g->have_record || g->have_known) && !g->from_origin && g->view.age_ms != UINT64_MAX &&
-        !g->confirmed) {
+    if ((get_state_has_record(g) || g->is_home_known) && !get_state_is_from_origin(g) &&
+        g->view.age_ms != UINT64_MAX && !g->is_confirmed) {
         span_writer_put(&age, SPAN("Age: "));
         span_writer_put_u64(&age, g->view.age_ms / 1000);
         span_writer_put(&age, SPAN("\r\n"));
@@ -144,20 +144,26 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
     return true;
 }
 
-static void add_body(struct request *r, struct http_reply *reply)
+// Adds the body, and returns the phase in which the reply is then.
+static enum get_phase add_body(struct request *r, struct http_reply *reply)
 {
     struct get_state *g = get_of(r);
+    if (r->http->is_head || reply->length == 0) {
+        return GET_PHASE_SENT;
+    }
     if (g->small.len > 0) {
+        check(g->end <= g->small.len);
         reply->body = (struct span){g->small.ptr + g->first, (size_t)reply->length};
         r->bytes_memory = reply->length;
         store_note_read(r->pw->worker, r->pw->store, &g->view.places[0], reply->length,
                         rules_group(r->pw->live, r->rule, r->s3.bucket, r->s3.key));
         stats_add(COUNTER_hit_small, 1);
-    } else {
-        r->source.pull = get_body_pull;
-        r->source.recall = get_body_recall;
-        reply->source = &r->source;
+        return GET_PHASE_SENT;
     }
+    r->source.pull = get_body_pull;
+    r->source.recall = get_body_recall;
+    reply->source = &r->source;
+    return GET_PHASE_CHOOSE;
 }
 
 static enum step_result send(struct request *r, unsigned status)
@@ -174,13 +180,9 @@ static enum step_result send(struct request *r, unsigned status)
     if (!add_headers(r, &headers, &reply)) {
         return request_fail(r, ERR_NO_MEMORY, NULL);
     }
-    if (!g->is_head && reply.length > 0) {
-        add_body(r, &reply);
-    }
+    get_phase_enter(g, add_body(r, &reply));
     r->status = status;
     r->object_size_bytes = g->object->size_bytes;
-    g->is_whole = status == 200;
-    g->replied = true;
     get_state_check(r);
     r->step = REQUEST_WAIT;
     http_reply_start(r->x, &reply);
@@ -230,7 +232,7 @@ static enum step_result ask_first(struct request *r)
 static enum step_result unsatisfiable(struct request *r)
 {
     struct get_state *g = get_of(r);
-    bool kept = g->is_head || g->have_record || g->runs[0] != NULL;
+    bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
     if (g->object->size_bytes == 0 && !kept) { // so that the next one is answered from here
         g->first = g->end = g->pos = 0;
         return ask_first(r);
@@ -273,13 +275,13 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-// The version was fetched by ranges, to which the origin names no checksums, and nobody has asked
-// for them. Where they are too long for the record, only a HEAD is worth asking for them again.
-static bool lacks_checksums(const struct request *r)
+// S3 names no checksums in answers to ranges. If the checksums are too long for the record, only a
+// HEAD is worth another question.
+bool get_reply_lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
     struct span sums = record_sums(r->get);
-    bool are_unknown = sums.len == 0 || (r->get->is_head && s3_sums_are_too_long(sums));
+    bool are_unknown = sums.len == 0 || (r->http->is_head && s3_sums_are_too_long(sums));
     return object->etag.len > 0 && get_state_wants_checksums(r) &&
            origin_capabilities(r->origin)->has_checksums &&
            fill_version_checksums(object->headers).len == 0 && are_unknown;
@@ -299,12 +301,15 @@ static enum step_result reply_body(struct request *r, unsigned status)
         run = NULL;
     }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
-    if (!at_hand && g->have_record && g->pos != g->view_first) {
+    if (!at_hand && get_state_has_record(g) && g->pos != g->view_first && g->pos < g->end) {
         get_state_view(r, g->pos, g->end); // a suffix range: now the window is known
         at_hand = get_state_place(g, g->pos) != NULL;
     }
-    if (!at_hand && !(g->have_record && g->object->size_bytes == 0)) {
+    if (!at_hand && !(get_state_has_record(g) && g->object->size_bytes == 0)) {
         return ask_first(r);
+    }
+    if (status == 200 && get_reply_lacks_checksums(r)) {
+        get_ask_to_learn_checksums(r); // the body is sent without them
     }
     return send(r, status);
 }
@@ -333,15 +338,14 @@ enum step_result get_reply_step(struct request *r)
     if (!resolve_range(r, &status)) {
         return unsatisfiable(r);
     }
-    if (status == 200 && lacks_checksums(r)) {
-        // A body goes out without them, an answer about them does not, unless nobody can learn
-        // them: only HEAD tells.
-        if (g->is_head && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
-            return g->asked_checksums ? get_state_bypass(r, "checksum") : get_ask_checksums(r);
-        }
-        if (!g->is_head && !g->asked_checksums) {
-            get_ask_to_learn_checksums(r);
-        }
+    if (!r->http->is_head) {
+        return reply_body(r, status);
     }
-    return g->is_head ? send(r, status) : reply_body(r, status);
+    // Only a HEAD tells the checksums, and some origins refuse it.
+    if (status == 200 && get_reply_lacks_checksums(r) &&
+        !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
+        return ++g->restarts > PROXY_RESTARTS_MAX ? get_state_bypass(r, "checksum")
+                                                  : get_ask_checksums(r);
+    }
+    return send(r, status);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to,
-// one disk read; how each is taken and given back. All of it stays with the pooled request; with a
-// disk read out the request is recycled when that ends. On the request's worker.
+// What a GET holds: the pins of a view, a reference to the version, subscriptions to at most two
+// runs, and one disk read. This file takes and releases them. The memory stays with the pooled
+// request. If a disk read is in flight when the request ends, the request is recycled when the read
+// ends. On the request's worker.
 #include "base/date.h"
 #include "proxy/get/get_private.h"
 
@@ -69,7 +70,6 @@ void get_state_begin(struct request *r)
     g->owner = r;
     g->key = request_object_key(r);
     reply_sum_begin(r->pw->fill, g->key->hash, &g->sum);
-    g->is_head = r->http->is_head;
     struct span value;
     if (headers_get(&r->http->headers, SPAN("Range"), &value)) {
         http_range_parse(value, &g->range);
@@ -78,18 +78,18 @@ void get_state_begin(struct request *r)
     bool is_long_suffix =
         g->range.kind == HTTP_RANGE_SUFFIX &&
         !subscription_takes_suffix(r->pw->store, r->rule->block_size_bytes, g->range.suffix);
-    g->needs_head = g->is_head || is_long_suffix || r->s3.has_part_number;
+    g->needs_head = r->http->is_head || is_long_suffix || r->s3.has_part_number;
     choose_condition(g);
-    g->client_no_cache = request_is_no_cache(r);
+    check(g->phase == GET_PHASE_STEPS && g->view_end == 0);
 }
 
 // --- letting go ----------------------------------------------------------------------------------
 
 void get_state_view_done(struct get_state *g)
 {
-    if (g->view_open) {
+    if (g->view_end > 0) {
         store_view_done(&g->view);
-        g->view_open = false;
+        g->view_first = g->view_end = 0;
     }
 }
 
@@ -103,17 +103,16 @@ void get_state_leave(struct subscription **slot)
 
 void get_state_drop_read(struct get_state *g)
 {
-    if (g->read_ready) {
-        for (unsigned i = 0; i < ARRAY_LEN(g->read.chunks); i++) {
-            chunk_unref(g->read.chunks[i]);
-            g->read.chunks[i] = NULL;
-        }
-        g->read_ready = false;
+    check(!get_phase_is_reading(g));
+    for (unsigned i = 0; i < ARRAY_LEN(g->read.chunks); i++) {
+        chunk_unref(g->read.chunks[i]);
+        g->read.chunks[i] = NULL;
     }
 }
 
 void get_state_forget_version(struct get_state *g)
 {
+    check(!get_phase_is_reading(g)); // a read uses the view's pin
     get_state_view_done(g);
     store_place_unpin(&g->extra);
     get_state_leave(&g->revalidation);
@@ -124,9 +123,8 @@ void get_state_forget_version(struct get_state *g)
     chunk_unref(g->small_chunk);
     g->small_chunk = NULL;
     g->small = (struct span){0};
-    g->have_record = false;
-    g->have_known = false;
-    g->from_origin = false;
+    g->etag_hash = 0;
+    g->is_home_known = false;
 }
 
 bool get_state_release(struct request *r)
@@ -135,12 +133,18 @@ bool get_state_release(struct request *r)
     if (g == NULL || g->key == NULL) {
         return true;
     }
-    if (g->reading) { // the read uses the view's pin and the key
+    if (get_phase_is_reading(g)) { // the read uses the view's pin and the key
         store_read_cancel(&g->read);
         return false;
     }
+    bool has_spans = g->phase == GET_PHASE_SPANS;
+    if (g->phase != GET_PHASE_OVER) { // else the read has just ended
+        get_phase_enter(g, GET_PHASE_OVER);
+    }
     get_state_forget_version(g);
-    get_state_drop_read(g);
+    if (has_spans) {
+        get_state_drop_read(g);
+    }
     reply_sum_done(&g->sum);
     store_object_unref(g->refused);
     g->refused = NULL;
@@ -153,8 +157,8 @@ struct request *get_state_read_over(struct store_read *read)
 {
     struct get_state *g = container_of(read, struct get_state, read);
     struct request *r = g->owner;
-    check(g->reading);
-    g->reading = false;
+    check(r != NULL && r->get == g);
+    check(get_phase_is_reading(g));
     if (!r->ended) {
         return r;
     }
@@ -162,6 +166,7 @@ struct request *get_state_read_over(struct store_read *read)
         chunk_unref(read->chunks[i]);
     }
     store_object_unref(read->object);
+    get_phase_enter(g, GET_PHASE_OVER);
     bool is_released = get_state_release(r);
     check(is_released);
     request_recycle(r);
@@ -170,6 +175,7 @@ struct request *get_state_read_over(struct store_read *read)
 
 enum step_result get_state_bypass(struct request *r, const char *reason)
 {
+    check(get_of(r)->phase == GET_PHASE_STEPS);
     get_state_forget_version(get_of(r));
     r->result = RESULT_BYPASS;
     r->reason = reason;
@@ -188,16 +194,32 @@ void get_state_judge_doubt(struct request *r, uint64_t age_ms)
 void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
 {
     struct get_state *g = get_of(r);
+    check(!get_phase_is_reading(g));
+    check(first_byte < end_byte);
     get_state_view_done(g);
     uint64_t end = min_u64(end_byte, first_byte + STORE_WINDOW_MAX);
     store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
                  fill_floor(r->pw->fill, g->key->hash), &g->view);
-    if (!g->replied) {
+    if (!get_phase_has_replied(g)) {
         get_state_judge_doubt(r, g->view.found ? g->view.age_ms : 0);
+        if (!g->view.found) {
+            g->view.age_ms = UINT64_MAX;
+            g->view.rebuilt = false;
+        }
     }
-    g->view_open = true;
     g->view_first = first_byte;
     g->view_end = end;
+}
+
+bool get_state_has_record(const struct get_state *g)
+{
+    return g->view_end > 0 && g->view.found && g->view.etag_hash == g->etag_hash;
+}
+
+bool get_state_is_from_origin(const struct get_state *g)
+{
+    const struct subscription *run = g->runs[0];
+    return run != NULL && run->answer != NULL && !run->whole;
 }
 
 static bool place_covers(const struct store_place *place, uint64_t byte)
@@ -211,7 +233,7 @@ const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
     if (place_covers(&g->extra, byte)) {
         return &g->extra;
     }
-    if (!g->view_open || !g->view.found || g->view.etag_hash != g->etag_hash) {
+    if (!get_state_has_record(g)) {
         return NULL;
     }
     for (unsigned i = 0; i < g->view.place_count; i++) {
@@ -262,7 +284,7 @@ void get_state_release_passed(struct get_state *g)
     if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
         store_place_unpin(&g->extra);
     }
-    for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
+    for (unsigned i = 0; g->view_end > 0 && i < g->view.place_count; i++) {
         struct store_place *p = &g->view.places[i];
         if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
             store_place_unpin(p);
@@ -273,9 +295,9 @@ void get_state_release_passed(struct get_state *g)
 uint32_t get_state_block_size(const struct request *r)
 {
     const struct get_state *g = r->get;
-    return g->have_record && g->view_open && g->view.found ? g->view.block_size_bytes
-           : g->object != NULL                             ? g->object->block_size_bytes
-                                                           : r->rule->block_size_bytes;
+    return get_state_has_record(g) ? g->view.block_size_bytes
+           : g->object != NULL     ? g->object->block_size_bytes
+                                   : r->rule->block_size_bytes;
 }
 
 // S3 leaves them out where a Range stands, even one that it ignores.
@@ -295,13 +317,20 @@ bool get_state_is_other(const struct get_state *g, struct span etag)
 void get_state_check(const struct request *r)
 {
     const struct get_state *g = r->get;
+    bool has_replied = get_phase_has_replied(g);
+    check(r->magic == REQUEST_MAGIC && !r->ended);
     check(g->owner == r);
     check(g->key != NULL);
-    check(!g->reading || !g->read_ready);
-    check(!g->read_ready || g->read_span < g->read.span_count);
-    check(!g->replied || g->object != NULL);
-    check(!g->replied || g->revalidation == NULL);
-    check(g->replied || g->runs[1] == NULL);
-    check(!g->replied || (g->first <= g->pos && g->pos <= g->end));
     check(r->pass == NULL);
+    check(g->phase < GET_PHASE_OVER);
+    check(g->phase != GET_PHASE_SPANS || g->read_span < g->read.span_count);
+    check(g->phase != GET_PHASE_RUN || g->runs[0] != NULL);
+    check((g->phase != GET_PHASE_READ && g->phase != GET_PHASE_SPANS) || g->runs[0] == NULL);
+    check(g->view_end == 0 || g->view_first < g->view_end);
+    check(g->view_end - g->view_first <= STORE_WINDOW_MAX);
+    check(has_replied || g->runs[1] == NULL);
+    check(!has_replied || g->object != NULL);
+    check(!has_replied || g->revalidation == NULL);
+    check(!has_replied || (g->first <= g->pos && g->pos <= g->end));
+    check(!has_replied || g->end <= g->object->size_bytes);
 }

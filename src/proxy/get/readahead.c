@@ -464,6 +464,12 @@ static struct readahead_track *track_find(struct request *r)
     return nearest;
 }
 
+// A large object that is read from its first byte on belongs to a series (series.c).
+static bool is_of_series(const struct get_state *g, const struct store *store)
+{
+    return g->first == 0 && g->object->size_bytes > store_run_bytes_max(store);
+}
+
 // A reader that begins.
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
@@ -477,8 +483,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
         t->limit = 0; // it may not want all of it
         t->paced_us = worker_now_us(t->pw->worker);
     }
-    if (g->first == 0 && g->object->size_bytes > store_run_bytes_max(t->pw->store)) {
-        g->is_of_series = true;
+    if (is_of_series(g, t->pw->store)) {
         t->is_series_read |= series_begin(t->pw->proxy->series, g->key);
     }
     if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
@@ -711,7 +716,7 @@ void readahead_note(struct request *r)
 void readahead_leave(struct request *r)
 {
     struct get_state *g = get_of(r);
-    if (g->is_of_series) {
+    if (g->track_serial != 0 && is_of_series(g, r->pw->store)) {
         series_end(r->pw->proxy->series);
     }
     struct readahead_track *t = g->track_serial != 0 ? track_of(r) : NULL;

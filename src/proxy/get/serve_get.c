@@ -20,9 +20,12 @@
 // sendfile), else an asynchronous read whose checksum is verified before a byte is sent. A bad
 // block is dropped by the store and becomes a miss here.
 //
-// The files, none of which calls one further down: get_state.c (what a GET holds), get_ask.c (what
-// it asks of other workers), series.c (which object comes next), readahead.c (what is asked before
-// it does), get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
+// Besides its step, a GET has a phase (get_phases.def), which says what becomes of its bytes.
+//
+// No file calls a file further down in this list: get_phase.c (which phase follows which),
+// get_state.c (what a GET holds), get_ask.c (what it asks other workers), series.c (which object
+// comes next), readahead.c (what is fetched ahead of the reader), get_body.c, get_reply.c,
+// serve_get.c (the steps before the reply).
 
 #include "proxy/get/get_private.h"
 
@@ -39,8 +42,8 @@ bool serve_get_done(struct request *r)
 void serve_get_sum_up(struct request *r)
 {
     const struct get_state *g = r->get;
-    bool has_body = g != NULL && g->key != NULL && g->replied && g->small.len == 0 && !g->is_head;
-    if (!has_body || g->pos <= g->first) {
+    bool has_body = g != NULL && g->key != NULL && get_phase_has_replied(g) && g->small.len == 0;
+    if (!has_body || r->http->is_head || g->pos <= g->first) {
         return;
     }
     uint64_t block = g->reply_block_size_bytes;
@@ -66,6 +69,7 @@ static enum step_result go_to(struct request *r, enum request_step step)
 // `version` becomes the one that is answered with; its reference is taken over.
 static void set_version(struct get_state *g, struct store_object *version)
 {
+    check(g->object == NULL && version != NULL);
     g->object = version;
     g->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
 }
@@ -75,10 +79,9 @@ static void set_version(struct get_state *g, struct store_object *version)
 static enum step_result restart(struct request *r)
 {
     struct get_state *g = get_of(r);
-    check(!g->replied);
+    check(g->phase == GET_PHASE_STEPS);
     get_state_forget_version(g);
-    g->confirmed = false;
-    g->header_read = false;
+    g->is_confirmed = false;
     r->result = RESULT_NONE;
     r->reason = NULL;
     r->collapsed = r->has_run = false;
@@ -101,7 +104,8 @@ static enum step_result answer_fits_not(struct request *r)
 static bool replicas_differ(struct request *r)
 {
     struct get_state *g = get_of(r);
-    return !g->is_head && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
+    return !r->http->is_head &&
+           fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
 }
 
 // The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be
@@ -109,14 +113,14 @@ static bool replicas_differ(struct request *r)
 static bool has_no_etag(struct request *r)
 {
     struct get_state *g = get_of(r);
-    return (!g->is_head || g->conditions.has_if_match) &&
+    return (!r->http->is_head || g->conditions.has_if_match) &&
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
 }
 
 // A HEAD wants checksums of a store that is described by GET of one byte, which names none.
 static bool only_head_tells(struct request *r)
 {
-    return get_of(r)->is_head && get_state_wants_checksums(r) &&
+    return r->http->is_head && get_state_wants_checksums(r) &&
            origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
 }
 
@@ -174,17 +178,23 @@ enum step_result serve_get_step_lookup(struct request *r)
     if (!g->view.found || g->skip_index || refused) {
         return lookup_missed(r);
     }
-    g->have_record = true;
     r->known = true;
     g->etag_hash = g->view.etag_hash;
+    check(get_state_has_record(g));
     if (replicas_differ(r) && !get_state_covers(g, first, end)) {
         return get_state_bypass(r, "versions"); // the rest might be of another one
     }
-    g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
     return go_to(r, read_small(r) ? REQUEST_GET_FRESHNESS : REQUEST_GET_DESCRIBE);
 }
 
 // --- DESCRIBE ------------------------------------------------------------------------------------
+
+// The disk does not give what the index names: asks the origin.
+static enum step_result unreadable(struct request *r)
+{
+    get_of(r)->skip_index = true;
+    return restart(r);
+}
 
 static void on_header_read(struct store_read *read)
 {
@@ -192,9 +202,14 @@ static void on_header_read(struct store_read *read)
     if (r == NULL) {
         return;
     }
+    struct get_state *g = get_of(r);
+    check(r->step == REQUEST_GET_DESCRIBE && g->object == NULL);
+    get_phase_enter(g, GET_PHASE_STEPS);
     if (read->err == ERR_OK) {
-        get_of(r)->object = read->object;
+        g->object = read->object;
         read->object = NULL;
+    } else {
+        (void)unreadable(r);
     }
     request_go(r);
 }
@@ -210,16 +225,9 @@ static enum step_result header_read_start(struct request *r, const struct store_
                                   .bucket = g->key->bucket,
                                   .key = g->key->key,
                                   .done = on_header_read};
-    g->reading = g->header_read = true;
+    get_phase_enter(g, GET_PHASE_HEADER);
     store_read_start(r->pw->worker, &g->read);
     return STEP_WAIT;
-}
-
-// The index names what the disk does not give: go to the origin.
-static enum step_result unreadable(struct request *r)
-{
-    get_of(r)->skip_index = true;
-    return restart(r);
 }
 
 enum step_result serve_get_step_describe(struct request *r)
@@ -228,9 +236,9 @@ enum step_result serve_get_step_describe(struct request *r)
     if (g->object != NULL) {
         return go_to(r, REQUEST_GET_FRESHNESS);
     }
-    check(!g->reading);
+    check(get_state_has_record(g));
     struct store_place *place = g->view.place_count > 0 ? &g->view.places[0] : &g->view.any;
-    if (g->header_read || place->segment == NULL) {
+    if (place->segment == NULL) {
         return unreadable(r);
     }
     enum err err = store_object_get(r->pw->worker, r->pw->store, place, g->key->hash, g->key->realm,
@@ -246,9 +254,10 @@ enum step_result serve_get_step_describe(struct request *r)
 enum step_result serve_get_step_freshness(struct request *r)
 {
     struct get_state *g = get_of(r);
-    bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->client_no_cache ||
-                 g->is_doubted;
-    if (!g->confirmed && (stale || get_state_is_other(g, g->object->etag))) {
+    check(g->phase == GET_PHASE_STEPS && g->object != NULL);
+    bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->is_doubted ||
+                 request_is_no_cache(r);
+    if (!g->is_confirmed && (stale || get_state_is_other(g, g->object->etag))) {
         return get_ask_home(r);
     }
     return go_to(r, REQUEST_GET_REPLY);
@@ -271,12 +280,11 @@ static enum step_result take_known(struct request *r, const struct subscription 
     uint64_t now_us = worker_now_us(r->pw->worker);
     uint64_t validated_us = min_u64(sub->validated_us, now_us);
     take_found(g, sub);
-    g->have_known = true;
+    g->is_home_known = true;
     r->known = true;
     g->view.rebuilt = false;
     g->view.age_ms = (now_us - validated_us) / 1000;
     get_state_judge_doubt(r, g->view.age_ms);
-    g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
     return go_to(r, REQUEST_GET_FRESHNESS);
 }
 
@@ -294,12 +302,17 @@ static void take_checksums(struct get_state *g, const struct subscription *sub)
     }
 }
 
-// Asked for the version's checksums alone: it goes on without where they are not to be had.
+// The home has answered a HEAD's question for the version's checksums. If they are not available,
+// the origin answers the client, unless it refuses HEAD.
 static enum step_result described(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(r->http->is_head);
     take_checksums(g, g->revalidation);
     get_state_leave(&g->revalidation);
+    if (get_reply_lacks_checksums(r) && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
+        return get_state_bypass(r, "checksum");
+    }
     return go_to(r, REQUEST_GET_REPLY);
 }
 
@@ -328,22 +341,23 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (err == ERR_ORIGIN_UNFIT) {
         return answer_fits_not(r);
     }
-    bool is_held = g->have_record || g->have_known;
+    bool is_held = g->object != NULL && (get_state_has_record(g) || g->is_home_known);
+    bool is_no_cache = request_is_no_cache(r);
     if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
         take_found(g, sub);
     }
     if (err == ERR_NOT_MODIFIED) {
         r->result = RESULT_REVALIDATED;
-        r->reason = g->client_no_cache ? "client-no-cache" : NULL;
-    } else if (origin_failed && is_held && g->stale_allowed && !g->client_no_cache &&
-               !g->is_doubted) {
+        r->reason = is_no_cache ? "client-no-cache" : NULL;
+    } else if (origin_failed && is_held && freshness_stale_allowed(r->rule, &g->view) &&
+               !is_no_cache && !g->is_doubted) {
         r->result = RESULT_STALE;
         stats_add(COUNTER_stale_served, 1);
     } else if (err != ERR_OK) {
         return request_fail_by_origin(r, err, sub->error_answer);
     }
     get_state_leave(&g->revalidation);
-    g->confirmed = true;
+    g->is_confirmed = true;
     return go_to(r, REQUEST_GET_REPLY);
 }
 
@@ -359,10 +373,9 @@ static enum step_result first_answered(struct request *r, const struct subscript
         return restart(r); // conditions were judged on another version
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
-    g->from_origin = !sub->whole;
-    g->have_known |= sub->whole;
+    g->is_home_known |= sub->whole;
     // A run that began before this request came says nothing of a version that came since.
-    bool may_be_older = (sub->joined || sub->whole) && !g->confirmed;
+    bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
     return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
                                                                     : go_to(r, REQUEST_GET_REPLY);
 }
@@ -396,15 +409,14 @@ static enum step_result look_again(struct request *r)
         return get_state_bypass(r, "changing");
     }
     get_state_leave(&g->runs[0]);
-    get_state_view(r, g->pos, g->end);
-    g->have_record = g->view.found && g->view.etag_hash == g->etag_hash;
+    get_state_view(r, g->pos, max_u64(g->end, g->pos + 1));
     return go_to(r, REQUEST_GET_REPLY);
 }
 
 static enum step_result first_ended(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
-    if (sub->outcome == OUTCOME_REJOIN && g->confirmed && g->object != NULL) {
+    if (sub->outcome == OUTCOME_REJOIN && g->is_confirmed && g->object != NULL) {
         return look_again(r);
     }
     r->attempts++;
