@@ -220,34 +220,52 @@ int commands_print_result(const struct buf *text)
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 
-static enum err get(const char *address, const char *path, unsigned *ret_status,
-                    struct buf *ret_body)
+static enum err ask_there(const struct admin_client_request *request, unsigned *ret_status,
+                          struct buf *ret_body)
 {
-    enum err err = admin_client_get(address, path, common.timeout_ms, ret_status, ret_body);
-    commands_inform_request("GET", address, path, err, *ret_status);
+    enum err err = admin_client_send(request, ret_status, ret_body);
+    commands_inform_request(request->method, request->address, request->path, err, *ret_status);
     return err;
 }
 
-enum err commands_ask_server(const char *address, const struct config *config, const char *path,
-                             unsigned *ret_status, struct buf *ret_body)
+enum err commands_ask(const struct config *config, struct admin_client_request *request,
+                      char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
+                      struct buf *ret_body)
 {
-    if (address == NULL) {
-        address = common.admin != NULL ? common.admin : getenv("FOREBAY_ADMIN");
-    }
-    if (address != NULL && address[0] != '\0') {
-        return get(address, path, ret_status, ret_body);
-    }
     enum err err = ERR_ORIGIN_CONNECT;
-    if (config != NULL && config->admin_socket != NULL) {
-        char text[512];
-        int len = snprintf(text, sizeof(text), "unix:%s", config->admin_socket);
-        if (len > 0 && (size_t)len < sizeof(text)) {
-            err = get(text, path, ret_status, ret_body);
-        }
+    request->address = address;
+    if (address[0] != '\0') {
+        return ask_there(request, ret_status, ret_body);
     }
-    const char *tcp = config != NULL ? config->admin_listen.text : "127.0.0.1:9001";
-    if (err != ERR_OK && (config == NULL || config->admin_listen.kind == CONFIG_LISTEN_TCP)) {
-        err = get(tcp, path, ret_status, ret_body);
+    if (config->admin_socket != NULL && snprintf(address, COMMANDS_ADDRESS_MAX, "unix:%s",
+                                                 config->admin_socket) < COMMANDS_ADDRESS_MAX) {
+        err = ask_there(request, ret_status, ret_body);
+    }
+    if (err != ERR_OK && config->admin_listen.kind == CONFIG_LISTEN_TCP) {
+        (void)snprintf(address, COMMANDS_ADDRESS_MAX, "%s", config->admin_listen.text);
+        err = ask_there(request, ret_status, ret_body);
+    }
+    if (err != ERR_OK) {
+        address[0] = '\0';
     }
     return err;
+}
+
+bool commands_address(const char *named, char ret_address[COMMANDS_ADDRESS_MAX])
+{
+    const char *address = named != NULL ? named : common.admin;
+    address = address != NULL ? address : getenv("FOREBAY_ADMIN");
+    return snprintf(ret_address, COMMANDS_ADDRESS_MAX, "%s", address != NULL ? address : "") <
+           COMMANDS_ADDRESS_MAX;
+}
+
+enum err commands_ask_server(const char *named, const struct config *config, const char *path,
+                             unsigned *ret_status, struct buf *ret_body)
+{
+    char address[COMMANDS_ADDRESS_MAX];
+    struct admin_client_request request = {
+        .method = "GET", .path = path, .timeout_ms = common.timeout_ms};
+    return commands_address(named, address)
+               ? commands_ask(config, &request, address, ret_status, ret_body)
+               : ERR_ORIGIN_CONNECT;
 }

@@ -104,10 +104,19 @@ void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 // commands_advertise.c
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
 
-// Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then
-// the address that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none
-// answers.
-enum err commands_ask_server(const char *address, const struct config *config, const char *path,
+#define COMMANDS_ADDRESS_MAX 512
+
+// Finds the address that `named` (NULL: nothing), --admin or FOREBAY_ADMIN give a server, in this
+// order; "": none of them does. Returns false if it is too long.
+bool commands_address(const char *named, char ret_address[COMMANDS_ADDRESS_MAX]);
+// Asks a running server. If `address` is "", asks the socket and then the address of the
+// configuration, and `address` becomes the one that answered. Sets request->address. Returns
+// ERR_ORIGIN_CONNECT if no server answers.
+enum err commands_ask(const struct config *config, struct admin_client_request *request,
+                      char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
+                      struct buf *ret_body) MUST_USE;
+// Asks with a GET at commands_address().
+enum err commands_ask_server(const char *named, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
 #endif

@@ -16,19 +16,16 @@
 
 int command_client_open(struct command_client *client, const char *name)
 {
-    const char *address = commands_common()->admin;
     *client = (struct command_client){.name = name, .is_json = commands_common()->is_json};
     client->token = getenv("FOREBAY_ADMIN_TOKEN");
-    address = address != NULL ? address : getenv("FOREBAY_ADMIN");
     if (client->token != NULL && client->token[0] == '\0') {
         client->token = NULL;
     }
-    if (address != NULL && address[0] != '\0') {
-        if (strlen(address) >= sizeof(client->address)) {
-            command_client_error(client, "the address of the server is too long");
-            return commands_result(EXIT_CODE_USAGE, NULL);
-        }
-        memcpy(client->address, address, strlen(address) + 1);
+    if (!commands_address(NULL, client->address)) {
+        command_client_error(client, "the address of the server is too long");
+        return commands_result(EXIT_CODE_USAGE, NULL);
+    }
+    if (client->address[0] != '\0') {
         return EXIT_CODE_OK;
     }
     client->config = commands_load_config(0, NULL);
@@ -42,41 +39,6 @@ void command_client_close(struct command_client *client)
 }
 
 // --- a question ----------------------------------------------------------------------------------
-
-static enum err send_there(const struct admin_client_request *request, unsigned *ret_status,
-                           struct buf *ret_body)
-{
-    enum err err = admin_client_send(request, ret_status, ret_body);
-    commands_inform_request(request->method, request->address, request->path, err, *ret_status);
-    return err;
-}
-
-// Where it answered last, else the socket, else the address of the configuration.
-static enum err send_anywhere(struct command_client *client, struct admin_client_request *request,
-                              unsigned *ret_status, struct buf *ret_body)
-{
-    const struct config *config = client->config;
-    enum err err = ERR_ORIGIN_CONNECT;
-    request->address = client->address;
-    if (client->address[0] != '\0') {
-        return send_there(request, ret_status, ret_body);
-    }
-    if (config->admin_socket != NULL) {
-        int len =
-            snprintf(client->address, sizeof(client->address), "unix:%s", config->admin_socket);
-        if (len > 0 && (size_t)len < sizeof(client->address)) {
-            err = send_there(request, ret_status, ret_body);
-        }
-    }
-    if (err == ERR_ORIGIN_CONNECT && config->admin_listen.kind == CONFIG_LISTEN_TCP) {
-        (void)snprintf(client->address, sizeof(client->address), "%s", config->admin_listen.text);
-        err = send_there(request, ret_status, ret_body);
-    }
-    if (err != ERR_OK) {
-        client->address[0] = '\0';
-    }
-    return err;
-}
 
 // What the server refuses is the caller's mistake, the origin's, or its own.
 static int code_of(unsigned status)
@@ -116,12 +78,12 @@ static int ask(struct command_client *client, const char *method, const char *pa
     struct buf answer;
     unsigned status = 0;
     buf_init(&answer, ANSWER_MAX_BYTES);
-    enum err err = send_anywhere(client, &request, &status, &answer);
+    enum err err = commands_ask(client->config, &request, client->address, &status, &answer);
     while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
         tell_wait(client, &answer);
         (void)poll(NULL, 0, BUSY_MS); // a signal may shorten it
         answer.len = 0;
-        err = send_anywhere(client, &request, &status, &answer);
+        err = commands_ask(client->config, &request, client->address, &status, &answer);
     }
     free(text);
     int code = EXIT_CODE_OK;

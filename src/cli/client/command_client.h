@@ -15,8 +15,8 @@
 struct command_client {
     const char *name; // of the command
     bool is_json;
-    struct config *config; // NULL: the server was named otherwise
-    char address[512];     // where it answered last; "": nowhere yet
+    struct config *config;              // NULL: the server was named otherwise
+    char address[COMMANDS_ADDRESS_MAX]; // where it answered last; "": nowhere yet
     const char *token;
     bool waits;      // while the server is too busy to take it, the same is asked again
     bool tells_wait; // and that is said, once

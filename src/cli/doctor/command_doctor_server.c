@@ -20,35 +20,21 @@
 // A row of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
-// NULL: no server answers at `address`, or it wants a token.
-static json_t *summary_at(const struct doctor *d, const char *address)
+// NULL: no server answers, or it wants a token.
+static json_t *summary_of_server(const struct doctor *d)
 {
-    struct admin_client_request request = {.address = address,
-                                           .method = "GET",
+    char address[COMMANDS_ADDRESS_MAX] = "";
+    struct admin_client_request request = {.method = "GET",
                                            .path = "/api/v1/summary",
                                            .token = getenv("FOREBAY_ADMIN_TOKEN"),
                                            .timeout_ms = (unsigned)d->timeout_ms};
     struct buf body;
     unsigned status = 0;
     buf_init(&body, SUMMARY_MAX_BYTES);
-    enum err err = admin_client_send(&request, &status, &body);
+    enum err err = commands_ask(d->config, &request, address, &status, &body);
     json_t *json = err == ERR_OK && status == 200 ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
     buf_done(&body);
     return json;
-}
-
-static json_t *summary_of_server(const struct doctor *d)
-{
-    const struct config *c = d->config;
-    char address[512];
-    json_t *json = NULL;
-    if (c->admin_socket != NULL &&
-        (size_t)snprintf(address, sizeof(address), "unix:%s", c->admin_socket) < sizeof(address)) {
-        json = summary_at(d, address);
-    }
-    return json == NULL && c->admin_listen.kind == CONFIG_LISTEN_TCP
-               ? summary_at(d, c->admin_listen.text)
-               : json;
 }
 
 // Refused now: red if the cache does not work. Refused since the start for want of a resource:

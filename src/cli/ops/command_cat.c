@@ -10,14 +10,9 @@
 static bool on_bytes(void *ctx, struct span bytes)
 {
     struct command_client *client = ctx;
-    while (bytes.len > 0) {
-        ssize_t n = write(STDOUT_FILENO, bytes.ptr, bytes.len);
-        if (n < 0 && errno != EINTR) {
-            command_client_error(client, "stdout: %s", strerror(errno));
-            return false;
-        }
-        bytes.ptr += n > 0 ? n : 0;
-        bytes.len -= n > 0 ? (size_t)n : 0;
+    if (!commands_write_all(STDOUT_FILENO, bytes)) {
+        command_client_error(client, "stdout: %s", strerror(errno));
+        return false;
     }
     return true;
 }

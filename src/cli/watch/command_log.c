@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay log`: the requests of a running server as they end. The server chooses (--where) and
 // this prints, so that what is not wanted costs nobody anything.
-#include "cli/client/command_client.h"
+#include "cli/watch/command_entries.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +9,13 @@
 
 #include "base/human.h"
 
-#define PATH_MAX_BYTES 16384u
 #define FIELDS_MAX 64u
 #define FIELD_NAME_MAX 64u
 
 struct log {
-    struct command_client client;
+    struct command_entries entries;
     struct span fields[FIELDS_MAX];
     unsigned field_count;
-    uint64_t count, max, dropped; // max 0: no end
 };
 
 static void print_field(const json_t *entry, struct span name)
@@ -71,29 +69,14 @@ static void print_entry(const json_t *entry)
     printf("\n");
 }
 
-static bool on_line(void *ctx, struct span line)
+static void print(void *ctx, const json_t *entry)
 {
-    struct log *log = ctx;
-    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
-    uint64_t dropped = command_client_u64(entry, "dropped");
-    if (dropped > 0) {
-        log->dropped += dropped;
-        (void)fprintf(
-            stderr, "forebay log: %llu lines were dropped: they came faster than they were read\n",
-            (unsigned long long)dropped);
-        commands_line("warning", json_pack("{s:I}", "dropped", (json_int_t)dropped));
-    } else if (entry != NULL) {
-        log->count++;
-        if (!log->client.is_json && log->field_count > 0) {
-            print_fields(log, entry);
-        } else if (!log->client.is_json) {
-            print_entry(entry);
-        }
-        commands_line("item", json_incref(entry));
+    const struct log *log = ctx;
+    if (log->field_count > 0) {
+        print_fields(log, entry);
+    } else {
+        print_entry(entry);
     }
-    json_decref(entry);
-    bool is_taken = fflush(stdout) == 0; // who follows wants it now
-    return is_taken && (log->max == 0 || log->count < log->max);
 }
 
 static bool read_fields(const char *text, struct log *log)
@@ -110,30 +93,27 @@ static bool read_fields(const char *text, struct log *log)
 
 int command_log(int argc, char **argv)
 {
-    struct log log = {.count = 0};
+    struct log log = {
+        .entries = {.dropped_text = "lines were dropped: they came faster than they were read",
+                    .print = print,
+                    .ctx = &log}};
     bool bad = false;
     const char *where = commands_argument_take_value(&argc, argv, "--where", &bad);
     const char *fields = commands_argument_take_value(&argc, argv, "--fields", &bad);
     const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
-    if (bad || (count != NULL && (!span_to_u64(span_from_cstr(count), &log.max) || log.max == 0))) {
+    uint64_t *max = &log.entries.max;
+    if (bad || (count != NULL && (!span_to_u64(span_from_cstr(count), max) || *max == 0))) {
         return commands_usage_error("log", "-n is a number above 0");
     }
     if (fields != NULL && !read_fields(fields, &log)) {
         return commands_usage_error("log", "--fields is a list of names, as key,ttfb_ms");
     }
-    int code = command_client_open(&log.client, "log");
+    int code = command_client_open(&log.entries.client, "log");
     if (code != EXIT_CODE_OK) {
         return code;
     }
-    struct buf path;
-    buf_init(&path, PATH_MAX_BYTES);
-    buf_append_cstr(&path, "/api/v1/log");
-    if (where != NULL) {
-        command_client_parameter(&path, "where", span_from_cstr(where));
-    }
-    code = command_client_follow(&log.client, buf_cstr(&path), on_line, &log);
-    buf_done(&path);
-    return command_client_end(&log.client, code,
-                              json_pack("{s:I, s:I}", "lines", (json_int_t)log.count, "dropped",
-                                        (json_int_t)log.dropped));
+    code = command_entries_follow(&log.entries, where);
+    return command_client_end(&log.entries.client, code,
+                              json_pack("{s:I, s:I}", "lines", (json_int_t)log.entries.count,
+                                        "dropped", (json_int_t)log.entries.dropped));
 }

@@ -178,14 +178,7 @@ static void show_host(struct buf *out)
 static int write_file(const char *path, const struct buf *text)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    struct span rest = buf_span(text);
-    bool ok = fd >= 0 && buf_ok(text);
-    while (ok && rest.len > 0) {
-        ssize_t len = write(fd, rest.ptr, rest.len);
-        ok = len > 0 || (len < 0 && errno == EINTR);
-        rest.ptr += len > 0 ? len : 0;
-        rest.len -= len > 0 ? (size_t)len : 0;
-    }
+    bool ok = fd >= 0 && buf_ok(text) && commands_write_all(fd, buf_span(text));
     if (fd >= 0 && close(fd) != 0) {
         ok = false;
     }

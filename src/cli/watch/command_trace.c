@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay trace`: where the requests of one object, or of one id, spend their time.
-#include "cli/client/command_client.h"
+#include "cli/watch/command_entries.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,13 +8,7 @@
 #include "base/human.h"
 #include "s3/s3.h"
 
-#define PATH_MAX_BYTES 16384u
 #define WHERE_MAX_BYTES 8192u
-
-struct trace {
-    struct command_client client;
-    uint64_t count, max; // max 0: no end
-};
 
 static void print_phase(const char *name, double ms, const char *note)
 {
@@ -34,8 +28,9 @@ static void print_checksums(const char *checksums)
     }
 }
 
-static void print_trace(const json_t *entry)
+static void print_trace(void *ctx, const json_t *entry)
 {
+    (void)ctx;
     char note[256], bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
     double first_ms = command_client_double(entry, "ttfb_ms");
     double total_ms = command_client_double(entry, "total_ms");
@@ -65,27 +60,6 @@ static void print_trace(const json_t *entry)
                    (unsigned long long)command_client_u64(entry, "blocks_hit"),
                    (unsigned long long)command_client_u64(entry, "blocks_total"));
     print_phase("all of it", total_ms, json_object_get(entry, "blocks_total") != NULL ? note : "");
-}
-
-static bool on_line(void *ctx, struct span line)
-{
-    struct trace *trace = ctx;
-    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
-    uint64_t dropped = command_client_u64(entry, "dropped");
-    if (dropped > 0) {
-        (void)fprintf(stderr, "forebay trace: %llu requests were missed\n",
-                      (unsigned long long)dropped);
-        commands_line("warning", json_pack("{s:I}", "dropped", (json_int_t)dropped));
-    } else if (entry != NULL) {
-        trace->count++;
-        if (!trace->client.is_json) {
-            print_trace(entry);
-        }
-        commands_line("item", json_incref(entry));
-    }
-    json_decref(entry);
-    bool is_taken = fflush(stdout) == 0; // who follows wants it now
-    return is_taken && (trace->max == 0 || trace->count < trace->max);
 }
 
 // As a value of a term; false: it has both quotes, or none would hold it.
@@ -124,28 +98,24 @@ static bool describe(const char *operand, struct buf *where, const char **ret_wh
     return is_good;
 }
 
-static int run(struct trace *trace, const char *operand)
+static int run(struct command_entries *trace, const char *operand)
 {
-    struct buf path, where;
+    struct buf where;
     const char *why = "";
     int code = EXIT_CODE_USAGE;
-    buf_init(&path, PATH_MAX_BYTES);
     buf_init(&where, WHERE_MAX_BYTES);
-    buf_append_cstr(&path, "/api/v1/log");
     if (describe(operand, &where, &why) && buf_ok(&where)) {
-        command_client_parameter(&path, "where", buf_span(&where));
-        code = command_client_follow(&trace->client, buf_cstr(&path), on_line, trace);
+        code = command_entries_follow(trace, buf_cstr(&where));
     } else {
         command_client_error(&trace->client, "%s: %s", operand, why);
     }
-    buf_done(&path);
     buf_done(&where);
-    return commands_result(code, json_pack("{s:I}", "requests", (json_int_t)trace->count));
+    return code;
 }
 
 int command_trace(int argc, char **argv)
 {
-    struct trace trace = {.count = 0};
+    struct command_entries trace = {.dropped_text = "requests were missed", .print = print_trace};
     bool bad = false;
     const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
     if (bad ||
@@ -153,9 +123,10 @@ int command_trace(int argc, char **argv)
         return commands_usage_error("trace", "-n is a number above 0");
     }
     int code = command_client_open(&trace.client, "trace");
-    if (code == EXIT_CODE_OK) {
-        code = run(&trace, argv[0]);
-        command_client_close(&trace.client);
+    if (code != EXIT_CODE_OK) {
+        return code;
     }
-    return code;
+    code = run(&trace, argv[0]);
+    return command_client_end(&trace.client, code,
+                              json_pack("{s:I}", "requests", (json_int_t)trace.count));
 }

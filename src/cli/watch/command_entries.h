@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows the access log of a running server, for log and trace. Main thread.
+#ifndef FOREBAY_CLI_COMMAND_ENTRIES_H
+#define FOREBAY_CLI_COMMAND_ENTRIES_H
+
+#include "cli/client/command_client.h"
+
+struct command_entries {
+    struct command_client client;
+    const char *dropped_text;                      // "lines were dropped", after their number
+    void (*print)(void *ctx, const json_t *entry); // for people
+    void *ctx;
+    uint64_t max; // 0: no end
+    uint64_t count, dropped;
+};
+
+// Prints the entries for which `where` (NULL: all) holds, until `max` have come or the command is
+// interrupted. Returns an exit code.
+int command_entries_follow(struct command_entries *entries, const char *where);
+
+#endif
