@@ -3,37 +3,32 @@
 // round? The cache's files would be listed and served as objects, with other tenants' bytes in
 // them. So such a cache.dir is refused. A log, socket or secret there causes a warning.
 //
-// Two directories are compared by their real paths, with symbolic links resolved, and by their
-// paths inside their file system. The second is needed because a bind mount shows one directory
-// under two paths, and whatever is mounted below an origin is part of it. A path that does not
-// exist yet is judged by the part of it that does.
+// A place in the file tree is a device and a path in its file system, because a bind mount shows
+// one directory under two paths. Symbolic links are resolved first. Whatever is mounted below a
+// directory is part of it. A path that does not exist yet is judged by the part of it that does.
 #include "config/config_private.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define MOUNTS_BYTES_MAX (4u << 20)
 
 // One line of /proc/self/mountinfo.
 struct mount {
-    struct span device; // "259:1"
-    char root[PATH_MAX], at[PATH_MAX];
+    const char *device, *root, *at; // "259:1"; path in its file system; path here
 };
 
-// The position of a directory or file in the file tree.
 struct place {
     char path[PATH_MAX];   // real path, as far as it exists
-    char device[32];       // empty: unknown
+    const char *device;    // "": unknown
     char inside[PATH_MAX]; // path in the file system of that device
 };
 
 struct overlap {
     struct loader *loader;
-    struct buf mounts; // text of mountinfo; empty if it cannot be read
+    char *text; // of mountinfo, which `mounts` points into
+    struct mount *mounts;
+    size_t mount_count;
     struct place cache;
 };
 
@@ -74,101 +69,74 @@ static void path_resolve(const char *path, char ret_real[PATH_MAX])
     memcpy(ret_real, real, PATH_MAX);
 }
 
-// Decodes escapes such as "\040" for a blank. Returns false if the result is too long.
-static bool unescape(struct span text, char ret_path[PATH_MAX])
+// Decodes escapes such as "\040" for a blank.
+static void unescape(char *text)
 {
-    size_t len = 0;
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.ptr[i];
-        if (c == '\\' && i + 3 < text.len) {
-            c = (char)((text.ptr[i + 1] - '0') << 6 | (text.ptr[i + 2] - '0') << 3 |
-                       (text.ptr[i + 3] - '0'));
-            i += 3;
-        }
-        if (len + 1 >= PATH_MAX) {
-            return false;
-        }
-        ret_path[len++] = c;
+    char *to = text;
+    for (const char *at = text; *at != '\0'; at++) {
+        bool is_escape = at[0] == '\\' && strspn(at + 1, "01234567") >= 3;
+        *to++ = is_escape ? (char)((at[1] - '0') << 6 | (at[2] - '0') << 3 | (at[3] - '0')) : *at;
+        at += is_escape ? 3 : 0;
     }
-    ret_path[len] = '\0';
-    return len > 0 && ret_path[0] == '/';
+    *to = '\0';
 }
 
-// Parses "36 35 98:0 /root /mount/point ...". Lines of another form are skipped.
-static bool next_mount(struct span *rest, struct mount *ret_mount)
+// Lines are "36 35 98:0 /root /mount/point ...". If mountinfo cannot be read, only paths decide.
+static void mounts_read(struct overlap *o)
 {
-    struct span line;
-    while (span_split(rest, '\n', &line)) {
-        struct span words[5] = {{NULL, 0}};
-        unsigned count = 0;
-        while (count < ARRAY_LEN(words) && span_split(&line, ' ', &words[count])) {
-            count++;
+    size_t size = 0;
+    FILE *file = fopen("/proc/self/mountinfo", "re");
+    if (file == NULL) {
+        return;
+    }
+    char *rest = getdelim(&o->text, &size, '\0', file) > 0 ? o->text : NULL, *line;
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        char *words[5] = {NULL};
+        for (size_t i = 0; i < ARRAY_LEN(words) && line != NULL; i++) {
+            words[i] = strsep(&line, " ");
         }
-        if (count == ARRAY_LEN(words) && unescape(words[3], ret_mount->root) &&
-            unescape(words[4], ret_mount->at)) {
-            ret_mount->device = words[2];
-            return true;
+        if (words[4] != NULL) {
+            unescape(words[3]);
+            unescape(words[4]);
+            o->mounts = reallocarray(o->mounts, o->mount_count + 1, sizeof(*o->mounts));
+            check(o->mounts != NULL);
+            o->mounts[o->mount_count++] = (struct mount){words[2], words[3], words[4]};
         }
     }
-    return false;
-}
-
-static void mounts_read(struct buf *text)
-{
-    char piece[4096];
-    ssize_t len;
-    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return; // without mountinfo only paths decide
-    }
-    while ((len = read(fd, piece, sizeof(piece))) > 0) {
-        buf_append(text, piece, (size_t)len);
-    }
-    (void)close(fd); // it was only read
+    (void)fclose(file); // only read
 }
 
 static void place_find(const struct overlap *o, const char *path, struct place *ret_place)
 {
-    struct span rest = buf_span(&o->mounts);
-    struct mount m;
     size_t best = 0;
     path_resolve(path, ret_place->path);
-    ret_place->device[0] = ret_place->inside[0] = '\0';
-    while (next_mount(&rest, &m)) {
-        size_t len = strlen(m.at);
-        if (!is_within(ret_place->path, m.at) || len < best ||
-            m.device.len >= sizeof(ret_place->device)) {
+    memcpy(ret_place->inside, ret_place->path, PATH_MAX);
+    ret_place->device = "";
+    for (size_t i = 0; i < o->mount_count; i++) {
+        const struct mount *m = &o->mounts[i];
+        size_t len = strlen(m->at);
+        if (!is_within(ret_place->path, m->at) || len < best) {
             continue; // of two mounts at one path the later one is on top
         }
-        const char *below = ret_place->path + (strcmp(m.at, "/") == 0 ? 0 : len);
-        int made = snprintf(ret_place->inside, sizeof(ret_place->inside), "%s%s",
-                            strcmp(m.root, "/") == 0 ? "" : m.root, below);
-        if (made == 0) {
-            (void)snprintf(ret_place->inside, sizeof(ret_place->inside), "/");
+        const char *root = strcmp(m->root, "/") == 0 ? "" : m->root;
+        const char *below = ret_place->path + (len > 1 ? len : 0); // len is 1 for "/"
+        if (snprintf(ret_place->inside, PATH_MAX, "%s%s", root, below) == 0) {
+            (void)snprintf(ret_place->inside, PATH_MAX, "/");
         }
         best = len;
-        memcpy(ret_place->device, m.device.ptr, m.device.len);
-        ret_place->device[m.device.len] = '\0';
+        ret_place->device = m->device;
     }
 }
 
-static bool place_is_within(const struct place *place, const struct place *dir)
+// Is `place` in `dir`, or in something that is mounted below `dir`?
+static bool is_seen_from(const struct overlap *o, const struct place *place,
+                         const struct place *dir)
 {
-    return is_within(place->path, dir->path) ||
-           (place->device[0] != '\0' && strcmp(place->device, dir->device) == 0 &&
-            is_within(place->inside, dir->inside));
-}
-
-// The same, and also through a mount below `dir`.
-static bool place_is_seen_from(const struct overlap *o, const struct place *place,
-                               const struct place *dir)
-{
-    struct span rest = buf_span(&o->mounts);
-    struct mount m;
-    bool is_seen = place_is_within(place, dir);
-    while (!is_seen && next_mount(&rest, &m)) {
-        is_seen = is_within(m.at, dir->path) && span_equal_cstr(m.device, place->device) &&
-                  is_within(place->inside, m.root);
+    bool is_seen = strcmp(place->device, dir->device) == 0 && is_within(place->inside, dir->inside);
+    for (size_t i = 0; i < o->mount_count && !is_seen; i++) {
+        const struct mount *m = &o->mounts[i];
+        is_seen = is_within(m->at, dir->path) && strcmp(m->device, place->device) == 0 &&
+                  is_within(place->inside, m->root);
     }
     return is_seen;
 }
@@ -177,8 +145,8 @@ static void refuse(const struct overlap *o, const char *origin, const struct pla
 {
     const struct config *c = o->loader->config;
     const char *where = o->loader->raws[SETTING_cache_dir].where;
-    bool is_inside = place_is_seen_from(o, &o->cache, dir);
-    bool is_around = place_is_within(dir, &o->cache);
+    bool is_inside = is_seen_from(o, &o->cache, dir);
+    bool is_around = is_seen_from(o, dir, &o->cache);
     if (is_inside) {
         config_loader_error(o->loader, where != NULL ? where : "cache.dir",
                             "cache.dir \"%.200s\" %s the origin dir:%.200s: what the cache writes "
@@ -201,7 +169,7 @@ static void warn(const struct overlap *o, const char *key, const char *file, con
         return;
     }
     place_find(o, file, &place);
-    if (place_is_seen_from(o, &place, dir)) {
+    if (is_seen_from(o, &place, dir)) {
         config_loader_warning(o->loader, key, "\"%.200s\" lies inside the origin dir:%.200s: %s",
                               file, origin, what);
     }
@@ -243,9 +211,8 @@ void config_overlap_judge(struct loader *l)
 {
     const struct config *c = l->config;
     struct overlap o = {.loader = l};
-    buf_init(&o.mounts, MOUNTS_BYTES_MAX);
-    mounts_read(&o.mounts);
     if (c->cache_dir != NULL) {
+        mounts_read(&o);
         place_find(&o, c->cache_dir, &o.cache);
         if (strncmp(c->origin_endpoint, "dir:/", 5) == 0) {
             judge_origin(&o, c->origin_endpoint + 4);
@@ -256,5 +223,6 @@ void config_overlap_judge(struct loader *l)
             }
         }
     }
-    buf_done(&o.mounts);
+    free(o.mounts);
+    free(o.text);
 }
