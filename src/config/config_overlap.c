@@ -4,8 +4,8 @@
 // them. So such a cache.dir is refused. A log, socket or secret there causes a warning.
 //
 // A place in the file tree is a device and a path in its file system, because a bind mount shows
-// one directory under two paths. Symbolic links are resolved first. Whatever is mounted below a
-// directory is part of it. A path that does not exist yet is judged by the part of it that does.
+// one directory under two paths. Symbolic links are resolved first. A directory includes what is
+// mounted below it. A path that does not exist yet is judged by the part of it that does.
 #include "config/config_private.h"
 
 #include <limits.h>

@@ -202,11 +202,6 @@ AT_THE_COMMAND_LINE = {
         ["AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not"],
         "serve SERVE --origin.endpoint http://127.0.0.1:1",
     ),
-    "its own origin": (
-        3,
-        ["this Forebay itself", "127.0.0.1:9310"],
-        "serve SERVE --listen 127.0.0.1:9310 --origin.endpoint http://localhost:9310",
-    ),
 }
 FILES = {
     "tab.yaml": "cache:\n\tsize: 1GiB\n",
