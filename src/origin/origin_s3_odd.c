@@ -3,27 +3,29 @@
 // call's worker. The lessons belong to the origin, are shared by all workers, and expire.
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
-//       GET of one byte describes the object as HEAD would, except for its checksums. An empty
-//       object has no first byte (416): it is asked for whole. A caller who wants checksums alone
-//       gets the refusal. The answer to that GET is the answer to the HEAD. It proves that the
-//       store refuses HEAD as such if it succeeds: a key without rights is refused both.
+//       Sends a GET of one byte. It describes the object as HEAD would, except for its checksums.
+//       An empty object has no first byte (416), so the whole object is requested. A caller who
+//       wants checksums alone gets the refusal; other callers get the GET's answer. A GET that
+//       succeeds proves that the store refuses HEAD as such, because a key without rights is
+//       refused both.
 //   HEAD of one key refused (400, 403, although the origin answers other HEADs)
-//       The same, if the caller holds bytes or wants them (get_decides): a policy may refuse HEAD
-//       where it grants GET. Only the key is remembered, whatever the GET's answer is, so that the
-//       next check costs one request. The answer to a client's own HEAD stands.
+//       Sends the GET of one byte if the caller holds bytes or wants them (get_decides). A policy
+//       may refuse HEAD and grant GET. Forebay remembers only the key, whatever the GET's answer
+//       is, so that the next check costs one request. A client's own HEAD gets the refusal.
 //   HEAD does not describe the object (no length, or another 2xx than 200)
-//       The same, and the origin's HEADs are doubted from then on if the GET describes it.
+//       Sends the GET of one byte. If that describes the object, the origin's HEADs are doubted
+//       from then on.
 //   HEAD differs from GET (origin_doubt.c)
-//       The same.
-//   If-Match fails (412, 400, 501), although the store has not taken one lately
-//       The same GET without it. response_answer_judge() compares the answer's ETag with the one
-//       expected, so no other version is ever taken for it. The right ETag proves that the store
-//       fails its own.
-//   Another version answers, or none, although clients have bytes of the one asked for (is_bound)
-//       The same GET again, each time on a connection of its own: another replica may answer it.
-//       The version asked for proves that replicas differ, because a version that was replaced does
-//       not come back. The answer then forbids to store it (ORIGIN_FORBIDS_VERSIONS), and reads of
-//       the key pass through for a while.
+//       Sends the GET of one byte.
+//   If-Match fails (412, 400, 501), although the store has not accepted one lately
+//       Sends the same GET without it. response_answer_judge() compares the answer's ETag with the
+//       expected one, so no other version is ever accepted. If the ETag is right, the store fails
+//       its own ETag.
+//   Another version answers, or none, although clients have bytes of the requested one (is_bound)
+//       Sends the same GET again. Each uses a new connection, so another replica may answer it.
+//       If the requested version comes, the replicas differ, because a replaced version does not
+//       come back. The answer must then not be stored (ORIGIN_FORBIDS_VERSIONS), and reads of the
+//       key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"

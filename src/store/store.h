@@ -610,8 +610,8 @@ struct store_explain {
     struct store_explain_run runs[STORE_EXPLAIN_RUNS_MAX];
 };
 
-// Fills in what the index knows of the bytes from `first_byte` to `end_byte`, a window of at most
-// STORE_WINDOW_MAX, cut at the object's end if that is known. `block_size_bytes` and `group` come
+// Fills in what the index knows of the bytes from `first_byte` to `end_byte`, cut at the object's
+// end if that is known. The window is at most STORE_WINDOW_MAX. `block_size_bytes` and `group` come
 // from its rule. One look-up; does not count as an access. Leaves out what only the caller knows:
 // the rule says `cache: false`, or the object is too large to be stored.
 void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,

@@ -360,8 +360,8 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 
 static void on_payload_read(struct disk_op *op);
 
-// Clears the marks of units that this read will bring from the device, so that no thread sends them
-// from the page cache as verified before the read ends.
+// Clears the marks of units that this read will bring from the device. Otherwise another worker
+// could send them from the page cache before this read has verified them.
 static void read_unmark(const struct store_read *read, const struct read_units *units)
 {
     const struct store_place *place = &read->place;

@@ -3,8 +3,8 @@
 // system. Only the supply thread applies them, and then frees what is too much.
 //
 // used_bytes never rises above ceiling_bytes, which is normally cache.size. While a cache that was
-// made smaller still holds more, the ceiling follows used_bytes down, a step of the index above it,
-// because the index must be written to forget evicted runs.
+// made smaller still holds more, the ceiling follows used_bytes down. It stays a step of the index
+// above used_bytes, because the index must be written to forget evicted runs.
 //
 // Segments keep their size, and the segment table its number of entries, while the process runs.
 // That limits how small and how large a cache can become without a restart. A smaller size is

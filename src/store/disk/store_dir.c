@@ -2,9 +2,9 @@
 // The cache directory. Runs at start and stop; also on the supply thread and the blocking pool,
 // which rewrite `format`. Never on a worker.
 //
-//   lock      flock held for the life of the process, on the folder itself as well
-//   format    text, replaced by rename: below
-//   index/    LMDB, and `bad` when the index has to be dropped at the next start
+//   lock      locked with flock() for the life of the process, and so is the folder itself
+//   format    text, replaced by rename: see below
+//   index/    LMDB's files, and `bad` if the next start must drop the index
 //   segments/ 00000001.seg ...
 //
 // `format` has one "name value" per line, in this order. The last line is the CRC32C of all lines
@@ -18,17 +18,17 @@
 //   next-generation <number>   lower ones may have been used
 //   boot-id <text>[+<number>]  of the last opener; boots that ended without a clean stop
 //   state open|clean
-//   index-txn <number>         an index behind this is an old copy
-//   other-epochs <number>      of the buckets beyond the maximum, when there are any
-//   epoch <32 hex> <number>    of a bucket with its own, by the keyed hash of its name
+//   index-txn <number>         an index whose last transaction is lower is an old copy
+//   other-epochs <number>      the epoch of all buckets without a line of their own, if not 0
+//   epoch <32 hex> <number>    the epoch of one bucket; the first value is its name's keyed hash
 //   holders <number>           numbers of holders up to this may have been used
-//   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
-//   other-doubts <until ms> <0|1>     of the buckets beyond the maximum, when there are any
-//   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is
-//                              written to
+//   holder <32 hex> <number>   the number of one holder; the first value is its name's keyed hash
+//   other-doubts <until ms> <0|1>     the doubt of all buckets without a line of their own, if any
+//   doubt <32 hex> <until ms> <0|1>   the doubt of one bucket, by its name's keyed hash; 1: writes
+//                              to it are in progress
 //   append <number> <offset> <units> <runs> <rows> <table>
-//                              after a clean stop, per segment that can be written on: what it
-//                              holds and the table (segment_table.c) that says so
+//                              after a clean stop, for each segment that the next process may
+//                              continue: its content, and the id of its table (segment_table.c)
 //   checksum <8 hex>
 //
 // Forebay refuses, and never overwrites, a directory with a `format` of another version or of

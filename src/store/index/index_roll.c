@@ -7,8 +7,8 @@
 // because an unreadable page is an error there but SIGBUS in the map. It verifies the page, and the
 // checksums of its records. Then it closes the view, because a view that stays open keeps LMDB from
 // reusing pages. It queues the removal of each place whose segment is gone. If more than a
-// hundredth of the records are bad, or one page is, the index is dropped and rebuilt from the
-// segments, as after a start that finds it so.
+// hundredth of the records are bad, or one page is, the index is dropped and rebuilt from segments.
+// A start that finds this does the same.
 //
 // A round that was completed in one environment has verified all pages that this process did not
 // write. The trees of two slices differ only in pages that were written between them.

@@ -91,7 +91,7 @@ struct index_writer {
     uint64_t renewed_us;    // when renewals were last written
     // The wait for room was in vain. No batch waits again until a transaction has found room.
     bool waited_in_vain;
-    struct index_change *owed; // the owed deletes
+    struct index_change *owed; // deletes that the disk refused
     uint64_t owed_due_us;      // real time; when they are retried
     unsigned owed_count, owed_failures;
     // The disk refused more deletes than are remembered, so data.mdb's content is not trusted.

@@ -22,12 +22,12 @@
 //   12  4  segment number              12  4  segment number          12  4  segment number
 //   16  8  salt                        16  8  salt                    16  8  salt
 //   24  16 creation id of the cache    24  4  end of the last run     24  4  offset of this sector
-//   40  8  size of the file            28  4  checksum units given out   28  4  end of the run
+//   40  8  size of the file            28  4  checksum units used     28  4  end of the run
 //   48  8  wall clock at creation, us  32  4  runs begun              32  4  header offset
 //                                      36  4  rows of the table       36  4  payload offset
 //                                      40  4  id of the table's writing
-//                                      44  4  bytes between runs and
-//                                             table given back
+//                                      44  4  unused bytes returned
+//                                             (segment_trim.c)
 //   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
 //
 // A run is header + payload and holds whole neighbouring blocks of one version. Three shapes, by

@@ -6,13 +6,13 @@
 //
 // The order of writes, and why a power cut between any two does no harm:
 //
-//   payload, header       by the worker; a header that is there without its payload fails checksums
-//   sync, index commit    by the index writer; then the run's hold goes
-//   table                 when the last hold has gone: what it names was synced, if the index names
-//                         it
-//   seal                  with the number of rows and the id of this very writing of the table
-//   marks                 header and row, synced before the batch that takes the run out is
-//                         committed
+//   payload, header       written by the worker; a header without its payload fails checksums
+//   sync, index commit    by the index writer, which then releases the run's hold
+//   table                 written when the last hold is gone: all its runs that the index names
+//                         are synced
+//   seal                  has the number of rows and the id of this writing of the table
+//   marks                 header and row of a bad run, synced before the commit that removes the
+//                         run from the index
 //
 // Nothing is synced between table and seal, so a power cut can leave these states:
 //

@@ -9,8 +9,8 @@
 // read and no send meets the hole, the file keeps its size, and the table its offset.
 //
 // Two things are not trimmed. A remainder below a 64th of the file is not worth a hole. In a cache
-// of few segments, a trimmed segment would often free too little for a whole new one when it is
-// evicted, and everything would wait for a second eviction.
+// of few segments, evicting a trimmed segment would often free too little for a whole new one. Then
+// all runs would wait for a second eviction.
 //
 // The order keeps the cache within cache.size: punch the hole; let the file system confirm that the
 // blocks are gone; write the seal, which records the bytes; give the space to others. At the next
