@@ -31,7 +31,7 @@ void pass_answer_headers(struct pass_state *p)
     const struct headers *from = &p->relay.headers_answered;
     for (unsigned i = 0; i < from->count; i++) {
         struct header h = from->items[i];
-        if ((p->is_preflight && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
+        if ((p->kind == PASS_KIND_PREFLIGHT && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
             (span_equal_nocase(h.name, SPAN("content-encoding")) &&
              span_equal_nocase(h.value, SPAN("aws-chunked")))) {
             continue;
@@ -52,7 +52,7 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
 {
     struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
     uint64_t unjudged = pass_listing_pending(p);
-    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : unjudged;
+    uint64_t held = pass_changes_any(p) && p->phase != PASS_ANSWER ? 1 : unjudged;
     if (p->down.bytes > held) {
         byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
         if (byte_queue_low(&p->down)) {
@@ -63,19 +63,18 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
     if (unjudged > 0) {
         pass_origin_resume(p); // however little the queue may hold, a name comes to its end
     }
-    if (p->relay_phase != RELAY_ENDED || held > unjudged) {
+    if (p->call.phase != CALL_ENDED || held > unjudged) {
         return HTTP_PULL_WAIT;
     }
     bool is_whole =
-        p->relay_err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
+        p->call.err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
     return is_whole && p->err == ERR_OK && unjudged == 0 ? HTTP_PULL_END : HTTP_PULL_CUT;
 }
 
 void pass_answer_start(struct pass_state *p)
 {
     struct request *r = p->request;
-    check(!p->is_answered);
-    p->is_answered = true;
+    pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
         request_common_headers(r, headers); // first: no header of an object pushes the sandbox out
@@ -95,10 +94,10 @@ void pass_answer_start(struct pass_state *p)
         .status = p->relay.status,
         .reason = s3_status_reason(p->relay.status),
         .headers = headers,
-        .has_length = p->relay.has_length && !p->location.is_used,
+        .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
-        .close = p->body_dropped, // the rest of the request's body is on its way
+        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body is on its way
     };
     if (!pass_answer_is_bodiless(p)) {
         p->source.pull = pull;
@@ -145,11 +144,11 @@ static void list_take(struct pass_state *p, struct span data)
 void pass_answer_take(struct pass_state *p, struct span data)
 {
     p->received_bytes += data.len;
-    if (p->request == NULL || !p->head_came) {
+    if (p->request == NULL || !pass_has_head(p)) {
         return;
     }
     p->request->bytes_origin += data.len;
-    if (p->location.is_open) {
+    if (pass_location_collects(p)) {
         pass_location_take(p, data);
     } else {
         byte_queue_append(&p->down, data);
@@ -157,10 +156,10 @@ void pass_answer_take(struct pass_state *p, struct span data)
     if (p->list_ask != NULL) {
         list_take(p, data);
     }
-    if (byte_queue_full(&p->down) && !p->relay_paused && p->list_ask == NULL) {
+    if (byte_queue_full(&p->down) && p->list_ask == NULL) {
         pass_origin_pause(p);
     }
-    if (p->is_answered) {
+    if (p->answer == ANSWER_SENT) {
         http_reply_ready(p->request->x);
     } else if (pass_listing_is_judged(p)) {
         pass_answer_start(p); // there is something that may be shown

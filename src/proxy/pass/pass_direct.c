@@ -17,14 +17,14 @@ bool pass_direct_wanted(const struct request *r)
 
 static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detail *detail)
 {
-    p->is_answered = p->is_refused = true;
+    pass_enter_answer(p, ANSWER_REFUSED);
     (void)request_fail(p->request, err, detail);
     return err;
 }
 
 static void start_answer(struct pass_state *p)
 {
-    p->head_came = true;
+    pass_enter_answer(p, ANSWER_HEAD);
     if (!pass_version_tell(p)) {
         pass_answer_start(p);
     }
@@ -37,11 +37,11 @@ static enum err on_head(struct origin_fetch *f)
     if (r == NULL) {
         return ERR_OK;
     }
-    if (p->direct.is_reading && !p->head_came) {
-        p->park.may = true;
-        start_answer(p);
-    }
-    if (p->direct.is_reading) {
+    if (p->call.kind == PASS_BY_RANGE) {
+        if (p->answer == ANSWER_NONE) {
+            p->call.may_park = true;
+            start_answer(p);
+        }
         return ERR_OK;
     }
     p->direct.size_bytes = f->size_bytes;
@@ -136,8 +136,8 @@ static void described(struct pass_state *p)
     }
     r->object_size_bytes = p->direct.size_bytes;
     if (p->relay.status != 304 && !r->http->is_head && p->relay.length > 0) {
-        p->direct.is_reading = true;
-        pass_origin_fetch(p, p->direct.first, p->direct.last);
+        p->call.kind = PASS_BY_RANGE;
+        pass_origin_fetch(p);
         return;
     }
     start_answer(p);
@@ -146,28 +146,23 @@ static void described(struct pass_state *p)
 static void on_end(struct origin_fetch *f, enum err err)
 {
     struct pass_state *p = as_pass(f->ctx);
-    check(p->relay_phase == RELAY_RUNNING);
-    if (pass_origin_has_more(p, err)) {
-        return;
-    }
-    p->relay_phase = RELAY_ENDED;
     // A change between the two calls is no failed condition of the client's.
-    p->relay_err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
-    p->relay_paused = false;
-    if (p->request != NULL) {
-        p->request->origin_us += clock_monotonic_us() - p->relay_started_us;
-    }
-    if (p->request != NULL && err == ERR_OK && !p->direct.is_reading) {
-        described(p);
+    err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
+    if (!pass_origin_end(p, err)) {
         return;
     }
-    if (p->request != NULL && err == ERR_NO_SUCH_KEY) {
+    if (p->request != NULL) {
+        p->request->origin_us += clock_monotonic_us() - p->call.started_us;
+    }
+    if (p->request != NULL && err == ERR_OK && p->call.kind == PASS_BY_HEAD) {
+        described(p);
+    } else if (p->request != NULL && err == ERR_NO_SUCH_KEY) {
         p->relay.status = error_row(err)->status;
-        if (!p->is_answered && pass_version_tell(p)) {
-            return;
+        if (p->answer == ANSWER_NONE) {
+            (void)pass_version_tell(p); // true: on_told() goes on
         }
     }
-    pass_outcome_settle(p);
+    pass_go(p);
 }
 
 static void fetch_init(struct origin_fetch *f, struct span bucket, struct span key)
@@ -194,10 +189,10 @@ void pass_direct_may_follow(struct pass_state *p)
     fetch_init(&d->fetch, p->relay.bucket, p->s3.key);
     d->first = p->relay.part_first;
     d->last = d->first + p->relay.length - 1;
-    p->park.may = true;
+    p->call.may_park = true;
 }
 
-enum err pass_direct_start(struct pass_state *p)
+enum err pass_direct_plan(struct pass_state *p)
 {
     struct request *r = p->request;
     if (r->s3.has_version_id) {
@@ -213,7 +208,6 @@ enum err pass_direct_start(struct pass_state *p)
     }
     fetch_init(&p->direct.fetch, bucket, key);
     p->relay.method = r->http->method;
-    p->direct.is_used = true;
-    pass_origin_fetch(p, 0, 0);
+    p->call.kind = PASS_BY_HEAD;
     return ERR_OK;
 }

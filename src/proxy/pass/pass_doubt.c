@@ -140,7 +140,7 @@ static bool document_is_unsure(const struct pass_state *p)
 {
     bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
                          p->s3.operation != S3_RestoreObject;
-    return p->relay_err != ERR_OK || p->document.is_unsure || lacks_verdict;
+    return p->call.err != ERR_OK || p->document.is_unsure || lacks_verdict;
 }
 
 // --- doubts --------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ static bool document_is_unsure(const struct pass_state *p)
 // An upload that the origin does not have to its last byte is none.
 static bool is_doubtful(const struct pass_state *p)
 {
-    if (p->relay_phase == RELAY_NONE) {
+    if (p->call.phase == CALL_NONE) {
         return false;
     }
     if (p->is_streamed) {

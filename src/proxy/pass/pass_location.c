@@ -77,14 +77,14 @@ void pass_location_begin(struct pass_state *p)
     }
     mend_header(p);
     if (names_it && status != 204 && (!p->relay.has_length || p->relay.length > 0)) {
-        p->location.is_used = p->location.is_open = true;
+        p->location.phase = LOCATION_MENDS;
         buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
     }
 }
 
 void pass_location_begin_error(struct pass_state *p)
 {
-    p->location.is_used = p->location.is_open = p->location.is_error = true;
+    p->location.phase = LOCATION_HIDES;
     buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
 }
 
@@ -140,7 +140,7 @@ static void give_up(struct pass_state *p)
 {
     byte_queue_append(&p->down, buf_span(&p->location.document));
     p->location.document.len = 0;
-    p->location.is_open = false;
+    p->location.phase = LOCATION_PASSES;
 }
 
 // A document that is incomplete or too long cannot be judged, so the client gets nothing of it.
@@ -148,7 +148,7 @@ static void hide_names(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
     struct buf shown;
-    if (p->relay_err != ERR_OK || !buf_ok(&l->document)) {
+    if (p->call.err != ERR_OK || !buf_ok(&l->document)) {
         l->document.len = 0;
         return;
     }
@@ -161,6 +161,11 @@ static void hide_names(struct pass_state *p)
     }
 }
 
+bool pass_location_collects(const struct pass_state *p)
+{
+    return p->location.phase == LOCATION_MENDS || p->location.phase == LOCATION_HIDES;
+}
+
 void pass_location_take(struct pass_state *p, struct span data)
 {
     struct pass_location *l = &p->location;
@@ -170,7 +175,7 @@ void pass_location_take(struct pass_state *p, struct span data)
     }
     byte_queue_append(&p->down, (struct span){data.ptr, blanks});
     struct span rest = {data.ptr + blanks, data.len - blanks};
-    if (l->is_error) {
+    if (l->phase == LOCATION_HIDES) {
         buf_append_span(&l->document, rest); // fails where it becomes too long
         return;
     }
@@ -185,12 +190,12 @@ void pass_location_take(struct pass_state *p, struct span data)
 void pass_location_end(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
-    if (!l->is_open) {
+    if (!pass_location_collects(p)) {
         return;
     }
-    if (p->request != NULL && l->is_error) {
+    if (p->request != NULL && l->phase == LOCATION_HIDES) {
         hide_names(p);
-    } else if (p->request != NULL && p->relay_err == ERR_OK) {
+    } else if (p->request != NULL && p->call.err == ERR_OK) {
         struct buf place;
         buf_init(&place, LOCATION_DOCUMENT_MAX);
         append_place(p, &place);

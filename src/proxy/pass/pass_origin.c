@@ -1,29 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is under way at the origin for a request that passes through: a relay, or a fetch of a
-// direct read. On the request's worker.
+// The call at the origin for a request that passes through: a relay, or a fetch of a direct read.
+// On the request's worker.
 //
-// A transfer that is paused for a slow client keeps one of the few places at the origin. A read
+// A transfer that is paused for a slow client keeps one of the few slots at the origin. A read
 // whose rest can be asked for by itself gives it back, as a run does (fill_pause.c):
 //
-//   running    pausing: paused, the timer runs
-//   paused     resumed in time: running. Timer: the call is cancelled, ending
-//   ending     the call's end: parked; or running, if it was resumed meanwhile
-//   parked     resumed: the rest is asked for, running
+//   RUNNING    pausing: PAUSED, and the timer runs
+//   PAUSED     resumed in time: RUNNING. Timer: the call is cancelled, YIELDING
+//   YIELDING   resumed: RETAKING. The call's end: PARKED
+//   RETAKING   the call's end: PARKED, and on at once
+//   PARKED     resumed: the rest is asked for, PIECE; RUNNING if it was not parked for long
+//   PIECE      its end: PARKED, and on at once if the client has taken most of what was queued
 //
-// The rest is asked for in pieces that are never paused, each when the client has taken most of the
-// one before; all at once again from a client that takes one quickly.
+// The rest is asked for in pieces that are never paused. A client that takes a piece quickly gets
+// all that is left at once.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
 
-// How long a paused transfer keeps its place.
+// How long a paused transfer keeps its slot.
 #define PAUSE_MAX_MS 500u
 #define PIECE_BYTES (1u << 20)
 
-void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last)
+void pass_origin_begin(struct pass_state *p, enum call_phase phase)
+{
+    check(phase == CALL_RUNNING || phase == CALL_PIECE);
+    check(p->request != NULL);
+    pass_enter_call(p, phase);
+    p->call.started_us = clock_monotonic_us();
+    p->call.asked_us = worker_now_us(p->pw->worker);
+}
+
+static void fetch(struct pass_state *p, enum call_phase phase, uint64_t first, uint64_t last)
 {
     struct origin_fetch *f = &p->direct.fetch;
     struct origin_fetch before = *f;
+    bool is_head = p->call.kind == PASS_BY_HEAD;
+    check(p->call.kind != PASS_BY_RELAY);
+    check(before.on_end != NULL);
+    check(is_head || (first <= last && last <= p->direct.last));
     *f = (struct origin_fetch){.bucket = before.bucket,
                                .key = before.key,
                                .on_head = before.on_head,
@@ -32,42 +47,45 @@ void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last)
                                .ctx = p,
                                .credentials = request_origin_credentials(p->request),
                                .client = request_client(p->request),
-                               .head = !p->direct.is_reading,
-                               .has_range = p->direct.is_reading,
+                               .head = is_head,
+                               .has_range = !is_head,
                                .first = first,
                                .last = last,
                                .if_match = p->direct.etag};
-    p->relay_phase = RELAY_RUNNING;
-    p->relay_started_us = clock_monotonic_us();
-    p->asked_us = worker_now_us(p->pw->worker);
+    pass_origin_begin(p, phase);
     p->request->attempts++;
     origin_fetch_start(p->pw->worker, p->request->origin, f);
 }
 
+void pass_origin_fetch(struct pass_state *p)
+{
+    fetch(p, CALL_RUNNING, p->direct.first, p->direct.last);
+}
+
 static void call_pause(struct pass_state *p)
 {
-    if (p->direct.is_used) {
-        origin_fetch_pause(&p->direct.fetch);
-    } else {
+    if (p->call.kind == PASS_BY_RELAY) {
         origin_relay_pause(&p->relay);
+    } else {
+        origin_fetch_pause(&p->direct.fetch);
     }
 }
 
 static void call_resume(struct pass_state *p)
 {
-    if (p->direct.is_used) {
-        origin_fetch_resume(&p->direct.fetch);
-    } else {
+    if (p->call.kind == PASS_BY_RELAY) {
         origin_relay_resume(&p->relay);
+    } else {
+        origin_fetch_resume(&p->direct.fetch);
     }
 }
 
 static void call_cancel(struct pass_state *p)
 {
-    if (p->direct.is_used) {
-        origin_fetch_cancel(&p->direct.fetch);
-    } else {
+    if (p->call.kind == PASS_BY_RELAY) {
         origin_relay_cancel(&p->relay);
+    } else {
+        origin_fetch_cancel(&p->direct.fetch);
     }
 }
 
@@ -75,100 +93,103 @@ static void call_cancel(struct pass_state *p)
 
 static void on_pause_timer(struct timer *timer)
 {
-    struct pass_state *p = as_pass(container_of(timer, struct pass_state, park.timer));
-    check(p->park.may && p->relay_paused && p->relay_phase == RELAY_RUNNING);
-    check(!p->park.is_parked && !p->relay_cancelled);
+    struct pass_state *p = as_pass(container_of(timer, struct pass_state, call.timer));
+    check(p->call.may_park);
     stats_add(COUNTER_pass_parked, 1);
-    p->park.is_ending = true;
-    call_cancel(p); // pass_origin_has_more() parks it
+    pass_enter_call(p, CALL_YIELDING);
+    call_cancel(p); // pass_origin_end() parks it
 }
 
 void pass_origin_init(struct pass_state *p)
 {
-    timer_init(p->pw->worker, &p->park.timer, on_pause_timer);
+    timer_init(p->pw->worker, &p->call.timer, on_pause_timer);
 }
 
 void pass_origin_done(struct pass_state *p)
 {
-    timer_done(&p->park.timer);
+    timer_done(&p->call.timer);
+}
+
+// The first byte that the client does not have, in the object.
+static uint64_t next_byte(const struct pass_state *p)
+{
+    return p->direct.first + p->received_bytes;
 }
 
 static void unpark(struct pass_state *p)
 {
-    uint64_t waited_us = worker_now_us(p->pw->worker) - p->park.idle_since_us;
-    uint64_t next = p->direct.first + p->received_bytes;
+    check(p->call.phase == CALL_PARKED);
+    uint64_t waited_us = worker_now_us(p->pw->worker) - p->call.idle_since_us;
     uint64_t piece = max_u64(chunk_budget_share(PIECE_BYTES), CHUNK_SIZE);
-    p->park.is_parked = false;
-    p->park.in_pieces = waited_us >= PAUSE_MAX_MS * 1000;
-    p->park.asked_last =
-        p->park.in_pieces ? min_u64(next + piece - 1, p->direct.last) : p->direct.last;
-    pass_origin_fetch(p, next, p->park.asked_last);
+    bool is_slow = waited_us >= PAUSE_MAX_MS * 1000;
+    p->call.asked_last =
+        is_slow ? min_u64(next_byte(p) + piece - 1, p->direct.last) : p->direct.last;
+    fetch(p, is_slow ? CALL_PIECE : CALL_RUNNING, next_byte(p), p->call.asked_last);
 }
 
-bool pass_origin_has_more(struct pass_state *p, enum err err)
+bool pass_origin_end(struct pass_state *p, enum err err)
 {
-    bool was_ending = p->park.is_ending;
-    uint64_t next = p->direct.first + p->received_bytes;
-    bool piece_over = err == ERR_OK && p->park.in_pieces && next == p->park.asked_last + 1;
-    timer_stop(&p->park.timer);
-    p->park.is_ending = false;
-    if (p->request == NULL || p->relay_cancelled || p->err != ERR_OK || next > p->direct.last ||
-        !(was_ending || piece_over)) {
-        return false;
+    check(pass_calls(p) && p->call.phase != CALL_PARKED);
+    bool is_piece =
+        p->call.phase == CALL_PIECE && err == ERR_OK && next_byte(p) == p->call.asked_last + 1;
+    bool is_retaking = p->call.phase == CALL_RETAKING;
+    bool is_parked = p->call.phase == CALL_YIELDING || is_retaking || is_piece;
+    timer_stop(&p->call.timer);
+    if (!is_parked || p->request == NULL || p->err != ERR_OK || next_byte(p) > p->direct.last) {
+        pass_enter_call(p, CALL_ENDED);
+        p->call.err = err;
+        return true;
     }
-    p->park.is_parked = true;
-    p->direct.is_used = p->direct.is_reading = true; // from here on, if it was a relay
-    if (piece_over) {
-        p->park.idle_since_us = worker_now_us(p->pw->worker);
-        p->relay_paused = !byte_queue_low(&p->down);
+    pass_enter_call(p, CALL_PARKED);
+    p->call.kind = PASS_BY_RANGE; // from here on, if it was a relay
+    if (is_piece) {
+        p->call.idle_since_us = worker_now_us(p->pw->worker);
     }
-    if (!p->relay_paused) {
+    if (is_retaking || (is_piece && byte_queue_low(&p->down))) {
         unpark(p);
     }
-    return true;
+    return false;
 }
 
 // --- pause, resume, cancel -----------------------------------------------------------------------
 
 void pass_origin_pause(struct pass_state *p)
 {
-    if (p->park.in_pieces || p->park.is_ending) {
-        return; // the piece has room; nothing more comes
+    if (p->call.phase != CALL_RUNNING) {
+        return; // there is room for a piece, and nothing more comes of any other call
     }
-    p->relay_paused = true;
+    pass_enter_call(p, CALL_PAUSED);
     call_pause(p);
-    if (p->park.may) {
-        p->park.idle_since_us = worker_now_us(p->pw->worker);
-        timer_start(&p->park.timer, PAUSE_MAX_MS);
+    if (p->call.may_park) {
+        p->call.idle_since_us = worker_now_us(p->pw->worker);
+        timer_start(&p->call.timer, PAUSE_MAX_MS);
     }
 }
 
 void pass_origin_resume(struct pass_state *p)
 {
-    if (!p->relay_paused) {
-        return;
-    }
-    p->relay_paused = false;
-    timer_stop(&p->park.timer);
-    if (p->park.is_parked) {
-        unpark(p);
-    } else if (!p->park.is_ending) {
+    if (p->call.phase == CALL_PAUSED) {
+        pass_enter_call(p, CALL_RUNNING);
+        timer_stop(&p->call.timer);
         call_resume(p);
+    } else if (p->call.phase == CALL_YIELDING) {
+        pass_enter_call(p, CALL_RETAKING);
+    } else if (p->call.phase == CALL_PARKED) {
+        unpark(p);
     }
 }
 
 void pass_origin_cancel(struct pass_state *p)
 {
-    if (p->relay_phase != RELAY_RUNNING || p->relay_cancelled) {
+    enum call_phase phase = p->call.phase;
+    if (!pass_calls(p) || phase == CALL_CANCELLED) {
         return;
     }
-    p->relay_cancelled = true;
-    timer_stop(&p->park.timer);
-    if (p->park.is_parked) {
-        p->park.is_parked = false;
-        p->relay_phase = RELAY_ENDED;
-        p->relay_err = ERR_CANCELLED;
-    } else if (!p->park.is_ending) {
+    timer_stop(&p->call.timer);
+    pass_enter_call(p, phase == CALL_PARKED ? CALL_ENDED : CALL_CANCELLED);
+    if (phase == CALL_PARKED) {
+        p->call.err = ERR_CANCELLED;
+    } else if (phase != CALL_YIELDING && phase != CALL_RETAKING) {
         call_cancel(p);
     }
 }

@@ -18,7 +18,7 @@ enum err pass_preflight_plan(struct pass_state *p)
         return ERR_OVERLOAD;
     }
     p->pw->preflights++;
-    p->is_preflight = true;
+    p->kind = PASS_KIND_PREFLIGHT;
     unsigned kept = 0;
     for (unsigned i = 0; i < p->headers.count; i++) {
         struct span name = p->headers.items[i].name;
@@ -36,7 +36,7 @@ enum err pass_preflight_plan(struct pass_state *p)
 
 void pass_preflight_end(struct pass_state *p)
 {
-    if (p->is_preflight) {
+    if (p->kind == PASS_KIND_PREFLIGHT) {
         check(p->pw->preflights > 0);
         p->pw->preflights--;
     }

@@ -165,35 +165,62 @@ bool list_question_has(struct span header_name);
 #define PASS_ARENA_MAX (8u << 20)
 #define PASS_MAGIC 0x50415353u
 
-enum write_phase { WRITES_NONE, WRITES_STARTING, WRITES_READY, WRITES_CLOSING, WRITES_ENDED };
-// The relay, or the fetches of a direct read.
-enum relay_phase { RELAY_NONE, RELAY_RUNNING, RELAY_ENDED };
+enum pass_phase {
+#define PASS_PHASE(name, next) PASS_##name,
+#include "proxy/pass/pass_phases.def"
+    PASS_PHASE_COUNT_
+};
+enum call_phase {
+#define CALL_PHASE(name, next) CALL_##name,
+#include "proxy/pass/pass_phases.def"
+    CALL_PHASE_COUNT_
+};
+enum upload_phase {
+#define UPLOAD_PHASE(name, next) UPLOAD_##name,
+#include "proxy/pass/pass_phases.def"
+    UPLOAD_PHASE_COUNT_
+};
+enum answer_phase {
+#define ANSWER_PHASE(name, next) ANSWER_##name,
+#include "proxy/pass/pass_phases.def"
+    ANSWER_PHASE_COUNT_
+};
 
-// A read of an object where the origin has no relay for it (pass_direct.c): HEAD, then the range.
+enum pass_kind {
+    PASS_KIND_S3,
+    PASS_KIND_STS,       // a call to STS, see pass_sts.c
+    PASS_KIND_PREFLIGHT, // see pass_preflight.c
+};
+
+// A read of an object by fetches: HEAD, then the range (pass_direct.c), or the rest of a relay
+// whose client was slow (pass_origin.c).
 struct direct_read {
-    bool is_used;
-    bool is_reading; // the HEAD has been answered
     struct origin_fetch fetch;
     struct span etag;
     uint64_t size_bytes, first, last; // of the object; what is wanted of it
     time_t last_modified;
 };
 
-// A read that gives its place at the origin back while its client is slow, see pass_origin.c.
-struct pass_park {
-    bool may;       // its rest can be asked for by itself
-    bool is_ending; // cancelled for that, the end is to come
-    bool is_parked; // nothing is under way
-    bool in_pieces; // the fetch under way goes to asked_last
+// The call at the origin, see pass_origin.c.
+struct pass_call {
+    enum call_phase phase;
+    enum { PASS_BY_RELAY, PASS_BY_HEAD, PASS_BY_RANGE } kind;
+    enum err err; // of its end
+    uint64_t started_us;
+    uint64_t asked_us; // the same by the worker's clock
+    bool may_park;     // its rest can be asked for by itself
     uint64_t asked_last, idle_since_us;
     struct timer timer;
 };
 
 // Rewrites locations and names in an answer, see pass_location.c.
 struct pass_location {
-    bool is_used;        // the document's length is not the origin's
-    bool is_open;        // it is being collected
-    bool is_error;       // for the names in it
+    enum {
+        LOCATION_UNUSED, // the document goes on as it comes
+        LOCATION_MENDS,  // it is being collected, to be rewritten
+        LOCATION_HIDES,  // it is being collected, for the names in it
+        LOCATION_PASSES, // its beginning has gone on, maybe longer than the origin sent it
+    } phase;
     struct buf document; // as far as it has come
 };
 
@@ -220,8 +247,8 @@ struct pass_writes {
     struct {
         size_t key, realm;
         unsigned reading, origin;
-    } at; // the next name
-    bool is_second, is_through;
+    } at;                       // the next name
+    bool is_through;            // all names of the round have begun
     enum err err;               // why the request must be refused, after the first round
     bool is_in_doubt;           // each name of the second round gets a doubt
     struct span doubted_bucket; // for lack of room for more of them
@@ -233,63 +260,58 @@ struct pass_writes {
     uint64_t charged_bytes;
 };
 
+// What a phase does. The table is in pass_phase.c.
+struct pass_row {
+    void (*begin)(struct pass_state *p);                 // when it is entered; NULL: nothing
+    void (*again)(struct pass_state *p);                 // whenever something has changed; NULL
+    enum pass_phase (*next)(const struct pass_state *p); // the same one: it waits
+};
+
 struct pass_state {
     uint32_t magic;
+    enum pass_phase phase;
+    enum pass_kind kind;
+    const struct pass_row *rows; // by phase
     struct proxy_worker *pw;
     struct request *request; // NULL: the exchange is over
     struct arena *arena;
     struct access_keys *table; // keeps the principal's keys alive for the relay; NULL: open mode
-    bool is_dead;
 
     // towards the origin
     struct s3_request s3; // copy
     struct headers headers;
     struct origin_relay relay;
-    enum relay_phase relay_phase;
-    enum err relay_err;
-    bool relay_cancelled, relay_paused;
+    struct pass_call call;
     struct direct_read direct; // instead of the relay, or its rest, see there
-    struct pass_park park;
-    uint64_t relay_started_us;
-    uint64_t asked_us; // the same by the worker's clock
 
     // the client's body
     struct http_sink sink;
     struct pass_body body;
-    bool body_paused;
-    bool body_dropped;   // the rest is thrown away
-    bool upload_waiting; // the relay waits for pass_upload_wake()
-    bool find_form_key;
+    enum upload_phase upload;
+    bool upload_waiting;              // the relay waits for pass_upload_wake()
     struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
     struct buf form;                  // a form's beginning, until its key is known
     size_t form_tried;                // bytes of it already looked at
-    bool form_is_counted;             // in the budget
     bool form_is_signed;
-    bool is_sts;       // a call to STS, see pass_sts.c
-    bool is_preflight; // see pass_preflight.c
 
     // the keys it changes
     struct pass_writes writes;
-    unsigned writes_pending;          // of the keys and the bucket: not ready yet, or not ended
+    unsigned awaited; // answers to what its phase has begun: the note, the keys, the bucket
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
-    struct origin *origin;
+    struct origin *origin;    // NULL: what it changes is not known yet
     struct span bucket_place; // of its origin
     struct store_note note;   // that the bucket is written to
     struct timer note_timer;
-    bool is_noting, is_note_late;
-    enum write_phase write_phase;
+    bool is_noting; // the store still uses `note`
 
     // towards the client
+    enum answer_phase answer;
     enum err err; // why it is refused here; ERR_OK: it is not
     struct span err_message;
-    bool is_answered; // a reply or an error document is on its way
-    bool is_refused;  // the latter
-    bool head_came;
     struct subscription *telling;  // the key's home, before the client; see pass_version.c
     bool is_streamed;              // the answer's head came before the outcome
     struct pass_document document; // then it says the outcome
-    bool end_released;             // the last byte may go
     struct http_source source;
     struct byte_queue down;
     uint64_t received_bytes;
@@ -313,32 +335,52 @@ static inline bool pass_changes_any(const struct pass_state *p)
 {
     return p->writes.key_count > 0 || p->changes_bucket;
 }
-// For how many of writes_pending there is something to do.
-static inline unsigned pass_writes_total(const struct pass_state *p)
+// Is there a call whose end is to come, or whose rest is to be asked for?
+static inline bool pass_calls(const struct pass_state *p)
 {
-    return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
+    return p->call.phase != CALL_NONE && p->call.phase != CALL_ENDED;
+}
+// Is there a response head that the client may have, or has?
+static inline bool pass_has_head(const struct pass_state *p)
+{
+    return p->answer == ANSWER_HEAD || p->answer == ANSWER_SENT;
+}
+static inline bool pass_is_answered(const struct pass_state *p)
+{
+    return p->answer == ANSWER_SENT || p->answer == ANSWER_REFUSED;
 }
 
 // --- pass_state.c --------------------------------------------------------------------------------
 
-struct pass_state *pass_state_new(struct request *r);
+// In the phase READ. `rows`: what each phase does.
+struct pass_state *pass_state_new(struct request *r, const struct pass_row *rows);
 void pass_state_free(void *ptr);
-void pass_state_drop_form(struct pass_state *p); // a form's beginning is not needed any more
 // Copies into `arena`; false: it is full.
 bool pass_state_copy_span(struct arena *arena, struct span *s);
 bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
                              struct s3_request *ret_to);
 bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to);
-void pass_state_check(const struct pass_state *p); // its phases agree with each other
+
+// --- pass_go.c -----------------------------------------------------------------------------------
+
+// The driver: goes from phase to phase until one waits. Call it whenever something has changed.
+void pass_go(struct pass_state *p);
+// Each aborts if `next` may not follow.
+void pass_enter_call(struct pass_state *p, enum call_phase next);
+void pass_enter_upload(struct pass_state *p, enum upload_phase next);
+void pass_enter_answer(struct pass_state *p, enum answer_phase next);
+void pass_state_check(const struct pass_state *p); // aborts where its phases do not agree
 
 // --- pass_origin.c -------------------------------------------------------------------------------
 
 void pass_origin_init(struct pass_state *p);
 void pass_origin_done(struct pass_state *p);
-// Starts p->direct.fetch, whose bucket, key and callbacks are set: HEAD, or these bytes.
-void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last);
-// A call has ended. True: that was not the answer's end, the rest comes by another.
-bool pass_origin_has_more(struct pass_state *p, enum err err);
+// A call starts: bytes come, or a piece of them.
+void pass_origin_begin(struct pass_state *p, enum call_phase phase);
+// Starts p->direct.fetch, whose bucket, key and callbacks are set: HEAD, or what is wanted.
+void pass_origin_fetch(struct pass_state *p);
+// A call has ended. False: that was not the answer's end, because the rest comes by another.
+bool pass_origin_end(struct pass_state *p, enum err err) MUST_USE;
 void pass_origin_pause(struct pass_state *p);
 void pass_origin_resume(struct pass_state *p); // harmless when not paused
 void pass_origin_cancel(struct pass_state *p); // harmless when nothing is under way
@@ -382,15 +424,15 @@ void pass_version_leave(struct pass_state *p); // harmless when nobody is being 
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
 void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
 void pass_upload_drop(struct pass_state *p); // the rest is thrown away
+// The request ends here with an error; what the origin has so far cannot become complete. The
+// first error counts.
+void pass_upload_refuse(struct pass_state *p, enum err err, struct span message);
 
-// --- pass_outcome.c ------------------------------------------------------------------------------
+// --- pass_phase.c --------------------------------------------------------------------------------
 
-// Moves on if the outcome is known now. Call it whenever something has changed.
-void pass_outcome_settle(struct pass_state *p);
-// The request ends here with an error; what the origin has so far cannot become complete.
-void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
-void pass_outcome_free_unneeded(struct pass_state *p);
-void pass_outcome_on_bucket_ended(struct bucket_write *bw);
+extern const struct pass_row PASS_ROWS[PASS_PHASE_COUNT_];
+// What it changes is known: the writes are opened, or the origin is asked at once.
+void pass_phase_start(struct pass_state *p);
 
 // --- pass_doubt.c --------------------------------------------------------------------------------
 
@@ -401,10 +443,10 @@ void pass_doubt_begin(struct pass_state *p);
 // Begins a doubt of this name of a key, if the outcome is not known.
 void pass_doubt_name(struct pass_state *p, struct object_key *name);
 void pass_doubt_take(struct pass_state *p, struct span data);
+
 // --- pass_relay.c --------------------------------------------------------------------------------
 
-// The keys are known: opens the writes, or asks the origin at once.
-void pass_relay_begin(struct pass_state *p);
+void pass_relay_start(struct pass_state *p); // asks the origin
 
 // --- pass_receive.c ------------------------------------------------------------------------------
 
@@ -451,13 +493,15 @@ enum err pass_xml_restore(struct pass_state *p) MUST_USE;
 void pass_location_begin(struct pass_state *p);
 // The answer is an error whose names are judged: it is collected first.
 void pass_location_begin_error(struct pass_state *p);
-void pass_location_take(struct pass_state *p, struct span data); // while location.is_open
+bool pass_location_collects(const struct pass_state *p);         // the answer's bytes?
+void pass_location_take(struct pass_state *p, struct span data); // while it collects
 void pass_location_end(struct pass_state *p); // the answer is over; harmless when not used
 
 // --- pass_direct.c -------------------------------------------------------------------------------
 
 bool pass_direct_wanted(const struct request *r);
-enum err pass_direct_start(struct pass_state *p) MUST_USE; // p->err_message may say why not
+// Before pass_phase_start(): the call will be a HEAD. p->err_message may say why not.
+enum err pass_direct_plan(struct pass_state *p) MUST_USE;
 // A relay's answer has come: its rest may be read directly, if its client turns out to be slow.
 void pass_direct_may_follow(struct pass_state *p);
 

@@ -9,18 +9,22 @@ static const struct span FORM_REFUSED =
     SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
          "before the file, nothing but a button behind it, the boundary nowhere else");
 
+static void pause_if_full(struct pass_state *p)
+{
+    if (pass_body_full(&p->body) && p->upload == UPLOAD_FLOWS) {
+        pass_enter_upload(p, UPLOAD_PAUSED);
+        http_body_pause(p->request->x);
+    }
+}
+
 static enum err feed(struct pass_state *p, struct span data)
 {
     enum err err = pass_body_feed(&p->body, data);
-    if (err != ERR_OK) {
-        return err;
+    if (err == ERR_OK) {
+        pause_if_full(p);
+        pass_upload_wake(p);
     }
-    if (pass_body_full(&p->body) && !p->body_paused) {
-        p->body_paused = true;
-        http_body_pause(p->request->x);
-    }
-    pass_upload_wake(p);
-    return ERR_OK;
+    return err;
 }
 
 // The file and what follows it: looked at before any of it goes on.
@@ -37,7 +41,6 @@ static enum err feed_file(struct pass_state *p, struct span data)
 // on as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
-    p->find_form_key = false;
     p->form_tail = arena_alloc(p->arena, sizeof(*p->form_tail));
     if (p->form_tail == NULL) {
         return ERR_NO_MEMORY;
@@ -55,14 +58,18 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
         err = feed_file(p, (struct span){whole.ptr + form->file_at, whole.len - form->file_at});
     }
     if (err == ERR_OK) {
-        err = feed(p, buf_span(&p->form));
+        err = pass_body_feed(&p->body, buf_span(&p->form));
     }
-    pass_state_drop_form(p);
+    if (err != ERR_OK) {
+        return err;
+    }
+    pass_enter_upload(p, UPLOAD_FLOWS); // frees the form's beginning
     p->sink.is_collected = p->body.collect;
-    if (err == ERR_OK && !p->body.collect) {
-        pass_relay_begin(p);
+    pause_if_full(p);
+    if (!p->body.collect) {
+        pass_phase_start(p);
     }
-    return err;
+    return ERR_OK;
 }
 
 // A form's beginning is kept until its key is known, so that the key is invalidated before any byte
@@ -70,10 +77,12 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
 static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
 {
     struct request *r = p->request;
-    if (!p->form_is_counted && !chunk_budget_try_charge(BUDGET_BODIES, 0, PASS_FORM_HEAD_MAX)) {
-        return ERR_OVERLOAD;
+    if (p->upload == UPLOAD_FORM) {
+        if (!chunk_budget_try_charge(BUDGET_BODIES, 0, PASS_FORM_HEAD_MAX)) {
+            return ERR_OVERLOAD;
+        }
+        pass_enter_upload(p, UPLOAD_FORM_HEAD);
     }
-    p->form_is_counted = true;
     size_t n = min_u64(data.len, PASS_FORM_HEAD_MAX - p->form.len);
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
@@ -104,21 +113,27 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     return ERR_INVALID_ARGUMENT;
 }
 
+// Does it read a form whose key is not known yet?
+static bool is_before_key(const struct pass_state *p)
+{
+    return p->upload == UPLOAD_FORM || p->upload == UPLOAD_FORM_HEAD;
+}
+
 static enum err on_data(struct http_sink *sink, struct span data)
 {
     struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
-    if (p->body_dropped) {
+    if (p->upload == UPLOAD_DROPPED) {
         return ERR_CANCELLED;
     }
     enum err err = ERR_OK;
-    if (p->find_form_key) {
+    if (is_before_key(p)) {
         err = feed_form(p, data, false);
     } else {
         err = p->form_tail != NULL ? feed_file(p, data) : ERR_OK;
         err = err == ERR_OK ? feed(p, data) : err;
     }
     if (err != ERR_OK) {
-        pass_outcome_refuse(p, err, p->err_message);
+        pass_upload_refuse(p, err, p->err_message);
     }
     return err;
 }
@@ -126,10 +141,10 @@ static enum err on_data(struct http_sink *sink, struct span data)
 static void on_data_end(struct http_sink *sink, enum err err)
 {
     struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
-    if (p->body_dropped) {
+    if (p->upload == UPLOAD_DROPPED) {
         return;
     }
-    if (err == ERR_OK && p->find_form_key) {
+    if (err == ERR_OK && is_before_key(p)) {
         err = feed_form(p, (struct span){NULL, 0}, true);
     }
     if (err == ERR_OK && p->form_tail != NULL && !pass_form_tail_is_closed(p->form_tail)) {
@@ -139,17 +154,17 @@ static void on_data_end(struct http_sink *sink, enum err err)
     if (err == ERR_OK) {
         err = pass_body_finish(&p->body, p->arena);
     }
-    if (err == ERR_OK && p->is_sts) {
+    if (err == ERR_OK && p->kind == PASS_KIND_STS) {
         err = pass_sts_authorize(p);
     }
     if (err == ERR_OK && p->body.collect) {
         err = pass_keys_of_body(p);
         if (err == ERR_OK) {
-            pass_relay_begin(p);
+            pass_phase_start(p);
         }
     }
     if (err != ERR_OK) {
-        pass_outcome_refuse(p, err, p->err_message);
+        pass_upload_refuse(p, err, p->err_message);
         return;
     }
     pass_upload_wake(p);
@@ -159,6 +174,8 @@ void pass_receive_start(struct pass_state *p)
 {
     p->sink.on_data = on_data;
     p->sink.on_end = on_data_end;
-    p->sink.is_collected = p->body.collect || p->find_form_key;
+    bool is_form = p->s3.operation == S3_PostObject;
+    pass_enter_upload(p, is_form ? UPLOAD_FORM : UPLOAD_FLOWS);
+    p->sink.is_collected = p->body.collect || is_form;
     http_body_start(p->request->x, &p->sink);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Birth and end of a pass_state, and what it copies: it outlives the request. On the request's
-// worker.
+// Birth and end of a pass_state, and what it copies of the request, because it outlives the
+// request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -53,11 +53,16 @@ bool pass_state_copy_headers(struct arena *arena, const struct headers *from, st
     return true;
 }
 
-struct pass_state *pass_state_new(struct request *r)
+// --- birth and end -------------------------------------------------------------------------------
+
+struct pass_state *pass_state_new(struct request *r, const struct pass_row *rows)
 {
+    check(r->pass == NULL);
+    check(rows != NULL);
     struct pass_state *p = calloc(1, sizeof(*p));
     check(p != NULL);
     p->magic = PASS_MAGIC;
+    p->rows = rows;
     p->pw = r->pw;
     p->request = r;
     p->arena = arena_new_counted(PASS_ARENA_MAX, BUDGET_CLIENTS);
@@ -69,23 +74,21 @@ struct pass_state *pass_state_new(struct request *r)
     return p;
 }
 
-void pass_state_drop_form(struct pass_state *p)
-{
-    buf_done(&p->form);
-    if (p->form_is_counted) {
-        p->form_is_counted = false;
-        chunk_budget_discharge(BUDGET_BODIES, PASS_FORM_HEAD_MAX);
-    }
-}
-
 void pass_state_free(void *ptr)
 {
     struct pass_state *p = as_pass(ptr);
+    check(p->phase == PASS_OVER || p->phase == PASS_READ); // the latter: it was refused at once
+    check(!pass_calls(p));
+    check(!p->is_noting);
+    check(p->telling == NULL);
+    check(p->awaited == 0);
     pass_writes_done(p);
     pass_origin_done(p);
     pass_preflight_end(p);
     pass_body_done(&p->body);
-    pass_state_drop_form(p);
+    if (p->upload == UPLOAD_FORM_HEAD) {
+        pass_enter_upload(p, UPLOAD_DROPPED);
+    }
     buf_done(&p->location.document);
     byte_queue_done(&p->down);
     list_cache_page_unref(p->list_page);
@@ -93,21 +96,4 @@ void pass_state_free(void *ptr)
     arena_free(p->arena);
     p->magic = 0;
     free(p);
-}
-
-void pass_state_check(const struct pass_state *p)
-{
-    bool is_over = p->write_phase == WRITES_NONE || p->write_phase == WRITES_ENDED;
-    bool is_waiting = p->write_phase == WRITES_STARTING || p->write_phase == WRITES_CLOSING;
-    check(p->writes_pending <= pass_writes_total(p));
-    check(is_waiting || p->writes_pending == 0);
-    check(p->write_phase != WRITES_NONE || p->relay_phase == RELAY_NONE || !pass_changes_any(p));
-    check(p->write_phase != WRITES_STARTING || p->relay_phase == RELAY_NONE);
-    check(!p->end_released || is_over);
-    check(!p->is_refused || p->is_answered);
-    check(!p->head_came || p->relay_phase != RELAY_NONE);
-    check(p->telling == NULL || (p->request != NULL && !p->is_answered));
-    check(!p->is_dead);
-    check(!p->park.is_parked || (p->relay_phase == RELAY_RUNNING && !p->park.is_ending));
-    check(!p->park.is_ending || p->park.may);
 }

@@ -5,16 +5,19 @@
 
 void pass_upload_drop(struct pass_state *p)
 {
-    p->body_dropped = true;
-    if (p->request != NULL && p->body_paused) {
-        p->body_paused = false;
+    bool is_paused = p->upload == UPLOAD_PAUSED;
+    if (p->upload == UPLOAD_DROPPED) {
+        return;
+    }
+    pass_enter_upload(p, UPLOAD_DROPPED);
+    if (is_paused && p->request != NULL) {
         http_body_resume(p->request->x);
     }
 }
 
 void pass_upload_wake(struct pass_state *p)
 {
-    if (p->upload_waiting && (p->body_dropped || pass_body_ready(&p->body))) {
+    if (p->upload_waiting && (p->upload == UPLOAD_DROPPED || pass_body_ready(&p->body))) {
         p->upload_waiting = false;
         origin_relay_resume_upload(&p->relay);
     }
@@ -26,7 +29,7 @@ enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *r
     if (p->err != ERR_OK) {
         return p->err;
     }
-    if (p->body_dropped) {
+    if (p->upload == UPLOAD_DROPPED) {
         return ERR_OK; // the origin has answered already and does not read on
     }
     bool is_end;
@@ -35,9 +38,22 @@ enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *r
         p->upload_waiting = true;
         return ERR_AGAIN;
     }
-    if (p->body_paused && p->request != NULL && pass_body_low(&p->body)) {
-        p->body_paused = false;
+    if (p->upload == UPLOAD_PAUSED && p->request != NULL && pass_body_low(&p->body)) {
+        pass_enter_upload(p, UPLOAD_FLOWS);
         http_body_resume(p->request->x);
     }
     return ERR_OK;
+}
+
+void pass_upload_refuse(struct pass_state *p, enum err err, struct span message)
+{
+    check(err != ERR_OK);
+    if (p->err != ERR_OK) {
+        return;
+    }
+    p->err = err;
+    p->err_message = message;
+    pass_upload_drop(p);
+    pass_origin_cancel(p);
+    pass_go(p);
 }

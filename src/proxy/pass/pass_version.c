@@ -34,7 +34,8 @@ static bool find_etag(const struct pass_state *p, struct span *ret_etag)
         return is_read_of_object(&p->request->s3);
     }
     *ret_etag = p->direct.etag;
-    bool has_etag = p->direct.is_used || (headers_count(&p->answered, SPAN("ETag")) == 1 &&
+    bool has_etag =
+        p->call.kind != PASS_BY_RELAY || (headers_count(&p->answered, SPAN("ETag")) == 1 &&
                                           headers_get(&p->answered, SPAN("ETag"), ret_etag));
     if (span_starts_with(*ret_etag, SPAN("W/"))) {
         *ret_etag = (struct span){ret_etag->ptr + 2, ret_etag->len - 2};
@@ -47,11 +48,10 @@ static void on_told(void *ctx, struct subscription *sub)
     struct pass_state *p = as_pass(ctx);
     check(p->telling == sub && sub->state == SUBSCRIPTION_ENDED);
     pass_version_leave(p);
-    if (p->err == ERR_OK && p->head_came) {
+    if (p->err == ERR_OK && p->answer == ANSWER_HEAD) {
         pass_answer_start(p);
-    } else {
-        pass_outcome_settle(p);
     }
+    pass_go(p);
 }
 
 // The version that the answer names; NULL also for an ETag that is longer than any that is kept.
@@ -68,7 +68,7 @@ bool pass_version_tell(struct pass_state *p)
     struct span etag;
     unsigned status = p->relay.status;
     bool denies = status == 412 || status == 416; // what may be cached, and names nothing instead
-    check(p->telling == NULL && !p->is_answered);
+    check(p->telling == NULL && !pass_is_answered(p));
     if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
         return false;
     }
@@ -79,7 +79,7 @@ bool pass_version_tell(struct pass_state *p)
         ask.revalidate = ask.strict = ask.skip_index = true;
     } else {
         ask.told = true;
-        ask.asked_us = p->asked_us;
+        ask.asked_us = p->call.asked_us;
         ask.object = version_named(key, etag);
     }
     p->telling = subscription_ask(p->pw->fill, &ask, on_told, p);

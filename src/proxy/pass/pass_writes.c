@@ -138,7 +138,7 @@ static void on_name_ended(struct key_write *kw);
 static bool is_given_up(const struct pass_state *p)
 {
     const struct pass_writes *w = &p->writes;
-    return !w->is_second && (w->err != ERR_OK || p->err != ERR_OK || p->request == NULL);
+    return p->phase == PASS_OPEN && (w->err != ERR_OK || p->err != ERR_OK || p->request == NULL);
 }
 
 static void start_one(struct pass_state *p, struct write_slot *slot, struct object_key *name)
@@ -147,7 +147,7 @@ static void start_one(struct pass_state *p, struct write_slot *slot, struct obje
     *kw = (struct key_write){
         .key = name, .ctx = p, .on_ready = on_name_ready, .on_ended = on_name_ended};
     p->writes.in_flight++;
-    if (p->writes.is_second) {
+    if (p->phase == PASS_CLOSE) {
         pass_doubt_name(p, name);
         invalidate_listed_end(p->pw->fill, kw);
     } else {
@@ -338,8 +338,7 @@ void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state 
 {
     struct pass_writes *w = &p->writes;
     w->on_round = on_round;
-    w->is_second = true;
-    if (p->relay_phase != RELAY_NONE) {
+    if (p->call.phase != CALL_NONE) {
         round_begin(p);
     } else { // the origin was not asked: what was removed from the cache was true
         worker_defer(p->pw->worker, &w->task);

@@ -8,32 +8,32 @@
 // a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
 // key_write and the bucket_write have ended.
 //
-// The life of a request that changes keys (one that does not skips the two waits):
+// The phases are in pass_phases.def. Those of a request that changes keys:
 //
-//   start     plan the body and read it: a batch delete whole, a form until its key is known
-//   starting  the bucket noted as written to, then the keys held open and every name of each
-//             invalidated (pass_writes.c), or the bucket
-//   relay     the origin is asked, the body goes up; where the body is checked, its last byte
-//             only after the check
-//   known     the answer's head (its end where a 200 may still turn into an error), or a failure
-//   closing   the same once more, if the origin was asked
-//   answer    the head to the client; one that came early is there already, and of its body the
-//             last byte has been held back
+//   READ    plan the body, and read it: a batch delete whole, a form until its key is known
+//   NOTE    note that the bucket is written to, if no note says so
+//   OPEN    hold the keys open, and invalidate every name of each (pass_writes.c), or the bucket
+//   ASK     ask the origin, and send the body. Where the body is verified, its last byte goes only
+//           after that. The outcome is known by the answer's head, by its end where a 200 may still
+//           turn into an error, or by a failure
+//   CLOSE   invalidate the same once more, if the origin was asked
+//   ANSWER  send the head to the client. If it came early, the client has it already, and lacks
+//           the body's last byte
+//   OVER    free
 //
 // A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
 // written; after that the write runs to its end. Either way the invalidation follows the origin's
 // last word. A request refused here (hash, framing, rights) is cut in front of its last byte in the
 // same way.
 //
-// The files, none of which calls one further down:
-//   pass_state.c    birth and end           pass_keys.c     what the request changes
-//   pass_origin.c   pause, resume, cancel   pass_direct.c   instead of a relay, for a directory
-//   pass_upload.c   the body's way out      pass_relay.c    starting, relay
-//   pass_answer.c   towards the client      pass_receive.c  the body's way in
-//   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
-//   pass_doubt.c    the outcome stays unknown
-//   pass_writes.c   invalidates what the request changes, in slices
-//   pass_version.c  what a read is told of the object's version
+// The files; none calls one further down, except by the table of the phases:
+//   pass_go.c       the driver of phases    pass_state.c    birth and end
+//   pass_origin.c   pause, resume, cancel   pass_keys.c     what the request changes
+//   pass_upload.c   the body's way out      pass_direct.c   instead of a relay, for a directory
+//   pass_answer.c   towards the client      pass_relay.c    asks the origin by a relay
+//   pass_writes.c   invalidates the keys    pass_phase.c    what each phase does and waits for
+//   pass_doubt.c    an unknown outcome      pass_receive.c  the body's way in
+//   pass_version.c  tells the key's home    serve_pass.c    start; the client leaves
 #include "proxy/pass/pass_private.h"
 
 // What goes on of the request: its copy, its sources, its body, the keys that its head names.
@@ -53,8 +53,8 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
         .s3 = &r->s3,
         .claim = r->principal.verified ? &r->principal.claim : NULL,
         .signing_key = r->principal.signing_key,
-        .want_whole =
-            r->s3.operation == S3_DeleteObjects || r->s3.operation == S3_RestoreObject || p->is_sts,
+        .want_whole = r->s3.operation == S3_DeleteObjects || r->s3.operation == S3_RestoreObject ||
+                      p->kind == PASS_KIND_STS,
     };
     err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
     if (err == ERR_OK) {
@@ -63,8 +63,7 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
     if (err == ERR_OK && gate_is_preflight(r)) {
         err = pass_preflight_plan(p);
     }
-    p->find_form_key = r->s3.operation == S3_PostObject;
-    if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
+    if (err == ERR_OK && r->s3.operation == S3_PostObject && !r->http->has_body) {
         err = ERR_INVALID_ARGUMENT;
     }
     if (err == ERR_OK && r->s3.operation == S3_DeleteObjects && !r->http->has_body) {
@@ -76,7 +75,7 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
 static enum step_result serve_list_page(struct request *r, struct list_page *page)
 {
     unsigned status = list_cache_page_status(page);
-    struct pass_state *p = pass_state_new(r);
+    struct pass_state *p = pass_state_new(r, PASS_ROWS);
     p->list_page = page;
     r->pass = p;
     struct span body = list_cache_page_body(page);
@@ -85,7 +84,8 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
     r->reason = NULL;
     r->bytes_memory = body.len;
     r->status = status;
-    p->is_answered = true;
+    pass_enter_answer(p, ANSWER_HEAD);
+    pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
         const struct headers *kept = list_cache_page_headers(page);
@@ -107,21 +107,22 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
 
 static enum step_result serve_direct(struct request *r)
 {
-    struct pass_state *p = pass_state_new(r);
+    struct pass_state *p = pass_state_new(r, PASS_ROWS);
     r->pass = p;
-    enum err err = pass_direct_start(p);
+    enum err err = pass_direct_plan(p);
     if (err != ERR_OK) {
         struct s3_error_detail detail = {.message = p->err_message};
         return request_fail(r, err, &detail);
     }
+    pass_phase_start(p);
     return STEP_WAIT;
 }
 
 static enum step_result serve_relay(struct request *r, bool is_sts)
 {
     struct s3_error_detail detail = {0};
-    struct pass_state *p = pass_state_new(r);
-    p->is_sts = is_sts;
+    struct pass_state *p = pass_state_new(r, PASS_ROWS);
+    p->kind = is_sts ? PASS_KIND_STS : PASS_KIND_S3;
     enum err err = plan(p, &detail.message);
     if (err != ERR_OK) {
         pass_state_free(p);
@@ -129,8 +130,8 @@ static enum step_result serve_relay(struct request *r, bool is_sts)
     }
     r->pass = p;
     bool has_body = p->body.collect || p->body.kind != ORIGIN_BODY_NONE;
-    if (!p->body.collect && !p->find_form_key) {
-        pass_relay_begin(p);
+    if (!p->body.collect && r->s3.operation != S3_PostObject) {
+        pass_phase_start(p);
     }
     if (has_body) {
         pass_receive_start(p);
@@ -211,19 +212,18 @@ void serve_pass_done(struct request *r)
     pass_answer_list_end(p, LIST_END_LEFT, ERR_OK);
     pass_version_leave(p);
     bool has_answer =
-        p->head_came && (pass_answer_is_bodiless(p) ||
-                         (p->relay.has_length && p->received_bytes == p->relay.length));
+        pass_has_head(p) && (pass_answer_is_bodiless(p) ||
+                             (p->relay.has_length && p->received_bytes == p->relay.length));
     p->request = NULL;
     byte_queue_done(&p->down);
-    if (p->relay_phase == RELAY_RUNNING) {
+    if (pass_calls(p)) {
         bool has_left = p->body.taken == p->body.length;
-        bool is_known = p->head_came && !p->is_streamed; // the rest has no reader
+        bool is_known = pass_has_head(p) && !p->is_streamed; // the rest has no reader
         if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
             pass_origin_resume(p);
         } else {
             pass_origin_cancel(p);
         }
     }
-    pass_outcome_settle(p);
-    pass_outcome_free_unneeded(p);
+    pass_go(p);
 }

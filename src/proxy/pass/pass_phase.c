@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request that passes through does in each of its phases, and what it waits for: the table
+// behind pass_go(). pass_phases.def says which phase may follow which. On the request's
+// worker.
+//
+// The order is the promise. The origin is asked after every copy of what the request changes is
+// invalidated. The client is answered after all of them were invalidated once more.
+#include "proxy/pass/pass_private.h"
+
+#include "stats/stats.h"
+
+// --- read ----------------------------------------------------------------------------------------
+
+static enum pass_phase after_read(const struct pass_state *p)
+{
+    if (p->err != ERR_OK || p->request == NULL) {
+        return PASS_ANSWER;
+    }
+    if (p->origin == NULL) {
+        return PASS_READ;
+    }
+    if (!pass_changes_any(p)) {
+        return PASS_ASK;
+    }
+    bool is_noted = store_write_is_noted(p->pw->store, p->bucket_place, p->relay.bucket);
+    return is_noted ? PASS_OPEN : PASS_NOTE;
+}
+
+void pass_phase_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    check(p->phase == PASS_READ);
+    check(p->origin == NULL && r->origin != NULL);
+    check(p->err == ERR_OK);
+    p->relay.bucket = arena_copy(p->arena, r->origin_bucket);
+    p->origin = r->origin; // the client may leave meanwhile
+    p->bucket_place = span_from_cstr(origin_place(r->origin));
+    if (pass_changes_any(p)) {
+        stats_add(COUNTER_writes_inflight, 1);
+    }
+    pass_go(p);
+}
+
+// --- note ----------------------------------------------------------------------------------------
+
+// A note that the disk does not take in time counts as one that failed. The write goes on without.
+static void on_note_late(struct timer *timer)
+{
+    struct pass_state *p = as_pass(container_of(timer, struct pass_state, note_timer));
+    check(p->phase == PASS_NOTE && p->is_noting);
+    check(p->awaited == 1);
+    stats_add(COUNTER_write_notes_late, 1);
+    p->awaited = 0;
+    pass_go(p);
+}
+
+static void on_noted(struct store_note *note)
+{
+    struct pass_state *p = as_pass(container_of(note, struct pass_state, note));
+    check(p->is_noting);
+    check(p->phase >= PASS_NOTE);
+    p->is_noting = false;
+    timer_done(&p->note_timer);
+    if (p->phase == PASS_NOTE) {
+        p->awaited = 0;
+    }
+    pass_go(p);
+}
+
+static void begin_note(struct pass_state *p)
+{
+    check(!p->is_noting);
+    p->note.done = on_noted;
+    p->is_noting = true;
+    p->awaited = 1;
+    timer_init(p->pw->worker, &p->note_timer, on_note_late);
+    timer_start(&p->note_timer, STORE_DELETE_WAIT_MS);
+    store_write_note(p->pw->worker, p->pw->store, p->bucket_place, p->relay.bucket, &p->note);
+}
+
+static enum pass_phase after_note(const struct pass_state *p)
+{
+    return p->awaited > 0 ? PASS_NOTE : PASS_OPEN;
+}
+
+// --- open ----------------------------------------------------------------------------------------
+
+static void on_one_ready(struct pass_state *p)
+{
+    check(p->phase == PASS_OPEN);
+    check(p->awaited > 0);
+    p->awaited--;
+    pass_go(p);
+}
+
+static void on_keys_ready(struct pass_state *p, enum err err)
+{
+    check(p->phase == PASS_OPEN);
+    if (err == ERR_LIMIT) {
+        pass_upload_refuse(
+            p, err,
+            SPAN("What this request replaces could not be removed from the cache directory"));
+    } else if (err != ERR_OK) {
+        pass_upload_refuse(p, err, (struct span){NULL, 0});
+    }
+    on_one_ready(p);
+}
+
+static void on_bucket_ready(struct bucket_write *bw)
+{
+    struct pass_state *p = as_pass(bw->ctx);
+    check(p->changes_bucket);
+    if (bw->err != ERR_OK) {
+        pass_upload_refuse(
+            p, ERR_LIMIT,
+            SPAN("What this request may change could not be noted in the cache directory"));
+    }
+    on_one_ready(p);
+}
+
+static void on_bucket_ended(struct bucket_write *bw);
+
+// The keys, the bucket, or both.
+static unsigned count_writes(const struct pass_state *p)
+{
+    return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
+}
+
+static void begin_open(struct pass_state *p)
+{
+    check(p->call.phase == CALL_NONE);
+    p->awaited = count_writes(p);
+    check(p->awaited > 0);
+    if (p->changes_bucket) {
+        p->bucket_write.ctx = p;
+        p->bucket_write.on_ready = on_bucket_ready;
+        p->bucket_write.on_ended = on_bucket_ended;
+        invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->origin, p->relay.bucket);
+    }
+    if (p->writes.key_count > 0) {
+        pass_writes_open(p, on_keys_ready);
+    }
+}
+
+// A request that is refused now, or whose client has gone, does not reach the origin. What is open
+// is closed in any case.
+static enum pass_phase after_open(const struct pass_state *p)
+{
+    if (p->awaited > 0) {
+        return PASS_OPEN;
+    }
+    return p->err == ERR_OK && p->request != NULL ? PASS_ASK : PASS_CLOSE;
+}
+
+// --- ask -----------------------------------------------------------------------------------------
+
+static void begin_ask(struct pass_state *p)
+{
+    check(p->request != NULL && p->err == ERR_OK);
+    check(p->awaited == 0);
+    check(p->call.phase == CALL_NONE);
+    if (p->call.kind == PASS_BY_RELAY) {
+        pass_relay_start(p);
+    } else {
+        pass_origin_fetch(p);
+    }
+}
+
+// The outcome of a write is known by its answer's head. If it stands in the document, or if nothing
+// is changed, the whole answer counts.
+static enum pass_phase after_ask(const struct pass_state *p)
+{
+    bool has_verdict =
+        pass_has_head(p) && !p->is_streamed && p->err == ERR_OK && pass_changes_any(p);
+    bool is_known = p->call.phase == CALL_ENDED || has_verdict;
+    if (!is_known || p->telling != NULL) { // pass_version.c goes on when the home has answered
+        return PASS_ASK;
+    }
+    return pass_changes_any(p) ? PASS_CLOSE : PASS_ANSWER;
+}
+
+// --- close ---------------------------------------------------------------------------------------
+
+static void on_one_ended(struct pass_state *p)
+{
+    check(p->phase == PASS_CLOSE);
+    check(p->awaited > 0);
+    if (--p->awaited == 0) {
+        stats_sub(COUNTER_writes_inflight, 1);
+        pass_go(p);
+    }
+}
+
+static void on_keys_ended(struct pass_state *p, enum err err)
+{
+    (void)err; // of the first round
+    pass_writes_done(p);
+    on_one_ended(p);
+}
+
+static void on_bucket_ended(struct bucket_write *bw)
+{
+    on_one_ended(as_pass(bw->ctx));
+}
+
+static void begin_close(struct pass_state *p)
+{
+    check(pass_changes_any(p));
+    check(p->awaited == 0);
+    p->awaited = count_writes(p);
+    pass_doubt_begin(p);
+    if (p->writes.key_count > 0) {
+        pass_writes_close(p, on_keys_ended);
+    }
+    if (p->changes_bucket) {
+        invalidate_bucket_end(p->pw->fill, &p->bucket_write);
+    }
+}
+
+static enum pass_phase after_close(const struct pass_state *p)
+{
+    return p->awaited > 0 ? PASS_CLOSE : PASS_ANSWER;
+}
+
+// --- answer --------------------------------------------------------------------------------------
+
+static void fail(struct pass_state *p)
+{
+    enum err err = p->err != ERR_OK ? p->err : p->call.err;
+    struct s3_error_detail detail = {.message = p->err_message};
+    pass_enter_answer(p, ANSWER_REFUSED);
+    (void)request_fail(p->request, err != ERR_OK ? err : ERR_ORIGIN_PROTOCOL, &detail);
+}
+
+static void answer_again(struct pass_state *p)
+{
+    if (p->request == NULL) {
+        return;
+    }
+    switch (p->answer) {
+    case ANSWER_NONE:
+        fail(p);
+        break;
+    case ANSWER_HEAD:
+        if (p->err == ERR_OK) {
+            pass_answer_start(p);
+        } else {
+            fail(p);
+        }
+        break;
+    case ANSWER_SENT:
+        if (p->err != ERR_OK) {
+            http_reply_cut(p->request->x);
+        } else {
+            http_reply_ready(p->request->x);
+        }
+        break;
+    case ANSWER_REFUSED:
+    case ANSWER_PHASE_COUNT_:
+        break;
+    }
+}
+
+static enum pass_phase after_answer(const struct pass_state *p)
+{
+    bool is_needed = p->request != NULL || pass_calls(p) || p->is_noting;
+    return is_needed ? PASS_ANSWER : PASS_OVER;
+}
+
+// --- over ----------------------------------------------------------------------------------------
+
+static void begin_over(struct pass_state *p)
+{
+    check(p->request == NULL && !pass_calls(p));
+    worker_free_later(p->pw->worker, pass_state_free, p);
+}
+
+static enum pass_phase after_over(const struct pass_state *p)
+{
+    (void)p;
+    return PASS_OVER;
+}
+
+const struct pass_row PASS_ROWS[PASS_PHASE_COUNT_] = {
+    [PASS_READ] = {NULL, NULL, after_read},
+    [PASS_NOTE] = {begin_note, NULL, after_note},
+    [PASS_OPEN] = {begin_open, NULL, after_open},
+    [PASS_ASK] = {begin_ask, NULL, after_ask},
+    [PASS_CLOSE] = {begin_close, NULL, after_close},
+    [PASS_ANSWER] = {NULL, answer_again, after_answer},
+    [PASS_OVER] = {begin_over, NULL, after_over},
+};
