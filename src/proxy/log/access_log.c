@@ -61,6 +61,7 @@ struct access_log {
 
 static void wake(struct access_log *log)
 {
+    check(log->wake_fd >= 0);
     uint64_t one = 1;
     (void)!write(log->wake_fd, &one, sizeof(one)); // a full counter wakes as well
 }
@@ -79,6 +80,7 @@ static bool fd_is_file(int fd)
 static void reopen(struct access_log *log)
 {
     struct proxy_access_log_file *file = log->file;
+    check(file != NULL);
     if (file->path == NULL) {
         return;
     }
@@ -96,6 +98,7 @@ static void reopen(struct access_log *log)
 
 static void lines_lost(struct access_log *log, const char *bytes, size_t len, int errno_value)
 {
+    check(len > 0);
     unsigned long lines = 0;
     for (size_t i = 0; i < len; i++) {
         lines += bytes[i] == '\n';
@@ -110,15 +113,18 @@ static void lines_lost(struct access_log *log, const char *bytes, size_t len, in
 // Whole lines as long as they fit one write.
 static size_t write_len(const struct access_log *log, const char *bytes, size_t len)
 {
+    check(len > 0);
     if (log->file->is_file || len <= PIPE_WRITE_MAX) {
         return len;
     }
     const char *end = memrchr(bytes, '\n', PIPE_WRITE_MAX);
+    check(len > PIPE_WRITE_MAX);
     return end != NULL ? (size_t)(end - bytes) + 1 : PIPE_WRITE_MAX;
 }
 
 static void write_all(struct access_log *log, const char *bytes, size_t len)
 {
+    check(len <= FILE_WRITE_MAX);
     while (len > 0 && log->file->fd >= 0) {
         if (!log->file->is_file) {
             struct pollfd p = {.fd = log->file->fd, .events = POLLOUT};
@@ -148,6 +154,7 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
 // nothing.
 static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
 {
+    check(filled <= access_log_ring_filled(&ring->lines));
     size_t done = 0, len;
     while ((len = access_log_ring_take(&ring->lines, log->batch, FILE_WRITE_MAX, filled)) > 0) {
         write_all(log, log->batch, len);
@@ -172,6 +179,7 @@ static void take_next(struct access_log *log)
 {
     struct proxy_access_log_file *next = atomic_exchange(&log->next, NULL);
     if (next != NULL) {
+        check(next->since != NULL);
         for (unsigned i = 0; i < log->ring_count; i++) {
             (void)ring_drain_to(log, &log->rings[i], next->since[i]);
         }
@@ -226,6 +234,7 @@ enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **
         return error_from_errno(errno);
     }
     struct proxy_access_log_file *file = calloc(1, sizeof(*file));
+    check(fd >= 0 || path == NULL);
     check(file != NULL);
     file->path = path == NULL || is_stdout ? NULL : strdup(path);
     file->fd = fd;
@@ -249,6 +258,8 @@ void proxy_access_log_close(struct proxy_access_log_file *file)
 
 struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count)
 {
+    check(file != NULL && file->since == NULL);
+    check(worker_count > 0);
     struct access_log *log = calloc(1, sizeof(*log));
     check(log != NULL);
     log->file = file;
@@ -278,6 +289,7 @@ void access_log_free(struct access_log *log)
     atomic_store(&log->stopping, true);
     wake(log);
     (void)pthread_join(log->thread, NULL);
+    check(log->file != NULL);
     for (unsigned i = 0; i < log->ring_count; i++) {
         access_log_ring_done(&log->rings[i].lines);
     }
@@ -299,6 +311,7 @@ void access_log_reopen(struct access_log *log)
 
 void access_log_switch(struct access_log *log, struct proxy_access_log_file *file)
 {
+    check(log != NULL && file != log->file);
     check(file->since == NULL);
     file->since = calloc(log->ring_count, sizeof(*file->since));
     check(file->since != NULL);
@@ -329,6 +342,7 @@ struct access_log_entry access_log_entry_of(const struct request *r, enum http_o
 {
     uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
     uint64_t first_us = http_reply_first_byte_us(r->x);
+    check(r->magic == REQUEST_MAGIC);
     return (struct access_log_entry){
         .r = r,
         .outcome = outcome,
@@ -357,6 +371,7 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
         [PROXY_ACCESS_LOG_TEXT] = access_log_text};
     check((size_t)settings->access_log_format < ARRAY_LEN(forms));
     forms[settings->access_log_format](&line, &entry);
+    check(line.is_full || line.bytes[line.len - 1] == '\n');
     if (line.is_full || !access_log_ring_put(&ring->lines, line.bytes, line.len)) {
         stats_add(COUNTER_access_log_dropped, 1);
         return;

@@ -10,6 +10,7 @@
 
 void access_log_line_bytes(struct access_log_line *line, const char *bytes, size_t len)
 {
+    check(line->len <= sizeof(line->bytes));
     if (len > sizeof(line->bytes) - line->len) {
         line->is_full = true;
         return;
@@ -145,6 +146,7 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
         date_format_iso((time_t)s, 0, date->text);
     }
     unsigned ms = (unsigned)(wall_us / 1000 % 1000);
+    check(date->text[DATE_ISO_LEN] == '\0');
     char rest[5] = {'.', (char)('0' + ms / 100), (char)('0' + ms / 10 % 10), (char)('0' + ms % 10),
                     'Z'};
     access_log_line_bytes(line, date->text, DATE_ISO_LEN - sizeof(rest));
@@ -163,6 +165,7 @@ const char *access_log_line_error(const struct access_log_entry *entry)
         return "Cut";
     }
     enum err err = entry->r->err;
+    check(entry->outcome == HTTP_DONE);
     const char *relayed = entry->r->origin_error != NULL ? entry->r->origin_error : "";
     return err != ERR_OK ? error_row(err)->s3_code : relayed;
 }

@@ -33,6 +33,7 @@ struct access_log_live {
 
 struct access_log_live *access_log_live_new(unsigned worker_count)
 {
+    check(worker_count > 0);
     struct access_log_live *live = calloc(1, sizeof(*live));
     check(live != NULL);
     live->worker_count = worker_count;
@@ -65,6 +66,7 @@ void access_log_live_free(struct access_log_live *live)
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome)
 {
+    check(r->pw->index < live->worker_count);
     if (!atomic_load_explicit(&live->is_on, memory_order_relaxed)) {
         return;
     }
@@ -74,6 +76,7 @@ void access_log_live_write(struct access_log_live *live, const struct request *r
     line.len = 0;
     line.is_full = false;
     access_log_json(&line, &entry);
+    check(line.len <= sizeof(line.bytes));
     if (line.is_full || !access_log_ring_put(&worker->lines, line.bytes, line.len)) {
         atomic_fetch_add_explicit(&worker->lost, 1, memory_order_relaxed);
         stats_add(COUNTER_live_log_dropped, 1);
@@ -88,12 +91,14 @@ void access_log_live_write(struct access_log_live *live, const struct request *r
 
 int proxy_live_fd(const struct proxy *proxy)
 {
+    check(proxy->log_live != NULL);
     return proxy->log_live->wake_fd;
 }
 
 void proxy_live_turn(struct proxy *proxy, bool is_on)
 {
     struct access_log_live *live = proxy->log_live;
+    check(live != NULL);
     for (unsigned i = 0; i < live->worker_count && is_on; i++) {
         access_log_ring_clear(&live->workers[i].lines);
         atomic_store(&live->workers[i].lost, 0);
@@ -117,6 +122,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
             len = access_log_ring_take(&worker->lines, live->batch, BATCH_BYTES,
                                        access_log_ring_filled(&worker->lines));
             if (len > 0) {
+                check(live->batch[len - 1] == '\n');
                 on_lines(ctx, (struct span){live->batch, len});
             }
             done += len;

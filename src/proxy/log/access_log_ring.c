@@ -6,6 +6,7 @@
 
 void access_log_ring_init(struct access_log_ring *ring, size_t size_bytes)
 {
+    check(size_bytes >= ACCESS_LOG_LINE_MAX);
     *ring = (struct access_log_ring){.bytes = malloc(size_bytes), .size_bytes = size_bytes};
     check(ring->bytes != NULL);
 }
@@ -20,6 +21,9 @@ bool access_log_ring_put(struct access_log_ring *ring, const char *bytes, size_t
 {
     unsigned long filled = atomic_load_explicit(&ring->filled, memory_order_relaxed);
     unsigned long emptied = atomic_load_explicit(&ring->emptied, memory_order_acquire);
+    check(ring->bytes != NULL);
+    check(filled - emptied <= ring->size_bytes);
+    check(len > 0 && bytes[len - 1] == '\n');
     if (ring->size_bytes - (filled - emptied) < len) {
         return false;
     }
@@ -40,11 +44,13 @@ unsigned long access_log_ring_filled(const struct access_log_ring *ring)
 size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_t max,
                             unsigned long filled)
 {
+    check(max >= ACCESS_LOG_LINE_MAX);
     unsigned long emptied = atomic_load_explicit(&ring->emptied, memory_order_relaxed);
     if (filled <= emptied) {
         return 0;
     }
     size_t len = min_u64(filled - emptied, max);
+    check(filled - emptied <= ring->size_bytes);
     size_t at = emptied % ring->size_bytes;
     size_t first = min_u64(len, ring->size_bytes - at);
     memcpy(ret_bytes, ring->bytes + at, first);
@@ -60,5 +66,6 @@ size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_
 
 void access_log_ring_clear(struct access_log_ring *ring)
 {
+    check(ring->bytes != NULL);
     atomic_store_explicit(&ring->emptied, atomic_load(&ring->filled), memory_order_release);
 }

@@ -53,11 +53,14 @@ static bool is_name(struct span s)
 
 static bool is_named(const struct row *row, struct span name)
 {
+    check(row->name[NAME_MAX_BYTES - 1] == 0);
     return strlen(row->name) == name.len && memcmp(row->name, name.ptr, name.len) == 0;
 }
 
 static struct row *row_of(struct bucket_counts *counts, const struct request *r)
 {
+    check(counts->count <= BUCKETS_MAX);
+    check(counts->latest <= counts->count);
     struct span name = r->s3.bucket;
     if (counts->count > 0 && is_named(&counts->rows[counts->latest], name)) {
         return &counts->rows[counts->latest];
@@ -73,6 +76,7 @@ static struct row *row_of(struct bucket_counts *counts, const struct request *r)
         return &counts->rows[BUCKETS_MAX];
     }
     struct row *row = &counts->rows[counts->count++];
+    check(!atomic_load_explicit(&row->is_there, memory_order_relaxed));
     memcpy(row->name, name.ptr, name.len); // zeros are behind it
     atomic_store_explicit(&row->is_there, true, memory_order_release);
     return row;
@@ -90,6 +94,7 @@ void bucket_counts_note(struct bucket_counts *counts, const struct request *r)
         return; // of the service
     }
     struct row *row = row_of(counts, r);
+    check((unsigned)r->result < RESULTS);
     add(&row->results[r->result], 1);
     add(&row->bytes[0], r->bytes_memory);
     add(&row->bytes[1], r->bytes_disk);
@@ -110,6 +115,7 @@ struct sums {
 
 static struct sum *sum_of(struct sums *sums, const char *name)
 {
+    check(sums->count <= BUCKETS_MAX);
     for (unsigned i = 0; i < sums->count; i++) {
         if (strcmp(sums->rows[i].name, name) == 0) {
             return &sums->rows[i];
@@ -150,6 +156,7 @@ static struct sums *sums_new(const struct proxy *proxy)
         }
     }
     qsort(sums->rows, sums->count, sizeof(sums->rows[0]), compare);
+    check(sums->count <= BUCKETS_MAX + 1);
     if (sums->rows[BUCKETS_MAX].name != NULL) {
         sums->rows[sums->count++] = sums->rows[BUCKETS_MAX]; // onto itself when all are there
     }

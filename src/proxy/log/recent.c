@@ -26,6 +26,7 @@ void recent_free(struct recent *recent)
 
 static void copy_text(char *to, size_t size, struct span from)
 {
+    check(size > 0);
     size_t len = min_u64(from.len, size - 1);
     if (len > 0) {
         memcpy(to, from.ptr, len);
@@ -38,6 +39,8 @@ void recent_note(struct recent *recent, const struct request *r)
     struct proxy_recent *item = &recent->items[recent->count++ % PROXY_RECENT_MAX];
     uint64_t started_us = r->http->started_us, first_us = http_reply_first_byte_us(r->x);
     char hash[LOG_KEY_HASH_SIZE];
+    check(r->magic == REQUEST_MAGIC);
+    check(started_us > 0);
     item->ended_us = max_u64(worker_now_us(r->pw->worker), max_u64(first_us, started_us));
     item->total_us = item->ended_us - started_us;
     item->first_byte_us = first_us > started_us ? first_us - started_us : 0;
@@ -78,12 +81,14 @@ static int compare(const void *a, const void *b)
 
 static void gather_end(struct gather *gather)
 {
+    check(atomic_load(&gather->left) == 0);
     struct proxy_recent *all =
         calloc((size_t)gather->worker_count * PROXY_RECENT_MAX, sizeof(*all));
     unsigned count = 0;
     check(all != NULL);
     for (unsigned i = 0; i < gather->worker_count; i++) {
         const struct gather_part *part = &gather->parts[i];
+        check(part->count <= PROXY_RECENT_MAX);
         memcpy(&all[count], part->items, part->count * sizeof(*all));
         count += part->count;
     }
@@ -97,6 +102,8 @@ static void on_gather(struct worker *to, struct message *message)
 {
     struct gather_part *part = container_of(message, struct gather_part, message);
     const struct recent *recent = proxy_worker_of(to)->recent;
+    check(recent != NULL);
+    check(part->gather != NULL);
     part->count = (unsigned)min_u64(recent->count, PROXY_RECENT_MAX);
     memcpy(part->items, recent->items, part->count * sizeof(part->items[0]));
     if (atomic_fetch_sub(&part->gather->left, 1) == 1) {
@@ -106,7 +113,9 @@ static void on_gather(struct worker *to, struct message *message)
 
 void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx)
 {
+    check(done != NULL);
     unsigned count = proxy->worker_count;
+    check(count > 0);
     struct gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->parts[0]));
     check(gather != NULL);
     gather->done = done;

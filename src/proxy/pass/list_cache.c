@@ -118,6 +118,7 @@ static bool room_take(struct list_room *room, uint64_t bytes)
 
 static void room_give(struct list_room *room, uint64_t bytes)
 {
+    check(atomic_load(&room->bytes) >= bytes);
     atomic_fetch_sub(&room->bytes, bytes);
     chunk_budget_discharge(BUDGET_LISTINGS, bytes);
 }
@@ -182,6 +183,7 @@ static struct list_page *page_new(struct list_room *room, const struct request *
 
 static struct list_page *page_ref(struct list_page *page)
 {
+    check(atomic_load(&page->refs) > 0);
     atomic_fetch_add_explicit(&page->refs, 1, memory_order_relaxed);
     return page;
 }
@@ -206,6 +208,7 @@ static bool page_charge(struct list_page *page, uint64_t bytes)
 
 static bool page_grow(struct list_page *page, size_t cap)
 {
+    check(page->len <= page->cap);
     if (cap <= page->cap) {
         return true;
     }
@@ -220,6 +223,7 @@ static bool page_grow(struct list_page *page, size_t cap)
 
 static bool page_append(struct list_page *page, struct span data)
 {
+    check(page->status == 0);
     size_t need = page->len + data.len;
     size_t cap = max_u64(need, min_u64(max_u64(2 * page->cap, BODY_LEAST), LIST_PAGE_MAX));
     if (need > page->cap && !page_grow(page, cap)) {
@@ -236,6 +240,8 @@ static bool page_append(struct list_page *page, struct span data)
 // memory.
 static bool page_finish(struct list_page *page, unsigned status, const struct headers *headers)
 {
+    check(page->status == 0);
+    check(page->headers.items == NULL);
     size_t size = headers->count * sizeof(struct header);
     for (unsigned i = 0; i < headers->count; i++) {
         size += headers->items[i].name.len + headers->items[i].value.len;
@@ -302,6 +308,7 @@ static struct list_owner *owner_of(struct proxy_worker *pw)
 // The hash has picked the owner by its low bits.
 static unsigned bucket_of(const struct list_page *page)
 {
+    check(page->name.len > 0);
     return (unsigned)(page->hash >> 32) % TABLE_BUCKETS;
 }
 
@@ -337,6 +344,8 @@ static struct list_ask *flight_find(struct list_owner *owner, const struct list_
 static uint64_t page_drop(struct proxy_worker *pw, struct list_page *page)
 {
     uint64_t bytes = page->charged_bytes;
+    check(list_node_linked(&page->table_node));
+    check(atomic_load(&pw->proxy->list_room.kept_bytes[pw->index]) >= bytes);
     list_remove(&page->table_node);
     list_remove(&page->used_node);
     list_remove(&page->prefix_node);
@@ -354,6 +363,7 @@ static void on_trim(struct worker *to, struct message *message)
     struct proxy_worker *pw = trim->pw;
     struct list_room *room = &pw->proxy->list_room;
     struct list_node *node;
+    check(atomic_load(&room->is_trimming[pw->index]));
     uint64_t used = atomic_load(&room->bytes);
     uint64_t surplus = used - min_u64(used, trim->goal_bytes);
     free(trim);
@@ -389,6 +399,8 @@ static void make_room(struct proxy *proxy, uint64_t goal_bytes)
 
 static void ask_free(struct list_ask *ask)
 {
+    check(list_empty(&ask->waiters));
+    check(!list_node_linked(&ask->node));
     room_give(&ask->asker->proxy->list_room, sizeof(*ask));
     list_cache_page_unref(ask->page);
     free(ask);
@@ -398,6 +410,7 @@ static void on_answer(struct worker *to, struct message *message);
 
 static void answer(struct list_ask *ask, enum list_verdict verdict, enum err err)
 {
+    check(verdict != LIST_WAITS);
     ask->verdict = verdict;
     ask->err = err;
     ask->message.deliver = on_answer;
@@ -406,6 +419,7 @@ static void answer(struct list_ask *ask, enum list_verdict verdict, enum err err
 
 static void answer_page(struct list_ask *ask, struct list_page *page, enum list_verdict verdict)
 {
+    check(page->status != 0);
     list_cache_page_unref(ask->page);
     ask->page = page_ref(page);
     answer(ask, verdict, ERR_OK);
@@ -413,6 +427,9 @@ static void answer_page(struct list_ask *ask, struct list_page *page, enum list_
 
 static void grant(struct list_owner *owner, struct list_ask *ask, uint64_t now_us)
 {
+    check(!list_node_linked(&ask->node));
+    check(!list_node_linked(&ask->table_node));
+    check(ask->page->len == 0);
     struct list_ask *older = flight_find(owner, ask->page);
     if (older != NULL) {
         list_remove(&older->table_node);
@@ -434,6 +451,8 @@ static void on_ask(struct worker *to, struct message *message)
 {
     struct list_ask *ask = container_of(message, struct list_ask, message);
     struct list_owner *owner = owner_of(ask->owner);
+    check(ask->owner->worker == to);
+    check(ask->verdict == LIST_WAITS);
     uint64_t now_us = worker_now_us(to);
     struct list_page *page = page_find(owner, ask->page);
     if (page != NULL && !ask->wants_new && !is_too_old(page, ask, now_us)) {
@@ -477,6 +496,8 @@ static void drop_expired(struct proxy_worker *pw, uint64_t now_us)
 static void keep(struct proxy_worker *pw, struct list_page *page)
 {
     struct list_owner *owner = owner_of(pw);
+    check(!list_node_linked(&page->table_node));
+    check(page->status != 0);
     struct list_page *old = page_find(owner, page);
     if (ttl_us_of(pw, page) == 0 || (old != NULL && old->since_us > page->since_us)) {
         return;
@@ -510,6 +531,7 @@ static void promote(struct list_owner *owner, struct list *waiters, uint64_t now
 static void on_end(struct worker *to, struct message *message)
 {
     struct list_ask *ask = container_of(message, struct list_ask, message);
+    check(list_node_linked(&ask->node));
     list_remove(&ask->node);
     list_remove(&ask->table_node);
     if (ask->end == LIST_END_LEFT) {
@@ -629,6 +651,7 @@ void list_cache_free(struct proxy_worker *pw)
 
 bool list_cache_ask(struct request *r)
 {
+    check(r->list_ask == NULL);
     struct proxy *proxy = r->pw->proxy;
     struct span name = list_question_name(r);
     if (name.len == 0) {
@@ -675,6 +698,7 @@ static void on_answer(struct worker *to, struct message *message)
 struct list_page *list_cache_take_page(struct request *r)
 {
     struct list_ask *ask = r->list_ask;
+    check(ask->verdict == LIST_HIT || ask->verdict == LIST_JOINED);
     r->list_ask = NULL;
     struct list_page *page = page_ref(ask->page);
     ask_free(ask);
@@ -684,6 +708,7 @@ struct list_page *list_cache_take_page(struct request *r)
 enum err list_cache_take_error(struct request *r)
 {
     struct list_ask *ask = r->list_ask;
+    check(ask->verdict == LIST_FAILED || ask->verdict == LIST_ALONE);
     enum err err = ask->err;
     r->list_ask = NULL;
     ask_free(ask);
@@ -693,6 +718,7 @@ enum err list_cache_take_error(struct request *r)
 struct list_ask *list_cache_take_fetch(struct request *r)
 {
     struct list_ask *ask = r->list_ask;
+    check(ask == NULL || ask->verdict == LIST_FETCH);
     r->list_ask = NULL;
     return ask;
 }
@@ -727,6 +753,7 @@ bool list_cache_expect(struct list_ask *ask, uint64_t length)
 
 bool list_cache_append(struct list_ask *ask, struct span data)
 {
+    check(ask->page->len <= LIST_PAGE_MAX);
     return ask->page->len + data.len <= LIST_PAGE_MAX && fits(ask, page_append(ask->page, data));
 }
 
@@ -738,6 +765,7 @@ void list_cache_end_whole(struct list_ask *ask, unsigned status, const struct he
 
 void list_cache_end(struct list_ask *ask, enum list_end end, enum err err)
 {
+    check(ask->verdict == LIST_FETCH);
     ask->end = end;
     ask->err = err;
     ask->message.deliver = on_end;

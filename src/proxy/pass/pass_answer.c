@@ -27,6 +27,8 @@ static bool is_ours(struct span name)
 // The origin's headers as the client may see them, in the exchange's memory.
 void pass_answer_headers(struct pass_state *p)
 {
+    check(p->request != NULL);
+    check(p->answered.count == 0);
     struct arena *arena = p->request->arena;
     const struct headers *from = &p->relay.headers_answered;
     for (unsigned i = 0; i < from->count; i++) {
@@ -51,6 +53,8 @@ bool pass_answer_is_bodiless(const struct pass_state *p)
 static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
 {
     struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
+    check(p->request != NULL);
+    check(p->answer == ANSWER_SENT);
     uint64_t unjudged = pass_listing_pending(p);
     uint64_t held = pass_changes_any(p) && p->phase != PASS_ANSWER ? 1 : unjudged;
     if (p->down.bytes > held) {
@@ -74,6 +78,9 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
 void pass_answer_start(struct pass_state *p)
 {
     struct request *r = p->request;
+    check(r != NULL);
+    check(p->telling == NULL);
+    check(p->err == ERR_OK);
     pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
@@ -122,6 +129,8 @@ void pass_answer_list_end_whole(struct pass_state *p)
     if (ask == NULL) {
         return;
     }
+    check(!pass_changes_any(p));
+    check(pass_has_head(p));
     if (pass_listing_pending(p) > 0) { // it ends within a name
         list_cache_end(ask, LIST_END_ALONE, ERR_OK);
     } else {
@@ -133,6 +142,8 @@ void pass_answer_list_end_whole(struct pass_state *p)
 // is, unless memory is short.
 static void list_take(struct pass_state *p, struct span data)
 {
+    check(p->list_ask != NULL);
+    check(!pass_changes_any(p));
     bool is_held_up = byte_queue_full(&p->down) && chunk_budget_is_short();
     if (is_held_up || !list_cache_append(p->list_ask, data)) {
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
@@ -143,6 +154,9 @@ static void list_take(struct pass_state *p, struct span data)
 
 void pass_answer_take(struct pass_state *p, struct span data)
 {
+    check(pass_calls(p));
+    check(p->call.phase != CALL_PARKED);
+    check(p->phase >= PASS_ASK && p->phase < PASS_OVER);
     p->received_bytes += data.len;
     if (p->request == NULL || !pass_has_head(p)) {
         return;
@@ -161,7 +175,7 @@ void pass_answer_take(struct pass_state *p, struct span data)
     }
     if (p->answer == ANSWER_SENT) {
         http_reply_ready(p->request->x);
-    } else if (pass_listing_is_judged(p)) {
+    } else if (pass_listing_is_judged(p) && p->err == ERR_OK) {
         pass_answer_start(p); // there is something that may be shown
     }
 }

@@ -116,6 +116,8 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
 // The whole of it may be `bytes` long. ERR_OVERLOAD: its share of the budget is used up.
 static enum err collect_count(struct pass_body *body, uint64_t bytes)
 {
+    check(body->copies > 0);
+    check(body->counted_bytes <= PASS_COLLECT_MAX);
     if (bytes > PASS_COLLECT_MAX) {
         return body->too_large;
     }
@@ -136,6 +138,7 @@ static enum err collect_count(struct pass_body *body, uint64_t bytes)
 static enum err collect_begin(struct pass_body *body, const struct pass_body_input *input,
                               bool has_length, uint64_t length)
 {
+    check(body->counted_bytes == 0);
     body->collect = true;
     body->must_verify = true;
     body->copies = input->want_whole ? PASS_COLLECT_COPIES : 1;
@@ -147,6 +150,8 @@ static enum err collect_begin(struct pass_body *body, const struct pass_body_inp
 
 static enum err collect_append(struct pass_body *body, struct span data)
 {
+    check(body->collect);
+    check(!body->is_verified);
     uint64_t len = body->whole.len + data.len;
     enum err err =
         len <= body->counted_bytes ? ERR_OK : collect_count(body, max_u64(len, PASS_COLLECT_MAX));
@@ -159,6 +164,7 @@ static enum err collect_append(struct pass_body *body, struct span data)
 
 static enum err hash_verify_start(struct pass_body *body, struct span hash)
 {
+    check(body->sha256 == NULL);
     if (!hex_decode(hash, body->expected_sha256, sizeof(body->expected_sha256))) {
         return ERR_INVALID_ARGUMENT;
     }
@@ -170,6 +176,7 @@ static enum err hash_verify_start(struct pass_body *body, struct span hash)
 static enum err decoder_start(struct pass_body *body, const struct pass_body_input *input,
                               enum sigv4_payload payload, bool has_length)
 {
+    check(body->decoder == NULL);
     const struct sigv4_claim *claim = input->claim;
     struct aws_chunked_options options = {
         .has_signatures = claim != NULL && (payload == SIGV4_PAYLOAD_STREAMING ||
@@ -180,6 +187,7 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
                        payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER || body->trailer_name.len > 0,
     };
     if (options.has_signatures) {
+        check(input->signing_key != NULL);
         options.amz_date = span_from_cstr(claim->amz_date);
         options.scope = claim->scope;
         options.signing_key = input->signing_key;
@@ -194,6 +202,8 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
 // The trailer announced that is a checksum; the first one counts.
 static void trailer_find(struct pass_body *body, struct arena *arena, const struct headers *headers)
 {
+    check(body->checksum == NULL);
+    check(body->trailer_name.len == 0);
     struct span value, name;
     if (!headers_get(headers, SPAN("x-amz-trailer"), &value)) {
         return;
@@ -241,6 +251,8 @@ static enum err plan_decode(struct pass_body *body, const struct pass_body_input
         return headers_unframe(arena, headers);
     }
     body->reframe = true;
+    check(!body->collect);
+    check(body->trailer_value_len > 0);
     body->kind = ORIGIN_BODY_UNSIGNED_TRAILER;
     body->length = aws_chunked_encoded_length(body->decoded_length, FRAME_CHUNK_SIZE,
                                               body->trailer_name, body->trailer_value_len);
@@ -254,6 +266,7 @@ static enum err plan_decode(struct pass_body *body, const struct pass_body_input
 static enum err plan_plain(struct pass_body *body, const struct pass_body_input *input,
                            enum sigv4_payload payload, struct span hash, struct arena *arena)
 {
+    check(!body->decode);
     const struct http_request *http = input->http;
     if (http->chunked || input->want_whole) {
         return collect_begin(body, input, !http->chunked, http->content_length);
@@ -272,6 +285,7 @@ static enum err plan_nothing(struct pass_body *body, const struct pass_body_inpu
                              enum sigv4_payload payload, struct span hash, struct arena *arena,
                              struct headers *headers)
 {
+    check(!body->collect);
     body->kind = ORIGIN_BODY_NONE;
     if (!input->http->has_body && (input->s3->flags & S3_OP_READ) == 0) {
         if ((input->s3->flags & S3_OP_BODY) != 0 && !input->http->has_content_length) {
@@ -292,6 +306,9 @@ static enum err plan_nothing(struct pass_body *body, const struct pass_body_inpu
 enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input,
                         struct arena *arena, struct headers *headers)
 {
+    check(body->decoder == NULL && body->sha256 == NULL);
+    check(body->taken == 0 && body->payload_fed == 0);
+    check(!body->is_verified);
     const struct http_request *http = input->http;
     byte_queue_init(&body->queue);
     buf_init(&body->whole, PASS_COLLECT_MAX);
@@ -344,6 +361,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
 // The same payload as UTR chunks of our own size; the tail comes with pass_body_finish().
 static void frame(struct pass_body *body, struct span data, uint64_t first_byte)
 {
+    check(body->reframe && body->decode);
+    check(first_byte + data.len <= body->decoded_length);
     while (data.len > 0) {
         if (body->chunk_left == 0) {
             struct buf head;
@@ -390,6 +409,8 @@ static enum err on_payload(void *ctx, struct span data)
 
 enum err pass_body_feed(struct pass_body *body, struct span data)
 {
+    check(body->decode == (body->decoder != NULL));
+    check(!body->is_verified);
     if (body->sha256 != NULL) {
         s3_checksum_update(body->sha256, data);
     }
@@ -424,10 +445,12 @@ static enum err verify_hash(struct pass_body *body)
 
 static enum err verify_trailer(struct pass_body *body, struct span *ret_value)
 {
+    check(body->decoder != NULL);
     if (body->trailer_name.len == 0) {
         return ERR_OK;
     }
     struct span value;
+    check(body->trailer_value_len > 0);
     if (!headers_get(aws_chunked_trailers(body->decoder), body->trailer_name, &value)) {
         return ERR_BAD_REQUEST;
     }
@@ -448,6 +471,8 @@ static enum err verify_trailer(struct pass_body *body, struct span *ret_value)
 
 static enum err collected(struct pass_body *body, struct arena *arena)
 {
+    check(body->collect);
+    check(body->taken == 0);
     body->length = body->whole.len;
     if (body->length == 0) {
         body->kind = ORIGIN_BODY_NONE;
@@ -472,6 +497,8 @@ enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct b
 
 enum err pass_body_finish(struct pass_body *body, struct arena *arena)
 {
+    check(!body->is_verified);
+    check(body->taken <= body->length);
     struct span trailer_value = {NULL, 0};
     if (body->decode) {
         if (!aws_chunked_finished(body->decoder) ||
@@ -491,6 +518,7 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
         return err;
     }
     if (body->reframe) {
+        check(body->chunk_left == 0);
         struct buf tail;
         buf_init(&tail, 1024);
         aws_chunked_tail(body->trailer_name, trailer_value, &tail);
@@ -505,6 +533,7 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
 // How many bytes the origin may have by now.
 static uint64_t available(const struct pass_body *body)
 {
+    check(body->taken <= body->length);
     uint64_t left = body->length - body->taken;
     if (body->collect) {
         return body->is_verified ? left : 0;
@@ -517,6 +546,7 @@ static uint64_t available(const struct pass_body *body)
 
 size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end)
 {
+    check(max > 0);
     *ret_end = body->taken == body->length && (!body->collect || body->is_verified);
     size_t n = min_u64(available(body), max);
     if (n == 0) {

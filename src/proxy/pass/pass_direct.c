@@ -17,6 +17,8 @@ bool pass_direct_wanted(const struct request *r)
 
 static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detail *detail)
 {
+    check(err != ERR_OK);
+    check(p->call.phase == CALL_ENDED);
     pass_enter_answer(p, ANSWER_REFUSED);
     (void)request_fail(p->request, err, detail);
     return err;
@@ -24,6 +26,8 @@ static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detai
 
 static void start_answer(struct pass_state *p)
 {
+    check(p->request != NULL);
+    check(p->call.kind != PASS_BY_RELAY);
     pass_enter_answer(p, ANSWER_HEAD);
     if (!pass_version_tell(p)) {
         pass_answer_start(p);
@@ -33,6 +37,8 @@ static void start_answer(struct pass_state *p)
 static enum err on_head(struct origin_fetch *f)
 {
     struct pass_state *p = as_pass(f->ctx);
+    check(f == &p->direct.fetch);
+    check(pass_calls(p) && p->call.kind != PASS_BY_RELAY);
     struct request *r = p->request;
     if (r == NULL) {
         return ERR_OK;
@@ -69,6 +75,8 @@ static enum err on_body(struct origin_fetch *f, struct span data)
 // Conditions, then the range, as on a hit. ERR_OK: p->relay says what is answered.
 static enum err judge(struct pass_state *p)
 {
+    check(p->call.kind == PASS_BY_HEAD);
+    check(p->call.phase == CALL_ENDED);
     struct request *r = p->request;
     struct direct_read *d = &p->direct;
     struct http_conditions conditions;
@@ -114,12 +122,15 @@ static enum err judge(struct pass_state *p)
         }
     }
     p->relay.has_length = true;
+    check(d->size_bytes == 0 || d->first <= d->last);
+    check(d->size_bytes == 0 || d->last < d->size_bytes);
     p->relay.length = d->size_bytes > 0 ? d->last - d->first + 1 : 0;
     return ERR_OK;
 }
 
 static void described(struct pass_state *p)
 {
+    check(p->answer == ANSWER_NONE);
     struct request *r = p->request;
     if (judge(p) != ERR_OK) {
         return;
@@ -146,6 +157,7 @@ static void described(struct pass_state *p)
 static void on_end(struct origin_fetch *f, enum err err)
 {
     struct pass_state *p = as_pass(f->ctx);
+    check(p->call.kind != PASS_BY_RELAY);
     // A change between the two calls is no failed condition of the client's.
     err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
     if (!pass_origin_end(p, err)) {
@@ -167,6 +179,7 @@ static void on_end(struct origin_fetch *f, enum err err)
 
 static void fetch_init(struct origin_fetch *f, struct span bucket, struct span key)
 {
+    check(f->on_end == NULL);
     f->bucket = bucket;
     f->key = key;
     f->on_head = on_head;
@@ -176,6 +189,9 @@ static void fetch_init(struct origin_fetch *f, struct span bucket, struct span k
 
 void pass_direct_may_follow(struct pass_state *p)
 {
+    check(p->call.kind == PASS_BY_RELAY);
+    check(p->answer != ANSWER_NONE);
+    check(!p->call.may_park);
     struct direct_read *d = &p->direct;
     d->etag = p->relay.part_etag;
     // Asked for as a run would be: of what else selects the answer a part's number alone is a
@@ -194,6 +210,8 @@ void pass_direct_may_follow(struct pass_state *p)
 
 enum err pass_direct_plan(struct pass_state *p)
 {
+    check(p->phase == PASS_READ);
+    check(!pass_changes_any(p));
     struct request *r = p->request;
     if (r->s3.has_version_id) {
         return ERR_NOT_IMPLEMENTED; // a directory has no versions

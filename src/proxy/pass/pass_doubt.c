@@ -41,18 +41,22 @@ static void doubt_free(void *ptr)
 static void on_over(struct timer *timer)
 {
     struct pass_doubt *d = container_of(timer, struct pass_doubt, timer);
+    check(d->write.is_doubt);
+    check(list_node_linked(&d->node));
     invalidate_end(d->pw->fill, &d->write);
 }
 
 static void on_ready(struct key_write *write)
 {
     struct pass_doubt *d = write->ctx;
+    check(write == &d->write);
     timer_start(&d->timer, STORE_DOUBT_MS);
 }
 
 static void on_ended(struct key_write *write)
 {
     struct pass_doubt *d = write->ctx;
+    check(write == &d->write);
     worker_free_later(d->pw->worker, doubt_free, d);
 }
 
@@ -74,6 +78,7 @@ static bool doubt_takes(struct proxy *proxy)
 
 static void doubt_key(struct proxy_worker *pw, struct object_key *key)
 {
+    check(key != NULL);
     struct pass_doubt *d = calloc(1, sizeof(*d));
     check(d != NULL);
     d->pw = pw;
@@ -91,6 +96,7 @@ static void doubt_key(struct proxy_worker *pw, struct object_key *key)
 
 void pass_doubt_name(struct pass_state *p, struct object_key *name)
 {
+    check(p->phase == PASS_CLOSE);
     struct pass_writes *w = &p->writes;
     if (!w->is_in_doubt || span_equal(name->bucket, w->doubted_bucket)) {
         return;
@@ -114,6 +120,7 @@ static bool code_is_unsure(struct span code)
 // What follows "<Code>", up to the next element. A '<' in the middle of it begins anew.
 static void document_step(struct pass_document *d, char c)
 {
+    check(d->matched < sizeof("<Code>"));
     static const char OPEN[] = "<Code>";
     d->has_text |= strchr(" \t\r\n", c) == NULL;
     if (d->matched == sizeof(OPEN) - 1 && c != '<') {
@@ -148,6 +155,7 @@ static bool document_is_unsure(const struct pass_state *p)
 // An upload that the origin does not have to its last byte is none.
 static bool is_doubtful(const struct pass_state *p)
 {
+    check(p->phase == PASS_CLOSE);
     if (p->call.phase == CALL_NONE) {
         return false;
     }
@@ -163,6 +171,7 @@ void pass_doubt_begin(struct pass_state *p)
         return;
     }
     stats_add(COUNTER_write_doubts, 1);
+    check(!p->writes.is_in_doubt);
     p->writes.is_in_doubt = true;
     if (p->changes_bucket) {
         store_doubt(p->pw->store, p->bucket_place, p->relay.bucket);

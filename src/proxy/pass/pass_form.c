@@ -19,6 +19,7 @@
 
 static struct span after(struct span s, size_t n)
 {
+    check(n <= s.len);
     // Nothing may lie nowhere, and there not even 0 can be added.
     return n == 0 ? s : (struct span){s.ptr + n, s.len - n};
 }
@@ -26,6 +27,7 @@ static struct span after(struct span s, size_t n)
 // Offset of `what`, or s.len.
 static size_t find(struct span s, struct span what)
 {
+    check(what.len > 0);
     const char *at = s.len > 0 ? memmem(s.ptr, s.len, what.ptr, what.len) : NULL;
     return at != NULL ? (size_t)(at - s.ptr) : s.len;
 }
@@ -225,6 +227,8 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
         return PASS_FORM_REFUSED;
     }
     char mark[PASS_BOUNDARY_MAX + 3] = "--";
+    check(form.boundary.len > 0);
+    check(form.boundary.len <= PASS_BOUNDARY_MAX);
     memcpy(mark + 2, form.boundary.ptr, form.boundary.len);
     struct span delimiter = {mark, form.boundary.len + 2};
     if (head.len < delimiter.len) {
@@ -284,6 +288,8 @@ void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary)
 // holds the last bytes, as many as the mark has.
 static bool ends_with_mark(const struct pass_form_tail *tail, size_t skip)
 {
+    check(skip < tail->mark_len);
+    check(tail->window_len <= sizeof(tail->window));
     size_t len = tail->mark_len - skip;
     return tail->window_len >= len &&
            memcmp(tail->window + tail->window_len - len, tail->mark + skip, len) == 0;
@@ -291,6 +297,7 @@ static bool ends_with_mark(const struct pass_form_tail *tail, size_t skip)
 
 static void window_add(struct pass_form_tail *tail, char c)
 {
+    check(tail->window_len <= sizeof(tail->window));
     if (tail->window_len == sizeof(tail->window)) {
         memmove(tail->window, tail->window + sizeof(tail->window) - tail->mark_len, tail->mark_len);
         tail->window_len = tail->mark_len;
@@ -352,6 +359,7 @@ static enum err tail_step(struct pass_form_tail *tail, char c)
 
 enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data)
 {
+    check(tail->mark_len > 4 && tail->mark_len <= sizeof(tail->mark));
     enum err err = ERR_OK;
     for (size_t i = 0; err == ERR_OK && i < data.len; i++) {
         err = tail_step(tail, data.ptr[i]);

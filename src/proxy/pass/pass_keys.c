@@ -8,6 +8,8 @@
 // `bucket` by the name that the origin has for it; both live as long as `p`.
 static enum err add_write(struct pass_state *p, struct span bucket, struct span key)
 {
+    check(p->phase == PASS_READ);
+    check(bucket.len > 0);
     struct s3_path path;
     if (key.len > S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
@@ -30,6 +32,7 @@ static enum err add_copied(struct pass_state *p, struct span bucket, struct span
 static enum err add_head_keys(struct pass_state *p)
 {
     const struct request *r = p->request;
+    check(p->writes.key_count == 0 && !p->changes_bucket);
     enum err err = ERR_OK;
     for (unsigned i = 0; err == ERR_OK && i < r->effects.count; i++) {
         const struct s3_effect *effect = &r->effects.items[i];
@@ -46,6 +49,8 @@ static enum err add_head_keys(struct pass_state *p)
 
 enum err pass_keys_of_head(struct pass_state *p)
 {
+    check(p->phase == PASS_READ);
+    check(p->origin == NULL);
     bool are_elsewhere = p->body.collect || p->request->s3.operation == S3_PostObject;
     return are_elsewhere ? ERR_OK : add_head_keys(p);
 }
@@ -53,6 +58,7 @@ enum err pass_keys_of_head(struct pass_state *p)
 // The right to do it; on a condition, the right to read besides (s3_effects.c).
 static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
 {
+    check(right != 0);
     return right | (is_conditional || r->effects.asks_what_is_there ? S3_ALLOW_READ : 0u);
 }
 
@@ -81,6 +87,8 @@ static enum err add_deletes(struct pass_state *p)
 
 enum err pass_keys_of_form(struct pass_state *p, struct span key)
 {
+    check(p->kind == PASS_KIND_S3);
+    check(p->writes.key_count == 0);
     const struct request *r = p->request;
     if (!gate_allows(r, rights_for(r, S3_ALLOW_WRITE, false), key)) {
         p->err_message = SPAN("The form's key may not be written by this access key");
@@ -91,6 +99,8 @@ enum err pass_keys_of_form(struct pass_state *p, struct span key)
 
 enum err pass_keys_of_body(struct pass_state *p)
 {
+    check(p->body.collect && p->body.is_verified);
+    check(p->phase == PASS_READ);
     const struct s3_request *s3 = &p->request->s3;
     if (s3->operation == S3_DeleteObjects) {
         return add_deletes(p);

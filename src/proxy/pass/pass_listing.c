@@ -39,6 +39,7 @@ bool pass_listing_is_limited(const struct request *r)
 
 static void judge_begin(struct pass_state *p)
 {
+    check(p->list_names == NULL);
     if (!names_keys(p->s3.operation) || !pass_listing_is_limited(p->request)) {
         return;
     }
@@ -49,6 +50,8 @@ static void judge_begin(struct pass_state *p)
 
 void pass_listing_begin(struct pass_state *p)
 {
+    check(p->list_scan == NULL);
+    check(p->call.phase == CALL_NONE);
     judge_begin(p);
     bool is_listing = p->s3.operation == S3_ListObjects || p->s3.operation == S3_ListObjectsV2;
     char *former = is_listing && names_all(&p->s3) ? arena_alloc(p->arena, S3_KEY_MAX) : NULL;
@@ -75,6 +78,7 @@ static bool are_of_one_folder(struct span a, struct span b)
 static void note_order(struct pass_state *p, struct span key, uint64_t size_bytes)
 {
     struct span former = p->list_former;
+    check(former.len <= S3_KEY_MAX);
     if (former.ptr == NULL || key.len > S3_KEY_MAX ||
         size_bytes <= store_run_bytes_max(p->pw->store)) {
         return;
@@ -89,6 +93,7 @@ static void note_order(struct pass_state *p, struct span key, uint64_t size_byte
 static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
 {
     struct pass_state *p = ctx;
+    check(as_pass(p)->request != NULL);
     if (origin_capabilities(p->request->origin)->has_checksums) {
         fill_describe_listed(p->pw->fill, p->relay.bucket, key, size_bytes);
     }
@@ -98,11 +103,15 @@ static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
 bool pass_listing_may_show(void *ctx, struct span name)
 {
     const struct request *r = ((const struct pass_state *)ctx)->request;
+    check(r != NULL);
+    check(r->principal.entry != NULL);
     return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
 }
 
 bool pass_listing_take(struct pass_state *p, struct span data)
 {
+    check(p->request != NULL);
+    check(pass_has_head(p));
     if (p->relay.status != 200) {
         return true;
     }

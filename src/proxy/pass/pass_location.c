@@ -31,6 +31,7 @@ static void append_endpoint(const struct request *r, struct buf *out)
 // As the client addressed it: the path of the request is the bucket's or the key's already.
 static void append_place(const struct pass_state *p, struct buf *out)
 {
+    check(p->request != NULL);
     const struct request *r = p->request;
     append_endpoint(r, out);
     buf_append_span(out, r->s3.raw_path);
@@ -46,6 +47,7 @@ static void append_place(const struct pass_state *p, struct buf *out)
 
 static void mend_header(struct pass_state *p)
 {
+    check(p->answer == ANSWER_HEAD);
     struct request *r = p->request;
     struct span value;
     struct buf out;
@@ -69,6 +71,7 @@ static void mend_header(struct pass_state *p)
 
 void pass_location_begin(struct pass_state *p)
 {
+    check(p->location.phase == LOCATION_UNUSED);
     enum s3_operation operation = p->s3.operation;
     unsigned status = p->relay.status;
     bool names_it = operation == S3_CompleteMultipartUpload || operation == S3_PostObject;
@@ -84,6 +87,8 @@ void pass_location_begin(struct pass_state *p)
 
 void pass_location_begin_error(struct pass_state *p)
 {
+    check(p->location.phase == LOCATION_UNUSED);
+    check(p->answer == ANSWER_HEAD);
     p->location.phase = LOCATION_HIDES;
     buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
 }
@@ -104,6 +109,7 @@ static size_t find(struct span in, struct span what)
 static bool find_element(struct span document, struct span open, struct span close,
                          size_t *ret_start, size_t *ret_end)
 {
+    check(open.len > 0 && close.len > 0);
     size_t at = find(document, open);
     if (at == document.len) {
         return false;
@@ -125,6 +131,7 @@ static void replace(struct buf *document, struct span open, struct span close, s
         return;
     }
     buf_init(&out, 4 * LOCATION_DOCUMENT_MAX);
+    check(start <= end && end <= old.len);
     buf_append(&out, old.ptr, start);
     s3_xml_escape(&out, text);
     buf_append(&out, old.ptr + end, old.len - end);
@@ -138,6 +145,7 @@ static void replace(struct buf *document, struct span open, struct span close, s
 
 static void give_up(struct pass_state *p)
 {
+    check(pass_location_collects(p));
     byte_queue_append(&p->down, buf_span(&p->location.document));
     p->location.document.len = 0;
     p->location.phase = LOCATION_PASSES;
@@ -147,6 +155,7 @@ static void give_up(struct pass_state *p)
 static void hide_names(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
+    check(l->phase == LOCATION_HIDES);
     struct buf shown;
     if (p->call.err != ERR_OK || !buf_ok(&l->document)) {
         l->document.len = 0;
@@ -169,6 +178,8 @@ bool pass_location_collects(const struct pass_state *p)
 void pass_location_take(struct pass_state *p, struct span data)
 {
     struct pass_location *l = &p->location;
+    check(pass_location_collects(p));
+    check(l->document.len <= LOCATION_DOCUMENT_MAX + 1);
     size_t blanks = 0;
     while (l->document.len == 0 && blanks < data.len && is_blank(data.ptr[blanks])) {
         blanks++;
@@ -190,6 +201,7 @@ void pass_location_take(struct pass_state *p, struct span data)
 void pass_location_end(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
+    check(p->call.phase == CALL_ENDED);
     if (!pass_location_collects(p)) {
         return;
     }

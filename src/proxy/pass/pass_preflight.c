@@ -13,6 +13,9 @@
 
 enum err pass_preflight_plan(struct pass_state *p)
 {
+    check(p->kind == PASS_KIND_S3);
+    check(p->pw->preflights <= PREFLIGHTS_MAX);
+    check(!pass_changes_any(p));
     if (p->pw->preflights == PREFLIGHTS_MAX) {
         stats_add(COUNTER_preflights_refused, 1);
         return ERR_OVERLOAD;
@@ -44,6 +47,7 @@ void pass_preflight_end(struct pass_state *p)
 
 bool pass_preflight_is_yes(const struct pass_state *p)
 {
+    check(p->kind == PASS_KIND_PREFLIGHT);
     return (p->relay.status == 200 || p->relay.status == 204) && p->relay.has_length &&
            p->relay.length == 0;
 }

@@ -9,8 +9,15 @@ static const struct span FORM_REFUSED =
     SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
          "before the file, nothing but a button behind it, the boundary nowhere else");
 
+// Does it read a form whose key is not known yet?
+static bool is_before_key(const struct pass_state *p)
+{
+    return p->upload == UPLOAD_FORM || p->upload == UPLOAD_FORM_HEAD;
+}
+
 static void pause_if_full(struct pass_state *p)
 {
+    check(p->request != NULL);
     if (pass_body_full(&p->body) && p->upload == UPLOAD_FLOWS) {
         pass_enter_upload(p, UPLOAD_PAUSED);
         http_body_pause(p->request->x);
@@ -19,6 +26,7 @@ static void pause_if_full(struct pass_state *p)
 
 static enum err feed(struct pass_state *p, struct span data)
 {
+    check(p->upload == UPLOAD_FLOWS || p->upload == UPLOAD_PAUSED);
     enum err err = pass_body_feed(&p->body, data);
     if (err == ERR_OK) {
         pause_if_full(p);
@@ -30,6 +38,7 @@ static enum err feed(struct pass_state *p, struct span data)
 // The file and what follows it: looked at before any of it goes on.
 static enum err feed_file(struct pass_state *p, struct span data)
 {
+    check(p->form_tail != NULL);
     enum err err = pass_form_tail_feed(p->form_tail, data);
     if (err != ERR_OK) {
         p->err_message = FORM_REFUSED;
@@ -41,6 +50,9 @@ static enum err feed_file(struct pass_state *p, struct span data)
 // on as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
+    check(p->upload == UPLOAD_FORM_HEAD);
+    check(p->form_tail == NULL);
+    check(p->phase == PASS_READ);
     p->form_tail = arena_alloc(p->arena, sizeof(*p->form_tail));
     if (p->form_tail == NULL) {
         return ERR_NO_MEMORY;
@@ -77,6 +89,9 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
 static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
 {
     struct request *r = p->request;
+    check(is_before_key(p));
+    check(p->form.len <= PASS_FORM_HEAD_MAX);
+    check(p->form_tried <= p->form.len);
     if (p->upload == UPLOAD_FORM) {
         if (!chunk_budget_try_charge(BUDGET_BODIES, 0, PASS_FORM_HEAD_MAX)) {
             return ERR_OVERLOAD;
@@ -113,15 +128,11 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     return ERR_INVALID_ARGUMENT;
 }
 
-// Does it read a form whose key is not known yet?
-static bool is_before_key(const struct pass_state *p)
-{
-    return p->upload == UPLOAD_FORM || p->upload == UPLOAD_FORM_HEAD;
-}
-
 static enum err on_data(struct http_sink *sink, struct span data)
 {
     struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    check(p->request != NULL);
+    check(p->upload != UPLOAD_NONE);
     if (p->upload == UPLOAD_DROPPED) {
         return ERR_CANCELLED;
     }
@@ -141,6 +152,8 @@ static enum err on_data(struct http_sink *sink, struct span data)
 static void on_data_end(struct http_sink *sink, enum err err)
 {
     struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    check(p->request != NULL);
+    check(p->upload != UPLOAD_NONE);
     if (p->upload == UPLOAD_DROPPED) {
         return;
     }
@@ -172,6 +185,9 @@ static void on_data_end(struct http_sink *sink, enum err err)
 
 void pass_receive_start(struct pass_state *p)
 {
+    check(p->request != NULL);
+    check(p->sink.on_data == NULL);
+    check(p->body.collect || p->body.kind != ORIGIN_BODY_NONE);
     p->sink.on_data = on_data;
     p->sink.on_end = on_data_end;
     bool is_form = p->s3.operation == S3_PostObject;

@@ -58,6 +58,7 @@ static bool has_no_room(const struct pass_state *p)
 // Why an answer with this head is none for the client; ERR_OK: it is one.
 static enum err refuse_head(const struct pass_state *p, struct span *ret_message)
 {
+    check(p->answer == ANSWER_NONE);
     if (succeeds_too_early(p)) {
         return ERR_ORIGIN_PROTOCOL;
     }
@@ -77,6 +78,8 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
 
 static void head_without_client(struct pass_state *p)
 {
+    check(p->request == NULL);
+    check(pass_changes_any(p));
     if (!p->is_streamed && !pass_answer_is_bodiless(p)) {
         pass_origin_cancel(p);
     }
@@ -87,6 +90,8 @@ static enum err on_head(struct origin_relay *relay)
 {
     struct pass_state *p = as_pass(relay->ctx);
     pass_state_check(p);
+    check(p->call.kind == PASS_BY_RELAY);
+    check(pass_calls(p));
     if (p->err != ERR_OK || p->call.phase == CALL_CANCELLED) {
         return ERR_OK;
     }
@@ -133,6 +138,7 @@ static enum err on_body(struct origin_relay *relay, struct span data)
 {
     struct pass_state *p = as_pass(relay->ctx);
     pass_state_check(p);
+    check(p->call.kind == PASS_BY_RELAY);
     pass_doubt_take(p, data);
     if (p->request != NULL && pass_has_head(p) && !pass_listing_take(p, data)) {
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
@@ -147,6 +153,7 @@ static enum err on_body(struct origin_relay *relay, struct span data)
 static void on_relay_end(struct origin_relay *relay, enum err err)
 {
     struct pass_state *p = as_pass(relay->ctx);
+    check(p->call.kind == PASS_BY_RELAY);
     if (!pass_origin_end(p, err)) {
         return;
     }
@@ -184,6 +191,10 @@ void pass_relay_start(struct pass_state *p)
 {
     struct request *r = p->request;
     struct origin_relay *relay = &p->relay;
+    check(relay->on_end == NULL);
+    check(p->list_ask == NULL);
+    check(p->body.taken == 0);
+    check(!p->body.collect || p->body.is_verified);
     relay->request = &p->s3;
     relay->method = p->s3.method;
     relay->headers = &p->headers;

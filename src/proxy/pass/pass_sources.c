@@ -7,6 +7,7 @@
 static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
                             struct span origin_bucket)
 {
+    check(source->is_understood);
     struct buf out;
     buf_init(&out, 8192);
     s3_source_render(source, origin_bucket, &out);
@@ -44,6 +45,8 @@ static enum err move_source_params(struct pass_state *p)
 // Sources name a bucket as clients know it; the origin may know it by another name.
 enum err pass_sources_send(struct pass_state *p, struct span *ret_message)
 {
+    check(p->phase == PASS_READ);
+    check(p->request != NULL);
     struct request *r = p->request;
     struct proxy *proxy = p->pw->proxy;
     const struct s3_source *copy = &r->effects.copy, *rename = &r->effects.rename;

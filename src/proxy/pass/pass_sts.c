@@ -7,6 +7,8 @@
 
 enum err pass_sts_authorize(struct pass_state *p)
 {
+    check(p->kind == PASS_KIND_STS);
+    check(p->body.collect && p->body.is_verified);
     struct span body = buf_span(&p->body.whole), piece;
     unsigned actions = 0;
     bool good = true;

@@ -25,6 +25,9 @@ void pass_upload_wake(struct pass_state *p)
 
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len)
 {
+    check(pass_calls(p));
+    check(p->body.kind != ORIGIN_BODY_NONE);
+    check(p->call.kind == PASS_BY_RELAY);
     *ret_len = 0;
     if (p->err != ERR_OK) {
         return p->err;
@@ -47,6 +50,7 @@ enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *r
 
 void pass_upload_refuse(struct pass_state *p, enum err err, struct span message)
 {
+    check(p->phase < PASS_OVER);
     check(err != ERR_OK);
     if (p->err != ERR_OK) {
         return;

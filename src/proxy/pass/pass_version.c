@@ -28,6 +28,7 @@ static bool may_name_version(const struct s3_request *s3)
 // not: what a proxy on the way has packed is of the same version.
 static bool find_etag(const struct pass_state *p, struct span *ret_etag)
 {
+    check(p->request != NULL);
     *ret_etag = (struct span){NULL, 0};
     unsigned status = p->relay.status;
     if (status == 404) {
@@ -57,6 +58,7 @@ static void on_told(void *ctx, struct subscription *sub)
 // The version that the answer names; NULL also for an ETag that is longer than any that is kept.
 static struct store_object *version_named(const struct object_key *key, struct span etag)
 {
+    check(key != NULL);
     const struct span none = {NULL, 0};
     return etag.len == 0 ? NULL
                          : store_object_new(key->hash, key->realm, key->bucket, key->key, etag,
@@ -65,6 +67,9 @@ static struct store_object *version_named(const struct object_key *key, struct s
 
 bool pass_version_tell(struct pass_state *p)
 {
+    check(p->phase == PASS_ASK);
+    check(p->request != NULL);
+    check(!pass_changes_any(p) || p->is_streamed);
     struct span etag;
     unsigned status = p->relay.status;
     bool denies = status == 412 || status == 416; // what may be cached, and names nothing instead

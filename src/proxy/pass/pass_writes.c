@@ -111,6 +111,7 @@ static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path 
 static struct object_key *next_name(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
+    check(w->at.key <= w->key_count);
     for (; w->at.key < w->key_count; w->at.key++, w->at.reading = 0) {
         const struct pass_key *k = &w->keys[w->at.key];
         struct s3_path path;
@@ -137,6 +138,7 @@ static void on_name_ended(struct key_write *kw);
 // Nothing has been asked of the origin, and nothing will be: what is left need not be invalidated.
 static bool is_given_up(const struct pass_state *p)
 {
+    check(p->phase == PASS_OPEN || p->phase == PASS_CLOSE);
     const struct pass_writes *w = &p->writes;
     return p->phase == PASS_OPEN && (w->err != ERR_OK || p->err != ERR_OK || p->request == NULL);
 }
@@ -144,6 +146,8 @@ static bool is_given_up(const struct pass_state *p)
 static void start_one(struct pass_state *p, struct write_slot *slot, struct object_key *name)
 {
     struct key_write *kw = &slot->kw;
+    check(kw->key == NULL);
+    check(p->writes.open != NULL);
     *kw = (struct key_write){
         .key = name, .ctx = p, .on_ready = on_name_ready, .on_ended = on_name_ended};
     p->writes.in_flight++;
@@ -173,6 +177,8 @@ static void on_turn(struct task *task)
 {
     struct pass_state *p = as_pass(container_of(task, struct pass_state, writes.task));
     struct pass_writes *w = &p->writes;
+    check(p->phase == PASS_OPEN || p->phase == PASS_CLOSE);
+    check(w->on_round != NULL);
     start_some(p, PROXY_KEYS_PER_TURN);
     if (w->is_through && w->in_flight == 0) {
         w->on_round(p, w->err);
@@ -185,6 +191,8 @@ static void slot_back(struct key_write *kw)
 {
     struct pass_state *p = as_pass(kw->ctx);
     struct write_slot *slot = container_of(kw, struct write_slot, kw);
+    check(p->writes.in_flight > 0);
+    check(!list_node_linked(&slot->node));
     object_key_unref(kw->key);
     kw->key = NULL;
     list_push_back(&p->writes.idle, &slot->node);
@@ -197,12 +205,14 @@ static void slot_back(struct key_write *kw)
 static void on_name_ready(struct key_write *kw)
 {
     struct pass_writes *w = &as_pass(kw->ctx)->writes;
+    check(as_pass(kw->ctx)->phase == PASS_OPEN);
     w->err = kw->err != ERR_OK ? ERR_LIMIT : w->err;
     slot_back(kw);
 }
 
 static void on_name_ended(struct key_write *kw)
 {
+    check(as_pass(kw->ctx)->phase == PASS_CLOSE);
     slot_back(kw);
 }
 
@@ -210,6 +220,7 @@ static void on_name_ended(struct key_write *kw)
 static void names_take(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
+    check(w->in_flight == 0);
     access_keys_unref(w->newest);
     w->newest =
         p->pw->known != NULL && p->pw->known != p->table ? access_keys_ref(p->pw->known) : NULL;
@@ -220,6 +231,8 @@ static void names_take(struct pass_state *p)
 
 static void round_begin(struct pass_state *p)
 {
+    check(p->writes.open != NULL);
+    check(p->writes.slots != NULL);
     names_take(p);
     start_some(p, PROXY_KEYS_AT_ONCE);
     worker_defer(p->pw->worker, &p->writes.task);
@@ -232,6 +245,8 @@ static void round_begin(struct pass_state *p)
 static bool slots_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
+    check(w->slots == NULL);
+    check(w->key_count > 0);
     size_t own, newest;
     (void)realms_of(p->table, &own);
     (void)realms_of(p->pw->known, &newest);
@@ -255,6 +270,8 @@ static bool slots_new(struct pass_state *p)
 static bool open_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
+    check(w->open == NULL);
+    check(w->charged_bytes == 0);
     size_t bytes = open_keys_bytes(2 * w->key_count);
     if (w->key_count > PROXY_KEYS_AT_ONCE) {
         if (!chunk_budget_try_charge(BUDGET_WRITES, 0, bytes)) {
@@ -304,6 +321,8 @@ void pass_writes_init(struct pass_state *p)
 enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key)
 {
     struct pass_writes *w = &p->writes;
+    check(p->phase == PASS_READ);
+    check(w->key_count <= w->keys_max);
     if (w->key_count == w->keys_max) {
         size_t max = w->keys_max > 0 ? 4 * w->keys_max : 2;
         struct pass_key *keys = arena_alloc(p->arena, max * sizeof(*keys));
@@ -323,6 +342,8 @@ enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span k
 void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err))
 {
     struct pass_writes *w = &p->writes;
+    check(p->phase == PASS_OPEN);
+    check(w->on_round == NULL);
     w->on_round = on_round;
     if (open_new(p) && slots_new(p)) {
         open_all(p);
@@ -337,6 +358,8 @@ void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *
 void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err))
 {
     struct pass_writes *w = &p->writes;
+    check(p->phase == PASS_CLOSE);
+    check(w->in_flight == 0 && w->is_through);
     w->on_round = on_round;
     if (p->call.phase != CALL_NONE) {
         round_begin(p);

@@ -32,6 +32,7 @@ static bool is_digest(struct span name, enum s3_checksum *ret_kind)
 
 static void digest_of(enum s3_checksum kind, struct span bytes, char *ret_base64)
 {
+    check(kind != S3_CHECKSUM_NONE);
     struct s3_checksum_state *state = s3_checksum_new(kind);
     s3_checksum_update(state, bytes);
     s3_checksum_final(state, ret_base64);
@@ -40,6 +41,7 @@ static void digest_of(enum s3_checksum kind, struct span bytes, char *ret_base64
 
 static enum err verify_digests(const struct pass_state *p)
 {
+    check(p->body.collect && p->body.is_verified);
     const struct headers *headers = &p->headers;
     for (unsigned i = 0; i < headers->count; i++) {
         enum s3_checksum kind;
@@ -72,6 +74,7 @@ static bool add_digest(struct pass_state *p, struct headers *to, struct span nam
 // they can be computed here.
 static enum err renew_digests(struct pass_state *p)
 {
+    check(p->body.length == p->body.whole.len);
     struct headers renewed = {0};
     bool ok = add_digest(p, &renewed, SPAN("Content-MD5"), S3_CHECKSUM_MD5);
     bool has_checksum = false;
@@ -95,6 +98,7 @@ static enum err renew_digests(struct pass_state *p)
 // `rendered` takes the place of what the client sent.
 static enum err send_on(struct pass_state *p, struct buf *rendered)
 {
+    check(p->phase == PASS_READ);
     enum err err = pass_body_replace(&p->body, p->arena, rendered);
     return err == ERR_OK ? renew_digests(p) : err;
 }

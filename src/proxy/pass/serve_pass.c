@@ -40,6 +40,8 @@
 static enum err plan(struct pass_state *p, struct span *ret_message)
 {
     struct request *r = p->request;
+    check(p->phase == PASS_READ);
+    check(p->s3.param_count == 0 && p->headers.count == 0);
     if (!pass_state_copy_request(p->arena, &r->s3, &p->s3) ||
         !pass_state_copy_headers(p->arena, &r->http->headers, &p->headers)) {
         return ERR_NO_MEMORY;
@@ -74,6 +76,8 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
 
 static enum step_result serve_list_page(struct request *r, struct list_page *page)
 {
+    check(page != NULL);
+    check(r->list_ask == NULL);
     unsigned status = list_cache_page_status(page);
     struct pass_state *p = pass_state_new(r, PASS_ROWS);
     p->list_page = page;
@@ -182,6 +186,7 @@ enum step_result serve_pass_step_start(struct request *r)
 
 enum step_result serve_pass_step_listed(struct request *r)
 {
+    check(r->list_ask != NULL);
     switch (r->list_verdict) {
     case LIST_WAITS:
         return STEP_WAIT;
@@ -208,6 +213,8 @@ void serve_pass_done(struct request *r)
         return;
     }
     as_pass(p);
+    check(p->request == r);
+    check(r->list_ask == NULL);
     r->pass = NULL;
     pass_answer_list_end(p, LIST_END_LEFT, ERR_OK);
     pass_version_leave(p);

@@ -78,6 +78,7 @@ static void ask_init(struct ask *a, const char *method, const char *target)
                  ERR_OK);
     a->r.http = &a->http;
     a->r.arena = a->arena;
+    a->r.magic = REQUEST_MAGIC;
     a->r.pw = &pw;
     a->r.live = &live;
     live.settings = (struct proxy_settings){.access_log_sample = 1};
