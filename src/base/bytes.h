@@ -64,6 +64,11 @@ static inline bool span_starts_with(struct span s, struct span prefix)
     return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.ptr, prefix.ptr, prefix.len) == 0);
 }
 
+static inline bool span_starts_with_nocase(struct span s, struct span prefix) // ASCII only
+{
+    return s.len >= prefix.len && span_equal_nocase((struct span){s.ptr, prefix.len}, prefix);
+}
+
 bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
 // A domain name without its root dot: "a.example." and "a.example" are the same name.
@@ -72,6 +77,8 @@ struct span span_without_root_dot(struct span name);
 int span_compare(struct span a, struct span b);
 // Returns the first offset of `c`, or s.len if there is none.
 size_t span_find(struct span s, char c);
+// Returns the first offset of `what`, which is not empty, or s.len if there is none.
+size_t span_find_text(struct span s, struct span what);
 // Moves everything before the first `separator` from *rest to *ret_piece and skips the separator.
 // Returns false if *rest was used up already (ptr NULL).
 bool span_split(struct span *rest, char separator, struct span *ret_piece);

@@ -90,8 +90,7 @@ bool headers_is_hop_by_hop(struct span name)
             return true;
         }
     }
-    struct span proxy = SPAN("proxy-");
-    return name.len >= proxy.len && span_equal_nocase((struct span){name.ptr, proxy.len}, proxy);
+    return span_starts_with_nocase(name, SPAN("proxy-"));
 }
 
 bool headers_list_has(struct span value, struct span token)

@@ -87,6 +87,13 @@ size_t span_find(struct span s, char c)
     return at != NULL ? (size_t)(at - s.ptr) : s.len;
 }
 
+size_t span_find_text(struct span s, struct span what)
+{
+    check(what.len > 0);
+    const char *at = s.len > 0 ? memmem(s.ptr, s.len, what.ptr, what.len) : NULL;
+    return at != NULL ? (size_t)(at - s.ptr) : s.len;
+}
+
 bool span_split(struct span *rest, char separator, struct span *ret_piece)
 {
     if (rest->ptr == NULL) {

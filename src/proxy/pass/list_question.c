@@ -21,18 +21,13 @@ bool list_question_has(struct span header_name)
     return false;
 }
 
-static bool has_prefix(struct span name, struct span prefix)
-{
-    return name.len >= prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
-}
-
 // A request with any other header passes through with it, and its answer is not kept.
 static bool header_is_known(struct span name)
 {
-    if (has_prefix(name, SPAN("x-amz-"))) {
+    if (span_starts_with_nocase(name, SPAN("x-amz-"))) {
         return s3_header_is_neutral(name) || list_question_has(name);
     }
-    return !has_prefix(name, SPAN("if-")) && !span_equal_nocase(name, SPAN("range")) &&
+    return !span_starts_with_nocase(name, SPAN("if-")) && !span_equal_nocase(name, SPAN("range")) &&
            !span_equal_nocase(name, SPAN("origin"));
 }
 

@@ -87,8 +87,7 @@ static bool has_checksum_header(const struct headers *headers)
     for (unsigned i = 0; i < headers->count; i++) {
         struct span name = headers->items[i].name;
         static const char PREFIX[] = "x-amz-checksum-";
-        if (name.len > sizeof(PREFIX) - 1 &&
-            span_equal_nocase((struct span){name.ptr, sizeof(PREFIX) - 1}, SPAN(PREFIX)) &&
+        if (name.len > sizeof(PREFIX) - 1 && span_starts_with_nocase(name, SPAN(PREFIX)) &&
             !span_equal_nocase(name, SPAN("x-amz-checksum-algorithm")) &&
             !span_equal_nocase(name, SPAN("x-amz-checksum-type"))) {
             return true;

@@ -24,17 +24,9 @@ static struct span after(struct span s, size_t n)
     return n == 0 ? s : (struct span){s.ptr + n, s.len - n};
 }
 
-// Offset of `what`, or s.len.
-static size_t find(struct span s, struct span what)
-{
-    check(what.len > 0);
-    const char *at = s.len > 0 ? memmem(s.ptr, s.len, what.ptr, what.len) : NULL;
-    return at != NULL ? (size_t)(at - s.ptr) : s.len;
-}
-
 static bool take(struct span *s, struct span what)
 {
-    if (s->len < what.len || !span_equal_nocase((struct span){s->ptr, what.len}, what)) {
+    if (!span_starts_with_nocase(*s, what)) {
         return false;
     }
     *s = after(*s, what.len);
@@ -129,7 +121,7 @@ static bool part_read(struct span lines, struct part *ret_part)
     struct part part = {0};
     bool has_disposition = false;
     while (lines.len > 0) {
-        size_t end = find(lines, SPAN("\r\n"));
+        size_t end = span_find_text(lines, SPAN("\r\n"));
         struct span line = {lines.ptr, end};
         lines = end < lines.len ? after(lines, end + 2) : (struct span){NULL, 0};
         if (!headers_value_is_clean(line) || memchr(line.ptr, '\t', line.len) != NULL) {
@@ -163,7 +155,7 @@ static bool key_fill_in(struct arena *arena, struct span key, struct span file_n
     buf_init(&out, S3_KEY_MAX + 1);
     bool ok = headers_value_is_clean(key) && memchr(key.ptr, '\t', key.len) == NULL;
     while (ok && key.len > 0) {
-        size_t at = find(key, SPAN(VARIABLE));
+        size_t at = span_find_text(key, SPAN(VARIABLE));
         buf_append(&out, key.ptr, at);
         if (at == key.len) {
             break;
@@ -244,13 +236,13 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
         if (!take(&rest, SPAN("\r\n"))) {
             return PASS_FORM_REFUSED; // the end of a form without a file, or no delimiter line
         }
-        size_t lines_end = find(rest, SPAN("\r\n\r\n"));
+        size_t lines_end = span_find_text(rest, SPAN("\r\n\r\n"));
         if (lines_end == rest.len) {
             return PASS_FORM_MORE;
         }
         struct part part;
         struct span lines = {rest.ptr, lines_end};
-        if (find(lines, delimiter) < lines.len || !part_read(lines, &part)) {
+        if (span_find_text(lines, delimiter) < lines.len || !part_read(lines, &part)) {
             return PASS_FORM_REFUSED;
         }
         struct span value = after(rest, lines_end + 4);
@@ -262,7 +254,7 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
             *ret_form = form;
             return PASS_FORM_KEY;
         }
-        size_t value_end = find(value, delimiter);
+        size_t value_end = span_find_text(value, delimiter);
         if (value_end == value.len) {
             return PASS_FORM_MORE;
         }

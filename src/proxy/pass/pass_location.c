@@ -95,28 +95,18 @@ void pass_location_begin_error(struct pass_state *p)
 
 // --- The document --------------------------------------------------------------------------------
 
-static size_t find(struct span in, struct span what)
-{
-    for (size_t i = 0; i + what.len <= in.len; i++) {
-        if (memcmp(in.ptr + i, what.ptr, what.len) == 0) {
-            return i;
-        }
-    }
-    return in.len;
-}
-
 // The element's text in `document`; its name and brackets are in `open` and `close`. False: none.
 static bool find_element(struct span document, struct span open, struct span close,
                          size_t *ret_start, size_t *ret_end)
 {
     check(open.len > 0 && close.len > 0);
-    size_t at = find(document, open);
+    size_t at = span_find_text(document, open);
     if (at == document.len) {
         return false;
     }
     *ret_start = at + open.len;
     struct span rest = {document.ptr + *ret_start, document.len - *ret_start};
-    size_t len = find(rest, close);
+    size_t len = span_find_text(rest, close);
     *ret_end = *ret_start + len;
     return len < rest.len;
 }

@@ -56,5 +56,5 @@ bool pass_preflight_keeps(struct span name)
 {
     struct span rules = SPAN("Access-Control-");
     return span_equal_nocase(name, SPAN("Vary")) ||
-           (name.len > rules.len && span_equal_nocase((struct span){name.ptr, rules.len}, rules));
+           (name.len > rules.len && span_starts_with_nocase(name, rules));
 }

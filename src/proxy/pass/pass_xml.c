@@ -8,11 +8,6 @@
 
 #define MD5_BASE64_LEN 24u
 
-static bool has_prefix(struct span name, struct span prefix)
-{
-    return name.len > prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
-}
-
 // Does the header carry a digest of the body? Its kind is NONE where it is not computed here.
 static bool is_digest(struct span name, enum s3_checksum *ret_kind)
 {
@@ -20,7 +15,8 @@ static bool is_digest(struct span name, enum s3_checksum *ret_kind)
         *ret_kind = S3_CHECKSUM_MD5;
         return true;
     }
-    if (!has_prefix(name, SPAN("x-amz-checksum-")) ||
+    struct span prefix = SPAN("x-amz-checksum-");
+    if (name.len == prefix.len || !span_starts_with_nocase(name, prefix) ||
         span_equal_nocase(name, SPAN("x-amz-checksum-algorithm")) ||
         span_equal_nocase(name, SPAN("x-amz-checksum-type")) ||
         span_equal_nocase(name, SPAN("x-amz-checksum-mode"))) {

@@ -29,6 +29,11 @@ Test(bytes, span_predicates)
     cr_assert_eq(span_trim(SPAN(" \t ")).len, 0);
     cr_assert_eq(span_find(SPAN("abc"), 'c'), 2);
     cr_assert_eq(span_find(SPAN("abc"), 'x'), 3);
+    cr_assert(span_starts_with_nocase(SPAN("X-Amz-Date"), SPAN("x-amz-")));
+    cr_assert_not(span_starts_with_nocase(SPAN("x-am"), SPAN("x-amz-")));
+    cr_assert_eq(span_find_text(SPAN("abcbc"), SPAN("bc")), 1);
+    cr_assert_eq(span_find_text(SPAN("abcbc"), SPAN("cc")), 5);
+    cr_assert_eq(span_find_text((struct span){NULL, 0}, SPAN("c")), 0);
 }
 
 Test(bytes, span_split_gives_empty_pieces_too)
