@@ -272,8 +272,8 @@ def feed(rig, forebay, paths, count, connections, rate):
         "free_ms": cpu / freed / 1e6,
         "write_ms": (later["index-writer"][1] - threads["index-writer"][1]) / freed / 1e6,
         "unused": 100
-        * grown.get("forebay_segment_unused_bytes_total", 0)
-        / max(1, grown.get("forebay_segment_sealed_bytes_total", 0)),
+        * grown.get('forebay_segment_bytes_total{of="unused"}', 0)
+        / max(1, grown.get('forebay_segment_bytes_total{of="sealed"}', 0)),
         "runs": grown.get('forebay_fills_total{state="started"}', 0) / len(requests),
         "left": after.get("forebay_index_forgets_waiting", 0),
     }

@@ -72,7 +72,10 @@ def run(rig, report, args):
         got = rig.load(forebay, paths, 16, seconds=3, random=True, blind=True)
         after = rig.metrics(forebay)
         rounds_s = wait(
-            rig, forebay, lambda m: m["forebay_index_rounds_total"] > 0, 900 if count >= MANY else 1
+            rig,
+            forebay,
+            lambda m: m['forebay_store_events_total{event="index-round"}'] > 0,
+            900 if count >= MANY else 1,
         )
         lookup_us = mean(after, before, LOOKUP)
         lookups = {row: value - before.get(row, 0) for row, value in after.items()}

@@ -79,17 +79,13 @@ static json_t *table_json(enum stats_table table, stats_row_fn *on_row)
 
 static json_t *degraded_json(void)
 {
-    static const char prefix[] = "component=\"";
     json_t *json = json_array();
     for (int c = 0; c < COUNTER_COUNT_; c++) {
-        const char *labels = stats_labels((enum counter)c);
-        if (c == COUNTER_degraded_io_engine || stats_value((enum counter)c) == 0 ||
-            strcmp(stats_metric((enum counter)c), "forebay_degraded") != 0 ||
-            strncmp(labels, prefix, sizeof(prefix) - 1) != 0) {
-            continue;
+        if (c != COUNTER_degraded_io_engine && stats_value((enum counter)c) != 0 &&
+            strcmp(stats_metric((enum counter)c), "forebay_degraded") == 0) {
+            json_t *name = json_string(stats_label_value((enum counter)c));
+            check(json_array_append_new(json, name) == 0);
         }
-        const char *name = labels + sizeof(prefix) - 1;
-        check(json_array_append_new(json, json_stringn(name, strcspn(name, "\""))) == 0);
     }
     return json;
 }

@@ -123,7 +123,6 @@ void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_u
     fw->kept.map.count++;
     list_push_back(fill_map_bucket(&fw->kept.map, h->key->hash), &a->map_node);
     list_push_back(&fw->kept.by_age, &a->age_node);
-    stats_add(COUNTER_answers_kept, 1);
 }
 
 void home_unkeep(struct home_key *h)

@@ -499,10 +499,8 @@ enum file_result { FILE_SENT, FILE_BLOCKED, FILE_RECALL, FILE_GONE };
 static enum file_result send_file(struct http_exchange *x, struct reply_entry *e, uint64_t max)
 {
     uint64_t want = min_u64(e->slice.range.len - e->sent, max);
-    uint64_t begin_us = clock_monotonic_us();
     int64_t n = file_send_range(connection_of(x)->hw->worker, &e->slice.range, e->sent, want,
                                 connection_of(x)->fd);
-    stats_observe_us(HISTOGRAM_sendfile_stall, clock_monotonic_us() - begin_us);
     if (n >= 0) {
         note_sent(x, (uint64_t)n);
         // Less than requested: the socket is full, and another try would only confirm it.

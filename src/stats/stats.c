@@ -137,15 +137,10 @@ static const struct ladder age = {
      "259200", "604800", "2592000"}};
 
 static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
-#define COUNTER(name, metric, labels, help)
-#define GAUGE(name, metric, labels, help)
-#define HISTOGRAM(name, metric, labels, help) [HISTOGRAM_##name] = &coarse,
-#define HISTOGRAM_FINE(name, metric, labels, help) [HISTOGRAM_##name] = &fine,
-#define HISTOGRAM_AGE(name, metric, labels, help) [HISTOGRAM_##name] = &age,
+#define HISTOGRAM(row, value) [HISTOGRAM_##row] = &coarse,
+#define HISTOGRAM_FINE(row, value) [HISTOGRAM_##row] = &fine,
+#define HISTOGRAM_AGE(row, value) [HISTOGRAM_##row] = &age,
 #include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
 };
 
 static unsigned bucket_of(enum histogram h, uint64_t us)
@@ -222,78 +217,74 @@ void stats_count_origin(const char *op, unsigned status)
     label_count(STATS_ORIGIN, op, NULL, status);
 }
 
-// --- Rendering -----------------------------------------------------------------------------------
+// --- The table -----------------------------------------------------------------------------------
 
-static const struct row_text {
-    enum { ROW_COUNTER, ROW_GAUGE, ROW_HISTOGRAM } kind;
-    unsigned slot;
-    const char *metric, *labels, *help;
-} row_texts[] = {
-#define COUNTER(name, metric, labels, help)                                                        \
-    {ROW_COUNTER, (unsigned)COUNTER_##name, metric, labels, help},
-#define GAUGE(name, metric, labels, help)                                                          \
-    {ROW_GAUGE, (unsigned)COUNTER_##name, metric, labels, help},
-#define HISTOGRAM(name, metric, labels, help)                                                      \
-    {ROW_HISTOGRAM, (unsigned)HISTOGRAM_##name, metric, labels, help},
+enum row_kind { ROW_METRIC, ROW_COUNTER, ROW_GAUGE, ROW_HISTOGRAM };
+
+// counters.def in its order: each ROW_METRIC is followed by the rows of its series.
+static const struct row {
+    enum row_kind kind;
+    unsigned slot;     // not of ROW_METRIC
+    const char *name;  // of the metric or of the row
+    const char *label; // ROW_METRIC: the name of the label; other rows: its value; "": none
+    const char *help;  // of ROW_METRIC alone
+} rows[] = {
+#define METRIC(name, label, help) {ROW_METRIC, 0, name, label, help},
+#define COUNTER(row, value) {ROW_COUNTER, (unsigned)COUNTER_##row, #row, value, NULL},
+#define GAUGE(row, value) {ROW_GAUGE, (unsigned)COUNTER_##row, #row, value, NULL},
+#define HISTOGRAM(row, value) {ROW_HISTOGRAM, (unsigned)HISTOGRAM_##row, #row, value, NULL},
 #include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
 };
 
-static const struct counter_text {
-    const char *name, *metric, *labels;
-    bool is_gauge;
-} counter_texts[COUNTER_COUNT_] = {
-#define COUNTER(name, metric, labels, help) {#name, metric, labels, false},
-#define GAUGE(name, metric, labels, help) {#name, metric, labels, true},
-#define HISTOGRAM(name, metric, labels, help)
-#include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
-};
+static const struct row *row_of_counter(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    const struct row *row = rows;
+    while ((row->kind != ROW_COUNTER && row->kind != ROW_GAUGE) || row->slot != (unsigned)c) {
+        row++; // the table has a row for each counter
+    }
+    return row;
+}
 
-static const char *const histogram_names[HISTOGRAM_COUNT_] = {
-#define COUNTER(name, metric, labels, help)
-#define GAUGE(name, metric, labels, help)
-#define HISTOGRAM(name, metric, labels, help) #name,
-#include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
-};
+static const struct row *metric_of(const struct row *row)
+{
+    while (row->kind != ROW_METRIC) {
+        row--; // the table begins with a metric
+    }
+    return row;
+}
 
 const char *stats_name(enum counter c)
 {
-    check((unsigned)c < COUNTER_COUNT_);
-    return counter_texts[c].name;
+    return row_of_counter(c)->name;
 }
 
 const char *stats_metric(enum counter c)
 {
-    check((unsigned)c < COUNTER_COUNT_);
-    return counter_texts[c].metric;
+    return metric_of(row_of_counter(c))->name;
 }
 
-const char *stats_labels(enum counter c)
+const char *stats_label_value(enum counter c)
 {
-    check((unsigned)c < COUNTER_COUNT_);
-    return counter_texts[c].labels;
+    return row_of_counter(c)->label;
 }
 
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);
-    bool is_below = counter_texts[c].is_gauge &&
-                    (int64_t)sum < 0; // one thread's decrement was read before another's increment
+    // A decrement of one thread may be read before the increment of another.
+    bool is_below = (int64_t)sum < 0 && row_of_counter(c)->kind == ROW_GAUGE;
     return is_below ? 0 : sum;
 }
 
 const char *stats_histogram_name(enum histogram h)
 {
     check((unsigned)h < HISTOGRAM_COUNT_);
-    return histogram_names[h];
+    const struct row *row = rows;
+    while (row->kind != ROW_HISTOGRAM || row->slot != (unsigned)h) {
+        row++; // the table has a row for each histogram
+    }
+    return row->name;
 }
 
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum)
@@ -315,33 +306,49 @@ uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket)
     return ladders[h]->us[bucket];
 }
 
+// --- Rendering -----------------------------------------------------------------------------------
+
 static void render_head(struct buf *out, const char *metric, const char *help, const char *type)
 {
     buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", metric, help, metric, type);
 }
 
-static void render_value(struct buf *out, const struct row_text *row)
+// Appends the name and the labels of a sample. `le` is NULL unless it is a histogram's bucket.
+static void render_series(struct buf *out, const struct row *row, const char *suffix,
+                          const char *le)
 {
-    uint64_t sum = stats_value((enum counter)row->slot);
-    const char *open = row->labels[0] != '\0' ? "{" : "", *close = open[0] != '\0' ? "}" : "";
-    buf_printf(out, "%s%s%s%s %lu\n", row->metric, open, row->labels, close, (unsigned long)sum);
+    const struct row *metric = metric_of(row);
+    bool has_label = metric->label[0] != '\0';
+    buf_printf(out, "%s%s", metric->name, suffix);
+    if (has_label) {
+        buf_printf(out, "{%s=\"%s\"", metric->label, row->label);
+    }
+    if (le != NULL) {
+        buf_printf(out, "%sle=\"%s\"", has_label ? "," : "{", le);
+    }
+    buf_append_cstr(out, has_label || le != NULL ? "}" : "");
 }
 
-static void render_histogram(struct buf *out, const struct row_text *row)
+void stats_series(enum counter c, struct buf *out)
+{
+    render_series(out, row_of_counter(c), "", NULL);
+}
+
+static void render_histogram(struct buf *out, const struct row *row)
 {
     struct stats_histogram_sum all;
     uint64_t total = 0;
     stats_histogram_sum((enum histogram)row->slot, &all);
-    const char *comma = row->labels[0] != '\0' ? "," : "";
     for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
         total += all.bucket[i];
-        buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %lu\n", row->metric, row->labels, comma,
-                   i < HISTOGRAM_BUCKETS ? ladders[row->slot]->text[i] : "+Inf", total);
+        render_series(out, row, "_bucket",
+                      i < HISTOGRAM_BUCKETS ? ladders[row->slot]->text[i] : "+Inf");
+        buf_printf(out, " %lu\n", total);
     }
-    const char *open = comma[0] != '\0' ? "{" : "", *close = comma[0] != '\0' ? "}" : "";
-    buf_printf(out, "%s_sum%s%s%s %lu.%06lu\n", row->metric, open, row->labels, close,
-               all.sum_us / 1000000, all.sum_us % 1000000);
-    buf_printf(out, "%s_count%s%s%s %lu\n", row->metric, open, row->labels, close, total);
+    render_series(out, row, "_sum", NULL);
+    buf_printf(out, " %lu.%06lu\n", all.sum_us / 1000000, all.sum_us % 1000000);
+    render_series(out, row, "_count", NULL);
+    buf_printf(out, " %lu\n", total);
 }
 
 struct merged_row {
@@ -450,18 +457,16 @@ static void render_log_lines(struct buf *out)
 
 void stats_render(struct buf *out)
 {
-    static const char *const types[] = {"counter", "gauge", "histogram"};
-    const char *previous = "";
-    for (size_t i = 0; i < ARRAY_LEN(row_texts); i++) {
-        const struct row_text *row = &row_texts[i];
-        if (strcmp(previous, row->metric) != 0) {
-            render_head(out, row->metric, row->help, types[row->kind]);
-            previous = row->metric;
-        }
-        if (row->kind == ROW_HISTOGRAM) {
+    static const char *const types[] = {
+        [ROW_COUNTER] = "counter", [ROW_GAUGE] = "gauge", [ROW_HISTOGRAM] = "histogram"};
+    for (const struct row *row = rows; row < rows + ARRAY_LEN(rows); row++) {
+        if (row->kind == ROW_METRIC) {
+            render_head(out, row->name, row->help, types[row[1].kind]); // of its first series
+        } else if (row->kind == ROW_HISTOGRAM) {
             render_histogram(out, row);
         } else {
-            render_value(out, row);
+            render_series(out, row, "", NULL);
+            buf_printf(out, " %lu\n", (unsigned long)stats_value((enum counter)row->slot));
         }
     }
     for (int table = 0; table < STATS_TABLE_COUNT; table++) {

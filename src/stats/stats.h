@@ -12,24 +12,15 @@
 #include "base/error.h"
 
 enum counter {
-#define COUNTER(name, metric, labels, help) COUNTER_##name,
-#define GAUGE(name, metric, labels, help) COUNTER_##name,
-#define HISTOGRAM(name, metric, labels, help)
+#define COUNTER(row, value) COUNTER_##row,
+#define GAUGE(row, value) COUNTER_##row,
 #include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
     COUNTER_COUNT_
 };
 
 enum histogram {
-#define COUNTER(name, metric, labels, help)
-#define GAUGE(name, metric, labels, help)
-#define HISTOGRAM(name, metric, labels, help) HISTOGRAM_##name,
+#define HISTOGRAM(row, value) HISTOGRAM_##row,
 #include "stats/counters.def"
-#undef COUNTER
-#undef GAUGE
-#undef HISTOGRAM
     HISTOGRAM_COUNT_
 };
 
@@ -108,11 +99,12 @@ uint64_t refusal_sum(enum refusal why);
 
 // --- The table, for whoever shows its numbers in another form; any thread ------------------------
 
-// Returns the name with which a row of counters.def begins. The API and the commands use it.
+// Returns the name of a row of counters.def. The API and the commands use it.
 const char *stats_name(enum counter c);
-const char *stats_metric(enum counter c); // "forebay_degraded"
-const char *stats_labels(enum counter c); // "component=\"disk\""; "": none
-uint64_t stats_value(enum counter c);     // its sum; a gauge is never below 0
+const char *stats_metric(enum counter c);           // "forebay_degraded"
+const char *stats_label_value(enum counter c);      // "disk"; "": it has no label
+void stats_series(enum counter c, struct buf *out); // appends `forebay_degraded{component="disk"}`
+uint64_t stats_value(enum counter c);               // its sum; a gauge is never below 0
 const char *stats_histogram_name(enum histogram h);
 struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds

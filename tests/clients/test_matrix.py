@@ -889,11 +889,14 @@ def session(name, client, endpoint, folder, prefix, via=None):
             client.run(endpoint, plan, folder)
             return
         relay, server, forebay = via
-        before, cuts = relay.bytes_down, forebay.metric("forebay_fills_whole_cut_total")
+        before, cuts = (
+            relay.bytes_down,
+            forebay.metric("forebay_checksum_requests_total", kind="whole-cut"),
+        )
         client.run(endpoint, plan, folder)
         forebay.settle()
         down = relay.bytes_down - before
-        cuts = int(forebay.metric("forebay_fills_whole_cut_total") - cuts)
+        cuts = int(forebay.metric("forebay_checksum_requests_total", kind="whole-cut") - cuts)
         most = stored(server, prefix) + ROOM + cuts * CUT
         assert client.by_parts or down < most, (
             f"the origin sent {down} bytes, more than {most}: the cache was of no use"

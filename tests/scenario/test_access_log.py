@@ -185,7 +185,7 @@ def test_no_request_is_too_long_for_the_log(start, origin, form):
             assert json.loads(line)["ua"], name
         elif form == "s3":
             assert FIELDS.match(line), (name, line[-300:])
-    assert server.metric("forebay_access_log_dropped_total") == 0
+    assert server.metric("forebay_limit_reached_total", limit="access-log") == 0
 
 
 @pytest.mark.parametrize("mode", ["prefix", "hash"])

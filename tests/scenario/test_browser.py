@@ -80,7 +80,7 @@ def test_pages_of_others_are_refused(start, origin):
                     assert "auth.allowed_origins" in reply.element("Message")
                 cells += 1
         assert not origin.requests(since=mark)
-        assert server.metric("forebay_browser_refused_total") == cells
+        assert server.metric("forebay_http_refused_total", reason="browser") == cells
         assert client.get("victim", headers=[("Sec-Fetch-Site", "none")]).status == 200
         assert client.get("victim", headers=[("Sec-Fetch-Site", "same-origin")]).status == 200
 
@@ -362,7 +362,7 @@ def test_a_page_in_chromium_gets_nothing(start, origin, browser, host):
     assert report.pop("form") == "sent", report
     assert report.pop("frame") == "loaded", report  # the refusal is what it loads
     assert set(report.values()) == {"blocked"}, report
-    assert server.metric("forebay_browser_refused_total") >= 9
+    assert server.metric("forebay_http_refused_total", reason="browser") >= 9
 
 
 def test_an_object_in_chromium_runs_no_script(start, origin, browser):
@@ -482,7 +482,7 @@ def test_preflights_are_bounded(start, origin, tmp_path):
         origin.wait_for(16, method="OPTIONS")
         clients[16].send(ask)
         assert clients[16].read_reply("OPTIONS").status == 503
-    assert server.metric("forebay_preflights_refused_total") == 1
+    assert server.metric("forebay_limit_reached_total", limit="preflights") == 1
     for client in clients[:16]:
         assert client.read_reply("OPTIONS").status == 403
         client.close()

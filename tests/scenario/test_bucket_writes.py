@@ -83,7 +83,7 @@ def test_everything_of_the_bucket_is_asked_for_anew(start, origin, engine, worke
     server.settle()
     reply = while_held(origin, server, lambda: overwrite_all(origin))
     assert reply.status == 200, reply
-    assert server.metric("forebay_bucket_invalidations_total") == 1
+    assert server.metric("forebay_invalidations_total", of="bucket") == 1
     is_new(origin, server)
     server.settle()
     mark = origin.mark()
@@ -317,7 +317,7 @@ def test_a_directory_that_cannot_note_it(start, origin, engine):
     with server.client() as client:
         assert write(client).status == 503
     assert not origin.requests(since=mark)
-    assert server.metric("forebay_bucket_invalidation_failures_total") == 1
+    assert server.metric("forebay_invalidations_total", of="bucket-failed") == 1
     read(origin, server, [*SIZES, "gone"], version=1)
     assert not origin.requests(since=mark), "nothing has changed"
     (server.cache / "format.new").rmdir()
@@ -359,7 +359,7 @@ def test_more_buckets_than_are_noted_one_by_one(start, origin, engine):
         assert write(client).status == 200  # "bkt" has a note of its own
         for i in range(255):
             write(client, f"/none-{i}?z", "PUT")
-        assert server.metric("forebay_bucket_invalidations_shared_total") == 0
+        assert server.metric("forebay_limit_reached_total", limit="bucket-epochs") == 0
         read(origin, server, SIZES)
         for name in ("late", "later"):
             judge(client.get("k", bucket=name), origin, "k", 0, 2000, bucket=name)
@@ -367,7 +367,7 @@ def test_more_buckets_than_are_noted_one_by_one(start, origin, engine):
         for name in ("late", "later"):
             origin.overwrite("k", bucket=name)
         assert write(client, "/late?delete&z=1").status == 200
-        assert server.metric("forebay_bucket_invalidations_shared_total") == 1
+        assert server.metric("forebay_limit_reached_total", limit="bucket-epochs") == 1
         mark = origin.mark()
         for name in ("late", "later"):
             judge(client.get("k", bucket=name), origin, "k", 0, 2000, bucket=name, version=2)

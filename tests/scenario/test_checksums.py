@@ -95,7 +95,7 @@ def test_sent_where_s3_sends_them(forebay, origin, kind):
     forebay.restart()
     with forebay.client() as client:
         assert sums(client.get("a", headers=MODE)) == want
-    assert forebay.metric("forebay_origin_checksum_failures_total") == 0
+    assert forebay.metric("forebay_origin_checksums_total", result="mismatch") == 0
 
 
 def ranged(request):
@@ -132,7 +132,7 @@ def test_first_read_has_them(origin, start, engine, kind):
                 )
         assert not origin.requests(since=mark)
         server.restart()
-    assert server.metric("forebay_origin_checksum_failures_total") == 0
+    assert server.metric("forebay_origin_checksums_total", result="mismatch") == 0
 
 
 @pytest.mark.parametrize("small_cache", [False, True])
@@ -164,7 +164,7 @@ def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, s
     assert sorted(r.key for r in gets) == sorted(keys)
     heads = [r.key for r in origin.requests(method="HEAD")]
     assert sorted(heads) == sorted(r.key for r in gets if ranged(r)) and (small_cache or not heads)
-    assert server.metric("forebay_fills_whole_cut_total") == 0
+    assert server.metric("forebay_checksum_requests_total", kind="whole-cut") == 0
 
 
 SCORE = 16  # so many small objects make up for one that is larger than a run
@@ -198,7 +198,7 @@ def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, n
         for i in range(2):
             origin.put(name.format(f"large{i}"), len(LARGE), body=LARGE)
             assert bytes(client.get(name.format(f"large{i}"), headers=MODE).body) == LARGE
-        assert forebay.metric("forebay_fills_whole_cut_total") == 1
+        assert forebay.metric("forebay_checksum_requests_total", kind="whole-cut") == 1
         by_range = read_small(
             forebay, origin, client, name.replace("{}", "again{}"), SCORE + 3, MODE
         )
@@ -230,7 +230,7 @@ def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
             forebay.settle()
             assert sum(not ranged(r) for r in origin.requests(key=key, method="GET")) == cut
             assert len(origin.requests(key=key, method="HEAD")) == 1 - cut
-            assert forebay.metric("forebay_fills_whole_cut_total") == cut
+            assert forebay.metric("forebay_checksum_requests_total", kind="whole-cut") == cut
             assert sums(client.get(key, headers=MODE)) == sums_of_large
 
 
@@ -243,9 +243,9 @@ def test_reader_who_does_not_ask_sees_no_other_requests(forebay, origin):
     assert all(ranged(r) and r.method == "GET" for r in origin.requests())
     assert origin.bytes_sent("d/large.bin") == len(LARGE)
     assert (
-        forebay.metric("forebay_fills_whole_total")
+        forebay.metric("forebay_checksum_requests_total", kind="whole")
         == 0
-        == forebay.metric("forebay_fills_described_total")
+        == forebay.metric("forebay_checksum_requests_total", kind="head-with-get")
     )
 
 
@@ -281,7 +281,7 @@ def test_large_first_read_has_them(forebay, origin):
         assert all(r.method == "GET" for r in requests)
         assert origin.bytes_sent("a.tar") < len(LARGE) + IN_FLIGHT
         assert forebay.metric("forebay_origin_received_bytes_total") < len(LARGE) + (1 << 20)
-        assert forebay.metric("forebay_fills_whole_cut_total") == 1
+        assert forebay.metric("forebay_checksum_requests_total", kind="whole-cut") == 1
         mark = origin.mark()
         assert (
             sums(client.get("a.tar", headers=MODE))
@@ -328,7 +328,7 @@ def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
         with origin.hold("a.tar", method="HEAD"):
             reply = client.get("a.tar", headers=MODE)
             assert bytes(reply.body) == LARGE and sums(reply) == {}
-        forebay.wait_metric("forebay_checksums_learnt_total", lambda v: v == 1)
+        forebay.wait_metric("forebay_checksum_requests_total", lambda v: v == 1, kind="learnt")
         assert sums(client.get("a.tar", headers=MODE)) == want
     assert len(origin.requests(key="a.tar", method="HEAD")) == 2
     assert origin.bytes_sent("a.tar") == len(LARGE)
@@ -352,7 +352,9 @@ def test_what_is_not_known_is_asked_once(forebay, origin):
                 assert bytes(reply.body) == BODY and sums(reply) == (sent if i > 0 else {})
                 forebay.settle()
                 forebay.wait_metric(
-                    "forebay_checksums_learnt_total", lambda v, n=min(known, 2): v == n
+                    "forebay_checksum_requests_total",
+                    lambda v, n=min(known, 2): v == n,
+                    kind="learnt",
                 )
                 assert sums(client.head(key, headers=MODE)) == sent
             assert len(origin.requests(since=mark)) == 1
@@ -373,7 +375,7 @@ def test_a_read_does_without_where_head_fails(start, origin, engine):
         origin.clear_faults()
         forebay.advance(11)
         client.get("a", headers=MODE)
-        forebay.wait_metric("forebay_checksums_learnt_total", lambda v: v == 1)
+        forebay.wait_metric("forebay_checksum_requests_total", lambda v: v == 1, kind="learnt")
         assert sums(client.get("a", headers=MODE)) == describe("crc32", RIGHT["crc32"])
 
 
@@ -397,7 +399,7 @@ def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
             origin.wait_for(1, key="b", method="HEAD")
             origin.wait_for(1, key="a", method="HEAD")
         assert sums(head.result()) == want
-        server.wait_metric("forebay_checksums_learnt_total", lambda v: v == 2)
+        server.wait_metric("forebay_checksum_requests_total", lambda v: v == 2, kind="learnt")
         for key in ("a", "b"):
             assert sums(client.get(key, headers=MODE)) == want
         assert sorted((r.key, r.method) for r in origin.requests(since=mark)) == [
@@ -460,7 +462,7 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
             except (Truncated, Closed):
                 pass
             forebay.settle()
-            assert forebay.metric("forebay_origin_checksum_failures_total") == times
+            assert forebay.metric("forebay_origin_checksums_total", result="mismatch") == times
             assert forebay.metric("forebay_fills_total", state="stored") == 0
     forebay.wait_stderr("origin_checksum_mismatch")
     origin.put("a", len(BODY), body=BODY, checksums=describe(kind, RIGHT[kind]))
@@ -490,7 +492,9 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
             reply = client.get("a", first=first, last=first + (16 << 20) - 1)
             assert bytes(reply.body) == LARGE[first : first + (16 << 20)]
         forebay.settle()
-        assert forebay.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
+        assert forebay.metric("forebay_origin_checksums_total", result="mismatch") == (
+            0 if right else 1
+        )
         mark = origin.mark()
         if right:
             reply = client.get("a")
@@ -515,9 +519,9 @@ def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, e
     with server.client() as client:
         with pytest.raises(Truncated):
             client.get("a", headers=MODE)
-    assert server.metric("forebay_origin_checksum_cut_total") == 1
+    assert server.metric("forebay_origin_checksums_total", result="cut") == 1
     server.wait_stderr("reply_cut_by_checksum")
-    server.wait_metric("forebay_origin_checksum_failures_total", lambda v: v == 1)
+    server.wait_metric("forebay_origin_checksums_total", lambda v: v == 1, result="mismatch")
     server.settle()
     mark = origin.mark()
     with server.client() as client:
@@ -529,8 +533,8 @@ def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, e
         reply = client.get("a", headers=MODE)
         assert bytes(reply.body) == LARGE and "hit" in reply.header("cache-status")
         assert not origin.requests(since=mark)
-    assert server.metric("forebay_origin_checksum_cut_total") == 1
-    assert server.metric("forebay_origin_checksum_unjudged_total") == 0
+    assert server.metric("forebay_origin_checksums_total", result="cut") == 1
+    assert server.metric("forebay_origin_checksums_total", result="unjudged") == 0
 
 
 def test_what_is_not_stored_is_judged_too(origin, start, engine):
@@ -545,7 +549,7 @@ def test_what_is_not_stored_is_judged_too(origin, start, engine):
             client.get("a", headers=MODE)
     with server.client() as client:
         assert bytes(client.get("a", headers=MODE).body) == LARGE
-    assert server.metric("forebay_origin_checksum_cut_total") == 1
+    assert server.metric("forebay_origin_checksums_total", result="cut") == 1
 
 
 def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
@@ -563,7 +567,7 @@ def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
             reply = client.get("a", first=first, last=first + (16 << 20) - 1)
             wrong += bytes(reply.body) != LARGE[first : first + (16 << 20)]
         assert wrong == 1  # nobody could know yet
-        server.wait_metric("forebay_origin_checksum_failures_total", lambda v: v == 1)
+        server.wait_metric("forebay_origin_checksums_total", lambda v: v == 1, result="mismatch")
         server.settle()
         # Behind it in the index's queue: when this is stored the marks are, too.
         origin.put("c", len(BODY), body=BODY)
@@ -587,7 +591,7 @@ def test_a_broken_body_is_summed_once(forebay, origin):
         assert bytes(reply.body) == BODY
         forebay.settle()
         assert "hit" in client.get("a").header("cache-status")
-    assert forebay.metric("forebay_origin_checksum_failures_total") == 0
+    assert forebay.metric("forebay_origin_checksums_total", result="mismatch") == 0
 
 
 def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
@@ -688,5 +692,5 @@ def test_an_object_that_is_one_long_run_of_a_small_cache_is_judged(start, origin
         else:
             with pytest.raises(Truncated):
                 client.get("a", headers=MODE)
-    assert server.metric("forebay_origin_checksum_unjudged_total") == 0
-    assert server.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
+    assert server.metric("forebay_origin_checksums_total", result="unjudged") == 0
+    assert server.metric("forebay_origin_checksums_total", result="mismatch") == (0 if right else 1)

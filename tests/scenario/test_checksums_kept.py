@@ -72,7 +72,7 @@ def read_as_boto3(server, want, step=None):
 
 
 def learnt(server, count):
-    server.wait_metric("forebay_checksums_learnt_total", lambda v: v >= count)
+    server.wait_metric("forebay_checksum_requests_total", lambda v: v >= count, kind="learnt")
 
 
 def on_disk(server):
@@ -93,8 +93,8 @@ def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origi
     learnt(server, count)
     heads = origin.requests(since=mark)
     assert len(heads) == count and {r.method for r in heads} == {"HEAD"}
-    assert server.metric("forebay_checksum_heads_total") == count
-    assert server.metric("forebay_checksum_heads_skipped_total") == 0
+    assert server.metric("forebay_checksum_requests_total", kind="head") == count
+    assert server.metric("forebay_limit_reached_total", limit="checksum-heads") == 0
     mark = origin.mark()
     for end in (None, server.restart, None):
         assert read_as_boto3(server, want) == count
@@ -263,8 +263,10 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
     want = {f"k/{i:06}": named(body_of(i)) for i in range(count)}
     with origin.hold(None):
         assert read_as_boto3(server, want) == 0
-        server.wait_metric("forebay_checksum_heads_skipped_total", lambda v: v == count - 1024)
-        assert server.metric("forebay_checksum_heads_total") == 1024
+        server.wait_metric(
+            "forebay_limit_reached_total", lambda v: v == count - 1024, limit="checksum-heads"
+        )
+        assert server.metric("forebay_checksum_requests_total", kind="head") == 1024
     learnt(server, 1024)
     read_as_boto3(server, want)
     learnt(server, count)
@@ -309,9 +311,9 @@ def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, w
         assert messages_of_hits(server, 500) < 100, "being asked about"
         for i in range(count):
             client.get(f"k/{i:06}", headers=MODE)
-        server.wait_metric("forebay_checksum_heads_total", lambda v: v == 1024)
+        server.wait_metric("forebay_checksum_requests_total", lambda v: v == 1024, kind="head")
         assert messages_of_hits(server, 500, "b") < 100, "too many are out"
-        assert server.metric("forebay_checksum_heads_total") == 1024
+        assert server.metric("forebay_checksum_requests_total", kind="head") == 1024
     learnt(server, 1024)
     origin.fault("b", "status", 405, method="HEAD", times=None)
     with server.client() as client:
@@ -346,7 +348,7 @@ def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
         on_disk(server)
         if end is not None:
             end()
-    assert server.metric("forebay_checksums_learnt_total") == 0
+    assert server.metric("forebay_checksum_requests_total", kind="learnt") == 0
     origin.clear_faults()
     with server.client() as client:
         assert sums(client.head("a", headers=MODE)) == named(body)
@@ -428,4 +430,4 @@ def test_warm_goes_on_without_checksums_where_the_store_refuses_head(start, orig
     assert done["objects_done"] == count and done["objects_failed"] == 0
     asked = [r for r in origin.requests(since=mark) if r.key]
     assert len(asked) < count / 2
-    assert server.metric("forebay_checksum_heads_skipped_total") > count / 2
+    assert server.metric("forebay_limit_reached_total", limit="checksum-heads") > count / 2

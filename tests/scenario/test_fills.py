@@ -193,7 +193,9 @@ def test_a_cut_body_is_resumed(forebay, origin, headers):
             if word == "cut":
                 assert origin.sent_twice(key) == 0, (key, origin.coverage(key))
     assert forebay.metric("forebay_fills_total", state="resumed") >= 7
-    assert forebay.metric("forebay_fills_whole_cut_total") == (14 if headers else 0)
+    assert forebay.metric("forebay_checksum_requests_total", kind="whole-cut") == (
+        14 if headers else 0
+    )
 
 
 def test_cut_past_the_budget_is_a_visible_truncation(forebay, origin):

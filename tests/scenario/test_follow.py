@@ -208,7 +208,7 @@ def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
         wait_for(
             lambda: (
                 [client.get("a", headers=agent) for _ in range(200)]
-                and server.metric("forebay_live_log_dropped_total")
+                and server.metric("forebay_limit_reached_total", limit="live-log")
             ),
             "a line that does not fit",
         )

@@ -694,7 +694,7 @@ def test_limits_at_minus_one_zero_plus_one(start, origin):
     assert status(b"\r\n" + head(headers=whole)) == 200
     whole[-1] += b"a"
     assert status(head(headers=whole)) == 431
-    assert server.metric("forebay_http_too_large_total") == 4
+    assert server.metric("forebay_limit_reached_total", limit="request-head") == 4
 
 
 def test_slow_heads_and_idle_connections_are_cut(start, origin):

@@ -272,7 +272,7 @@ def test_what_they_take_of_memory_is_bounded(start, origin):
             head(client, origin, f"many/{i:04}")
         share = (4 << 20) // 16
         assert share // 2 < server.metric("forebay_buffer_bytes", kind="answers") <= share
-        assert server.metric("forebay_kept_answers_pushed_out_total") > 0
+        assert server.metric("forebay_limit_reached_total", limit="kept-answers") > 0
         mark = origin.mark()
         head(client, origin, "many/0999")
         assert not origin.requests(since=mark)

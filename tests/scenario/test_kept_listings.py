@@ -309,7 +309,7 @@ def test_a_listing_beyond_the_budget_is_answered_and_not_kept(start, origin):
         assert len({bytes(reply.body) for reply in replies}) == 1 and len(replies[0].body) > (
             512 << 10
         )
-        assert server.metric("forebay_listings_over_budget_total") > 0
+        assert server.metric("forebay_limit_reached_total", limit="listings") > 0
         assert server.metric("forebay_buffer_bytes", kind="listings") <= (4 << 20) // 8
         mark = origin.mark()
         assert "hit" not in status_of(clients[0].list())

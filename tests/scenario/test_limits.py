@@ -580,7 +580,7 @@ def test_many_segments_and_few_descriptors(start, origin, engine, figure):
     look(look_at_hits)
     assert server.metric("forebay_cache_checksum_failures_total") == 0
     assert server.metric("forebay_cache_evicted_bytes_total") == 0
-    assert server.metric("forebay_segment_open_failures_total") == 0
+    assert server.metric("forebay_store_events_total", event="segment-open-failed") == 0
     figure(f"{MANY} segments, {DESCRIPTORS} descriptors ({engine}): most open at once {max(peaks)}")
 
 
@@ -648,7 +648,7 @@ def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, en
             assert server.admin("/livez").status == 200
         read_all(server, origin, ["a"])
         assert server.metric("forebay_admin_connections") <= 32
-        assert server.metric("forebay_admin_connections_cut_total") >= 128
+        assert server.metric("forebay_limit_reached_total", limit="admin-connections") >= 128
         with Descriptors(server) as seen:
             assert server.admin("/readyz").status == 200
         written = stderr_bytes(server) - before

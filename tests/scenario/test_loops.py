@@ -99,7 +99,7 @@ def test_a_ring_ends_at_once(start, balancer, engine, count):
         is_loop(client.request("PUT", "/bkt/new", body=b"x" * 1000))
         is_loop(client.request("DELETE", "/bkt/new"))
     assert sum(front.connections for front in fronts) <= 12 * count
-    assert sum(s.metric("forebay_loops_refused_total") for s in servers) >= 6
+    assert sum(s.metric("forebay_http_refused_total", reason="loop") for s in servers) >= 6
     for server in servers:
         assert server.metric("forebay_origin_errors_total", reason="timeout") == 0
         server.settle()

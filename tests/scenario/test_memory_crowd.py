@@ -100,7 +100,10 @@ def invalidates_within_the_budget(group, server, figure, what, work, jobs, least
     with Watch(read, []) as watch:
         parallel(jobs, work)
     assert watch.error is None
-    grown, done = watch.highest - before, server.metric("forebay_invalidations_total")
+    grown, done = (
+        watch.highest - before,
+        server.metric("forebay_invalidations_total", of="key"),
+    )
     figure(
         f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the {before / MIB:.1f} before, {done:.0f} invalidations"
     )
@@ -370,7 +373,7 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
         parallel(count, send)
     assert watch.error is None
     grown = watch.highest - before
-    refused = server.metric("forebay_pass_answers_refused_total")
+    refused = server.metric("forebay_limit_reached_total", limit="pass-answers")
     figure(
         f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers refused, {grown / MIB:.1f} MiB anonymous memory "
         f"more than before"

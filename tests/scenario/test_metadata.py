@@ -195,7 +195,9 @@ def test_kept_bytes_of_a_rebuilt_index_are_confirmed_first(start, origin, engine
     server.start()
     mark = origin.mark()
     with server.client() as client:
-        server.wait_metric("forebay_recovered_runs_total", lambda runs: runs >= 3)
+        server.wait_metric(
+            "forebay_store_events_total", lambda runs: runs >= 3, event="run-recovered"
+        )
         server.durable()
         judge_again(client, origin, "long/a", 40 * MIB)
     assert [e.method for e in origin.requests(since=mark)] == ["HEAD"]

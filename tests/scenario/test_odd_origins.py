@@ -117,7 +117,7 @@ def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, 
         assert b"1,024 headers" in bytes(reply.body)
         assert client.head("a").status == 501
         assert client.get("a", headers=[("Range", "bytes=0-9")]).status == 501
-    assert server.metric("forebay_origin_heads_too_large_total") >= 3
+    assert server.metric("forebay_limit_reached_total", limit="origin-head") >= 3
     assert len(origin.requests()) == 3
 
 

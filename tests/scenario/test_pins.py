@@ -163,7 +163,7 @@ def test_the_list_has_an_end(start, origin):
     ask(server, "pin", "s3://bkt/0", "--ttl", "1h")
     lines = ask(server, "pin", "s3://bkt/one", code=1)
     assert "at most 256" in lines[0]["reason"] and "unpin some" in lines[0]["reason"]
-    assert server.metric("forebay_cache_pin_commands_refused_total") == 1
+    assert server.metric("forebay_limit_reached_total", limit="pin-commands") == 1
     assert server.metric("forebay_cache_pins") == 256
     ask(server, "unpin", "s3://bkt/7")
     ask(server, "pin", "s3://bkt/one")

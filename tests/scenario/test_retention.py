@@ -112,8 +112,8 @@ def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, 
         f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
         f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for"
     )
-    assert server.metric("forebay_retention_events_lost_total") == 0
-    assert server.metric("forebay_index_commit_failures_total") == 0
+    assert server.metric("forebay_limit_reached_total", limit="retention-events") == 0
+    assert server.metric("forebay_store_events_total", event="index-commit-failed") == 0
     assert (
         server.metric("forebay_index_bytes") <= server.metric("forebay_cache_capacity_bytes") / 10
     )
@@ -338,7 +338,7 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         f"{alone:.3f} of the set hit alone, after {rounds} epochs, {beside[0]:.3f} and {beside[1]:.3f} beside parts; "
         f"{twice} bytes of these came twice"
     )
-    assert server.metric("forebay_retention_probation_total") + late > len(once)
+    assert server.metric("forebay_store_events_total", event="probation") + late > len(once)
     assert alone > 0.44  # its segments have room for 0.47 of the set
     assert min(beside) > alone - 0.15 - late / len(again)
     assert twice <= (4 + late) * size
@@ -423,7 +423,7 @@ def test_what_is_pinned_stays(start, origin, engine):
             read(client, origin, others)
         assert read(client, origin, pinned) == 30
         assert server.metric("forebay_cache_pins_lost_total") == 0
-        assert server.metric("forebay_cache_pins_refused_total") == 0
+        assert server.metric("forebay_limit_reached_total", limit="pinned-bytes") == 0
     assert sum(len(origin.requests(key)) for key in pinned) == asked
 
 
@@ -436,7 +436,7 @@ def test_pins_leave_room_for_others(start, origin):
 
         def is_refused():  # what a busy machine was late to store is read again
             read(client, origin, pinned)
-            return server.metric("forebay_cache_pins_refused_total") > 0
+            return server.metric("forebay_limit_reached_total", limit="pinned-bytes") > 0
 
         wait_for(is_refused, "a pin that is refused")
         assert any(read(client, origin, others) for _ in range(40))

@@ -451,7 +451,7 @@ def test_a_listing_shows_no_other_names(guarded, generous, query):
     for number, name in enumerate(FOREIGN):
         generous.fault(None, "raw", listing("mine/a", name, "mine/b"))
         judge_denied(alice.ask("GET", target), "AccessDenied")
-        assert guarded.metric("forebay_listings_refused_total") == number + 1, name
+        assert guarded.metric("forebay_http_refused_total", reason="listing") == number + 1, name
         generous.fault(None, "raw", listing("mine/a", name, "mine/b"))
         reply = root.ask("GET", target)
         assert reply.status == 200 and f">{name}</".encode() in bytes(reply.body), (name, reply)

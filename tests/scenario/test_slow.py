@@ -111,7 +111,7 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
     read = b"GET /bkt/over HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with server.connection() as checks, server.connection() as reads:
         checks.send(read + b"Cache-Control: no-cache\r\n\r\n")
-        server.wait_metric("forebay_invalidations_total", lambda n: n >= 1)
+        server.wait_metric("forebay_invalidations_total", lambda n: n >= 1, of="key")
         reads.send(read + b"\r\n")
         server.wait_metric("forebay_http_requests_inflight", lambda n: n == 2)
         server.advance(25)
@@ -128,7 +128,7 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
             if server.metric("forebay_http_requests_inflight") == 1:
                 server.advance(25)
         assert writes.read_reply().status == 503
-    assert server.metric("forebay_index_deletes_late_total") >= 2
+    assert server.metric("forebay_limit_reached_total", limit="index-delete-time") >= 2
     assert not origin.requests(key="written", since=mark, method="PUT")
     gate.unlink()
     with server.connection() as writes:

@@ -501,12 +501,12 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         if unseen and not dropped:
             wait_for(
                 lambda: (
-                    server.metric("forebay_index_rounds_total")
-                    + server.metric("forebay_index_injuries_total")
+                    server.metric("forebay_store_events_total", event="index-round")
+                    + server.metric("forebay_store_events_total", event="index-damaged")
                 ),
                 "a round through the index",
             )
-            dropped = server.metric("forebay_index_injuries_total") > 0
+            dropped = server.metric("forebay_store_events_total", event="index-damaged") > 0
         if dropped:
             server.wait_stderr("index_rebuild_done")
             # What a reader asked for before it was found again counts with its new run's commit.
@@ -795,8 +795,8 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
         f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, {server.metric('forebay_cache_objects'):.0f} objects held"
     )
     assert du.highest <= size, f"du {du.highest} > {size}"
-    assert server.metric("forebay_index_commit_failures_total") == 0
-    assert server.metric("forebay_index_full_total") == 0
+    assert server.metric("forebay_store_events_total", event="index-commit-failed") == 0
+    assert server.metric("forebay_limit_reached_total", limit="index-room") == 0
     for reason in ("disk-degraded", "disk-full", "index-full"):
         assert server.metric("forebay_cache_admission_rejected_total", reason=reason) == 0
     assert server.metric("forebay_degraded", component="disk") == 0
@@ -826,8 +826,8 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     said(server, "evict", "s3://bkt/tiny/")
     server.wait_metric("forebay_cache_objects", lambda v: v == 0)
     assert (
-        server.metric("forebay_index_full_total") == 0
-        and server.metric("forebay_index_commit_failures_total") == 0
+        server.metric("forebay_limit_reached_total", limit="index-room") == 0
+        and server.metric("forebay_store_events_total", event="index-commit-failed") == 0
     )
     assert not any("index_disowned" in line for line in server.stderr)
 
@@ -922,7 +922,7 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         assert missing.highest <= 64 * 1024, (
             f"{missing.highest} of {least} missing"
         )  # folders grow, too
-        assert server.metric("forebay_segments_given_back_total") > 0
+        assert server.metric("forebay_store_events_total", event="segment-given-back") > 0
         assert server.metric("forebay_degraded", component="disk") == 0
         assert told(server, "min_free") == 1, server.output()
         other.unlink()
@@ -1400,7 +1400,7 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     path = server.folder / "forebay.yaml"
     path.write_text(path.read_text().replace('"scrub_rate": "0"', '"scrub_rate": "1GiB/s"'))
     os.kill(server._pid(), signal.SIGHUP)
-    server.wait_metric("forebay_scrub_rounds_total", lambda v: v == 1)
+    server.wait_metric("forebay_store_events_total", lambda v: v == 1, event="scrub-round")
     found = int(server.metric("forebay_cache_checksum_failures_total", found_by="scrub"))
     assert found == len(flipped), f"{found} of {len(flipped)}"
     server.wait_stderr(f"event=scrub_done .* bad={found} ")

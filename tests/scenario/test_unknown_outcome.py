@@ -222,7 +222,7 @@ def test_what_an_answer_says(start, origin, engine, status, doubted):
     with server.client() as client:
         client.request("PUT", "/bkt/k", [], NEW)
     assert server.metric("forebay_writes_in_doubt") == (1 if doubted else 0)
-    assert server.metric("forebay_write_doubts_total") == (1 if doubted else 0)
+    assert server.metric("forebay_doubts_total", of="write") == (1 if doubted else 0)
     is_old(server, origin)
 
 
@@ -272,7 +272,7 @@ def test_what_a_document_behind_a_200_says(start, origin, kind, operation, frami
         else:
             reply = request(client, operation)
         assert reply.status == 200 and bytes(reply.body) == document, reply
-    assert server.metric("forebay_write_doubts_total") == (1 if doubted else 0)
+    assert server.metric("forebay_doubts_total", of="write") == (1 if doubted else 0)
     is_old(server, origin)
 
 
@@ -290,7 +290,7 @@ def test_what_was_never_sent_is_known(start, origin, engine):
             )
             wait_for(lambda: server.metric("forebay_writes_inflight") == 1, "the write")
         server.wait_metric("forebay_writes_inflight", lambda count: count == 0)
-    assert server.metric("forebay_write_doubts_total") == 0
+    assert server.metric("forebay_doubts_total", of="write") == 0
     is_old(server, origin)
 
 
@@ -330,7 +330,7 @@ def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
             body = delete_xml(*(f"{i}-{j}" for j in range(999)), "k")
             assert client.request("POST", "/bkt?delete", [], body).status == 500
         assert server.metric("forebay_writes_in_doubt") == 4096
-        assert server.metric("forebay_bucket_doubts_total") > 0
+        assert server.metric("forebay_doubts_total", of="bucket") > 0
         mark = origin.mark()
         judge(client.get("other"), origin, "other", 0, 3000, version=1)
         assert len(origin.requests(since=mark, key="other")) == 1

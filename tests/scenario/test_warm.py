@@ -157,11 +157,11 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
         wait_for(
             lambda: (
                 len(origin.requests(bucket="slow")) >= CALLS
-                or server.metric("forebay_admin_calls_refused_total") > 0
+                or server.metric("forebay_limit_reached_total", limit="admin-calls") > 0
             ),
             "the calls to be held",
         )
-        before = server.metric("forebay_admin_calls_refused_total")
+        before = server.metric("forebay_limit_reached_total", limit="admin-calls")
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
         command = subprocess.Popen(
             [server.binary_path, *PATIENT, "warm", "s3://bkt/a", "--wait", "-q"],
@@ -172,7 +172,7 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
         )
         wait_for(
             lambda: (
-                server.metric("forebay_admin_calls_refused_total") > before
+                server.metric("forebay_limit_reached_total", limit="admin-calls") > before
                 or command.poll() is not None
             ),
             "a refusal",
@@ -227,7 +227,7 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
         )  # about 0.2 MB each; the first has half of the room
         held = server.metric("forebay_warm_memory_bytes", kind="names")
         assert ROOM * 0.8 < held <= ROOM
-        assert server.metric("forebay_warm_names_refused_total") >= len(begun) + 1
+        assert server.metric("forebay_limit_reached_total", limit="warm-names") >= len(begun) + 1
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
         assert order(server, uris=uris[:100], concurrency=1).status in (
             200,

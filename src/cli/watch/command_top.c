@@ -129,9 +129,9 @@ static void render_rows(const struct top *top, struct buf *out)
     for (unsigned i = 0; i < count; i++) {
         enum counter c = rows[i].counter;
         double change = (top->to.value[c] - top->from.value[c]) / seconds;
-        const char *labels = stats_labels(c);
-        buf_printf(out, "%14.0f %+14.1f  %s%s%s%s\n", top->to.value[c], change, stats_metric(c),
-                   labels[0] != '\0' ? "{" : "", labels, labels[0] != '\0' ? "}" : "");
+        buf_printf(out, "%14.0f %+14.1f  ", top->to.value[c], change);
+        stats_series(c, out);
+        buf_append_char(out, '\n');
     }
 }
 

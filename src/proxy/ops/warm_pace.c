@@ -140,7 +140,6 @@ bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait
         list_empty(&job->later) ? o->due_us : min_u64(pace->later_due_us, o->due_us);
     list_remove(&o->node);
     list_push_back(&job->later, &o->node);
-    stats_add(COUNTER_warm_objects_retried, 1);
     return true;
 }
 

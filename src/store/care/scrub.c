@@ -279,7 +279,6 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         return false;
     }
     scrub->runs_seen++;
-    stats_add(COUNTER_scrub_runs, 1);
     if (err != ERR_OK) {
         scrub->window_len = 0;
         run_drop(scrub, run, err);
@@ -363,11 +362,6 @@ static uint32_t *numbers_of_all(struct segment_log *log, uint32_t *ret_count)
     return numbers;
 }
 
-static void gauge_set(enum counter gauge, uint64_t value)
-{
-    stats_add(gauge, value - stats_sum(gauge)); // no other thread changes it
-}
-
 // Publishes the progress of the round.
 static void round_tell(struct scrub *scrub, uint32_t segments_done, uint32_t segments_left_out)
 {
@@ -430,8 +424,6 @@ static void scrub_round(struct scrub *scrub)
     }
     uint64_t took_ms = (disk_real_us() - began_us) / 1000;
     stats_add(COUNTER_scrub_rounds, 1);
-    gauge_set(COUNTER_scrub_round_end, clock_wall_us() / 1000000);
-    gauge_set(COUNTER_scrub_round_seconds, took_ms / 1000);
     log_info("scrub_done", "segments=%u runs=%llu bytes=%llu bad=%llu took_ms=%llu", count,
              (unsigned long long)scrub->runs_seen, (unsigned long long)scrub->bytes_seen,
              (unsigned long long)scrub->bad_seen, (unsigned long long)took_ms);

@@ -328,7 +328,6 @@ static int env_tables(struct index *index, struct index_env *env, bool fresh)
         rc = mdb_get(txn, env->meta, &key, &value);
         env->map = rc == 0 ? index_map_of(value.mv_data) : NULL;
         env->map_bytes = index->map_bytes;
-        stats_add(COUNTER_index_map_bytes, env->map_bytes);
         mdb_txn_abort(txn);
     }
     return rc;
@@ -339,7 +338,6 @@ static void env_free(struct index *index, struct index_env *env)
     if (env->env != NULL) {
         mdb_env_close(env->env);
     }
-    stats_sub(COUNTER_index_map_bytes, env->map_bytes);
     uint64_t bytes = atomic_exchange(&index->allocated_bytes, 0);
     disk_space_give(index->disk, bytes);
     stats_sub(COUNTER_index_bytes, bytes);

@@ -380,7 +380,6 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             continue;
         }
         asked = leaf;
-        stats_add(COUNTER_index_leaves_ahead, 1);
         // A hint; may fail.
         (void)posix_fadvise(fd, (off_t)(leaf * INDEX_PAGE_BYTES), INDEX_PAGE_BYTES,
                             POSIX_FADV_WILLNEED);

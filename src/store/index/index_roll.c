@@ -78,7 +78,6 @@ static enum index_walked table_look(struct index_roll *roll, struct index *index
     for (unsigned i = 0; i < INDEX_ROLL_PAGES && walked == INDEX_WALKED; i++) {
         unsigned at;
         const char *leaf = index_proof_leaf(&walk, &at);
-        stats_add(COUNTER_index_rolled_pages, 1);
         const char *last = index_page_key(leaf, index_page_count(leaf) - 1);
         bool on = !roll->begun || memcmp(last, roll->key, INDEX_PAGE_KEY_LEN) > 0;
         for (; at < index_page_count(leaf); at++) {

@@ -392,7 +392,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     known->lost_runs_then = atomic_load(&r->lost_runs);
     pthread_mutex_unlock(&r->lock);
     if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
-        stats_add(COUNTER_retention_segments_unlisted, 1); // what it holds goes unranked
+        stats_add(COUNTER_retention_segments_unlisted, 1); // its runs are not ranked
     }
     if (ranking.has_added &&
         retention_pins_any(r)) { // a kill has cost what was known of their pins

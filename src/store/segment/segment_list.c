@@ -201,9 +201,7 @@ enum err segment_list(struct segment *segment,
     (void)store_fault_strike(STORE_FAULT_SCAN); // a test may pause it here
     uint64_t salt;
     struct segment_rows *rows = rows_of(segment, &salt);
-    if (rows != NULL) {
-        stats_add(COUNTER_segment_list_memory, 1);
-    } else {
+    if (rows == NULL) {
         enum err err = table_of(segment, &salt, &rows);
         if (err != ERR_OK && salt == 0) {
             return err;

@@ -182,7 +182,6 @@ static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
     }
     if (fd >= 0) {
         open_add_locked(pool, segment, fd, 1);
-        stats_add(COUNTER_segment_opens, 1);
     }
     return fd;
 }

@@ -196,7 +196,6 @@ static void on_noted(struct blocking_job *job)
 {
     struct store_note *note = container_of(job, struct store_note, job);
     if (job->err != ERR_OK) {
-        stats_add(COUNTER_write_notes_failed, 1);
         log_warn_condition("write_not_noted", "err=%s dir=%s", error_name(job->err),
                            log_quote(span_from_cstr(note->doubts->disk->dir.path)));
     }

@@ -40,8 +40,11 @@ Test(refusal, a_count_is_the_metric_with_its_word)
     uint64_t before = refusal_sum(REFUSAL_index_busy);
     refusal_count(REFUSAL_index_busy);
     cr_assert_eq(refusal_sum(REFUSAL_index_busy), before + 1);
-    cr_assert_str_eq(stats_metric(COUNTER_admission_rejected_index_busy),
-                     "forebay_cache_admission_rejected_total");
-    cr_assert_str_eq(stats_labels(COUNTER_admission_rejected_index_busy), "reason=\"index-busy\"");
+    struct buf series;
+    buf_init(&series, 200);
+    stats_series(COUNTER_admission_rejected_index_busy, &series);
+    cr_assert_str_eq(buf_cstr(&series),
+                     "forebay_cache_admission_rejected_total{reason=\"index-busy\"}");
+    buf_done(&series);
     cr_assert_eq(refusal_sum(REFUSAL_memory), 0u); // a state, which is not counted
 }
