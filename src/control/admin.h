@@ -124,6 +124,9 @@ void admin_stop(struct admin *admin);
 // Returns the listener's descriptor, which the admin still owns; -1: none.
 int admin_listen_fd(const struct admin *admin);
 
+// Appends the JSON on one line, and releases it. Any thread.
+void admin_json_append(struct buf *out, json_t *json);
+
 // Renders /metrics without the callback's part. Any thread.
 void admin_render_metrics(struct buf *out, const char *io_engine);
 

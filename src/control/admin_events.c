@@ -6,7 +6,6 @@
 // clients watch at once. The text is rendered once for all of them.
 #include "control/admin_private.h"
 
-#include <stdlib.h>
 #include <sys/socket.h>
 
 #include "stats/stats.h"
@@ -15,16 +14,11 @@
 
 static void event_text(const struct admin *admin, struct buf *out)
 {
-    json_t *json = admin_summary(admin);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
-    check(text != NULL);
-    json_decref(json);
     buf_init(out, OUTPUT_MAX);
     buf_append_cstr(out, "event: summary\ndata: ");
-    buf_append_cstr(out, text);
+    admin_json_append(out, admin_summary(admin));
     buf_append_cstr(out, "\n\n");
     check(buf_ok(out)); // counters.def is short
-    free(text);
 }
 
 static void stream_send(struct admin_stream *stream, struct span text)

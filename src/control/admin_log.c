@@ -10,7 +10,7 @@
 
 #include <event2/keyvalq_struct.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "stats/stats.h"
 
@@ -105,9 +105,28 @@ static void on_left(struct admin *admin)
     }
 }
 
-void admin_log_follow(struct admin_stream *stream)
+void admin_log_follow(struct admin *admin, struct evhttp_request *req,
+                      const struct evkeyvalq *parameters, struct admin_top *top,
+                      admin_line_fn *on_line)
 {
-    struct admin *admin = stream->admin;
+    char why[ADMIN_WHERE_WHY_MAX];
+    const char *text = evhttp_find_header(parameters, "where");
+    struct admin_where *where = text != NULL ? admin_where_new(text, why) : NULL;
+    struct admin_stream *stream = NULL;
+    if (text != NULL && where == NULL) {
+        admin_reply_refusal(req, HTTP_BADREQUEST, why);
+    } else {
+        stream = admin_stream_begin(admin, req, top != NULL ? ADMIN_STREAM_TOP : ADMIN_STREAM_LOG,
+                                    "application/x-ndjson");
+    }
+    if (stream == NULL) {
+        admin_where_free(where);
+        free(top);
+        return;
+    }
+    stream->where = where;
+    stream->top = top;
+    stream->line = on_line;
     stream->left = on_left;
     if (lines_wanted(admin) == 1) {
         admin->options.lines.turn(admin->options.lines.ctx, true);
@@ -119,28 +138,8 @@ void admin_log_follow(struct admin_stream *stream)
 
 void admin_page_log(struct admin *admin, struct evhttp_request *req)
 {
-    char why[ADMIN_WHERE_WHY_MAX];
     struct evkeyvalq parameters;
-    struct admin_where *where = NULL;
-    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req)), *text = NULL;
-    parameters.tqh_first = NULL;
-    parameters.tqh_last = &parameters.tqh_first;
-    if (query != NULL && query[0] != '\0' && evhttp_parse_query_str(query, &parameters) == 0) {
-        text = evhttp_find_header(&parameters, "where");
-    }
-    bool is_bad = text != NULL && (where = admin_where_new(text, why)) == NULL;
+    (void)admin_reply_query(req, &parameters); // the route has judged it
+    admin_log_follow(admin, req, &parameters, NULL, follower_line);
     evhttp_clear_headers(&parameters);
-    if (is_bad) {
-        admin_reply_refusal(req, HTTP_BADREQUEST, why);
-        return;
-    }
-    struct admin_stream *stream =
-        admin_stream_begin(admin, req, ADMIN_STREAM_LOG, "application/x-ndjson");
-    if (stream == NULL) {
-        admin_where_free(where);
-        return;
-    }
-    stream->where = where;
-    stream->line = follower_line;
-    admin_log_follow(stream);
 }

@@ -11,7 +11,7 @@
 //   admin_log.c          requests as they end, for followers
 //   admin_top.c          the most frequent names in them
 //   admin_where.c        filters them
-//   admin_reply.c        heads and bodies
+//   admin_reply.c        queries, heads and bodies
 #ifndef FOREBAY_ADMIN_PRIVATE_H
 #define FOREBAY_ADMIN_PRIVATE_H
 
@@ -82,6 +82,9 @@ static inline struct admin *as_admin(void *ptr)
 
 // --- admin_reply.c -------------------------------------------------------------------------------
 
+// Parses the query; without one there are no parameters. Returns false if it is malformed. The
+// caller clears the parameters in both cases.
+bool admin_reply_query(struct evhttp_request *req, struct evkeyvalq *ret_parameters);
 void admin_reply_headers(struct evhttp_request *req, const char *type);
 void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
                       struct span body);
@@ -117,6 +120,10 @@ bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 
 // --- admin_stream.c ------------------------------------------------------------------------------
 
+struct admin_stream;
+// Delivers one line with its end.
+typedef void admin_line_fn(struct admin_stream *stream, struct span line);
+
 struct admin_stream {
     struct list_node node;
     enum admin_stream_kind kind;
@@ -124,9 +131,8 @@ struct admin_stream {
     struct evhttp_request *req;
     struct bufferevent *bev; // its connection
     void (*left)(
-        struct admin *admin); // called after it ended and is no longer counted; may be NULL
-    // For streams that take lines: delivers one line with its end. NULL: the stream takes none.
-    void (*line)(struct admin_stream *stream, struct span line);
+        struct admin *admin);  // called after it ended and is no longer counted; may be NULL
+    admin_line_fn *line;       // for streams that take lines; NULL: the stream takes none
     struct evbuffer *pending;  // the next piece
     struct admin_where *where; // filter of the log, owned; NULL: all lines
     struct admin_top *top;     // of ADMIN_STREAM_TOP, owned
@@ -149,8 +155,12 @@ bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
 void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);
-void admin_log_follow(struct admin_stream *stream); // delivers lines to it until it ends
-void admin_log_wake(struct admin *admin);           // called when lines wait
+// Begins a stream that takes the lines matching the parameter `where`, or refuses the request.
+// Frees `top` at the end of the stream; NULL: none.
+void admin_log_follow(struct admin *admin, struct evhttp_request *req,
+                      const struct evkeyvalq *parameters, struct admin_top *top,
+                      admin_line_fn *on_line);
+void admin_log_wake(struct admin *admin); // called when lines wait
 void admin_top_tick(struct admin *admin);
 void admin_log_take(struct admin *admin);
 

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads and bodies of the admin port's answers. Each connection carries one request. On the admin
-// thread; JSON may be made on any thread.
+// Queries of the admin port's requests, and heads and bodies of its answers. Each connection
+// carries one request. On the admin thread; JSON may be made on any thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>
+#include <event2/keyvalq_struct.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+bool admin_reply_query(struct evhttp_request *req, struct evkeyvalq *ret_parameters)
+{
+    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req));
+    ret_parameters->tqh_first = NULL;
+    ret_parameters->tqh_last = &ret_parameters->tqh_first;
+    return query == NULL || query[0] == '\0' ||
+           (strstr(query, "%00") == NULL && evhttp_parse_query_str(query, ret_parameters) == 0);
+}
 
 void admin_reply_headers(struct evhttp_request *req, const char *type)
 {
@@ -33,16 +43,21 @@ void admin_reply_text(struct evhttp_request *req, unsigned status, const char *t
     evhttp_send_reply(req, (int)status, NULL, NULL);
 }
 
-void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json)
+void admin_json_append(struct buf *out, json_t *json)
 {
     char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
     check(text != NULL);
     json_decref(json);
+    buf_append_cstr(out, text);
+    free(text);
+}
+
+void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json)
+{
     struct buf line;
     buf_init(&line, ADMIN_ANSWER_MAX);
-    buf_append_cstr(&line, text);
+    admin_json_append(&line, json);
     buf_append_char(&line, '\n');
-    free(text);
     if (buf_ok(&line)) {
         admin_reply_text(req, status, "application/json", buf_span(&line));
     } else {

@@ -108,11 +108,7 @@ static bool judge_name(const struct route *route, const char *name, char why[WHY
 static bool read_query(const struct route *route, struct evhttp_request *req,
                        struct evkeyvalq *ret_parameters, char why[WHY_MAX])
 {
-    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req));
-    if (query == NULL || query[0] == '\0') {
-        return true;
-    }
-    if (strstr(query, "%00") != NULL || evhttp_parse_query_str(query, ret_parameters) != 0) {
+    if (!admin_reply_query(req, ret_parameters)) {
         (void)snprintf(why, WHY_MAX, "the query is not NAME=VALUE&...");
         return false;
     }
@@ -168,8 +164,6 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
     char why[WHY_MAX] = "";
     struct evkeyvalq parameters;
     json_t *body = NULL;
-    parameters.tqh_first = NULL;
-    parameters.tqh_last = &parameters.tqh_first;
     bool is_post = strcmp(route->method, "POST") == 0;
     bool ok =
         read_query(route, req, &parameters, why) && (!is_post || read_body(route, req, &body, why));
@@ -213,11 +207,12 @@ static void answer(struct admin *admin, struct evhttp_request *req, const struct
         return;
     }
     struct evkeyvalq parameters;
-    parameters.tqh_first = NULL;
-    parameters.tqh_last = &parameters.tqh_first;
     char text[WHY_MAX] = "";
-    bool takes_all = strcmp(route->parameters, "*") == 0;
-    if (takes_all || read_query(route, req, &parameters, text)) {
+    if (strcmp(route->parameters, "*") == 0) {
+        route->answer(admin, req);
+        return;
+    }
+    if (read_query(route, req, &parameters, text)) {
         route->answer(admin, req);
     } else {
         admin_reply_refusal(req, HTTP_BADREQUEST, text);

@@ -175,13 +175,14 @@ static void tell(struct admin_stream *stream)
                   "requests", (json_int_t)top->requests, "dropped", (json_int_t)top->dropped,
                   "is_full", top->count == TOP_ROWS, "rows", rows);
     check(json != NULL);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
-    check(text != NULL);
-    admin_stream_add(stream, span_from_cstr(text));
-    admin_stream_add(stream, SPAN("\n"));
+    struct buf line;
+    buf_init(&line, ADMIN_ANSWER_MAX);
+    admin_json_append(&line, json);
+    buf_append_char(&line, '\n');
+    check(buf_ok(&line)); // at most TOP_SHOWN rows
+    admin_stream_add(stream, buf_span(&line));
     admin_stream_send(stream);
-    free(text);
-    json_decref(json);
+    buf_done(&line);
     top->told_us = now_us;
 }
 
@@ -234,36 +235,14 @@ static struct admin_top *top_new(const struct evkeyvalq *parameters, const char 
 
 void admin_page_top(struct admin *admin, struct evhttp_request *req)
 {
-    char why[ADMIN_WHERE_WHY_MAX];
-    const char *refusal = why;
+    const char *why;
     struct evkeyvalq parameters;
-    struct admin_where *where = NULL;
-    struct admin_top *top = NULL;
-    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req));
-    parameters.tqh_first = NULL;
-    parameters.tqh_last = &parameters.tqh_first;
-    if (query != NULL && query[0] != '\0') {
-        (void)evhttp_parse_query_str(query, &parameters); // a malformed query has no parameters
-    }
-    const char *text = evhttp_find_header(&parameters, "where");
-    if (text == NULL || (where = admin_where_new(text, why)) != NULL) {
-        top = top_new(&parameters, &refusal);
+    (void)admin_reply_query(req, &parameters); // the route has judged it
+    struct admin_top *top = top_new(&parameters, &why);
+    if (top != NULL) {
+        admin_log_follow(admin, req, &parameters, top, count_line);
+    } else {
+        admin_reply_refusal(req, HTTP_BADREQUEST, why);
     }
     evhttp_clear_headers(&parameters);
-    if (top == NULL) {
-        admin_where_free(where);
-        admin_reply_refusal(req, HTTP_BADREQUEST, refusal);
-        return;
-    }
-    struct admin_stream *stream =
-        admin_stream_begin(admin, req, ADMIN_STREAM_TOP, "application/x-ndjson");
-    if (stream == NULL) {
-        admin_where_free(where);
-        free(top);
-        return;
-    }
-    stream->where = where;
-    stream->top = top;
-    stream->line = count_line;
-    admin_log_follow(stream);
 }

@@ -39,13 +39,15 @@ static json_t *pin_json(const struct proxy_pin *pin)
     return json;
 }
 
-static json_t *figures_json(struct store *store)
+// Takes ownership of the list.
+static json_t *pins_json(json_t *pins, struct store *store)
 {
     struct store_pins_figures figures;
     store_pins_figures(store, &figures);
-    json_t *json = json_pack("{s:b, s:b, s:I, s:I}", "kept", figures.are_kept, "looking",
-                             figures.in_review, "pinned_bytes", (json_int_t)figures.bytes,
-                             "pinned_max_bytes", (json_int_t)figures.bytes_max);
+    json_t *json =
+        json_pack("{s:o, s:b, s:b, s:I, s:I}", "pins", pins, "kept", figures.are_kept, "looking",
+                  figures.in_review, "pinned_bytes", (json_int_t)figures.bytes, "pinned_max_bytes",
+                  (json_int_t)figures.bytes_max);
     check(json != NULL);
     return json;
 }
@@ -53,24 +55,18 @@ static json_t *figures_json(struct store *store)
 static void on_changed(void *ctx, enum err err, const char *why)
 {
     struct pin_call *pin = ctx;
-    json_t *items = json_array();
     if (err != ERR_OK) {
-        json_decref(items);
         admin_call_refuse(&pin->call, err == ERR_LIMIT ? 409 : 503, why);
         free(pin);
         return;
     }
+    json_t *items = json_array();
     for (unsigned i = 0; i < pin->count; i++) {
         json_t *item = pin_json(&pin->items[i]);
         check(json_object_set_new(item, "changed", json_boolean(pin->items[i].is_changed)) == 0 &&
               json_array_append_new(items, item) == 0);
     }
-    json_t *json = json_pack("{s:o}", "pins", items), *figures = NULL;
-    check(json != NULL);
-    figures = figures_json(pin->store);
-    check(json_object_update(json, figures) == 0);
-    json_decref(figures);
-    admin_call_answer(&pin->call, 200, json);
+    admin_call_answer(&pin->call, 200, pins_json(items, pin->store));
     free(pin);
 }
 
@@ -139,8 +135,5 @@ void control_pins(void *ctx, struct admin_call *call)
     struct control *control = ctx;
     json_t *items = json_array();
     proxy_pins_list(control->proxy, on_pin, items);
-    json_t *json = json_pack("{s:o}", "pins", items), *figures = figures_json(control->store);
-    check(json != NULL && json_object_update(json, figures) == 0);
-    json_decref(figures);
-    admin_call_answer(&call, 200, json);
+    admin_call_answer(&call, 200, pins_json(items, control->store));
 }

@@ -47,12 +47,8 @@ json_t *command_settings_rule(const struct config *config, unsigned i)
 
 static void append_row(struct buf *out, json_t *json, const char *before)
 {
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
-    check(text != NULL);
     buf_printf(out, "%s\n", before);
-    buf_append_cstr(out, text);
-    free(text);
-    json_decref(json);
+    admin_json_append(out, json);
 }
 
 void command_settings_render(struct buf *out, const struct config *first,
