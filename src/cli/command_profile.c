@@ -103,17 +103,12 @@ static struct span text_of(const json_t *object, const char *name)
     return (struct span){json_string_value(value), json_string_length(value)};
 }
 
-static uint64_t number_of(const json_t *object, const char *name)
-{
-    json_int_t value = json_integer_value(json_object_get(object, name));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
 // What was read of the object, [*first, *end); false: nothing.
 static bool extent_of(const json_t *line, uint64_t *ret_first, uint64_t *ret_end,
                       uint64_t *ret_size)
 {
-    uint64_t size = number_of(line, "object_size"), bytes = number_of(line, "bytes"), first = 0;
+    uint64_t size = command_client_u64(line, "object_size"),
+             bytes = command_client_u64(line, "bytes"), first = 0;
     struct span range = text_of(line, "range"), digits;
     if (span_starts_with(range, SPAN("bytes="))) {
         range = (struct span){range.ptr + 6, range.len - 6};

@@ -131,66 +131,39 @@ static void render_enum(struct buf *out, const char *choices)
     buf_append_cstr(out, "]");
 }
 
-static void render_type(struct buf *out, const struct setting *row)
-{
-    switch (row->kind) {
-    case KIND_CHOICE:
-        render_enum(out, row->public_.accepts);
-        break;
-    case KIND_BOOL:
-        buf_append_cstr(out, "\"type\": \"boolean\"");
-        break;
-    case KIND_TEXTS:
-    case KIND_LISTENS:
-        buf_append_cstr(out,
-                        "\"type\": [\"string\", \"array\"], \"items\": {\"type\": \"string\"}");
-        break;
-    case KIND_MS:
-        buf_append_cstr(out, "\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"");
-        break;
-    case KIND_BYTES:
-    case KIND_BLOCK_SIZE:
-        buf_append_cstr(out,
-                        "\"type\": [\"string\", \"integer\"], \"pattern\": \"" PATTERN_SIZE "\"");
-        break;
-    case KIND_BYTES_AUTO:
-        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
-                             "\"^auto$|" PATTERN_SIZE "\"");
-        break;
-    case KIND_SIZE:
-        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
-                             "\"^[0-9]+%$|" PATTERN_SIZE "\"");
-        break;
-    case KIND_RATE:
-        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
-                             "\"^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$\"");
-        break;
-    case KIND_PERCENT:
-        buf_append_cstr(out, "\"type\": \"string\", \"pattern\": \"^[0-9]+%$\"");
-        break;
-    case KIND_COUNT:
-        buf_append_cstr(out, "\"type\": \"integer\"");
-        break;
-    case KIND_COUNT_AUTO:
-        buf_append_cstr(out, "\"anyOf\": [{\"type\": \"integer\"}, {\"const\": \"auto\"}]");
-        break;
-    case KIND_RATIO:
-        buf_append_cstr(out, "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1");
-        break;
-    case KIND_TEXT:
-    case KIND_SECRET_FILE:
-    case KIND_ADDRESS:
-        buf_append_cstr(out, "\"type\": [\"string\", \"boolean\"]"); // `off` is false to YAML
-        break;
-    }
-}
+#define TYPE_PATTERN(type, pattern) "\"type\": " type ", \"pattern\": \"" pattern "\""
+#define TYPE_TEXT_OR_NUMBER "[\"string\", \"integer\"]"
+#define TYPE_TEXTS "\"type\": [\"string\", \"array\"], \"items\": {\"type\": \"string\"}"
+#define TYPE_TEXT "\"type\": [\"string\", \"boolean\"]" // YAML reads `off` as false
+
+static const char *const types[] = {
+    [KIND_TEXT] = TYPE_TEXT,
+    [KIND_SECRET_FILE] = TYPE_TEXT,
+    [KIND_ADDRESS] = TYPE_TEXT,
+    [KIND_TEXTS] = TYPE_TEXTS,
+    [KIND_LISTENS] = TYPE_TEXTS,
+    [KIND_BOOL] = "\"type\": \"boolean\"",
+    [KIND_MS] = TYPE_PATTERN("\"string\"", PATTERN_TIME),
+    [KIND_BYTES] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, PATTERN_SIZE),
+    [KIND_BLOCK_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, PATTERN_SIZE),
+    [KIND_BYTES_AUTO] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^auto$|" PATTERN_SIZE),
+    [KIND_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^[0-9]+%$|" PATTERN_SIZE),
+    [KIND_RATE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$"),
+    [KIND_PERCENT] = TYPE_PATTERN("\"string\"", "^[0-9]+%$"),
+    [KIND_COUNT] = "\"type\": \"integer\"",
+    [KIND_COUNT_AUTO] = "\"anyOf\": [{\"type\": \"integer\"}, {\"const\": \"auto\"}]",
+    [KIND_RATIO] = "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1"};
 
 static void render_schema_row(struct buf *out, const struct setting *row, const char *indent)
 {
     buf_append_cstr(out, indent);
     render_json_text(out, leaf_of(row->public_.key));
     buf_append_cstr(out, ": {");
-    render_type(out, row);
+    if (row->kind == KIND_CHOICE) {
+        render_enum(out, row->public_.accepts);
+    } else {
+        buf_append_cstr(out, types[row->kind]);
+    }
     buf_append_cstr(out, ", \"description\": ");
     render_json_text(out, row->public_.help);
     buf_append_cstr(out, ", \"default\": ");

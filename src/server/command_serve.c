@@ -484,7 +484,7 @@ static bool serve_upgrade(struct serve *s)
     uint64_t wait_ms = control_upgrade_wait_ms(&s->control);
     command_watchdog_extend(&s->watchdog, wait_ms);
     bool ok = command_upgrade_begin(&s->upgrade, listeners, count, wait_ms, &why);
-    command_watchdog_begin(&s->watchdog);
+    command_watchdog_extend(&s->watchdog, 0);
     if (ok) {
         command_upgrade_commit(&s->upgrade);
     } else {
@@ -740,7 +740,7 @@ int command_serve(int argc, char **argv)
         origin_probe_start(s.origins.origins[i], &s.told);
     }
     command_notify("READY=1");
-    command_watchdog_begin(&s.watchdog);
+    command_watchdog_extend(&s.watchdog, 0);
     struct command_announcement announcement = {.config = s.config,
                                                 .loop = s.loop,
                                                 .store = s.store,

@@ -6,8 +6,8 @@
 // Origins, the disk and the cache do not count. They can hang for hours, and a restart would not
 // help.
 //
-// The order of calls is init, then begin once requests are served, then tend repeatedly. A long
-// task of the main thread is preceded by extend and followed by begin.
+// The order of calls is init, then extend by 0 once requests are served, then tend repeatedly. A
+// long task of the main thread is between an extension and one by 0, which undoes it.
 #include "server/command_watchdog.h"
 
 #include <stdio.h>
@@ -44,18 +44,6 @@ void command_watchdog_init(struct command_watchdog *w)
 static uint64_t every_ms(const struct command_watchdog *w)
 {
     return max_u64(w->limit_us / SIGNS_PER_LIMIT / 1000, 1);
-}
-
-void command_watchdog_begin(struct command_watchdog *w)
-{
-    char text[64];
-    if (w->limit_us == 0) {
-        return;
-    }
-    command_watchdog_state(w, text);
-    command_notify(text); // undo an extension
-    command_notify("WATCHDOG=1");
-    w->fed_ms = clock_monotonic_ms();
 }
 
 void command_watchdog_tend(struct command_watchdog *w, bool alive)
@@ -95,6 +83,7 @@ void command_watchdog_extend(struct command_watchdog *w, uint64_t ms)
     command_watchdog_state(&longer, text);
     command_notify(text);
     command_notify("WATCHDOG=1");
+    w->fed_ms = clock_monotonic_ms();
 }
 
 void command_watchdog_state(const struct command_watchdog *w, char ret_text[64])

@@ -15,14 +15,12 @@ struct command_watchdog {
 
 // Reads the environment, before any thread starts. Logs an invalid WATCHDOG_USEC.
 void command_watchdog_init(struct command_watchdog *watchdog);
-// Starts the watchdog when the server serves, and restores its limit after
-// command_watchdog_extend().
-void command_watchdog_begin(struct command_watchdog *watchdog);
 // Sends a sign if one is due. Call it at least every command_watchdog_pause_ms(). `alive`: every
 // part that serving needs has made progress recently.
 void command_watchdog_tend(struct command_watchdog *watchdog, bool alive);
 uint64_t command_watchdog_pause_ms(const struct command_watchdog *watchdog, uint64_t most_ms);
-// Extends the limit by `ms`, for a task of bounded length that blocks the main thread.
+// Sends a sign, and makes the limit `ms` longer than it was set, for a task of bounded length that
+// blocks the main thread. 0 starts the watchdog and ends an extension.
 void command_watchdog_extend(struct command_watchdog *watchdog, uint64_t ms);
 // Renders "WATCHDOG_USEC=...", for the notification that makes another process the main one. Empty
 // without a watchdog.

@@ -283,6 +283,18 @@ double command_client_double(const json_t *json, const char *name)
     return json_number_value(json_object_get(json, name));
 }
 
+uint64_t command_client_sum(const json_t *object)
+{
+    const char *name;
+    json_t *value;
+    uint64_t sum = 0;
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        sum += (uint64_t)json_integer_value(value);
+    }
+    return sum;
+}
+
 const char *command_client_text(const json_t *json, const char *name)
 {
     const char *text = json_string_value(json_object_get(json, name));

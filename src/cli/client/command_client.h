@@ -57,6 +57,7 @@ int command_client_end(struct command_client *client, int code, json_t *json);
 
 uint64_t command_client_u64(const json_t *json, const char *name);
 double command_client_double(const json_t *json, const char *name);
+uint64_t command_client_sum(const json_t *object); // of all members
 const char *command_client_text(const json_t *json, const char *name);
 bool command_client_bool(const json_t *json, const char *name);
 

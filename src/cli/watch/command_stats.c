@@ -104,18 +104,6 @@ static const struct column columns[] = {
 
 // --- a sample ------------------------------------------------------------------------------------
 
-static double sum_of(const json_t *object)
-{
-    const char *name;
-    json_t *value;
-    double sum = 0;
-    json_object_foreach((json_t *)(uintptr_t)object, name, value)
-    {
-        sum += json_number_value(value);
-    }
-    return sum;
-}
-
 static void add_first_byte(struct command_sample *sample, const json_t *histograms,
                            enum histogram h)
 {
@@ -144,8 +132,8 @@ int command_stats_take(struct command_client *client, struct command_sample *ret
     add_first_byte(&s, histograms, HISTOGRAM_first_byte_hit);
     add_first_byte(&s, histograms, HISTOGRAM_first_byte_miss);
     add_first_byte(&s, histograms, HISTOGRAM_first_byte_other);
-    s.requests = sum_of(json_object_get(summary, "requests"));
-    s.reads = sum_of(results);
+    s.requests = (double)command_client_sum(json_object_get(summary, "requests"));
+    s.reads = (double)command_client_sum(results);
     s.hits = command_client_double(results, "hit") + command_client_double(results, "revalidated") +
              command_client_double(results, "stale");
     if (ret_summary != NULL) {

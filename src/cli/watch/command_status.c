@@ -11,18 +11,6 @@
 // A row of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
-static uint64_t sum_of(const json_t *object)
-{
-    const char *name;
-    json_t *value;
-    uint64_t sum = 0;
-    json_object_foreach((json_t *)(uintptr_t)object, name, value)
-    {
-        sum += (uint64_t)json_integer_value(value);
-    }
-    return sum;
-}
-
 // {word: count} of the rows of refusals.def that were met since the start.
 static json_t *unstored_of(const json_t *summary)
 {
@@ -64,16 +52,17 @@ static json_t *figures_of(const json_t *summary)
         "reason", command_client_text(summary, "reason"), "degraded",
         json_object_get(summary, "degraded"), "refusal", json_object_get(summary, "refusal"),
         "unstored", unstored_of(summary), "byte_hit_ratio", share(memory + disk, served),
-        "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes", (json_int_t)used,
-        "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes", (json_int_t)(used - held),
-        "cache_capacity_bytes", (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
+        "request_hit_ratio", share(hits, command_client_sum(results)), "cache_bytes",
+        (json_int_t)used, "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes",
+        (json_int_t)(used - held), "cache_capacity_bytes",
+        (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
         (json_int_t)VALUE(c, cache_objects), "cache_blocks", (json_int_t)VALUE(c, cache_blocks),
-        "requests", (json_int_t)sum_of(json_object_get(summary, "requests")), "requests_inflight",
-        (json_int_t)VALUE(c, http_inflight), "fills_inflight", (json_int_t)VALUE(c, fills_inflight),
-        "served_memory_bytes", (json_int_t)memory, "served_disk_bytes", (json_int_t)disk,
-        "served_origin_bytes", (json_int_t)origin, "origin_requests",
-        (json_int_t)sum_of(json_object_get(summary, "origin")), "origin_received_bytes",
-        (json_int_t)VALUE(c, origin_received_bytes));
+        "requests", (json_int_t)command_client_sum(json_object_get(summary, "requests")),
+        "requests_inflight", (json_int_t)VALUE(c, http_inflight), "fills_inflight",
+        (json_int_t)VALUE(c, fills_inflight), "served_memory_bytes", (json_int_t)memory,
+        "served_disk_bytes", (json_int_t)disk, "served_origin_bytes", (json_int_t)origin,
+        "origin_requests", (json_int_t)command_client_sum(json_object_get(summary, "origin")),
+        "origin_received_bytes", (json_int_t)VALUE(c, origin_received_bytes));
     check(json != NULL);
     return json;
 }
