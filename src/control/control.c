@@ -128,14 +128,14 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin", control_text(span_from_cstr(o->origin)),
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
-        rule_json(o->rule), "known", o->is_known, "etag",
+        rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "etag",
         o->etag[0] != '\0' ? control_text(span_from_cstr(o->etag)) : json_null(), "checksums",
         checksums[o->checksums], "size", (json_int_t)o->size_bytes, "block_size",
-        (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh", o->is_fresh,
-        "rebuilt", o->is_rebuilt, "in_doubt", o->is_doubted, "would_keep", o->is_wanted,
-        "home_worker", (int)o->home, "blocks", (json_int_t)(o->is_known ? o->block_count : 0),
-        "cached_blocks", (json_int_t)o->cached_blocks, "cached_bytes", (json_int_t)o->cached_bytes,
-        "range",
+        (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh",
+        proxy_object_is_fresh(o), "rebuilt", o->copy == PROXY_COPY_REBUILT, "in_doubt",
+        o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",
+        (json_int_t)(o->copy != PROXY_COPY_NONE ? o->block_count : 0), "cached_blocks",
+        (json_int_t)o->cached_blocks, "cached_bytes", (json_int_t)o->cached_bytes, "range",
         json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
@@ -191,14 +191,15 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     json_t *objects = json_array();
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
-        json_t *row = json_pack("{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}",
-                                "key", control_text(o->key), "coded", !control_is_text(o->key),
-                                "size", (json_int_t)o->size_bytes, "known", o->is_known, "realms",
-                                listing->has_realms, "answers", listing->has_answers,
-                                "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
-                                (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
-                                (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
-                                o->is_changed, "age_s", seconds_json(o->age_ms));
+        json_t *row = json_pack(
+            "{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
+            control_text(o->key), "coded", !control_is_text(o->key), "size",
+            (json_int_t)o->size_bytes, "known", o->copy != PROXY_COPY_NONE, "realms",
+            listing->has_realms, "answers", listing->has_answers, "cached_bytes",
+            (json_int_t)o->cached_bytes, "blocks",
+            (json_int_t)(o->copy != PROXY_COPY_NONE ? o->block_count : 0), "cached_blocks",
+            (json_int_t)o->cached_blocks, "fresh", proxy_object_is_fresh(o), "changed",
+            o->is_changed, "age_s", seconds_json(o->age_ms));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json = json_pack("{s:o, s:o}", "objects", objects, "next",
@@ -290,7 +291,7 @@ static void on_evicted(void *ctx, enum err err)
 static void on_evict_looked(void *ctx, const struct proxy_object *object)
 {
     struct evict_one *one = ctx;
-    one->is_known = object->is_known;
+    one->is_known = object->copy != PROXY_COPY_NONE;
     one->cached_bytes = object->cached_bytes;
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }

@@ -137,6 +137,15 @@ enum proxy_checksums {
     PROXY_CHECKSUMS_KNOWN
 };
 
+// How far the next read of what is cached needs the origin, as far as the record goes.
+enum proxy_copy {
+    PROXY_COPY_NONE,    // the index has no record
+    PROXY_COPY_REBUILT, // recovery found it in segments: the origin confirms it before its first
+                        // use
+    PROXY_COPY_STALE,   // the origin confirms it, by its rule
+    PROXY_COPY_FRESH
+};
+
 // What is cached of an object.
 #define PROXY_MAP_CELLS 64u
 struct proxy_object {
@@ -145,14 +154,12 @@ struct proxy_object {
     const char *origin;             // as origin_describe() says it
     bool oddities[ORIGIN_ODDITIES]; // of its store
     struct span origin_bucket;
-    unsigned home;       // the worker that decides for the key
-    bool is_known;       // there is a record; what follows is of it
-    bool is_rebuilt;     // it was found again in segments: confirmed before its first use
-    bool is_doubted;     // a write of unknown outcome may change it: likewise
-    bool is_fresh;       // it is answered without asking the origin
-    bool is_changed;     // a listing has named another version or size
-    uint64_t age_ms;     // since it was confirmed; UINT64_MAX: not known
-    uint64_t size_bytes; // of an object that is not known: as listed, else 0
+    unsigned home;        // the worker that decides for the key
+    enum proxy_copy copy; // with NONE, nothing that follows is known of the object
+    bool is_doubted;      // a write of unknown outcome may change it: the origin confirms it first
+    bool is_changed;      // a listing has named another version or size
+    uint64_t age_ms;      // since it was confirmed; UINT64_MAX: not known
+    uint64_t size_bytes;  // of an object that is not known: as listed, else 0
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": what is cached could not be read without waiting
     enum proxy_checksums checksums;
@@ -164,13 +171,18 @@ struct proxy_object {
     unsigned cell_count;                        // it in equal parts, one a block if there are few
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     const struct store_explain *policy; // of the range's first window; NULL: it was not asked
-    // Of one that is not known, or not as a whole, where the origin was to be asked. `trouble` has
-    // texts while there is no use in asking; else it was, and has said this of it: ERR_CANCELLED
-    // where it took longer than PROXY_EXPLAIN_ASK_MS.
+    // Set if the caller wants the origin to be asked about an object that is not cached as a whole.
+    // `trouble` has texts while the origin cannot answer. Otherwise origin_err is the origin's
+    // answer about an object without a record; ERR_CANCELLED: it took longer than
+    // PROXY_EXPLAIN_ASK_MS.
     struct origin_trouble_text trouble;
-    bool was_origin_asked;
     enum err origin_err;
 };
+// Returns true if the object is answered from the cache without asking the origin.
+static inline bool proxy_object_is_fresh(const struct proxy_object *object)
+{
+    return object->copy == PROXY_COPY_FRESH && !object->is_doubted;
+}
 #define PROXY_EXPLAIN_ASK_MS 3000u
 // `end_byte` UINT64_MAX: to its end. asks_origin: is it there, if it is not known? asks_policy:
 // also why it is kept or not, which may wait for the cache directory (another thread does).

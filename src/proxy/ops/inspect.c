@@ -49,10 +49,11 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
 {
     struct proxy_object *o = &look->object;
     struct span place = span_from_cstr(origin_place(look->key->origin));
-    o->is_known = true;
-    o->is_rebuilt = view->rebuilt;
+    check(view->found && o->copy == PROXY_COPY_NONE);
+    o->copy = view->rebuilt                                       ? PROXY_COPY_REBUILT
+              : freshness_check(o->rule, view) == FRESHNESS_FRESH ? PROXY_COPY_FRESH
+                                                                  : PROXY_COPY_STALE;
     o->is_doubted = store_is_doubted(pw->store, place, look->key->bucket, view->age_ms);
-    o->is_fresh = !o->is_doubted && freshness_check(o->rule, view) == FRESHNESS_FRESH;
     o->is_changed = look->has_listed &&
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);
@@ -157,7 +158,7 @@ bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsig
 {
     static _Thread_local struct store_view view;
     struct proxy_object *o = &look->object;
-    bool is_over = !o->is_known;
+    bool is_over = o->copy == PROXY_COPY_NONE;
     while (!is_over && *windows > 0) {
         uint64_t end = min_u64(look->at + STORE_WINDOW_MAX, max_u64(o->size_bytes, 1));
         --*windows;
@@ -263,7 +264,6 @@ static void on_origin_end(struct origin_fetch *f, enum err err)
     struct explanation *e = container_of(f, struct explanation, fetch);
     struct proxy_object *o = &e->look.object;
     timer_done(&e->patience);
-    o->was_origin_asked = true;
     o->origin_err = err;
     if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
         (void)origin_in_trouble(e->key->origin, &o->trouble); // this may be what has told
@@ -301,9 +301,9 @@ static void explain_go(struct task *task)
         worker_defer(e->pw->worker, &e->task);
         return;
     }
-    bool is_whole = o->is_known && o->range_cached_blocks == o->range_blocks;
+    bool is_whole = o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks;
     bool is_silent = is_whole || !e->asks_origin || origin_in_trouble(e->key->origin, &o->trouble);
-    if (!is_silent && !o->is_known) {
+    if (!is_silent && o->copy == PROXY_COPY_NONE) {
         explain_ask_origin(e);
         return;
     }

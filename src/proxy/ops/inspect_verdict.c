@@ -47,7 +47,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
 {
     const struct proxy_rule *rule = o->rule;
     bool has_some = o->range_cached_blocks > 0;
-    bool has_all = o->is_known && o->range_cached_blocks == o->range_blocks;
+    bool has_all = o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks;
     if (store->is_blind) {
         return verdict_of_refusal(store->refusal);
     }
@@ -57,19 +57,19 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     if (rule->max_object_size_bytes > 0 && o->size_bytes > rule->max_object_size_bytes) {
         return verdict_of_refusal(REFUSAL_too_large);
     }
-    if (o->is_known && o->is_doubted) {
+    if (o->copy != PROXY_COPY_NONE && o->is_doubted) {
         return (struct proxy_verdict){
             "in-doubt",
             "a write whose outcome is not known may have changed its bucket: the "
             "origin is asked before it is used",
             "nothing to do; that ends by itself"};
     }
-    if (o->is_known && o->is_rebuilt) {
+    if (o->copy == PROXY_COPY_REBUILT) {
         return (struct proxy_verdict){
             "rebuilt", "it was found again after a crash: the origin confirms it once",
             "nothing to do; that ends with the next read"};
     }
-    if (has_all && !o->is_fresh) {
+    if (has_all && !proxy_object_is_fresh(o)) {
         return rule->freshness == PROXY_FRESHNESS_STRICT
                    ? (struct proxy_verdict){"strict",
                                             "its rule is strict: the origin confirms it on each "
@@ -87,7 +87,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     if (o->trouble.text != NULL && o->trouble.text[0] != '\0') {
         return (struct proxy_verdict){"origin", o->trouble.text, o->trouble.remedy};
     }
-    if (o->was_origin_asked && o->origin_err != ERR_OK) {
+    if (o->origin_err != ERR_OK) {
         return verdict_of_origin(o->origin_err);
     }
     if (o->forbids != ORIGIN_FORBIDS_NOTHING) {

@@ -117,16 +117,17 @@ static void object_end(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
     struct warm_published *p = &job->published;
-    if (o->err != ERR_OK) {
+    if (o->phase == WARM_PHASE_FAILED) {
         stats_add(COUNTER_warm_objects_failed, 1);
         atomic_fetch_add(&p->objects_failed, 1);
         note_failure(job, o->item->bucket, o->key->key,
                      o->why != NULL ? o->why : error_row(o->err)->text);
-    } else if (o->is_refused) {
+    } else if (o->phase == WARM_PHASE_REFUSED) {
         stats_add(COUNTER_warm_objects_refused, 1);
         atomic_fetch_add(&p->objects_refused, 1);
         note_failure(job, o->item->bucket, o->key->key, o->why);
     } else {
+        check(o->phase == WARM_PHASE_DONE);
         stats_add(COUNTER_warm_objects_done, 1);
         atomic_fetch_add(&p->objects_done, 1);
         atomic_fetch_add(&p->objects_cached, o->has_fetched ? 0 : 1);
@@ -280,7 +281,7 @@ static void objects_drop(struct list *list)
     {
         struct warm_object *o = container_of(node, struct warm_object, node);
         warm_object_leave(o);
-        if (!o->reading) {
+        if (o->phase != WARM_PHASE_HEADER) { // else the read's callback comes here again
             list_remove(&o->node);
             warm_room_object_gone(o);
             warm_object_free(o);
@@ -308,17 +309,15 @@ static void job_drop(struct proxy_warm *job)
     }
 }
 
-// It is over; or waits, and is tried again.
+// Ends the object, unless it is worth another try later.
 static void object_over(struct warm_object *o)
 {
-    enum refusal later = o->err == ERR_OK && !o->is_refused ? o->later : REFUSAL_none;
-    unsigned wait_ms = later == REFUSAL_too_young ? YOUNG_WAIT_MS : 0;
-    if (later != REFUSAL_none && warm_pace_keep(o->job, o, wait_ms)) {
-        return;
-    }
-    if (later != REFUSAL_none) {
-        o->is_refused = true;
-        o->why = refusal_text(later)->text;
+    if (o->phase == WARM_PHASE_LATER) {
+        if (warm_pace_keep(o->job, o, o->later == REFUSAL_too_young ? YOUNG_WAIT_MS : 0)) {
+            return;
+        }
+        o->why = refusal_text(o->later)->text;
+        warm_phase_enter(o, WARM_PHASE_REFUSED);
     }
     object_end(o);
 }

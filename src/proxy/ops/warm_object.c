@@ -44,8 +44,9 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
     list_init(&o->runs);
     take_rule(o, key);
     o->end_byte = UINT64_MAX;
+    o->size_bytes = WARM_SIZE_UNKNOWN;
+    check(item->is_prefix == (entry != NULL));
     if (entry != NULL) {
-        o->is_listed = true;
         o->listed_size = o->wanted_bytes = entry->size_bytes;
         o->listed_etag = entry->etag_hash;
         fill_describe_listed(job->pw->fill, o->key->bucket, o->key->key, entry->size_bytes);
@@ -58,7 +59,8 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
 
 void warm_object_free(struct warm_object *o)
 {
-    check(o->run_count == 0 && !o->reading && o->check == NULL);
+    check(o->run_count == 0 && list_empty(&o->runs));
+    check(o->phase != WARM_PHASE_HEADER && o->check == NULL);
     object_key_unref(o->key);
     store_object_unref(o->object);
     live_unref(o->live);
@@ -70,12 +72,12 @@ void warm_object_free(struct warm_object *o)
 
 static uint64_t end_of(const struct warm_object *o)
 {
-    return min_u64(o->end_byte, o->size_bytes);
+    return o->size_bytes == WARM_SIZE_UNKNOWN ? 0 : min_u64(o->end_byte, o->size_bytes);
 }
 
 static void take_size(struct warm_object *o, uint64_t size_bytes)
 {
-    o->has_size = true;
+    check(size_bytes != WARM_SIZE_UNKNOWN);
     o->size_bytes = size_bytes;
     uint64_t end = end_of(o), wanted = end > o->first_byte ? end - o->first_byte : 0;
     atomic_fetch_add(&o->job->published.bytes, wanted - o->wanted_bytes); // listed: as it was then
@@ -102,10 +104,12 @@ static void note_done(struct warm_object *o, uint64_t first, uint64_t end)
 
 static enum warm_step fail(struct warm_object *o, enum err err, const char *why)
 {
+    check(err != ERR_OK);
     o->err = err;
     o->why = why;
     warm_object_leave(o);
-    return o->reading ? WARM_WAITS : WARM_OVER;
+    warm_phase_enter(o, WARM_PHASE_FAILED);
+    return WARM_OVER;
 }
 
 // Nothing is known of it any more.
@@ -113,7 +117,7 @@ static void forget(struct warm_object *o)
 {
     store_object_unref(o->object);
     o->object = NULL;
-    o->is_confirmed = o->is_looked_for = o->are_sums_known = false;
+    o->is_confirmed = o->is_looked_for = false;
     o->at = o->first_byte;
     atomic_fetch_sub(&o->job->published.bytes_done, o->done_bytes);
     o->done_bytes = 0;
@@ -126,6 +130,9 @@ static enum warm_step restart(struct warm_object *o)
     }
     warm_object_leave(o);
     forget(o);
+    if (o->phase == WARM_PHASE_HEADER || o->phase == WARM_PHASE_CONFIRM) {
+        warm_phase_enter(o, WARM_PHASE_FETCH);
+    }
     return WARM_ASKED;
 }
 
@@ -133,6 +140,7 @@ static enum warm_step restart(struct warm_object *o)
 static void changed(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
+    check(o->phase != WARM_PHASE_PAUSED); // nothing of it was in flight
     list_remove(&o->node);
     list_push_front(&job->ready, &o->node);
     worker_defer(job->pw->worker, &job->task);
@@ -156,10 +164,29 @@ static const char *text_of(const char *word)
     return "not stored";
 }
 
+static void check_leave(struct warm_object *o)
+{
+    if (o->check != NULL) {
+        subscription_leave(o->check);
+        o->check = NULL;
+    }
+}
+
+// The object is not stored. Runs in flight end first.
+static enum warm_step refuse(struct warm_object *o, const char *why)
+{
+    o->why = why;
+    if (o->phase != WARM_PHASE_REFUSED) {
+        warm_phase_enter(o, WARM_PHASE_REFUSED);
+    }
+    return WARM_OVER;
+}
+
 static void run_end(struct warm_run *run)
 {
     struct warm_run_node *node = container_of(run, struct warm_run_node, run);
     struct warm_object *o = run->object;
+    check(run->sub != NULL && o->run_count > 0);
     subscription_leave(run->sub);
     list_remove(&node->node);
     o->run_count--;
@@ -167,20 +194,23 @@ static void run_end(struct warm_run *run)
     free(node);
 }
 
-// It is not stored. What else is out of the object may be, if that passes.
+// The object is not stored. Its other runs end first, unless `word` is a state that lasts.
 static void run_refused(struct warm_run *run, const char *word)
 {
     struct warm_object *o = run->object;
     uint64_t asked_us = run->asked_us;
     enum refusal why = refusal_of_word(word);
     if (why == REFUSAL_none || !refusal_text(why)->passes) {
-        o->is_refused = true;
-        o->why = text_of(word);
         warm_object_leave(o);
+        (void)refuse(o, text_of(word));
         return;
     }
     run_end(run);
     o->later = why;
+    if (o->phase == WARM_PHASE_FETCH || o->phase == WARM_PHASE_CONFIRM) {
+        check_leave(o); // its answer is of no use when the object begins again
+        warm_phase_enter(o, WARM_PHASE_LATER);
+    }
     if (why != REFUSAL_too_young) { // that is no state of the store
         warm_pace_refused(o->job, asked_us, why);
     }
@@ -246,11 +276,12 @@ static void on_run(void *ctx, struct subscription *sub)
 static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
 {
     struct proxy_warm *job = o->job;
+    check(o->phase == WARM_PHASE_FETCH && o->at < next_present);
     uint64_t size = o->object != NULL ? o->object->block_size_bytes : o->rule->block_size_bytes;
     uint64_t block = o->at / size;
-    uint64_t end = o->object != NULL ? end_of(o)
-                   : o->is_listed    ? max_u64(o->listed_size, 1)
-                                     : o->end_byte;
+    uint64_t end = o->object != NULL    ? end_of(o)
+                   : o->item->is_prefix ? max_u64(o->listed_size, 1)
+                                        : o->end_byte;
     end = max_u64(min_u64(end, next_present), o->at + 1);
     uint64_t most = max_u64(store_run_bytes_long(job->pw->store) / size, 1);
     uint64_t count = min_u64((end - 1) / size - block + 1, min_u64(most, STORE_RUN_BLOCKS_MAX));
@@ -290,11 +321,12 @@ static void on_checked(void *ctx, struct subscription *sub)
     enum err err = sub->err;
     bool again = sub->outcome == OUTCOME_REJOIN;
     struct store_object *found = sub->answer != NULL ? store_object_ref(sub->answer) : NULL;
-    o->check = NULL;
-    subscription_leave(sub);
+    check(o->phase == WARM_PHASE_CONFIRM && o->check == sub);
+    check_leave(o);
     if (again) {
         (void)restart(o);
     } else if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
+        warm_phase_enter(o, WARM_PHASE_FETCH);
         o->is_confirmed = true;
         if (found != NULL) {
             take_version(o, found);
@@ -314,6 +346,8 @@ static enum warm_step confirm(struct warm_object *o)
                            .revalidate = true,
                            .reads = true,
                            .strict = true};
+    check(o->check == NULL && o->object != NULL);
+    warm_phase_enter(o, WARM_PHASE_CONFIRM);
     o->check = subscription_ask(o->job->pw->fill, &ask, on_checked, o);
     return WARM_WAITS;
 }
@@ -321,13 +355,14 @@ static enum warm_step confirm(struct warm_object *o)
 static void on_header_read(struct store_read *read)
 {
     struct warm_object *o = container_of(read, struct warm_object, read);
-    o->reading = false;
+    check(o->phase == WARM_PHASE_HEADER && o->object == NULL);
     for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
         chunk_unref(read->chunks[i]);
     }
     if (read->err == ERR_OK) {
+        warm_phase_enter(o, WARM_PHASE_FETCH);
         take_version(o, read->object);
-    } else if (o->err == ERR_OK) {
+    } else {
         (void)restart(o); // its record is gone by now, or will be
     }
     store_object_unref(read->object);
@@ -363,7 +398,7 @@ static enum warm_step describe(struct warm_object *o, struct store_view *view)
                                   .key = o->key->key,
                                   .done = on_header_read};
     place->segment = NULL; // its pin is the read's
-    o->reading = true;
+    warm_phase_enter(o, WARM_PHASE_HEADER);
     store_read_start(pw->worker, &o->read);
     return WARM_WAITS;
 }
@@ -373,7 +408,7 @@ static bool must_confirm(const struct warm_object *o, const struct store_view *v
     if (o->is_confirmed) {
         return false;
     }
-    if (o->is_listed && o->listed_etag != 0) {
+    if (o->item->is_prefix && o->listed_etag != 0) {
         return o->listed_etag != view->etag_hash || view->rebuilt;
     }
     return freshness_check(o->rule, view) == FRESHNESS_STALE;
@@ -398,14 +433,6 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
     }
 }
 
-// It would not be kept: what is out ends first.
-static enum warm_step refuse(struct warm_object *o, const char *why)
-{
-    o->is_refused = true;
-    o->why = why;
-    return WARM_OVER;
-}
-
 // One window. WARM_OVER: all of it is there, and the next one may be looked at.
 static enum warm_step look(struct warm_object *o, struct store_view *view)
 {
@@ -415,7 +442,7 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         if (must_confirm(o, view)) {
             return o->object == NULL ? describe(o, view) : confirm(o);
         }
-        if (!o->has_size) {
+        if (o->size_bytes == WARM_SIZE_UNKNOWN) {
             take_size(o, view->size_bytes);
         }
         skip_present(o, view, min_u64(window_end, end_of(o)), &next);
@@ -430,7 +457,7 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
     if (!o->rule->cache) {
         return refuse(o, refusal_text(REFUSAL_rule)->text);
     }
-    uint64_t size = o->has_size ? o->size_bytes : o->listed_size;
+    uint64_t size = o->size_bytes != WARM_SIZE_UNKNOWN ? o->size_bytes : o->listed_size;
     if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
         return refuse(o, refusal_text(REFUSAL_too_large)->text);
     }
@@ -450,9 +477,9 @@ static void on_described(void *ctx, struct subscription *sub)
 {
     struct warm_object *o = ctx;
     if (sub->state == SUBSCRIPTION_ENDED) {
-        o->check = NULL;
-        o->are_sums_known = true; // whatever the answer is, all of the object is here
-        subscription_leave(sub);
+        check(o->check == sub);
+        check_leave(o);
+        warm_phase_enter(o, WARM_PHASE_DONE); // whatever the answer is, all wanted bytes are cached
         changed(o);
     }
 }
@@ -463,8 +490,8 @@ static enum warm_step learn_checksums(struct warm_object *o)
     static _Thread_local struct store_view view;
     struct proxy_worker *pw = o->job->pw;
     enum warm_step step = WARM_OVER;
-    bool is_done = o->err == ERR_OK && !o->is_refused && o->later == REFUSAL_none;
-    if (!is_done || o->are_sums_known || !origin_capabilities(o->key->origin)->has_checksums) {
+    check(o->phase == WARM_PHASE_FETCH && o->run_count == 0);
+    if (!origin_capabilities(o->key->origin)->has_checksums) {
         return WARM_OVER;
     }
     store_lookup(pw->worker, pw->store, o->key->hash, o->first_byte, o->first_byte + 1,
@@ -483,6 +510,7 @@ static enum warm_step learn_checksums(struct warm_object *o)
                                .ahead = true,
                                .with_checksums = true,
                                .insists = true};
+        warm_phase_enter(o, WARM_PHASE_SUMS);
         o->check = subscription_ask(pw->fill, &ask, on_described, o);
         step = WARM_WAITS;
     }
@@ -492,49 +520,71 @@ static enum warm_step learn_checksums(struct warm_object *o)
 
 // --- its next step -------------------------------------------------------------------------------
 
-// It was not stored, and has waited: from its beginning, by the rules of now.
+// The object has waited after a refusal. It begins again from its first byte, by the present rules.
 static void begin_again(struct warm_object *o)
 {
     struct object_key *key = o->key;
     struct live *live = o->live;
-    check(o->run_count == 0 && !o->reading && o->check == NULL);
+    check(o->run_count == 0 && o->check == NULL);
+    warm_phase_enter(o, WARM_PHASE_FETCH);
     take_rule(o, key->key);
     object_key_unref(key);
     live_unref(live);
     forget(o);
     o->later = REFUSAL_none;
-    o->is_due = false;
+}
+
+static bool is_whole(const struct warm_object *o)
+{
+    return o->is_looked_for && o->size_bytes != WARM_SIZE_UNKNOWN && o->at >= end_of(o);
+}
+
+// FETCH: one window, or the checksums if nothing is missing.
+static enum warm_step fetch_step(struct warm_object *o)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_worker *pw = o->job->pw;
+    if (o->run_count > 0 && (is_whole(o) || o->object == NULL)) {
+        return WARM_WAITS;
+    }
+    if (is_whole(o)) {
+        enum warm_step step = learn_checksums(o);
+        if (step == WARM_OVER && o->phase == WARM_PHASE_FETCH) {
+            warm_phase_enter(o, WARM_PHASE_DONE);
+        }
+        return step == WARM_ASKED ? WARM_OVER : step; // the version is known now
+    }
+    store_lookup(pw->worker, pw->store, o->key->hash, o->at, o->at + STORE_WINDOW_MAX,
+                 fill_floor(pw->fill, o->key->hash), &view);
+    unsigned runs = o->run_count;
+    enum warm_step step = look(o, &view);
+    store_view_done(&view);
+    return o->run_count > runs || step == WARM_WAITS ? step : WARM_OVER;
 }
 
 enum warm_step warm_object_step(struct warm_object *o)
 {
-    static _Thread_local struct store_view view;
-    struct proxy_worker *pw = o->job->pw;
-    if (o->is_due) {
+    if (o->phase == WARM_PHASE_PAUSED) { // only objects whose time has come are ready
         begin_again(o);
     }
     for (unsigned i = 0; i < WINDOWS_MAX; i++) {
-        if (o->reading || o->check != NULL) {
+        enum warm_step step = WARM_OVER;
+        switch (o->phase) {
+        case WARM_PHASE_FETCH:
+            step = fetch_step(o);
+            break;
+        case WARM_PHASE_HEADER:
+        case WARM_PHASE_CONFIRM:
+        case WARM_PHASE_SUMS:
             return WARM_WAITS;
+        case WARM_PHASE_LATER:
+        case WARM_PHASE_REFUSED:
+            return o->run_count > 0 ? WARM_WAITS : WARM_OVER;
+        default:
+            check(o->phase == WARM_PHASE_DONE || o->phase == WARM_PHASE_FAILED);
+            return WARM_OVER;
         }
-        bool is_over = o->err != ERR_OK || o->is_refused || o->later != REFUSAL_none ||
-                       (o->is_looked_for && o->has_size && o->at >= end_of(o));
-        if (o->run_count > 0 && (is_over || o->object == NULL)) {
-            return WARM_WAITS;
-        }
-        if (is_over) {
-            enum warm_step step = learn_checksums(o);
-            if (step == WARM_ASKED) {
-                continue; // its version is known now
-            }
-            return step;
-        }
-        store_lookup(pw->worker, pw->store, o->key->hash, o->at, o->at + STORE_WINDOW_MAX,
-                     fill_floor(pw->fill, o->key->hash), &view);
-        unsigned runs = o->run_count;
-        enum warm_step step = look(o, &view);
-        store_view_done(&view);
-        if (step == WARM_WAITS || o->run_count > runs) {
+        if (step != WARM_OVER) {
             return step;
         }
     }
@@ -547,8 +597,5 @@ void warm_object_leave(struct warm_object *o)
     while ((node = list_first(&o->runs)) != NULL) {
         run_end(&container_of(node, struct warm_run_node, node)->run);
     }
-    if (o->check != NULL) {
-        subscription_leave(o->check);
-        o->check = NULL;
-    }
+    check_leave(o);
 }

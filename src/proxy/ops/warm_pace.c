@@ -134,6 +134,7 @@ bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait
         return false;
     }
     o->tries++;
+    warm_phase_enter(o, WARM_PHASE_PAUSED);
     uint64_t least_ms = max_u64(pace->backoff_ms, BACKOFF_MS_MIN);
     o->due_us = worker_now_us(job->pw->worker) + max_u64(wait_ms, least_ms) * 1000;
     pace->later_due_us =
@@ -159,7 +160,6 @@ uint64_t warm_pace_wake(struct proxy_warm *job)
                 pace->later_due_us = min_u64(pace->later_due_us, o->due_us);
                 continue;
             }
-            o->is_due = true;
             list_remove(&o->node);
             list_push_back(&job->ready, &o->node);
         }

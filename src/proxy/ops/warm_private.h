@@ -6,6 +6,8 @@
 #ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 #define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 
+#include <assert.h>
+
 #include "base/circle.h"
 #include "proxy/ops/inspect_private.h"
 
@@ -86,38 +88,44 @@ struct warm_run {
     uint64_t first_byte, end_byte;
 };
 
+enum warm_phase {
+#define WARM_PHASE(name, successors) WARM_PHASE_##name,
+#include "proxy/ops/warm_phases.def"
+#undef WARM_PHASE
+    WARM_PHASE_COUNT_
+};
+
+#define WARM_SIZE_UNKNOWN UINT64_MAX
+
 struct warm_object {
-    struct list_node node; // in proxy_warm.ready or .waiting
+    struct list_node node; // in proxy_warm.ready, .waiting or .later
     struct proxy_warm *job;
-    struct warm_item *item;
+    struct warm_item *item; // of a prefix: a listing named the object
+    enum warm_phase phase;  // written by warm_phase_enter()
     struct object_key *key;
     struct live *live; // a reference, in which `rule` is
     const struct proxy_rule *rule;
     uint64_t first_byte, end_byte;     // wanted
-    uint64_t at;                       // all before is cached or asked for
-    bool is_listed;                    // and so:
-    uint64_t listed_size, listed_etag; // listed_etag 0: it has none
-    bool has_size;
-    uint64_t size_bytes, wanted_bytes, done_bytes;
+    uint64_t at;                       // all bytes before it are cached or asked for
+    uint64_t listed_size, listed_etag; // of a listed object; listed_etag 0: the listing has no ETag
+    uint64_t size_bytes;               // WARM_SIZE_UNKNOWN until a version is known
+    uint64_t wanted_bytes, done_bytes;
     struct store_object *object; // the version that is fetched; NULL: not known yet
     uint64_t etag_hash;
-    bool is_confirmed;  // by the origin, for this job
-    bool is_looked_for; // or asked for: an empty one is whole before anything of it is
-    bool has_fetched, is_refused;
-    enum refusal later; // why it is tried again, and the reason given if that does not help
-    unsigned tries;     // more
-    uint64_t due_us;    // of the next one
-    bool is_due;        // that has come: from its beginning, by the rules of now
-    enum err err;
-    const char *why; // in words, where err does not say it
+    bool is_confirmed;  // the origin has confirmed the version for this job
+    bool is_looked_for; // or asked for: an empty object has no byte that could be missing
+    bool has_fetched;   // the job has fetched a part of it
+    enum refusal later; // in LATER and PAUSED: why the store did not take it
+    unsigned tries;     // how often it has begun again after that
+    uint64_t due_us;    // when it begins again
+    enum err err;       // in FAILED
+    const char *why;    // in REFUSED, and in FAILED if it says more than err
     unsigned restarts;
     unsigned run_count;
     uint64_t held_bytes;
     struct list runs;
-    bool are_sums_known;        // or it is known that they are not to be had
-    struct subscription *check; // is the version current, or what are its checksums?
-    bool reading;
-    struct store_read read;
+    struct subscription *check; // the question of CONFIRM or SUMS
+    struct store_read read;     // of HEADER
 };
 
 enum warm_step {
@@ -125,6 +133,11 @@ enum warm_step {
     WARM_WAITS, // for a run, a read, an answer
     WARM_OVER   // nothing is left to be done
 };
+
+// --- warm_phase.c --------------------------------------------------------------------------------
+
+// The only writer of the phase. Aborts unless warm_phases.def allows the change.
+void warm_phase_enter(struct warm_object *o, enum warm_phase phase);
 
 // --- warm_object.c -------------------------------------------------------------------------------
 
