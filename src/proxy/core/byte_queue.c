@@ -33,6 +33,7 @@ static struct piece *piece_first(struct byte_queue *q)
 
 void byte_queue_done(struct byte_queue *q)
 {
+    check(q->bytes > 0 || list_empty(&q->pieces));
     struct list_node *node;
     while ((node = list_pop_front(&q->pieces)) != NULL) {
         piece_free(container_of(node, struct piece, node));
@@ -58,6 +59,7 @@ void byte_queue_append(struct byte_queue *q, struct span data)
             tail_renew(q);
         }
         struct chunk *chunk = q->tail;
+        check(chunk->len < CHUNK_SIZE);
         uint32_t n = (uint32_t)min_u64(data.len, CHUNK_SIZE - chunk->len);
         memcpy(chunk->data + chunk->len, data.ptr, n);
         struct list_node *last = list_last(&q->pieces);
@@ -76,6 +78,7 @@ void byte_queue_append(struct byte_queue *q, struct span data)
         data.ptr += n;
         data.len -= n;
     }
+    check(q->bytes > 0 || list_empty(&q->pieces));
 }
 
 bool byte_queue_full(const struct byte_queue *q)
@@ -94,6 +97,8 @@ size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max)
     while (len < max && q->bytes > 0) {
         struct piece *piece = piece_first(q);
         uint32_t n = (uint32_t)min_u64(piece->len, max - len);
+        check(n > 0 && n <= q->bytes);
+        check(piece->offset + piece->len <= piece->chunk->len);
         memcpy(buf + len, piece->chunk->data + piece->offset, n);
         len += n;
         piece->offset += n;
@@ -130,6 +135,8 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
     } else {
         list_remove(&piece->node);
     }
+    check(piece->len > 0 && piece->len <= q->bytes);
+    check(piece->offset + piece->len <= piece->chunk->len);
     q->bytes -= piece->len;
     *ret_slice = (struct http_slice){.kind = HTTP_SLICE_BYTES,
                                      .bytes = {piece->chunk->data + piece->offset, piece->len},

@@ -66,6 +66,7 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
         return err;
     }
     principal->name = principal->entry->id;
+    check(principal->name.len > 0);
     if (r->s3.operation == S3_CreateSession) {
         ret_detail->message = SPAN("Sessions for directory buckets are not known here: set "
                                    "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true");
@@ -89,6 +90,8 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail)
 {
+    check(r->step == REQUEST_AUTHORIZE || r->steps == NULL); // the one gate, once
+    check(r->principal.table == NULL && !r->principal.verified);
     struct principal principal = {.name = SPAN("open")};
     enum err err;
     if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
@@ -115,6 +118,7 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         return err;
     }
     *ret_principal = principal;
+    check(!principal.verified || (principal.entry != NULL && principal.table != NULL));
     return ERR_OK;
 }
 

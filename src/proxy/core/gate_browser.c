@@ -20,6 +20,7 @@ static bool is_allowed(const struct proxy_settings *settings, struct span origin
 
 enum err gate_authorize_browser(const struct request *r, struct s3_error_detail *ret_detail)
 {
+    check(r->live != NULL && r->http != NULL);
     const struct headers *headers = &r->http->headers;
     bool has_origin = false, is_foreign = false, is_listed = true;
     for (unsigned i = 0; i < headers->count; i++) {

@@ -72,11 +72,13 @@ static struct live *live_new(const struct proxy_settings *settings, struct pins_
         domains[i] = span_from_cstr(live->settings.domains[i]);
     }
     live->domains = (struct s3_domains){domains, settings->domain_count};
+    check(live->settings.rules[settings->rule_count - 1].match != NULL);
     return live;
 }
 
 void live_unref(struct live *live)
 {
+    check(live == NULL || live->refs > 0);
     if (live != NULL && --live->refs == 0) {
         pins_table_unref(live->pins);
         arena_free(live->arena);
@@ -98,6 +100,7 @@ static void on_live(struct worker *to, struct message *message)
     struct proxy_worker *pw = proxy_worker_of(to);
     struct live *live = container_of(message, struct live, message);
     struct live_round *round = live->round;
+    check(round != NULL && live->refs == 1 && pw->live != NULL);
     live_unref(pw->live);
     pw->live = live;
     round->proxy->live.on_change(pw);
@@ -116,6 +119,7 @@ void live_publish(struct proxy *proxy, const struct proxy_settings *settings,
     atomic_init(&round->left, proxy->worker_count);
     pthread_mutex_lock(&proxy->live.lock);
     struct live *before = proxy->live.now;
+    check(before != NULL && proxy->worker_count > 0);
     settings = settings != NULL ? settings : &before->settings;
     pins = pins != NULL ? pins : before->pins;
     proxy->live.now = live_new(settings, pins);
@@ -139,6 +143,7 @@ struct pins_table *live_pins(struct proxy *proxy)
 
 void live_start(struct proxy *proxy, struct pins_table *pins)
 {
+    check(proxy->live.now == NULL);
     check(pthread_mutex_init(&proxy->live.lock, NULL) == 0);
     proxy->live.now = live_new(&proxy->options.settings, pins);
     for (unsigned i = 0; i < proxy->worker_count; i++) {
@@ -162,6 +167,7 @@ struct origin *live_find_origin(const struct proxy *proxy, const struct live *li
                                 struct span bucket, struct span *ret_origin_bucket)
 {
     const struct proxy_bucket *listed = live_bucket(live, bucket);
+    check(listed == NULL || (listed->origin != NULL && listed->origin_bucket != NULL));
     *ret_origin_bucket = listed != NULL ? span_from_cstr(listed->origin_bucket) : bucket;
     return listed != NULL ? listed->origin : proxy->options.default_origin;
 }

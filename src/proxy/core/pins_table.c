@@ -13,12 +13,14 @@
 
 struct pins_table *pins_table_ref(struct pins_table *table)
 {
+    check(atomic_load_explicit(&table->refs, memory_order_relaxed) > 0);
     atomic_fetch_add_explicit(&table->refs, 1, memory_order_relaxed);
     return table;
 }
 
 void pins_table_unref(struct pins_table *table)
 {
+    check(table == NULL || atomic_load_explicit(&table->refs, memory_order_relaxed) > 0);
     if (table != NULL && atomic_fetch_sub_explicit(&table->refs, 1, memory_order_acq_rel) == 1) {
         free(table->matches);
         free(table);
@@ -58,6 +60,7 @@ struct span pins_table_name(const struct proxy_rule *rule, char ret_text[PINS_NA
     size_t len = 0;
     for (; *at != '\0' && *at != '*'; at++) {
         at += *at == '\\';
+        check(*at != '\0' && len < PINS_NAME_MAX);
         ret_text[len++] = *at;
     }
     *ret_is_prefix = *at == '*';
@@ -79,6 +82,7 @@ static int rule_compare(const void *a, const void *b)
 // Sorts the rules, and copies the globs that were borrowed until now.
 static void table_finish(struct pins_table *table)
 {
+    check(table->count <= PROXY_PINS_MAX && table->matches == NULL);
     size_t size = 0;
     qsort(table->rules, table->count, sizeof(table->rules[0]), rule_compare);
     for (unsigned i = 0; i < table->count; i++) {
@@ -92,6 +96,7 @@ static void table_finish(struct pins_table *table)
         memcpy(at, rule->match, len);
         rule->match = at;
         at += len;
+        check(at <= table->matches + size);
         if (rule->until_s != 0 &&
             (table->next_until_s == 0 || rule->until_s < table->next_until_s)) {
             table->next_until_s = rule->until_s;
@@ -149,6 +154,7 @@ struct pins_table *pins_table_change(const struct pins_table *from, bool pins,
     char *matches = malloc((size_t)count * MATCH_SIZE + 1);
     check(matches != NULL);
     for (unsigned i = 0; from != NULL && i < from->count; i++) {
+        check(from->rules[i].pin && from->rules[i].match != NULL);
         if (from->rules[i].until_s == 0 || from->rules[i].until_s > now_s) {
             table->rules[table->count++] = from->rules[i];
         }

@@ -11,7 +11,9 @@
 
 static bool has(const struct places *places, const struct proxy_bucket *bucket)
 {
+    check(bucket->origin != NULL && bucket->origin_bucket != NULL);
     unsigned count = atomic_load(&places->count);
+    check(count <= PROXY_PLACES_MAX);
     for (unsigned i = 0; i < count; i++) {
         if (places->items[i].origin == bucket->origin &&
             strcmp(places->items[i].bucket, bucket->origin_bucket) == 0) {

@@ -38,6 +38,8 @@ void request_go(struct request *r)
 
 struct request *request_new(struct proxy_worker *pw)
 {
+    check(pw->live != NULL);
+    check(pw->request_pool_count <= REQUEST_POOL_MAX);
     struct list_node *node = list_pop_front(&pw->request_pool);
     struct request *r;
     struct get_state *get = NULL;
@@ -45,6 +47,7 @@ struct request *request_new(struct proxy_worker *pw)
     if (node != NULL) {
         pw->request_pool_count--;
         r = container_of(node, struct request, pool_node);
+        check(r->magic == 0); // it was recycled
         get = r->get;
         spare_key = r->spare_key;
     } else {
@@ -78,6 +81,8 @@ static void request_free(struct request *r)
 void request_recycle(struct request *r)
 {
     struct proxy_worker *pw = r->pw;
+    check(r->magic == REQUEST_MAGIC);
+    check(!r->going && r->pass == NULL);
     r->magic = 0;
     live_unref(r->live);
     r->live = NULL;
@@ -108,6 +113,7 @@ void request_header(struct request *r, struct headers *headers, const char *name
 
 static struct span request_revalidated_status(struct request *r)
 {
+    check(r->result == RESULT_REVALIDATED && r->rule != NULL);
     if (r->reason != NULL) {
         return SPAN("forebay; fwd=request; fwd-status=304; detail=client-no-cache");
     }
@@ -138,6 +144,7 @@ static const char *request_fetched_status(struct request *r, const char *how)
 // Of a miss that the origin has answered with an error, or not at all.
 static const char *request_failed_status(struct request *r)
 {
+    check(r->err != ERR_OK && r->status >= 400);
     const char *how = r->known ? "miss" : "uri-miss", *why = origin_why(r->err);
     return why != NULL ? arena_printf(r->arena, "forebay; fwd=%s; detail=%s", how, why)
                        : arena_printf(r->arena, "forebay; fwd=%s; fwd-status=%u", how, r->status);
@@ -234,6 +241,7 @@ struct span request_lines(struct request *r, struct span before, struct span beh
                              "X-Content-Type-Options: nosniff\r\n"));
     span_writer_put(&w, behind);
     span_writer_put(&w, stored);
+    check(w.at <= text + size);
     return (struct span){text, (size_t)(w.at - text)};
 }
 
@@ -247,6 +255,7 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
         detail = &none;
     }
     check(!http_reply_head_sent(r->x));
+    check(err != ERR_OK && status >= 300 && status <= 599);
     detail->request_id = (struct span){r->id, 16};
     detail->host_id = (struct span){r->id, 16};
     if (detail->resource.len == 0) {
@@ -330,6 +339,7 @@ static bool is_about_our_keys(struct span code)
 
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed)
 {
+    check(err != ERR_OK && r->origin != NULL);
     struct s3_error_detail detail = {0};
     struct s3_error_answer answer = {0};
     if (r->result == RESULT_NONE) {

@@ -17,6 +17,7 @@ struct span request_address(const struct request *r)
 
 uint64_t request_client(const struct request *r)
 {
+    check(r->http != NULL);
     struct span address = request_address(r), name = r->principal.name;
     return hash64(address.ptr, address.len, hash64(name.ptr, name.len, 0));
 }

@@ -40,6 +40,8 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                                          struct span realm, struct span bucket, struct span key,
                                          const struct proxy_rule *rule)
 {
+    check(origin != NULL && rule != NULL);
+    check(rule->block_size_bytes > 0 && bucket.len > 0);
     struct object_key from = {
         .realm = realm,
         .bucket = bucket,

@@ -30,6 +30,7 @@ void response_overrides_apply(struct request *r, struct headers *headers)
 {
     for (size_t i = 0; r->s3.has_response_overrides && i < ARRAY_LEN(OVERRIDES); i++) {
         const struct s3_param *param = s3_param_find(&r->s3, OVERRIDES[i].param);
+        check(r->arena != NULL && headers->count <= HEADERS_MAX);
         // A value that no header line can hold would take the object's own header away.
         if (param != NULL && headers_value_is_clean(param->value)) {
             headers_remove(headers, span_from_cstr(OVERRIDES[i].header));

@@ -25,11 +25,13 @@ struct positions {
 
 static void positions_add(struct positions *set, size_t at)
 {
+    check(at <= PATTERN_MAX);
     set->bits[at / WORD_BITS] |= UINT64_C(1) << (at % WORD_BITS);
 }
 
 static bool positions_has(const struct positions *set, size_t at)
 {
+    check(at <= PATTERN_MAX);
     return (set->bits[at / WORD_BITS] >> (at % WORD_BITS) & 1) != 0;
 }
 
@@ -51,6 +53,7 @@ static size_t brace_end(const char *pattern, size_t len, size_t at)
 // Adds the beginning of every alternative of the brace at `at`.
 static void add_alternatives(const char *pattern, size_t at, size_t end, struct positions *set)
 {
+    check(pattern[at] == '{' && at < end && pattern[end] == '}');
     positions_add(set, at + 1);
     for (size_t i = at + 1; i < end; i++) {
         if (pattern[i] == '\\') {
@@ -103,6 +106,7 @@ static void close_over(const char *pattern, size_t len, struct positions *set)
 // Adds to `next` where position `at` leads when the text's next byte is `c`.
 static void advance(const char *pattern, size_t len, size_t at, char c, struct positions *next)
 {
+    check(at < len);
     switch (pattern[at]) {
     case '*':
         if (at + 1 < len && pattern[at + 1] == '*') {
@@ -210,6 +214,7 @@ static bool name_make(struct span bucket, struct span key, char ret_text[TEXT_MA
         memcpy(ret_text, bucket.ptr, bucket.len);
     }
     ret_text[len++] = '/';
+    check(len + key.len <= TEXT_MAX);
     if (key.len > 0) {
         memcpy(ret_text + len, key.ptr, key.len);
         len += key.len;
@@ -240,6 +245,7 @@ const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsign
 {
     check(count > 0);
     const struct proxy_rule *found = find(rules, count - 1, bucket, key);
+    check(found == NULL || (found >= rules && found < rules + count));
     return found != NULL ? found : &rules[count - 1];
 }
 
@@ -252,7 +258,9 @@ unsigned rules_group(const struct live *live, const struct proxy_rule *rule, str
                      struct span key)
 {
     const struct pins_table *pins = live->pins;
+    check(rule != NULL);
     bool may_pin = pins != NULL && rule->cache && !rule->pin;
     const struct proxy_rule *pin = may_pin ? find(pins->rules, pins->count, bucket, key) : NULL;
+    check(pin == NULL || pin->pin);
     return pin != NULL ? pin->group : rule->group;
 }

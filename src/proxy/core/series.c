@@ -85,6 +85,7 @@ static void unlock(struct series_table *table)
 
 static void drop_locked(struct series_table *table, struct series *s)
 {
+    check(s->count <= table->guarded.name_count && s->count <= s->capacity);
     for (unsigned i = 0; i < s->count; i++) {
         table->guarded.text_bytes -= s->names[i].len;
         free(s->names[i].text);
@@ -118,6 +119,7 @@ static struct span folder_of(struct span key)
 static struct span name_of(struct span key)
 {
     size_t folder_len = folder_of(key).len;
+    check(folder_len <= key.len);
     return (struct span){key.ptr + folder_len, key.len - folder_len};
 }
 
@@ -166,6 +168,7 @@ static struct series_name *find_key_locked(struct series_table *table, const str
     if (s == NULL || !name_find(s, name_of(key->key), &at)) {
         return NULL;
     }
+    check(at < s->count);
     *ret_series = s;
     return &s->names[at];
 }
@@ -198,10 +201,12 @@ static struct series *make_locked(struct series_table *table, const struct origi
     }
     if (s == NULL) {
         s = oldest_locked(table, NULL);
+        check(s != NULL); // all are used
         left_out(s->count);
         drop_locked(table, s);
     }
     s->text = malloc(bucket.len + folder.len + 1);
+    check(s->count == 0 && s->names == NULL);
     check(s->text != NULL);
     memcpy(s->text, bucket.ptr, bucket.len);
     if (folder.len > 0) {
@@ -231,6 +236,9 @@ static bool has_room_locked(struct series_table *table, const struct series *s, 
 static void insert_locked(struct series_table *table, struct series *s, unsigned at,
                           struct span name, bool follows)
 {
+    check(at <= s->count && s->count <= s->capacity);
+    check(name.len > 0 && name.len <= S3_KEY_MAX);
+    check(table->guarded.name_count < NAMES_MAX);
     if (s->count == s->capacity) {
         s->capacity = s->capacity == 0 ? 16 : 2 * s->capacity;
         s->names = realloc(s->names, s->capacity * sizeof(*s->names));
@@ -298,6 +306,8 @@ static unsigned reach(const struct series *s)
 // How many in order end with it.
 static unsigned streak_of(const struct series *s, const struct series_name *n)
 {
+    check(n >= s->names && n < s->names + s->count);
+    check(!s->names[0].follows); // so the walk ends at the first name
     for (unsigned i = 0; i < reach(s) && n->follows; i++) {
         n--;
         if (n->begun != 0 && s->begun_count - n->begun <= s->near) {
@@ -320,6 +330,7 @@ static bool begin_locked(struct series_table *table, const struct object_key *ke
     }
     s->near = near;
     s->begun_count++;
+    check(near > 0);
     n->streak = (uint16_t)min_u64(streak_of(s, n), UINT16_MAX);
     n->begun = s->begun_count;
     bool was_named = n->named_after != 0;
@@ -347,6 +358,7 @@ void series_end(struct series_table *table)
 
 static unsigned streak_needed(const struct series *s)
 {
+    check(s->near > 0); // an object of the series was begun
     uint64_t ratio = s->count / ((uint64_t)s->near * reach(s)), odds = 1;
     unsigned streak = 0;
     if (ratio < 2) {
@@ -372,6 +384,7 @@ static struct series_name *next_locked(struct series *s, struct series_name *n)
         return NULL;
     }
     const struct series_name *end = s->names + s->count;
+    check(n >= s->names && n < end);
     for (unsigned i = 0; i < s->near; i++) {
         n++;
         if (n == end || !n->follows || n->is_refused) {
@@ -393,6 +406,7 @@ bool series_next(struct series_table *table, const struct object_key *key,
     struct series_name *n = find_key_locked(table, key, &s);
     n = n != NULL ? next_locked(s, n) : NULL;
     if (n != NULL) {
+        check(s->folder_len + n->len <= S3_KEY_MAX);
         memcpy(ret_text, s->text + s->bucket_len, s->folder_len);
         memcpy(ret_text + s->folder_len, n->text, n->len);
         *ret_name = (struct span){ret_text, s->folder_len + n->len};
@@ -404,6 +418,8 @@ bool series_next(struct series_table *table, const struct object_key *key,
 static void remove_locked(struct series_table *table, struct series *s, struct series_name *n)
 {
     unsigned at = (unsigned)(n - s->names);
+    check(at < s->count && table->guarded.name_count > 0);
+    check(table->guarded.text_bytes >= n->len);
     table->guarded.text_bytes -= n->len;
     table->guarded.name_count--;
     free(n->text);

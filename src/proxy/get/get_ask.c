@@ -27,6 +27,7 @@ static void on_change(void *ctx, struct subscription *sub)
 {
     struct request *r = ctx;
     struct get_state *g = get_of(r);
+    check(r->magic == REQUEST_MAGIC && g->owner == r);
     r->collapsed |= sub->joined;
     if (r->ended) {
         return;
@@ -58,6 +59,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .block_size_bytes = get_state_block_size(r)};
     origin_trace_read(&r->http->headers, &ask.trace);
     uint64_t size = ask.block_size_bytes;
+    check(size > 0);
     ask.block = byte / size;
     uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
     uint64_t count = min_u64(last_block - ask.block + 1, STORE_RUN_BLOCKS_MAX);
@@ -74,6 +76,9 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
         ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
     }
     g->has_asked = true;
+    check(ask.block_count > 0 && ask.block_count <= STORE_RUN_BLOCKS_MAX);
+    check(ask.block * size <= byte && byte < (ask.block + ask.block_count) * size);
+    check(g->object == NULL || byte <= g->object->size_bytes);
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused); // the home needs it once
     g->refused = NULL;

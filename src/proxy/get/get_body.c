@@ -22,6 +22,8 @@
 static uint64_t read_len(const struct get_state *g, const struct store_place *place)
 {
     uint64_t begin = place->first_block * place->block_size_bytes;
+    check(begin <= g->pos && g->pos - begin < place->payload_len);
+    check(g->pos < g->end);
     uint64_t most = chunk_budget_is_short()
                         ? STORE_CHECKSUM_UNIT - (g->pos - begin) % STORE_CHECKSUM_UNIT
                         : GET_READ_BYTES;
@@ -32,8 +34,10 @@ static uint64_t read_len(const struct get_state *g, const struct store_place *pl
 static void note_read(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
+    check(place->segment != NULL);
     if (g->pos >= g->noted_end) {
         uint64_t end = place->first_block * place->block_size_bytes + place->payload_len;
+        check(end > g->pos);
         g->noted_end = end;
         store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos,
                         rules_group(r->pw->live, r->rule, r->s3.bucket, r->s3.key));
@@ -142,6 +146,7 @@ static bool pull_range(struct request *r, const struct store_place *place,
         return false;
     }
     uint64_t place_end = place->first_block * place->block_size_bytes + place->payload_len;
+    check(g->pos < place_end && g->pos < g->end);
     uint64_t len = min_u64(min_u64(g->end, place_end) - g->pos, HTTP_FILE_SLICE_MAX);
     if (!store_range_ready(r->pw->worker, r->pw->store, place, g->pos, len, &ret_slice->range)) {
         return false;
@@ -161,6 +166,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
     struct list_node *node;
     while ((node = list_first(&sub->pieces)) != NULL) {
         struct piece *piece = container_of(node, struct piece, node);
+        check(piece->len > 0);
         if (piece->first_byte > g->pos) {
             return false;
         }
@@ -182,6 +188,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
+        check(len > 0 && piece->offset + skip + len <= piece->chunk->len);
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
         ret_slice->release = release_chunk;
@@ -211,6 +218,7 @@ static void prefetch(struct request *r)
         return;
     }
     g->runs[1] = get_ask_run(r, next, g->end);
+    check(g->runs[1] != current);
 }
 
 // A run whose pieces are used up: its end (a place, an outcome) decides how the reply goes on.
@@ -229,6 +237,7 @@ static enum body_result run_ended(struct request *r)
     if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
         return BODY_CUT;
     }
+    check(outcome == OUTCOME_DONE || outcome == OUTCOME_REJOIN);
     if (outcome == OUTCOME_REJOIN) {
         get_state_view_done(g);
         g->skip_index = false;
@@ -312,6 +321,7 @@ static void slice_drop(struct http_slice *slice)
 
 static enum body_result body_step(struct request *r, struct http_slice *ret_slice)
 {
+    check(get_of(r)->pos < get_of(r)->end);
     switch (get_of(r)->phase) {
     case GET_PHASE_CHOOSE:
         return choose(r, ret_slice);
@@ -386,6 +396,7 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
     get_state_check(r);
     check(g->phase == GET_PHASE_CHOOSE || g->phase == GET_PHASE_RUN);
     check(unsent <= g->pos - g->first);
+    check(unsent <= r->bytes_memory);
     g->buffer_until = g->pos;
     g->pos -= unsent;
     r->bytes_memory -= unsent;

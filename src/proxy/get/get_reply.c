@@ -26,6 +26,7 @@ static void classify(struct request *r)
 {
     struct get_state *g = get_of(r);
     uint32_t block = get_state_block_size(r);
+    check(block > 0 && g->first <= g->end);
     uint64_t blocks = g->end > g->first ? (g->end - 1) / block - g->first / block + 1 : 1;
     r->blocks_total = (unsigned)min_u64(blocks, UINT32_MAX);
     g->reply_block_size_bytes = block;
@@ -85,6 +86,7 @@ static struct span stored_lines(struct request *r, unsigned status, char ret_tex
 {
     struct span lines = r->get->object->headers;
     struct span checksums = fill_version_checksums(lines);
+    check(checksums.len <= lines.len);
     bool are_wanted = status == 200 && get_state_wants_checksums(r);
     if (checksums.len > 0 && (!are_wanted || fill_version_has_none(checksums))) {
         lines.len -= checksums.len;
@@ -113,6 +115,7 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
     struct span sums, stored = stored_lines(r, reply->status, text, &sums);
     struct span_writer w = {before, before + sizeof(before)};
     if (reply->status == 206) {
+        check(g->first < g->end && g->end <= g->object->size_bytes);
         span_writer_put(&w, SPAN("Content-Range: bytes "));
         span_writer_put_u64(&w, g->first);
         span_writer_put(&w, SPAN("-"));
@@ -170,6 +173,8 @@ static enum step_result send(struct request *r, unsigned status)
 {
     struct get_state *g = get_of(r);
     struct headers headers = {0}; // no longer than http_reply_start()
+    check(g->phase == GET_PHASE_STEPS && g->object != NULL);
+    check(status == 200 || status == 206 || status == 304);
     classify(r);
     struct http_reply reply = {.status = status,
                                .reason = s3_status_reason(status),
@@ -216,6 +221,7 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
 static enum step_result condition_failed(struct request *r)
 {
     const struct get_state *g = get_of(r);
+    check(g->conditions.failed != NULL);
     if (g->conditions.has_if_match && !http_etag_is_strong(g->object->etag)) {
         return get_state_bypass(r, "no-etag");
     }
@@ -225,6 +231,7 @@ static enum step_result condition_failed(struct request *r)
 
 static enum step_result ask_first(struct request *r)
 {
+    check(!r->http->is_head);
     r->step = REQUEST_GET_FIRST;
     return STEP_AGAIN;
 }
@@ -232,6 +239,7 @@ static enum step_result ask_first(struct request *r)
 static enum step_result unsatisfiable(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->range.kind != HTTP_RANGE_NONE);
     bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
     if (g->object->size_bytes == 0 && !kept) { // so that the next one is answered from here
         g->first = g->end = g->pos = 0;
@@ -271,6 +279,7 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     }
     g->end = size > 0 ? last + 1 : 0;
     g->pos = g->first;
+    check(g->first <= g->end && g->end <= size);
     *ret_status = partial ? 206 : 200;
     return true;
 }
@@ -317,6 +326,8 @@ static enum step_result reply_body(struct request *r, unsigned status)
 enum step_result get_reply_step(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->phase == GET_PHASE_STEPS);
+    check(g->object != NULL && g->revalidation == NULL);
     if (r->s3.has_part_number && etag_is_multipart(r)) {
         return get_state_bypass(r, "part-number");
     }

@@ -59,6 +59,7 @@ static void choose_condition(struct get_state *g)
 
 void get_state_begin(struct request *r)
 {
+    check(r->rule != NULL && r->rule->cache && r->origin != NULL);
     if (r->get == NULL) {
         r->get = malloc(sizeof(*r->get));
         check(r->get != NULL);
@@ -67,6 +68,7 @@ void get_state_begin(struct request *r)
     // The view is large and written by the look-up.
     memset(g, 0, offsetof(struct get_state, view));
     memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
+    check(g->view.place_count == 0 || !g->view_end); // an earlier request's pins are released
     g->owner = r;
     g->key = request_object_key(r);
     reply_sum_begin(r->pw->fill, g->key->hash, &g->sum);
@@ -224,6 +226,7 @@ bool get_state_is_from_origin(const struct get_state *g)
 
 static bool place_covers(const struct store_place *place, uint64_t byte)
 {
+    check(place->segment == NULL || place->block_size_bytes > 0);
     uint64_t first = place->first_block * place->block_size_bytes;
     return place->segment != NULL && byte >= first && byte - first < place->payload_len;
 }
@@ -247,6 +250,7 @@ const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
 bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte)
 {
     uint64_t size = g->view.size_bytes;
+    check(get_state_has_record(g) && first_byte < end_byte);
     bool is_bounded = g->range.kind == HTTP_RANGE_FIRST_LAST;
     uint64_t wanted_end = is_bounded ? min_u64(g->range.last, size - 1) + 1 : size;
     if (size > 0 && wanted_end > end_byte) {

@@ -101,6 +101,7 @@ static uint64_t run_bytes(const struct readahead_track *t)
 
 static uint64_t block_end(const struct readahead_track *t, uint64_t byte)
 {
+    check(t->block_size_bytes > 0);
     return (byte + t->block_size_bytes - 1) / t->block_size_bytes * t->block_size_bytes;
 }
 
@@ -112,6 +113,7 @@ static uint64_t average(uint64_t former, uint64_t sample)
 static struct sequence *sequence_of(const struct readahead_track *t)
 {
     struct readahead *readahead = t->pw->readahead;
+    check(t >= readahead->tracks && t < readahead->tracks + TRACKS);
     return &readahead->sequences[t - readahead->tracks];
 }
 
@@ -123,12 +125,14 @@ static void run_end(struct ahead_run *run)
 {
     struct subscription *sub = run->sub;
     run->sub = NULL;
+    check(sub != NULL && run->track->run_count > 0);
     run->track->run_count -= run->end_byte == 0;
     subscription_leave(sub);
 }
 
 static void run_free(struct ahead_run *run)
 {
+    check(run->sub == NULL && run->track->run_count > 0);
     run->first_byte = run->end_byte = 0;
     run->track->run_count--;
 }
@@ -148,6 +152,8 @@ static void on_change(void *ctx, struct subscription *sub)
 {
     struct ahead_run *run = ctx;
     struct readahead_track *t = run->track;
+    check(run->sub == sub && t->key != NULL);
+    check(run >= t->runs && run < t->runs + RUNS_MAX);
     if (sub->state == SUBSCRIPTION_ENDED) {
         uint64_t now_us = worker_now_us(t->pw->worker);
         if (sub->outcome == OUTCOME_DONE && !sub->joined && !sub->whole) {
@@ -201,6 +207,7 @@ static bool is_strided(const struct readahead_track *t)
 // The end of the part that is to be asked for next; `asked_end` leaves the gap in front of it.
 static uint64_t part_end(struct readahead_track *t)
 {
+    check(is_strided(t) && t->part > 0 && t->part <= t->stride);
     uint64_t begin = sequence_of(t)->begin;
     uint64_t at = t->asked_end > begin ? t->asked_end - begin : 0;
     uint64_t part = at / t->stride * t->stride;
@@ -224,9 +231,11 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
     uint64_t first = ask.block * size;
     ask.block_count =
         (uint32_t)min_u64(block_end(t, end - first), run_bytes(t)) / t->block_size_bytes;
+    check(ask.block_count > 0 && run->sub == NULL && run->end_byte == 0);
     t->asked_end = first + ask.block_count * size;
     run->track = t;
     t->run_count++;
+    check(t->run_count <= RUNS_MAX);
     run->asked_us = worker_now_us(t->pw->worker);
     run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
@@ -359,6 +368,7 @@ static bool is_of(const struct readahead_track *t, const struct get_state *g)
 static uint64_t distance(const struct sequence *s, unsigned worker_count, const struct get_state *g)
 {
     uint64_t len = g->end - g->first;
+    check(g->first <= g->end);
     uint64_t off = g->first > s->next ? g->first - s->next : s->next - g->first;
     if (len > GAP_RANGE_MAX) {
         return off == 0 || g->first == s->begin ? off : UINT64_MAX;
@@ -388,6 +398,7 @@ static void track_open(struct readahead_track *t, struct proxy_worker *pw, struc
                        uint64_t first)
 {
     track_clear(t);
+    check(t->run_count == 0 && t->head == NULL && t->object == NULL);
     t->pw = pw;
     t->key = object_key_ref(key);
     t->block_size_bytes = key->limits.block_size_bytes;
@@ -404,6 +415,7 @@ static void track_open(struct readahead_track *t, struct proxy_worker *pw, struc
 // The version of it that is read.
 static void track_learn(struct readahead_track *t, struct store_object *object)
 {
+    check(t->object == NULL && object != NULL);
     t->object = store_object_ref(object);
     t->block_size_bytes = object->block_size_bytes;
 }
@@ -473,6 +485,8 @@ static bool is_of_series(const struct get_state *g, const struct store *store)
 // A reader that begins.
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
+    check(t->key != NULL && g->track_serial == 0);
+    check(get_phase_has_replied(g) && g->object != NULL);
     struct sequence *s = sequence_of(t);
     if (t->object == NULL) {
         head_leave(t);
@@ -511,6 +525,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
 static struct readahead_track *track_of(const struct request *r)
 {
     const struct get_state *g = r->get;
+    check(g->track_serial != 0 && g->track < TRACKS);
     struct readahead_track *t = &r->pw->readahead->tracks[g->track];
     return t->key != NULL && t->serial == g->track_serial ? t : NULL;
 }
@@ -521,6 +536,7 @@ static void track_pace(struct readahead_track *t)
         return;
     }
     uint64_t runs = (t->edge - t->paced_edge) / run_bytes(t);
+    check(runs > 0 && t->used_us >= t->paced_us);
     t->reader_us = average(t->reader_us, (t->used_us - t->paced_us) / runs);
     t->paced_edge = t->edge;
     t->paced_us = t->used_us;
@@ -598,6 +614,7 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
         return;
     }
     track_open(next, t->pw, key, 0);
+    check(next->key == key && next != t);
     next->is_missing = next->is_expected = true;
     next->client = t->client;
     next->run_us = t->run_us;
@@ -630,6 +647,7 @@ static void next_look(struct readahead_track *t, struct request *r)
 // themselves; what there is of the window behind it is for the next one.
 static void track_follow(struct readahead_track *t, struct request *r)
 {
+    check(t->object != NULL);
     uint64_t bytes = window(t), end = t->object->size_bytes;
     bool is_cold = t->is_missing || (t->is_series_read && !t->is_unfit);
     bool is_read_to_end = sequence_of(t)->next >= end;
@@ -665,6 +683,7 @@ static bool is_unfit(const struct subscription *run)
 static void track_note(struct readahead_track *t, struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(sequence_of(t)->readers > 0 && t->serial == g->track_serial);
     const struct subscription *run = g->runs[0];
     if (!object_key_asks_alike(t->key, g->key)) {
         object_key_unref(t->key);
@@ -694,6 +713,7 @@ static void track_note(struct readahead_track *t, struct request *r)
 void readahead_note(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(get_phase_has_replied(g) && g->pos <= g->end);
     g->readahead_at = g->pos + STORE_RUN_MAX;
     const struct subscription *run = g->runs[0];
     bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);

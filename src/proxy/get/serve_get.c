@@ -47,6 +47,7 @@ void serve_get_sum_up(struct request *r)
         return;
     }
     uint64_t block = g->reply_block_size_bytes;
+    check(block > 0);
     uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
     r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
     if (r->result == RESULT_HIT && r->blocks_missed > 0) {
@@ -62,6 +63,7 @@ struct span serve_get_version(const struct request *r)
 
 static enum step_result go_to(struct request *r, enum request_step step)
 {
+    check(!r->ended && get_of(r)->phase == GET_PHASE_STEPS);
     r->step = step;
     return STEP_AGAIN;
 }
@@ -127,6 +129,7 @@ static bool only_head_tells(struct request *r)
 // The index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
+    check(get_of(r)->object == NULL);
     if (r->hops > 0 && !origin_has_answered(r->origin)) {
         return get_state_bypass(r, "hops");
     }
@@ -233,6 +236,7 @@ static enum step_result header_read_start(struct request *r, const struct store_
 enum step_result serve_get_step_describe(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->phase == GET_PHASE_STEPS);
     if (g->object != NULL) {
         return go_to(r, REQUEST_GET_FRESHNESS);
     }
@@ -266,6 +270,7 @@ enum step_result serve_get_step_freshness(struct request *r)
 // The home has named a version: none if it is the one that it was asked about.
 static void take_found(struct get_state *g, const struct subscription *sub)
 {
+    check(sub->state == SUBSCRIPTION_ENDED);
     if (sub->answer != NULL) {
         struct store_object *found = store_object_ref(sub->answer);
         get_state_forget_version(g);
@@ -279,6 +284,7 @@ static enum step_result take_known(struct request *r, const struct subscription 
     struct get_state *g = get_of(r);
     uint64_t now_us = worker_now_us(r->pw->worker);
     uint64_t validated_us = min_u64(sub->validated_us, now_us);
+    check(sub == g->revalidation || sub == g->runs[0]);
     take_found(g, sub);
     g->is_home_known = true;
     r->known = true;
@@ -291,6 +297,7 @@ static enum step_result take_known(struct request *r, const struct subscription 
 // The version as it is, but with its checksums.
 static void take_checksums(struct get_state *g, const struct subscription *sub)
 {
+    check(g->object != NULL);
     struct store_object *described = NULL;
     if (sub->answer != NULL) {
         described =
@@ -367,6 +374,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
 static enum step_result first_answered(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
+    check(sub == g->runs[0] && sub->answer != NULL);
     if (g->object == NULL) {
         set_version(g, store_object_ref(sub->answer));
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
@@ -416,6 +424,8 @@ static enum step_result look_again(struct request *r)
 static enum step_result first_ended(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
+    check(sub == g->runs[0] && sub->state == SUBSCRIPTION_ENDED);
+    check(sub->answer == NULL);
     if (sub->outcome == OUTCOME_REJOIN && g->is_confirmed && g->object != NULL) {
         return look_again(r);
     }
@@ -447,6 +457,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
 enum step_result serve_get_step_first(struct request *r)
 {
     struct get_state *g = get_of(r);
+    check(g->phase == GET_PHASE_STEPS && g->runs[1] == NULL);
     const struct subscription *sub = g->runs[0];
     if (sub == NULL) {
         uint64_t first = g->pos, end = g->end;

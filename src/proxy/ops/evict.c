@@ -36,6 +36,7 @@ struct evicted_name {
 
 static void eviction_end(struct eviction *e, struct worker *w)
 {
+    check(e->in_flight == 0 && !list_node_linked(&e->node));
     e->done(e->ctx, e->err);
     access_keys_unref(e->table);
     live_unref(e->live);
@@ -57,6 +58,7 @@ static void on_name_ended(struct key_write *kw)
     struct evicted_name *name = container_of(kw, struct evicted_name, kw);
     struct eviction *e = name->eviction;
     struct proxy_worker *pw = proxy_worker_of(worker_current());
+    check(e->in_flight > 0 && pw->evicting > 0);
     object_key_unref(kw->key);
     worker_free_later(pw->worker, free, name);
     chunk_budget_discharge(BUDGET_WRITES, PROXY_KEY_BYTES);
@@ -76,6 +78,7 @@ static void name_start(struct proxy_worker *pw, struct eviction *e)
     struct evicted_name *name = calloc(1, sizeof(*name));
     check(name != NULL && e->realm <= count);
     name->eviction = e;
+    check(list_node_linked(&e->node) && pw->evicting < PROXY_KEYS_WINDOW);
     name->kw.key =
         inspect_key(e->proxy, e->live, e->realm == 0 ? e->proxy->realm : realms[e->realm - 1],
                     e->bucket, e->key);
@@ -116,6 +119,7 @@ static void on_evict_turn(struct task *task)
 
 void evict_worker_init(struct proxy_worker *pw)
 {
+    check(pw->evicting == 0);
     list_init(&pw->evictions);
     worker_task_init(&pw->evict_task, on_evict_turn);
 }
@@ -125,6 +129,7 @@ void evict_worker_init(struct proxy_worker *pw)
 static void on_bucket_ready(struct bucket_write *bw)
 {
     struct eviction *e = bw->ctx;
+    check(bw == &e->bucket_write && e->key.len == 0);
     e->err = bw->err != ERR_OK ? ERR_LIMIT : ERR_OK;
     invalidate_bucket_end(proxy_worker_of(worker_current())->fill, bw);
 }
@@ -137,6 +142,7 @@ static void on_bucket_ended(struct bucket_write *bw)
 static void on_evict(struct worker *to, struct message *message)
 {
     struct eviction *e = container_of(message, struct eviction, message);
+    check(e->in_flight == 0 && e->table == NULL && e->live == NULL);
     struct proxy_worker *pw = proxy_worker_of(to);
     if (e->key.len > 0) {
         e->table = pw->known != NULL ? access_keys_ref(pw->known) : NULL;

@@ -76,6 +76,7 @@ static uint64_t blocks_of(uint64_t bytes, uint64_t block_size)
 // Parts of the range, of as many blocks each.
 static void cells_begin(struct proxy_object *o)
 {
+    check(o->block_size_bytes > 0 && o->cell_count == 0);
     o->first_byte = min_u64(o->first_byte, o->size_bytes);
     o->end_byte = min_u64(o->end_byte, o->size_bytes);
     o->block_count = blocks_of(o->size_bytes, o->block_size_bytes);
@@ -85,6 +86,7 @@ static void cells_begin(struct proxy_object *o)
     uint64_t first = o->first_byte / o->block_size_bytes;
     o->range_blocks = blocks_of(o->end_byte, o->block_size_bytes) - first;
     o->cell_count = (unsigned)min_u64(o->range_blocks, PROXY_MAP_CELLS);
+    check(o->range_blocks > 0 && o->range_blocks <= o->block_count);
     for (unsigned i = 0; i < o->cell_count; i++) {
         o->cell_blocks[i] = (uint32_t)((i + 1) * o->range_blocks / o->cell_count -
                                        i * o->range_blocks / o->cell_count);
@@ -96,6 +98,8 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     static _Thread_local struct store_view view;
     struct proxy *proxy = pw->proxy;
     struct proxy_object *o = &look->object;
+    check(look->key == NULL && look->live != NULL);
+    check(o->bucket.len > 0 && o->first_byte <= o->end_byte);
     look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
     o->rule = rules_find(look->live, o->bucket, o->key);
     o->origin = origin_describe(look->key->origin);
@@ -123,6 +127,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
 
 static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
 {
+    check(block < o->block_count && bytes <= o->block_size_bytes);
     uint64_t first = o->first_byte / o->block_size_bytes;
     o->cached_blocks++;
     o->cached_bytes += bytes;
@@ -135,6 +140,7 @@ static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
     while ((cell + 1) * o->range_blocks / o->cell_count <= block - first) {
         cell++;
     }
+    check(cell < o->cell_count);
     o->cell_cached_blocks[cell]++;
 }
 
@@ -156,6 +162,7 @@ static void count_window(struct inspect_look *look, const struct store_view *vie
 
 bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsigned *windows)
 {
+    check(look->key != NULL);
     static _Thread_local struct store_view view;
     struct proxy_object *o = &look->object;
     bool is_over = o->copy == PROXY_COPY_NONE;
@@ -234,6 +241,7 @@ static void policy_look(struct explanation *e)
 
 static void explain_judge(struct explanation *e)
 {
+    check(e->look.key == NULL); // the look is over
     if (!e->asks_policy) {
         explain_end(e);
         return;
@@ -263,6 +271,7 @@ static void on_origin_end(struct origin_fetch *f, enum err err)
 {
     struct explanation *e = container_of(f, struct explanation, fetch);
     struct proxy_object *o = &e->look.object;
+    check(o->copy == PROXY_COPY_NONE && e->key != NULL);
     timer_done(&e->patience);
     o->origin_err = err;
     if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
@@ -280,6 +289,7 @@ static void on_impatient(struct timer *timer)
 
 static void explain_ask_origin(struct explanation *e)
 {
+    check(e->asks_origin && e->key != NULL);
     struct origin_fetch *f = &e->fetch;
     f->head = f->get_decides = true;
     f->bucket = e->key->bucket;
@@ -314,6 +324,7 @@ static void explain_go(struct task *task)
 static void on_explain(struct worker *to, struct message *message)
 {
     struct explanation *e = container_of(message, struct explanation, message);
+    check(e->pw == NULL && e->done != NULL);
     e->pw = proxy_worker_of(to);
     worker_task_init(&e->task, explain_go);
     e->look.live = e->live = live_ref(e->pw->live);

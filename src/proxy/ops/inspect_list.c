@@ -26,6 +26,7 @@ struct listing {
 
 static void listing_end(struct listing *l)
 {
+    check(l->count == l->call.count && !l->is_looking);
     size_t realm_count = 0;
     if (l->pw->known != NULL) {
         (void)access_keys_realms(l->pw->known, &realm_count);
@@ -45,6 +46,7 @@ static void listing_end(struct listing *l)
 
 static void look_begin(struct listing *l)
 {
+    check(l->count < l->call.count && !l->is_looking);
     const struct list_entry *entry = &l->call.entries[l->count];
     l->look = (struct inspect_look){
         .live = l->live, .listed_etag_hash = entry->etag_hash, .has_listed = true};
@@ -80,6 +82,7 @@ static void listing_go(struct task *task)
 static void on_listed(struct list_call *call)
 {
     struct listing *l = container_of(call, struct listing, call);
+    check(l->objects == NULL && call->count <= l->max);
     l->objects = calloc(call->count + 1, sizeof(*l->objects));
     check(l->objects != NULL);
     worker_defer(l->pw->worker, &l->task);
@@ -88,6 +91,7 @@ static void on_listed(struct list_call *call)
 static void on_list(struct worker *to, struct message *message)
 {
     struct listing *l = container_of(message, struct listing, message);
+    check(l->pw == NULL && l->max > 0 && l->max <= PROXY_LIST_MAX);
     l->pw = proxy_worker_of(to);
     l->live = live_ref(l->pw->live);
     worker_task_init(&l->task, listing_go);
@@ -111,6 +115,7 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
 {
     struct listing *l = calloc(1, sizeof(*l) + bucket.len + prefix.len + after.len + 1);
     check(l != NULL);
+    check(bucket.len > 0 && done != NULL);
     char *at = l->names;
     l->done = done;
     l->ctx = ctx;

@@ -40,6 +40,7 @@ static struct proxy_verdict verdict_of_origin(enum err err)
 static struct proxy_verdict verdict_of_refusal(enum refusal why)
 {
     const struct refusal_text *row = refusal_text(why);
+    check(why != REFUSAL_none && row->word != NULL);
     return (struct proxy_verdict){row->word, row->text, row->remedy};
 }
 
@@ -48,6 +49,8 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     const struct proxy_rule *rule = o->rule;
     bool has_some = o->range_cached_blocks > 0;
     bool has_all = o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks;
+    check(rule != NULL && o->range_cached_blocks <= o->range_blocks);
+    check(o->copy != PROXY_COPY_NONE || o->cached_blocks == 0);
     if (store->is_blind) {
         return verdict_of_refusal(store->refusal);
     }

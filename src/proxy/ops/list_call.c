@@ -19,6 +19,7 @@ static struct list_call *call_of(struct origin_relay *relay)
 
 static void entry_end(struct list_call *call)
 {
+    check(call->count <= call->capacity);
     if (call->has_key && call->has_size && call->count < call->capacity) {
         call->entries[call->count++] = call->entry;
     } else if (call->has_key) {
@@ -129,6 +130,7 @@ static enum err on_body(struct origin_relay *relay, struct span data)
 static void on_end(struct origin_relay *relay, enum err err)
 {
     struct list_call *call = call_of(relay);
+    check(call->is_running && call->arena != NULL);
     call->is_running = false;
     call->err = err != ERR_OK ? err : relay->status == 200 ? read_page(call) : read_error(call);
     if (call->err != ERR_OK) {
@@ -142,6 +144,7 @@ static void on_end(struct origin_relay *relay, enum err err)
 static void on_refused(struct task *task)
 {
     struct list_call *call = container_of(task, struct list_call, refusal);
+    check(!call->is_running && call->err != ERR_OK && call->count == 0);
     buf_done(&call->body);
     call->done(call);
 }
@@ -173,6 +176,8 @@ void list_call_start(struct proxy_worker *pw, struct list_call *call, struct spa
 {
     static const struct s3_domains none = {0};
     check(call->done != NULL && max > 0 && max <= PROXY_LIST_MAX);
+    check(!call->is_running && call->arena == NULL);
+    check(bucket.len > 0);
     call->pw = pw;
     call->arena = arena_new_counted(ARENA_MAX, BUDGET_WARM);
     call->count = 0;

@@ -55,6 +55,7 @@ static void change_end(struct change *change, enum err err, const char *why)
 static void on_published(void *ctx)
 {
     struct change *change = ctx;
+    check(change->proxy != NULL && (change->count == 0 || change->items != NULL));
     store_review(change->proxy->store, change->reviews);
     change_end(change, ERR_OK, "");
 }
@@ -93,6 +94,7 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     bool is_listed = false;
     pthread_mutex_lock(&proxy->live.lock);
     const struct live *live = proxy->live.now;
+    check(live != NULL);
     for (unsigned i = 0; i < live->settings.bucket_count; i++) {
         const struct proxy_bucket *b = &live->settings.buckets[i];
         is_listed |= span_equal_cstr(bucket, b->name);
@@ -142,6 +144,7 @@ static struct pins_table *table_make(struct pins_room *room, const struct pins_t
 static void change_do(struct pins_room *room, struct change *change)
 {
     struct pins_table *before = live_pins(room->proxy);
+    check(change->proxy == room->proxy && before != NULL);
     enum err err = ERR_OK;
     struct buf why;
     buf_init(&why, 512);
@@ -192,6 +195,7 @@ static void job_run(struct pins_room *room, struct worker *w)
 static void on_worked(struct blocking_job *job)
 {
     struct pins_room *room = container_of(job, struct pins_room, job);
+    check(job == &room->job);
     struct change *change;
     while (job->err != ERR_OK && (change = change_take(room)) != NULL) {
         change_end(change, job->err, "the cache directory is busy");
@@ -216,6 +220,7 @@ static void change_begin(struct pins_room *room, const struct change *from)
     check(change != NULL);
     *change = *from;
     change->proxy = room->proxy;
+    check(!list_node_linked(&change->node) || from->node.next == NULL);
     list_node_init(&change->node);
     pthread_mutex_lock(&room->guarded.lock);
     list_push_back(&room->guarded.changes, &change->node);
@@ -291,6 +296,7 @@ void pins_room_new(struct proxy *proxy)
     struct pins_room *room = calloc(1, sizeof(*room));
     check(room != NULL);
     proxy->pins = room;
+    check(proxy->live.now != NULL);
     room->proxy = proxy;
     list_init(&room->guarded.changes);
     check(pthread_mutex_init(&room->guarded.lock, NULL) == 0);
@@ -304,6 +310,7 @@ void pins_room_new(struct proxy *proxy)
 void pins_room_free(struct proxy *proxy)
 {
     struct pins_room *room = proxy->pins;
+    check(!room->guarded.is_running && list_empty(&room->guarded.changes));
     store_set_group_of(proxy->store, NULL, NULL);
     stats_sub(COUNTER_pins_listed, proxy->live.now->pins->count);
     check(pthread_mutex_destroy(&room->guarded.lock) == 0);

@@ -30,6 +30,7 @@ static void job_go(struct task *task);
 
 static struct proxy_warm *job_ref(struct proxy_warm *job)
 {
+    check(atomic_load(&job->refs) > 0);
     atomic_fetch_add(&job->refs, 1);
     return job;
 }
@@ -81,6 +82,7 @@ static void note_failure(struct proxy_warm *job, struct span bucket, struct span
 {
     struct warm_published *p = &job->published;
     unsigned count = atomic_load(&p->failure_count);
+    check(count <= PROXY_WARM_FAILURES_MAX && why != NULL);
     if (count == PROXY_WARM_FAILURES_MAX) {
         return;
     }
@@ -96,6 +98,8 @@ static void job_end(struct proxy_warm *job)
 {
     struct warm_published *p = &job->published;
     check(job->object_count == 0 && job->run_count == 0 && !job->is_over);
+    check(list_empty(&job->ready) && list_empty(&job->waiting) && list_empty(&job->later));
+    check(job->listed == NULL && list_empty(&job->items));
     job->is_over = true;
     timer_done(&job->timer);
     worker_task_cancel(&job->task);
@@ -116,6 +120,7 @@ static void job_end(struct proxy_warm *job)
 static void object_end(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
+    check(job->object_count > 0 && o->run_count == 0);
     struct warm_published *p = &job->published;
     if (o->phase == WARM_PHASE_FAILED) {
         stats_add(COUNTER_warm_objects_failed, 1);
@@ -166,6 +171,8 @@ static void page_release(struct warm_page *page)
 static void on_page(struct list_call *call)
 {
     struct warm_page *page = container_of(call, struct warm_page, call);
+    check(page->is_running && !page->is_ready);
+    check(page->job->listed != NULL);
     struct proxy_warm *job = page->job;
     page->is_running = false;
     page->is_ready = true;
@@ -195,6 +202,8 @@ static void on_page(struct list_call *call)
 
 static void page_list(struct proxy_warm *job, struct warm_page *page, struct span after)
 {
+    check(!page->is_running && !page->is_ready);
+    check(job->listed != NULL && job->listed->is_prefix);
     page->job = job;
     page->is_running = true;
     page->call.done = on_page;
@@ -212,6 +221,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
         }
         // The next page comes while this one is worked off.
         bool is_over = page->next == page->call.count;
+        check(page->next <= page->call.count && !page->is_running);
         if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&
             (is_over || warm_room_lists_ahead(job))) {
             page_list(job, other, page->call.next);
@@ -236,6 +246,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
 
 static struct warm_object *next_object(struct proxy_warm *job)
 {
+    check(!job->is_cancelled && !job->is_over);
     if (!warm_room_takes_object(job)) {
         return NULL;
     }
@@ -250,6 +261,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
         return NULL;
     }
     struct warm_item *item = container_of(node, struct warm_item, node);
+    check(job->listed == NULL && item->refs > 0 && atomic_load(&job->pending) > 0);
     atomic_fetch_sub(&job->pending, 1);
     if (item->is_prefix) {
         job->listed = item;
@@ -357,6 +369,7 @@ static void job_work(struct proxy_warm *job)
 static void job_go(struct task *task)
 {
     struct proxy_warm *job = container_of(task, struct proxy_warm, task);
+    check(job->timer.worker == job->pw->worker);
     if (job->is_over) {
         return;
     }

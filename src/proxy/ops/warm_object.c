@@ -37,6 +37,7 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
 {
     struct warm_object *o = calloc(1, sizeof(*o));
     check(o != NULL);
+    check(item->refs > 0);
     o->job = job;
     o->item = item;
     item->refs++;
@@ -86,6 +87,7 @@ static void take_size(struct warm_object *o, uint64_t size_bytes)
 
 static void take_version(struct warm_object *o, struct store_object *version)
 {
+    check(version != NULL);
     store_object_unref(o->object);
     o->object = store_object_ref(version);
     o->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
@@ -97,6 +99,7 @@ static void note_done(struct warm_object *o, uint64_t first, uint64_t end)
     first = max_u64(first, o->first_byte);
     end = min_u64(end, end_of(o));
     uint64_t more = end > first ? end - first : 0;
+    check(o->size_bytes != WARM_SIZE_UNKNOWN);
     more = min_u64(more, o->wanted_bytes - min_u64(o->wanted_bytes, o->done_bytes));
     o->done_bytes += more;
     atomic_fetch_add(&o->job->published.bytes_done, more);
@@ -261,6 +264,9 @@ static void on_run(void *ctx, struct subscription *sub)
 {
     struct warm_run *run = ctx;
     struct warm_object *o = run->object;
+    check(run->sub == sub && o->run_count > 0);
+    check(o->phase == WARM_PHASE_FETCH || o->phase == WARM_PHASE_CONFIRM ||
+          o->phase == WARM_PHASE_LATER || o->phase == WARM_PHASE_REFUSED);
     if (sub->answer != NULL && o->object == NULL) {
         take_version(o, sub->answer);
     }
@@ -285,6 +291,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
     end = max_u64(min_u64(end, next_present), o->at + 1);
     uint64_t most = max_u64(store_run_bytes_long(job->pw->store) / size, 1);
     uint64_t count = min_u64((end - 1) / size - block + 1, min_u64(most, STORE_RUN_BLOCKS_MAX));
+    check(size > 0 && count > 0);
     struct warm_run_node *node = calloc(1, sizeof(*node));
     check(node != NULL);
     list_node_init(&node->node);
@@ -373,6 +380,7 @@ static void on_header_read(struct store_read *read)
 // Which version it is stands in the header of each of its runs.
 static enum warm_step describe(struct warm_object *o, struct store_view *view)
 {
+    check(view->found && o->object == NULL && o->run_count == 0);
     struct proxy_worker *pw = o->job->pw;
     struct store_place *place = view->place_count > 0 ? &view->places[0] : &view->any;
     struct store_object *found = NULL;
@@ -419,6 +427,7 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
                          uint64_t *ret_next)
 {
     *ret_next = UINT64_MAX;
+    check(view->found);
     for (unsigned i = 0; i < view->place_count && o->at < end; i++) {
         const struct store_place *place = &view->places[i];
         uint64_t first = place->first_block * place->block_size_bytes;
@@ -436,6 +445,7 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
 // One window. WARM_OVER: all of it is there, and the next one may be looked at.
 static enum warm_step look(struct warm_object *o, struct store_view *view)
 {
+    check(o->phase == WARM_PHASE_FETCH && o->check == NULL);
     uint64_t window_end = o->at + STORE_WINDOW_MAX, next = UINT64_MAX;
     bool is_other = o->object != NULL && view->found && view->etag_hash != o->etag_hash;
     if (view->found && !is_other) {
@@ -564,6 +574,7 @@ static enum warm_step fetch_step(struct warm_object *o)
 
 enum warm_step warm_object_step(struct warm_object *o)
 {
+    check(list_node_linked(&o->node) && !o->job->is_over);
     if (o->phase == WARM_PHASE_PAUSED) { // only objects whose time has come are ready
         begin_again(o);
     }

@@ -24,6 +24,7 @@
 
 void warm_pace_begin(struct proxy_warm *job)
 {
+    check(job->options.concurrency > 0 && job->run_count == 0);
     job->pace.limit = job->options.concurrency;
 }
 
@@ -80,6 +81,7 @@ uint64_t warm_pace_wait_ms(struct proxy_warm *job)
 
 void warm_pace_asked(struct proxy_warm *job, uint64_t bytes)
 {
+    check(bytes > 0 && !job->is_over);
     if (job->options.bytes_per_s > 0) {
         uint64_t now_us = worker_now_us(job->pw->worker);
         job->pace.due_us =
@@ -92,6 +94,7 @@ void warm_pace_asked(struct proxy_warm *job, uint64_t bytes)
 
 void warm_pace_ended(struct proxy_warm *job)
 {
+    check(job->run_count > 0);
     atomic_fetch_sub(&job->proxy->warm_room.runs, 1);
     atomic_fetch_sub(&job->published.inflight, 1);
     job->run_count--;
@@ -103,6 +106,7 @@ void warm_pace_stored(struct proxy_warm *job)
 {
     struct warm_pace *pace = &job->pace;
     pace->limit = (unsigned)min_u64(pace->limit + 1, job->options.concurrency);
+    check(pace->limit > 0);
     pace->backoff_ms = 0;
     pace->stuck_us = pace->held_until_us = 0;
     pace->is_hopeless = false;
@@ -111,6 +115,7 @@ void warm_pace_stored(struct proxy_warm *job)
 
 void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why)
 {
+    check(why != REFUSAL_none);
     struct warm_pace *pace = &job->pace;
     uint64_t now_us = worker_now_us(job->pw->worker);
     note_stuck(job, now_us);
@@ -118,6 +123,7 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
         return; // of those that were out when another one was refused
     }
     pace->limit = (unsigned)max_u64(pace->limit / 2, 1);
+    check(pace->limit <= job->options.concurrency);
     pace->shrunk_us = now_us;
     uint64_t backoff_ms = max_u64(2ull * pace->backoff_ms, BACKOFF_MS_MIN);
     pace->backoff_ms = (unsigned)min_u64(backoff_ms, BACKOFF_MS_MAX);
@@ -129,6 +135,7 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
 
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms)
 {
+    check(o->phase == WARM_PHASE_LATER && o->run_count == 0);
     struct warm_pace *pace = &job->pace;
     if (pace->is_hopeless || o->tries == TRIES_MAX) {
         return false;
@@ -156,6 +163,7 @@ uint64_t warm_pace_wake(struct proxy_warm *job)
         list_for_each(node, &job->later)
         {
             struct warm_object *o = container_of(node, struct warm_object, node);
+            check(o->phase == WARM_PHASE_PAUSED);
             if (o->due_us > now_us) {
                 pace->later_due_us = min_u64(pace->later_due_us, o->due_us);
                 continue;

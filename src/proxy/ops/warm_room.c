@@ -60,6 +60,7 @@ bool proxy_warm_has_room(const struct proxy *proxy, const struct proxy_warm *job
 
 struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_warm_item *from)
 {
+    check(from->bucket.len > 0 && from->first_byte <= from->end_byte);
     struct warm_item *item = calloc(1, sizeof(*item) + from->bucket.len + from->key.len + 1);
     check(item != NULL);
     names_add(job, names_of(from->bucket.len, from->key.len));
@@ -79,6 +80,7 @@ struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_
 
 void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item)
 {
+    check(item == NULL || item->refs > 0);
     if (item != NULL && --item->refs == 0) {
         names_take(job, names_of(item->bucket.len, item->key.len));
         free(item);
@@ -89,6 +91,7 @@ void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item)
 
 void warm_room_page_come(struct warm_page *page)
 {
+    check(page->is_ready && page->call.count <= PROXY_LIST_MAX);
     page->bytes = PROXY_LIST_MAX * sizeof(struct list_entry);
     for (unsigned i = 0; i < page->call.count; i++) {
         page->bytes += page->call.entries[i].key.len;
@@ -98,6 +101,7 @@ void warm_room_page_come(struct warm_page *page)
 
 void warm_room_page_gone(struct warm_page *page)
 {
+    check(page->is_ready);
     names_take(page->job, page->bytes);
 }
 
@@ -123,6 +127,7 @@ bool warm_room_takes_object(const struct proxy_warm *job)
 
 void warm_room_object_come(struct warm_object *o)
 {
+    check(o->held_bytes == 0 && list_node_linked(&o->node));
     o->held_bytes = object_bytes(o);
     o->job->object_count++;
     atomic_fetch_add(&o->job->proxy->warm_room.objects_bytes, o->held_bytes);
@@ -133,6 +138,7 @@ void warm_room_object_come(struct warm_object *o)
 void warm_room_object_gone(struct warm_object *o)
 {
     struct proxy *proxy = o->job->proxy;
+    check(o->job->object_count > 0 && o->held_bytes > 0);
     o->job->object_count--;
     check(atomic_fetch_sub(&proxy->warm_room.objects_bytes, o->held_bytes) >= o->held_bytes);
     chunk_budget_discharge(BUDGET_WARM, o->held_bytes);
