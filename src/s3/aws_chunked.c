@@ -35,10 +35,27 @@ enum decoder_state {
     AT_DATA,
     AT_DATA_CR, // the CRLF after a chunk's data
     AT_DATA_LF,
-    AT_TRAILER, // collecting lines up to an empty one
-    AT_END,     // everything arrived; one more CRLF may follow
+    AT_TRAILER,        // collecting lines up to an empty one
+    AT_SIGNED_TRAILER, // the trailer's signature has arrived; an empty line follows
+    AT_END,            // everything has arrived; one more CRLF may follow
     AT_END_LF,
+    AT_CLOSED, // it has followed
     AT_FAILED
+};
+
+#define TO(state) (1u << (state))
+// The states that may follow. Each may also fail.
+static const unsigned NEXT[] = {
+    [AT_CHUNK_HEADER] = TO(AT_DATA) | TO(AT_TRAILER),
+    [AT_DATA] = TO(AT_DATA_CR),
+    [AT_DATA_CR] = TO(AT_DATA_LF),
+    [AT_DATA_LF] = TO(AT_CHUNK_HEADER),
+    [AT_TRAILER] = TO(AT_SIGNED_TRAILER) | TO(AT_END),
+    [AT_SIGNED_TRAILER] = TO(AT_END),
+    [AT_END] = TO(AT_END_LF),
+    [AT_END_LF] = TO(AT_CLOSED),
+    [AT_CLOSED] = 0,
+    [AT_FAILED] = 0,
 };
 
 struct aws_chunked_decoder {
@@ -48,12 +65,9 @@ struct aws_chunked_decoder {
     bool is_signed; // the framing has signatures, even if they are not verified here
     bool has_trailer;
     bool has_decoded_length;
-    bool trailer_signed; // x-amz-trailer-signature arrived and is valid
-    bool end_skipped;    // the extra CRLF after the end has arrived
     uint64_t decoded_length;
     uint64_t decoded; // payload bytes passed on
     uint64_t left;    // bytes left of the current chunk
-    bool last_chunk;
     uint8_t signing_key[32];
     char previous_signature[SIGNATURE_LEN + 1]; // of the previous chunk; at first the seed
     char chunk_signature[SIGNATURE_LEN + 1];    // what this chunk claims
@@ -152,6 +166,14 @@ void aws_chunked_decoder_free(struct aws_chunked_decoder *d)
     free(d);
 }
 
+static void enter(struct aws_chunked_decoder *d, enum decoder_state next)
+{
+    check(d->state < AT_FAILED);
+    check(next == AT_FAILED || (NEXT[d->state] >> next & 1) == 1);
+    check(d->left == 0 || next == AT_DATA || next == AT_FAILED);
+    d->state = next;
+}
+
 static bool is_signature(struct span s)
 {
     uint8_t bytes[SIGNATURE_LEN / 2];
@@ -234,11 +256,10 @@ static enum err parse_chunk_header(struct aws_chunked_decoder *d, struct span li
         (d->has_decoded_length && total > d->decoded_length)) {
         return ERR_INCOMPLETE_BODY;
     }
-    d->left = value;
-    d->last_chunk = value == 0;
-    if (d->last_chunk && d->has_decoded_length && total != d->decoded_length) {
+    if (value == 0 && d->has_decoded_length && total != d->decoded_length) {
         return ERR_INCOMPLETE_BODY;
     }
+    d->left = value;
     return ERR_OK;
 }
 
@@ -258,43 +279,42 @@ static enum err take_chunk_header_byte(struct aws_chunked_decoder *d, char c)
     struct span line = {d->line, d->line_len - 2};
     d->line_len = 0;
     enum err err = parse_chunk_header(d, line);
-    if (err == ERR_OK && d->last_chunk) {
-        err = end_chunk(d);
-        d->state = AT_TRAILER;
-    } else if (err == ERR_OK) {
-        d->state = AT_DATA;
+    if (err != ERR_OK) {
+        return err;
     }
-    return err;
+    bool is_last = d->left == 0;
+    enter(d, is_last ? AT_TRAILER : AT_DATA);
+    return is_last ? end_chunk(d) : ERR_OK;
 }
 
 static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct span value)
 {
-    if (!d->is_signed || d->trailer_signed || !is_signature(value)) {
+    if (!d->is_signed || !is_signature(value)) {
         return ERR_BAD_REQUEST;
     }
-    if (!d->has_signatures) {
-        d->trailer_signed = true; // present, but not verified here
-        return ERR_OK;
-    }
-    enum err err = verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr);
-    d->trailer_signed = err == ERR_OK;
-    return err;
+    enter(d, AT_SIGNED_TRAILER);
+    // Without signatures to verify, that it is there is enough.
+    return d->has_signatures
+               ? verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr)
+               : ERR_OK;
 }
 
 static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span line)
 {
+    bool has_signature = d->state == AT_SIGNED_TRAILER;
+    check(has_signature || d->state == AT_TRAILER);
     if (line.len == 0) {
         // A signed trailer ends after its signature; one empty line before that does not end it.
-        bool waits = d->is_signed && d->trailer_lines > 0 && !d->trailer_signed;
+        bool waits = d->is_signed && d->trailer_lines > 0 && !has_signature;
         if (!waits) {
-            if (d->has_trailer && d->has_signatures && !d->trailer_signed) {
+            if (d->has_trailer && d->has_signatures && !has_signature) {
                 return ERR_SIGNATURE_MISMATCH;
             }
-            d->state = AT_END;
+            enter(d, AT_END);
         }
         return ERR_OK;
     }
-    if (!d->has_trailer || d->trailer_signed || ++d->trailer_lines > TRAILER_LINES_MAX) {
+    if (!d->has_trailer || has_signature || ++d->trailer_lines > TRAILER_LINES_MAX) {
         return ERR_BAD_REQUEST;
     }
     size_t colon = span_find(line, ':');
@@ -347,6 +367,8 @@ static enum err take_trailer_byte(struct aws_chunked_decoder *d, char c)
 static enum err take_data(struct aws_chunked_decoder *d, struct span *input,
                           aws_chunked_data_fn *on_data, void *ctx)
 {
+    check(d->state == AT_DATA);
+    check(d->left > 0 && input->len > 0);
     struct span data = {input->ptr, (size_t)min_u64(input->len, d->left)};
     if (d->has_signatures) {
         SHA256_Update(&d->data_hash, data.ptr, data.len);
@@ -356,7 +378,7 @@ static enum err take_data(struct aws_chunked_decoder *d, struct span *input,
     input->ptr += data.len;
     input->len -= data.len;
     if (d->left == 0) {
-        d->state = AT_DATA_CR;
+        enter(d, AT_DATA_CR);
     }
     return on_data(ctx, data);
 }
@@ -367,23 +389,25 @@ static enum err take_byte(struct aws_chunked_decoder *d, char c)
     case AT_CHUNK_HEADER:
         return take_chunk_header_byte(d, c);
     case AT_DATA_CR:
-        d->state = AT_DATA_LF;
+        enter(d, AT_DATA_LF);
         return c == '\r' ? ERR_OK : ERR_BAD_REQUEST;
     case AT_DATA_LF:
-        d->state = AT_CHUNK_HEADER;
+        enter(d, AT_CHUNK_HEADER);
         return c == '\n' ? end_chunk(d) : ERR_BAD_REQUEST;
     case AT_TRAILER:
+    case AT_SIGNED_TRAILER:
         return take_trailer_byte(d, c);
     case AT_END:
-        if (c != '\r' || d->end_skipped || !d->has_trailer) {
+        if (c != '\r' || !d->has_trailer) {
             return ERR_BAD_REQUEST;
         }
-        d->end_skipped = true;
-        d->state = AT_END_LF;
+        enter(d, AT_END_LF);
         return ERR_OK;
     case AT_END_LF:
-        d->state = AT_END;
+        enter(d, AT_CLOSED);
         return c == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+    case AT_CLOSED:
+        return ERR_BAD_REQUEST;
     case AT_DATA:
     case AT_FAILED:
         break;
@@ -409,7 +433,7 @@ enum err aws_chunked_decode(struct aws_chunked_decoder *d, struct span input,
         }
     }
     if (err != ERR_OK) {
-        d->state = AT_FAILED;
+        enter(d, AT_FAILED);
         d->failure = err;
     }
     return err;
@@ -417,7 +441,7 @@ enum err aws_chunked_decode(struct aws_chunked_decoder *d, struct span input,
 
 bool aws_chunked_finished(const struct aws_chunked_decoder *d)
 {
-    return d->state == AT_END;
+    return d->state == AT_END || d->state == AT_CLOSED;
 }
 
 const struct headers *aws_chunked_trailers(const struct aws_chunked_decoder *d)
