@@ -578,8 +578,6 @@ struct store_explain_run {
     uint64_t interval_bytes, former_interval_bytes;
     float rank; // worth: expected hits for the space and time that it takes
     float bar;  // runs worth more than this are stored; below 0: all are
-    // After this many more refusals soon, it is stored whatever its worth. 0: its last use is over.
-    uint32_t refusals_left;
 };
 
 struct store_explain {

@@ -195,7 +195,6 @@ SHAPES = {
                         "age_bytes": (int, type(None)),
                         "age_s": MAYBE,
                         "interval_bytes": int,
-                        "refusals_left": int,
                     }
                 ],
             },

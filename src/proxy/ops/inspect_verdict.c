@@ -111,12 +111,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
             "a larger share in its rule, or a larger cache.size"};
     }
     if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
-        struct proxy_verdict verdict = verdict_of_refusal(REFUSAL_not_admitted);
-        if (refused != NULL && refused->refusals_left > 0) {
-            verdict.remedy = "after refusals_left more reads soon it is stored; else raise "
-                             "cache.size, or its priority in a rule";
-        }
-        return verdict;
+        return verdict_of_refusal(REFUSAL_not_admitted);
     }
     return has_some
                ? (struct proxy_verdict){"partial",

@@ -168,7 +168,7 @@ static void take_late_read(struct policy *policy, uint64_t key)
         unsigned reuse_class = policy_stamp_class(past);
         if (age > policy->clock.same_use) {
             reuse_class = policy_class_next(age, reuse_class);
-            policy_monitor_touch(&policy->monitor, &policy->clock, key, reuse_class, true);
+            policy_monitor_touch(&policy->monitor, &policy->clock, key, reuse_class, true, false);
         }
         policy_ghost_put(&policy->ghost, key,
                          policy_stamp(policy->clock.tick, reuse_class, policy_stamp_group(past)),
@@ -198,28 +198,22 @@ static void take_read(struct policy *policy, const struct policy_event *event)
     }
     unsigned reuse_class = policy_class_next(age, policy_stamp_class(run->stamp));
     policy_clock_hit(clock, age);
-    policy_monitor_touch(&policy->monitor, clock, event->key, reuse_class, true);
+    policy_monitor_touch(&policy->monitor, clock, event->key, reuse_class, true, false);
     run->stamp = policy_stamp(clock->tick, reuse_class, policy_stamp_group(run->stamp));
 }
 
 static void take_miss(struct policy *policy, const struct policy_event *event)
 {
-    uint32_t past;
     policy_probation_missed(policy, event);
     if (event->stamp == POLICY_STAMP_SAME) {
         policy_monitor_again(&policy->monitor, event->key);
-        if (event->kind == POLICY_REFUSED && policy_ghost_find(&policy->ghost, event->key, &past)) {
-            policy_again_note(&policy->again, event->key, past);
-        }
         return;
     }
     unsigned reuse_class = policy_stamp_class(event->stamp);
     bool is_known = reuse_class != POLICY_CLASS_NEW && reuse_class != POLICY_CLASS_SILENT;
     check(reuse_class < POLICY_CLASSES);
-    policy_monitor_touch(&policy->monitor, &policy->clock, event->key, reuse_class, is_known);
-    if (!event->is_part) {
-        policy_monitor_missed(&policy->monitor, event->key);
-    }
+    policy_monitor_touch(&policy->monitor, &policy->clock, event->key, reuse_class, is_known,
+                         !event->is_part);
     if (event->kind == POLICY_REFUSED) {
         policy->stats.refused_bytes += event->len;
         policy_ghost_put(&policy->ghost, event->key, event->stamp, policy->clock.tick);

@@ -11,10 +11,10 @@
 //
 // Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age,
 // classes and silence; policy_monitor.c what happens at which age; policy_rank.c what that makes a
-// run worth; policy_ghost.c what was dropped or refused; policy_again.c what is refused again and
-// again; policy_probation.c what is stored though it is worth too little; policy_segments.c the
-// runs of each segment; policy_reclaim.c the bar and the victim; policy_lru.c the oldest;
-// policy_group.c priorities; policy_save.c across restarts; policy_explain.c why.
+// run worth; policy_ghost.c what was dropped or refused; policy_probation.c what is stored though
+// it is worth too little; policy_segments.c the runs of each segment; policy_reclaim.c the bar and
+// the victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts;
+// policy_explain.c why.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -244,9 +244,8 @@ struct policy_explanation {
     // Least that lay between its last use and the one before, and between that and the one before;
     // 0: there was none.
     uint64_t interval_bytes, former_interval_bytes;
-    float rank;             // what it is worth: where it lies; not stored, to who would store it
-    float bar;              // what a run must be worth to be stored; below 0: anything is
-    uint32_t refusals_left; // in this use, until it is stored whatever it is worth; 0: not in one
+    float rank; // what it is worth: where it lies; not stored, to who would store it
+    float bar;  // what a run must be worth to be stored; below 0: anything is
 };
 // The run of `key`, of which policy_admit() would be asked with `group`; it is stored in segment
 // `number` at `start`, or (number 0) it is not.

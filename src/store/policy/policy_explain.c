@@ -48,11 +48,7 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             why.group = group;
             if (stamp == POLICY_STAMP_SAME) {
                 reuse_class = policy_stamp_class(past);
-                why.refusals_left = policy_again_left(&policy->again, key, past);
             }
-        }
-        if (policy_replaces_nothing(policy)) { // its second request stores it
-            why.refusals_left = why.would_be_taken ? 0 : 1;
         }
         why.rank = policy_worth(policy, reuse_class, group);
     }

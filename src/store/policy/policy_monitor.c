@@ -13,10 +13,7 @@
     (64 * POLICY_CAPACITY_TICKS) // beyond the last bucket there is nothing to learn
 #define WEIGHT_MAX 1e9f
 #define WINDOW_KEYS_MIN 64u // asked for in a window, that there is something to learn from
-#define ASKS_MANY 5u        // requests of one use, so that one stored for them saves three or more
-#define ASKS_MISSED 0x80u   // the first of them was a miss
-#define MANY_WINDOW 64.0f   // uses with a second request over which the share of those runs
-#define AGAIN_WINDOW 64.0f  // uses that began with a miss, the same
+#define AGAIN_WINDOW 64.0f  // uses that began with a miss, over which again_share is counted
 // What was not asked for in that time goes for others, when the sample doubles.
 #define STALE_TICKS (8 * POLICY_CAPACITY_TICKS)
 
@@ -78,18 +75,12 @@ static void monitor_count(struct policy_monitor *monitor, struct policy_followed
 
 static void monitor_ask(struct policy_monitor *monitor, struct policy_followed *one)
 {
-    unsigned asks = one->asks & ~ASKS_MISSED;
-    if (asks == 1) {
-        monitor->many_share -= monitor->many_share / MANY_WINDOW;
-        monitor->again_share += (one->asks & ASKS_MISSED) != 0 ? 1 / AGAIN_WINDOW : 0;
-    } else if (asks == ASKS_MANY - 1) {
-        monitor->many_share += 1 / MANY_WINDOW;
-    }
-    one->asks += asks < ASKS_MANY;
+    monitor->again_share += one->waits_again != 0 ? 1 / AGAIN_WINDOW : 0;
+    one->waits_again = 0;
 }
 
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock,
-                          uint64_t key64, unsigned reuse_class, bool is_known)
+                          uint64_t key64, unsigned reuse_class, bool is_known, bool is_missed)
 {
     uint32_t key = (uint32_t)(key64 >> 32);
     if (key > monitor->key_max) {
@@ -133,7 +124,8 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     one->tick = clock->tick;
     one->reuse_class = (uint8_t)reuse_class;
     one->bucket = 0;
-    one->asks = 1;
+    one->waits_again = is_missed;
+    monitor->again_share -= is_missed ? monitor->again_share / AGAIN_WINDOW : 0;
     monitor_set_due(one);
 }
 
@@ -144,15 +136,6 @@ static struct policy_followed *monitor_find(struct policy_monitor *monitor, uint
     uint32_t slot = key <= monitor->key_max ? monitor_slot(monitor, key) : 0;
     bool is_there = key <= monitor->key_max && monitor->slots[slot] != 0;
     return is_there ? &monitor->followed[monitor->slots[slot] - 1] : NULL;
-}
-
-void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key)
-{
-    struct policy_followed *one = monitor_find(monitor, key);
-    if (one != NULL && one->asks == 1) {
-        one->asks |= ASKS_MISSED;
-        monitor->again_share -= monitor->again_share / AGAIN_WINDOW;
-    }
 }
 
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the policy share. All of it belongs to the policy's owner, but for `published`
-// the ghost and `again`, which workers read.
+// What the files of the policy share. All of it belongs to the policy's owner, except `published`
+// and the ghost, which workers read.
 #ifndef FOREBAY_STORE_POLICY_PRIVATE_H
 #define FOREBAY_STORE_POLICY_PRIVATE_H
 
@@ -142,7 +142,7 @@ struct policy_followed {
     uint32_t due;                // tick at which it leaves its bucket
     uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
     uint8_t window;              // in which it was asked for last
-    uint8_t asks; // in this use, up to many; and whether the first of them was a miss
+    uint8_t waits_again; // not 0: its use began with a miss and has had no second request yet
 };
 
 struct policy_monitor {
@@ -151,7 +151,6 @@ struct policy_monitor {
     uint32_t swept;       // next to look at
     uint32_t window_keys; // asked for in this window
     uint8_t window;
-    float many_share;  // of the uses with a second request lately, those with many
     float again_share; // of the uses that began with a miss lately, those with a second request
     float weight;      // of an event: rises instead of all counts falling
     float events[POLICY_CLASSES][POLICY_BUCKETS];
@@ -164,10 +163,9 @@ struct policy_monitor {
 
 void policy_monitor_init(struct policy_monitor *monitor); // zeroed
 // `key` was asked for, and is of this class from now on. is_known: it is stored, or a ghost.
+// is_missed: all of it was asked for, and it was not stored.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
-                          unsigned reuse_class, bool is_known);
-// The use of `key` that began just now began with a miss.
-void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key);
+                          unsigned reuse_class, bool is_known, bool is_missed);
 // `key` was asked for again within a use.
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 // One that was followed by a former process.
@@ -228,24 +226,6 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *
                           const uint8_t *groups);
 // Stamps about to wrap, in one set.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
-
-// --- policy_again.c ------------------------------------------------------------------------------
-
-#define POLICY_AGAIN_SLOTS 4096u
-
-struct policy_again {
-    _Atomic uint64_t slots[POLICY_AGAIN_SLOTS];
-    atomic_bool one_is_enough;
-};
-
-// `key` was refused within the use that began at the tick of `past`, its stamp in the ghost.
-void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past);
-// Of what was asked for twice in a use lately that share was asked for many times.
-void policy_again_learn(struct policy_again *again, float many_share);
-// Was it refused so often in this use that it is admitted now? Any thread.
-bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past);
-// How many refusals more in this use until then. Any thread.
-uint32_t policy_again_left(const struct policy_again *again, uint64_t key, uint32_t past);
 
 // --- policy_segments.c ---------------------------------------------------------------------------
 
@@ -408,8 +388,8 @@ void policy_group_move(struct policy *policy, struct policy_segment *segment, ui
 
 // --- policy_publish.c ----------------------------------------------------------------------------
 
-// What workers read without a lock, beside the ghost and `again`. Each value is whole; together
-// they may be of two moments.
+// What workers read without a lock, beside the ghost. Each value is whole; two of them may be of
+// two moments.
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
@@ -430,7 +410,6 @@ struct policy {
     _Alignas(64) struct policy_clock clock;
     struct policy_reclaim reclaim;
     struct policy_ghost ghost;
-    struct policy_again again;
     struct policy_probation probation;
     struct policy_segments segments;
     uint64_t period_began;                 // asked_bytes

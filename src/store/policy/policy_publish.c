@@ -30,7 +30,6 @@ void policy_publish(struct policy *policy)
                           memory_order_relaxed);
     atomic_store_explicit(&published->again_soon, policy->monitor.again_share > AGAIN_SHARE,
                           memory_order_relaxed);
-    policy_again_learn(&policy->again, policy->monitor.many_share);
 }
 
 static void publish_worth(struct policy *policy)
@@ -64,18 +63,6 @@ bool policy_replaces_nothing(const struct policy *policy)
     return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
 }
 
-// Returns whether a run that has been requested before is stored whatever it is worth. The runs
-// that would be evicted for it may never have been read again, so a run that was requested twice is
-// worth more.
-static bool policy_insists(const struct policy *policy, uint64_t key, uint32_t past, bool is_same,
-                           bool is_part)
-{
-    const struct policy_published *published = &policy->published;
-    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
-    return policy_replaces_nothing(policy) ||
-           (is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past)));
-}
-
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
                                  bool is_part, uint32_t *ret_stamp)
 {
@@ -84,13 +71,19 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
     unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
     uint32_t past;
+    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
+    bool again_soon = atomic_load_explicit(&published->again_soon, memory_order_relaxed);
     bool is_same = false, insists = false;
     if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
         uint32_t age = policy_stamp_age(past, tick);
         is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
-        insists = policy_insists(policy, key, past, is_same, is_part);
+        // What was requested before is stored whatever it is worth, if the runs that would go for
+        // it were never read again, or if this request belongs to the same use and probation does
+        // not do: else each request of the use would go to the origin.
+        insists =
+            policy_replaces_nothing(policy) || (is_same && (fails || !(is_part || again_soon)));
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
@@ -98,7 +91,6 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
         return POLICY_STORE; // pinned: never on probation
     }
-    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
     // Of what is read in parts the others come soon: that alone tells nothing of what it is worth,
     // which is to be clear, then.
     bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
@@ -106,6 +98,5 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     if (worth > needed || insists) {
         return POLICY_STORE;
     }
-    bool for_others = atomic_load_explicit(&published->again_soon, memory_order_relaxed) && !fails;
-    return is_part || for_others ? POLICY_PROBATION : POLICY_REFUSE;
+    return is_part || (again_soon && !fails) ? POLICY_PROBATION : POLICY_REFUSE;
 }

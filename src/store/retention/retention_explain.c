@@ -71,7 +71,6 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
     run->former_interval_bytes = why.former_interval_bytes;
     run->rank = why.rank;
     run->bar = why.bar;
-    run->refusals_left = why.refusals_left;
     if (run->segment_number != 0) {
         run->state = why.is_stored ? STORE_EXPLAIN_KEPT : STORE_EXPLAIN_UNRANKED;
     } else {

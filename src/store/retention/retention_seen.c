@@ -78,7 +78,8 @@ enum policy_verdict retention_admit(const struct retention *r, struct hash128 ha
     enum policy_verdict verdict = policy_admit(r->policy, policy_key(hash, first_block),
                                                ret_answer->group, is_part, &ret_answer->stamp);
     if (verdict == POLICY_PROBATION && !retention_has_probation(r)) {
-        verdict = is_part ? POLICY_STORE : POLICY_REFUSE;
+        bool is_again = ret_answer->stamp == POLICY_STAMP_SAME;
+        verdict = is_part || is_again ? POLICY_STORE : POLICY_REFUSE;
     }
 #ifdef FOREBAY_FAULTS
     verdict = atomic_load(&r->keeps_half) ? POLICY_STORE : verdict;

@@ -30,11 +30,11 @@ Test(policy_monitor, a_reuse_is_an_event_at_its_age)
 {
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);
-    policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, false);
+    policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, false, false);
     clock.tick += 1; // the same use
-    policy_monitor_touch(monitor, &clock, 1ull << 40, 5, true);
+    policy_monitor_touch(monitor, &clock, 1ull << 40, 5, true, false);
     clock.tick += 99;
-    policy_monitor_touch(monitor, &clock, 1ull << 40, 5, true);
+    policy_monitor_touch(monitor, &clock, 1ull << 40, 5, true, false);
     unsigned bucket = policy_bucket(100);
     cr_assert_eq(monitor->events[POLICY_CLASS_NEW][bucket], 1.0f);
     cr_assert_eq(lived(monitor, POLICY_CLASS_NEW, bucket - 1), 1.0f);
@@ -48,7 +48,7 @@ Test(policy_monitor, what_is_not_read_again_is_exposed)
 {
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);
-    policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, false);
+    policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, false, false);
     clock.tick += 1000;
     policy_monitor_sweep(monitor, clock.tick, 10);
     policy_monitor_sweep(monitor, clock.tick, 10); // once is enough
@@ -63,7 +63,7 @@ Test(policy_monitor, the_sample_halves_when_it_is_full)
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);
     for (uint64_t i = 0; i < 10 * POLICY_MONITOR_MAX; i++) {
-        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false);
+        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false, false);
         cr_assert_leq(monitor->count, POLICY_MONITOR_MAX);
     }
     cr_assert_leq(monitor->key_max, UINT32_MAX / 8);
@@ -75,7 +75,7 @@ Test(policy_monitor, the_sample_halves_when_it_is_full)
     uint32_t before = monitor->count;
     clock.tick += 100;
     for (uint64_t i = 0; i < 10 * POLICY_MONITOR_MAX; i++) {
-        policy_monitor_touch(monitor, &clock, shelf_key(i), 1, true);
+        policy_monitor_touch(monitor, &clock, shelf_key(i), 1, true, false);
     }
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         found += (uint32_t)monitor->events[POLICY_CLASS_NEW][b];
@@ -89,7 +89,7 @@ Test(policy_monitor, the_sample_doubles_again_when_few_are_asked_for)
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);
     for (uint64_t i = 0; i < 100 * POLICY_MONITOR_MAX; i++) {
-        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false);
+        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false, false);
     }
     policy_monitor_widen(monitor, clock.tick);
     uint32_t narrow = monitor->key_max;
@@ -97,7 +97,7 @@ Test(policy_monitor, the_sample_doubles_again_when_few_are_asked_for)
     for (unsigned window = 0; window < 24; window++) { // a hundred large runs now
         clock.tick += POLICY_CAPACITY_TICKS;
         for (uint64_t i = 0; i < 100; i++) {
-            policy_monitor_touch(monitor, &clock, shelf_key(i + (1ull << 40)), 1, true);
+            policy_monitor_touch(monitor, &clock, shelf_key(i + (1ull << 40)), 1, true, false);
         }
         policy_monitor_widen(monitor, clock.tick);
     }
@@ -107,19 +107,20 @@ Test(policy_monitor, the_sample_doubles_again_when_few_are_asked_for)
     free(monitor);
 }
 
-Test(policy_monitor, counts_uses_with_many_requests)
+Test(policy_monitor, counts_the_misses_that_are_asked_for_again)
 {
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);
-    for (unsigned asks = 4; asks <= 6; asks++) {
+    for (unsigned asks = 1; asks <= 3; asks++) {
         for (uint64_t i = 0; i < 1000; i++) {
-            policy_monitor_touch(monitor, &clock, shelf_key(i), 1, true);
+            policy_monitor_touch(monitor, &clock, shelf_key(i), 1, true, true);
             for (unsigned again = 1; again < asks; again++) {
                 policy_monitor_again(monitor, shelf_key(i));
             }
             clock.tick += i == 999 ? 100 : 0;
         }
-        cr_assert(asks == 4 ? monitor->many_share < 0.1f : monitor->many_share > 0.9f);
+        cr_assert(asks == 1 ? monitor->again_share < 0.1f : monitor->again_share > 0.9f);
+        cr_assert_leq(monitor->again_share, 1.01f, "the second request of a use counts, no other");
     }
     free(monitor);
 }
@@ -130,7 +131,7 @@ Test(policy_monitor, the_past_fades)
     struct policy_monitor *monitor = monitor_new(&clock);
     for (unsigned round = 0; round < 100; round++) {
         clock.tick += 100;
-        policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, round > 0);
+        policy_monitor_touch(monitor, &clock, 1ull << 40, POLICY_CLASS_NEW, round > 0, false);
         policy_monitor_decay(monitor, 1);
         cr_assert(monitor->weight <= 2e9f);
     }

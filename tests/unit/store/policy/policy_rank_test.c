@@ -78,7 +78,7 @@ Test(policy_rank, a_cycle_makes_old_ones_worth_more)
     for (unsigned epoch = 0; epoch < 5; epoch++) {
         for (uint64_t i = 0; i < 2048; i++) {
             clock.tick++;
-            policy_monitor_touch(monitor, &clock, shelf_key(i), reuse_class, epoch > 0);
+            policy_monitor_touch(monitor, &clock, shelf_key(i), reuse_class, epoch > 0, false);
         }
         reuse_class = policy_class_next(2048, reuse_class);
         policy_monitor_sweep(monitor, clock.tick, POLICY_MONITOR_MAX);
