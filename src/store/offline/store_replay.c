@@ -163,7 +163,7 @@ static bool replay_reclaim(struct store_replay *r)
     policy_segment_free(r->policy, victim.number);
     from->number = 0;
     r->live--;
-    if (policy_probation_ended(r->policy) && r->probation != NULL) {
+    if (policy_probation_is_idle(r->policy) && r->probation != NULL) {
         segment_seal(r, r->probation);
         r->probation = NULL;
     }
@@ -217,8 +217,7 @@ bool store_replay_access(struct store_replay *r, uint32_t block, bool is_part)
                                          .key = key,
                                          .len = len,
                                          .stamp = stamp,
-                                         .is_part = is_part,
-                                         .on_probation = admitted && on_probation});
+                                         .is_part = is_part});
     if (admitted) {
         replay_store(r, block, on_probation, stamp);
     }

@@ -134,7 +134,6 @@ static void period_end(struct policy *policy)
         (double)(clock->asked_bytes - policy->period_began) / (double)clock->capacity_bytes;
     policy_monitor_decay(&policy->monitor, capacities / HALF_LIFE_CAPACITIES);
     policy->reclaim.rewrite_credit *= CREDIT_KEPT;
-    policy_probation_tend(policy);
     stamps_sweep(policy, clock->tick - policy->period_tick);
     if (++policy->period_count % PERIODS_PER_CAPACITY == 0) {
         policy_monitor_widen(&policy->monitor, clock->tick);
@@ -204,7 +203,6 @@ static void take_read(struct policy *policy, const struct policy_event *event)
 
 static void take_miss(struct policy *policy, const struct policy_event *event)
 {
-    policy_probation_missed(policy, event);
     if (event->stamp == POLICY_STAMP_SAME) {
         policy_monitor_again(&policy->monitor, event->key);
         return;

@@ -102,7 +102,8 @@ struct policy_event {
     uint32_t stamp;
     uint32_t group; // when read or stored: of its rule now
     enum policy_event_kind kind;
-    bool is_part, on_probation; // of a miss: as it was asked and answered; of a run: where it is
+    bool is_part;      // of a miss: as it was asked
+    bool on_probation; // of a run that is stored
 };
 
 void policy_take(struct policy *policy, const struct policy_event *events, size_t count);
@@ -138,9 +139,9 @@ struct policy_victim {
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
-// Has nothing been stored on probation for a while? True once, after a victim was asked for: no
-// segment is to be kept open for that.
-bool policy_probation_ended(struct policy *policy);
+// Returns whether nothing has been stored on probation for a while: no segment is to be kept open
+// for that.
+bool policy_probation_is_idle(const struct policy *policy);
 // A survivor lies elsewhere now.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
                          uint32_t start, uint32_t len);

@@ -329,23 +329,12 @@ void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *s
 
 // --- policy_probation.c --------------------------------------------------------------------------
 
-struct policy_probation {
-    uint64_t keep_bytes;     // of sealed segments so many stay
-    uint64_t fed_at;         // asked_bytes when a run was stored there last
-    bool is_used, has_ended; // has_ended: and nobody has asked
-};
-
 // A run is about to be the next of the segment.
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation);
-// Has it gone too soon?
-void policy_probation_missed(struct policy *policy, const struct policy_event *event);
-void policy_probation_tend(struct policy *policy); // a period ends
-// Which of them is due to go; NULL: none.
-struct policy_segment *policy_probation_due(struct policy *policy,
-                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx);
-// The oldest of them, due or not, for when nothing else may go; NULL: none.
-struct policy_segment *policy_probation_oldest(const struct policy *policy,
+// The oldest segment on probation; NULL: there is none, or (must_be_due) there are no more of them
+// than are kept.
+struct policy_segment *policy_probation_victim(const struct policy *policy, bool must_be_due,
                                                bool (*may_go)(void *ctx, uint32_t number),
                                                void *ctx);
 
@@ -396,7 +385,6 @@ struct policy_published {
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0 over the margin of the class
     _Atomic float factor[POLICY_GROUPS]; // or POLICY_FACTOR_PINNED
     atomic_bool again_soon;              // what is missed is asked for again, mostly
-    atomic_bool probation_fails; // what is on probation goes too soon, however much is kept of it
 };
 
 #define POLICY_MAGIC 0x706f6c69u
@@ -410,7 +398,7 @@ struct policy {
     _Alignas(64) struct policy_clock clock;
     struct policy_reclaim reclaim;
     struct policy_ghost ghost;
-    struct policy_probation probation;
+    uint64_t probation_fed_at; // asked_bytes when a run was stored on probation last
     struct policy_segments segments;
     uint64_t period_began;                 // asked_bytes
     uint32_t period_requests, period_tick; // when it began

@@ -3,9 +3,8 @@
 // answer may mix two moments that are a few events apart, which changes nothing that counts.
 #include "store/policy/policy_private.h"
 
-#define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
-#define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
-#define MARGIN_PART 2.0f // once more, of what is new and read in parts
+#define MARGIN 1.3f     // a newcomer must be worth so much more than what it replaces,
+#define MARGIN_NEW 2.0f // and one that was never read again that much: ties keep what is there
 // Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less,
 // whatever its rule makes of it, is not worth the write, unless it takes the room of what is gone.
 // Where all is read once, a key that looks like another's makes it look as if some were read again.
@@ -71,7 +70,6 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
     unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
     uint32_t past;
-    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
     bool again_soon = atomic_load_explicit(&published->again_soon, memory_order_relaxed);
     bool is_same = false, insists = false;
     if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
@@ -80,10 +78,9 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
         // What was requested before is stored whatever it is worth, if the runs that would go for
-        // it were never read again, or if this request belongs to the same use and probation does
-        // not do: else each request of the use would go to the origin.
-        insists =
-            policy_replaces_nothing(policy) || (is_same && (fails || !(is_part || again_soon)));
+        // it were never read again. The same holds if this request belongs to the same use and is
+        // not on probation: else each request of the use would go to the origin.
+        insists = policy_replaces_nothing(policy) || (is_same && !is_part && !again_soon);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
@@ -91,12 +88,8 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
         return POLICY_STORE; // pinned: never on probation
     }
-    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth,
-    // which is to be clear, then.
-    bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
-    float needed = is_unclear && bar > 0 ? bar * MARGIN_PART : bar;
-    if (worth > needed || insists) {
+    if (worth > bar || insists) {
         return POLICY_STORE;
     }
-    return is_part || (again_soon && !fails) ? POLICY_PROBATION : POLICY_REFUSE;
+    return is_part || again_soon ? POLICY_PROBATION : POLICY_REFUSE;
 }

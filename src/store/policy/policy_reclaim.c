@@ -326,12 +326,12 @@ bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t num
     policy_groups_tend(policy);
     bool is_lru = policy->kind == POLICY_LRU;
     struct policy_segment *segment = is_lru ? policy_lru_oldest(&policy->segments, may_go, ctx)
-                                            : policy_probation_due(policy, may_go, ctx);
+                                            : policy_probation_victim(policy, true, may_go, ctx);
     bool all_goes = segment != NULL;
     if (segment == NULL && !is_lru) {
         segment = reclaim_find(policy, may_go, ctx);
         all_goes = segment == NULL;
-        segment = all_goes ? policy_probation_oldest(policy, may_go, ctx) : segment;
+        segment = all_goes ? policy_probation_victim(policy, false, may_go, ctx) : segment;
     }
     if (segment == NULL) {
         return false;

@@ -309,7 +309,7 @@ bool retention_probation_ended(struct retention *r)
     bool ended = false;
     if (r->learns) {
         pthread_mutex_lock(&r->lock);
-        ended = policy_probation_ended(r->policy);
+        ended = policy_probation_is_idle(r->policy);
         pthread_mutex_unlock(&r->lock);
     }
     return ended;

@@ -187,7 +187,7 @@ enum segment_pick retention_pick(struct retention *retention,
                                  bool may_rewrite, uint32_t *ret_number);
 // Is anything stored on probation? Of few segments there are none to spare for that. Any thread.
 bool retention_has_probation(const struct retention *retention);
-// Has nothing been stored on probation for a while? True once, after a pick.
+// Returns whether nothing has been stored on probation for a while.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
 // How many spare segments are not for runs of this slot: with pins the last one is their
 // survivors'. Any thread.

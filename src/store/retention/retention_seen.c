@@ -97,8 +97,7 @@ void retention_missed(struct worker *w, struct retention *r, struct hash128 hash
                                      .key = policy_key(hash, first_block),
                                      .len = event_bytes(payload_len),
                                      .stamp = answer->stamp,
-                                     .is_part = answer->is_part,
-                                     .on_probation = answer->on_probation && is_stored};
+                                     .is_part = answer->is_part};
         tell(r, worker_index(w), &event);
         uint64_t *woken_us = &r->woken_us[worker_index(w)];
         if (!is_stored && worker_now_us(w) - *woken_us >= REFUSALS_WAIT_US) {

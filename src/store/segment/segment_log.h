@@ -117,8 +117,7 @@ struct segment_host {
     // `may_rewrite`: nobody waits for the space, so the host may have survivors rewritten first.
     enum segment_pick (*pick)(void *ctx, bool (*may_go)(void *picking, uint32_t number),
                               void *picking, bool may_rewrite, uint32_t *ret_number);
-    // Supply thread: returns true once, after a pick, if no run was stored on probation for a
-    // while.
+    // Supply thread, after a pick: returns whether no run was stored on probation for a while.
     bool (*probation_ended)(void *ctx);
     // Supply thread: three questions. Are survivors rewritten at all? Is a rewrite in progress?
     // Have recent runs needed a segment of their own?

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: what a part is wanted of, and what readers side by side ask for, is stored on probation;
-// that lowers no bar and goes first, whole; more of it is kept when it went too soon, and nothing
-// when it is over.
+// that lowers no bar and goes first, whole; a little of it is kept, and nothing when nothing was
+// stored there for a while.
 #include "store/policy/policy_fixture.h"
 #include "test.h"
 
@@ -66,6 +66,7 @@ Test(policy_probation, it_lowers_no_bar_and_goes_first)
     }
     cr_assert_eq(ask_part(&shelf, 10000), POLICY_PROBATION);
     uint32_t first = fill(&shelf, 10000, true), second = fill(&shelf, 20000, true);
+    shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16; // none is kept now
     for (unsigned i = 0; i < 60; i++) {
         (void)shelf_pass_by(&shelf, 30000 + i); // segments are looked at meanwhile
     }
@@ -101,84 +102,36 @@ Test(policy_probation, a_segment_of_both_kinds_is_one_of_the_others)
     shelf_done(&shelf);
 }
 
-Test(policy_probation, what_went_too_soon_makes_more_stay)
+Test(policy_probation, a_part_of_what_was_refused_goes_on_probation)
+{
+    struct shelf shelf;
+    shelf_full(&shelf);
+    atomic_store(&shelf.policy->published.bar, 1);
+    cr_assert_not(shelf_pass_by(&shelf, 50000));
+    atomic_store(&shelf.policy->published.bar, 1);
+    cr_assert_eq(ask_part(&shelf, 50000), POLICY_PROBATION, "a part, in the same use");
+    shelf_done(&shelf);
+}
+
+Test(policy_probation, a_little_is_kept_and_goes_when_it_is_over)
 {
     struct shelf shelf;
     uint32_t survivor_count;
     shelf_full(&shelf);
-    struct policy_event again = {.kind = POLICY_ADMITTED,
-                                 .key = shelf_key(10000),
-                                 .len = RUN_BYTES,
-                                 .stamp = POLICY_STAMP_SAME,
-                                 .is_part = true,
-                                 .on_probation = true};
-    unsigned kept = 0;
-    for (uint32_t number = 0; kept < SEGMENTS && number <= SEGMENTS / 2; kept++) {
-        for (unsigned i = 0; i < 4; i++) { // a 256th of the capacity each: a segment more
-            policy_take(shelf.policy, &again, 1);
-        }
-        number = fill(&shelf, 10000 + kept * SEGMENT_RUNS, true);
-        number = victim_of(&shelf, &survivor_count) <= SEGMENTS / 2 ? 0 : number;
-    }
-    cr_assert_eq(kept, SEGMENTS / 8 + 1); // and not more than an eighth
-    // Now what is asked for in parts goes to the others, if it was there in this use.
-    cr_assert_eq(ask_part(&shelf, 50000), POLICY_PROBATION);
-    cr_assert(shelf_pass_by(&shelf, 50000) == false);
-    cr_assert_eq(ask_part(&shelf, 50000), POLICY_STORE);
-    policy_probation_tend(shelf.policy); // a while later
-    cr_assert_eq(ask_part(&shelf, 50000), POLICY_PROBATION);
-    shelf_done(&shelf);
-}
-
-// Else each of them would take the place of something that is read again, as long as nothing is
-// known.
-Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
-{
-    struct shelf shelf;
-    uint32_t stamp;
-    shelf_full(&shelf);
-    policy_publish(shelf.policy);
-    atomic_store(&shelf.policy->published.bar, 1);
-    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
-    atomic_store(&shelf.policy->published.worth[policy_class_next(500, POLICY_CLASS_NEW)], 2);
-    cr_assert_eq(policy_admit(shelf.policy, shelf_key(10000), 0, false, &stamp), POLICY_STORE);
-    cr_assert_eq(ask_part(&shelf, 10000), POLICY_PROBATION);
-    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 3);
-    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // what is new is read again far more often
-    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
-    policy_ghost_put(&shelf.policy->ghost, shelf_key(10000), stamp, shelf.policy->clock.tick);
-    shelf_pass(&shelf, 500);
-    atomic_store(&shelf.policy->published.bar, 1);
-    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // it has a past
-    cr_assert_eq(ask_part(&shelf, 20000), POLICY_PROBATION);
-    policy_set_full(shelf.policy, false);
-    cr_assert_eq(ask_part(&shelf, 20000), POLICY_STORE);
-    shelf_done(&shelf);
-}
-
-Test(policy_probation, when_it_is_over_nothing_is_kept_for_it)
-{
-    struct shelf shelf;
-    uint32_t survivor_count;
-    shelf_full(&shelf);
-    shelf.policy->probation.keep_bytes = shelf.options.capacity_bytes / 8;
-    uint32_t number = fill(&shelf, 10000, true);
-    cr_assert_neq(victim_of(&shelf, &survivor_count), number);
-    cr_assert_not(policy_probation_ended(shelf.policy));
+    shelf.policy->clock.mean_bytes = RUN_BYTES; // 32 such requests are two segments
+    uint32_t first = fill(&shelf, 10000, true);
+    (void)fill(&shelf, 20000, true);
+    cr_assert_leq(victim_of(&shelf, &survivor_count), SEGMENTS / 2);
+    (void)fill(&shelf, 30000, true);
+    cr_assert_eq(victim_of(&shelf, &survivor_count), first);
+    cr_assert_eq(survivor_count, 0u);
+    cr_assert_leq(victim_of(&shelf, &survivor_count), SEGMENTS / 2);
+    cr_assert_not(policy_probation_is_idle(shelf.policy));
     shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16 + 1;
-    for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
-        shelf.policy->ranks.level[OLD][b] = (uint8_t)(b < 20 ? 50 : 100);
-    }
-    shelf_pass(&shelf, 500);
-    for (uint32_t i = 0; i < SEGMENT_RUNS; i++) { // the latest ones are worth less than the others
-        const struct policy_segments *segments = &shelf.policy->segments;
-        policy_segments_run(segments, policy_segments_find(segments, number), i)->stamp =
-            policy_stamp(shelf.policy->clock.tick, OLD, 0);
-    }
-    cr_assert_eq(victim_of(&shelf, &survivor_count), number); // by its worth
-    cr_assert(policy_probation_ended(shelf.policy));
-    cr_assert_not(policy_probation_ended(shelf.policy));
-    cr_assert_eq(shelf.policy->probation.keep_bytes, 0u);
+    cr_assert(policy_probation_is_idle(shelf.policy));
+    cr_assert_eq(victim_of(&shelf, &survivor_count), first + 1);
+    cr_assert_eq(victim_of(&shelf, &survivor_count), first + 2);
+    cr_assert_leq(victim_of(&shelf, &survivor_count), SEGMENTS / 2);
     shelf_done(&shelf);
 }
 
@@ -199,7 +152,6 @@ Test(policy_probation, the_segment_that_was_open_when_it_was_over_goes_next)
     policy_take(shelf.policy, &event, 1);
     shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16 + 1;
     cr_assert_neq(victim_of(&shelf, &survivor_count), number);
-    cr_assert(policy_probation_ended(shelf.policy));
     policy_segment_seal(shelf.policy, number);
     cr_assert_eq(victim_of(&shelf, &survivor_count), number);
     shelf_done(&shelf);
@@ -280,6 +232,7 @@ Test(policy_probation, nothing_there_is_pinned)
     cr_assert(why.is_stored && why.is_on_probation && !why.is_pinned);
     cr_assert_eq(why.group, PLAIN);
     policy_segment_seal(shelf.policy, shelf.number);
+    shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16 + 1;
     cr_assert_eq(victim_of(&shelf, &survivor_count), shelf.number);
     cr_assert_eq(survivor_count, 0u);
     // And when there is room, what is to be pinned is stored with what stays.
@@ -321,8 +274,7 @@ Test(policy_probation, it_goes_when_pins_leave_nothing_else)
         (void)shelf_fill(&shelf, i * SEGMENT_RUNS, PINNED);
     }
     policy_set_full(shelf.policy, true);
-    uint32_t number = fill(&shelf, 10000, true);
-    shelf.policy->probation.keep_bytes = shelf.options.capacity_bytes; // it is not due
+    uint32_t number = fill(&shelf, 10000, true); // it is not due
     cr_assert_eq(victim_of(&shelf, &survivor_count), number);
     cr_assert_eq(survivor_count, 0u);
     shelf_done(&shelf);

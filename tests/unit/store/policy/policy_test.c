@@ -120,9 +120,6 @@ Test(policy, where_most_is_asked_for_again_at_once_it_goes_on_probation)
             (void)shelf_pass_by(&shelf, block);
         }
     }
-    // Nothing that is kept on probation is kept for long enough: then it is stored.
-    atomic_store(&shelf.policy->published.probation_fails, true);
-    cr_assert_eq(policy_admit(shelf.policy, shelf_key(999), 0, false, &stamp), POLICY_STORE);
     shelf_done(&shelf);
 }
 
