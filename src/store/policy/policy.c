@@ -135,9 +135,6 @@ static void period_end(struct policy *policy)
     policy_monitor_decay(&policy->monitor, capacities / HALF_LIFE_CAPACITIES);
     policy->reclaim.rewrite_credit *= CREDIT_KEPT;
     stamps_sweep(policy, clock->tick - policy->period_tick);
-    if (++policy->period_count % PERIODS_PER_CAPACITY == 0) {
-        policy_monitor_widen(&policy->monitor, clock->tick);
-    }
     policy->period_tick = clock->tick;
     policy->period_began = clock->asked_bytes;
     policy->period_requests = 0;

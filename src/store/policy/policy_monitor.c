@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens at which age: a sample of keys, chosen by hash and followed whether they are stored
 // or not. Each reuse is an event of (class, age bucket), each bucket lived through an exposure.
-// When the table is full, keys not read for very long go, and then half of the sample. It doubles
-// again when few of them are asked for: of large runs, say, after very many small ones.
+// When the table is full, keys not read for very long go, and then half of the sample.
 //
 // Counts never fall: the weight of new ones rises instead, and all are divided now and then.
 #include "store/policy/policy_private.h"
@@ -12,10 +11,7 @@
 #define FOLLOW_TICKS_MAX                                                                           \
     (64 * POLICY_CAPACITY_TICKS) // beyond the last bucket there is nothing to learn
 #define WEIGHT_MAX 1e9f
-#define WINDOW_KEYS_MIN 64u // asked for in a window, that there is something to learn from
-#define AGAIN_WINDOW 64.0f  // uses that began with a miss, over which again_share is counted
-// What was not asked for in that time goes for others, when the sample doubles.
-#define STALE_TICKS (8 * POLICY_CAPACITY_TICKS)
+#define AGAIN_WINDOW 64.0f // uses that began with a miss, over which again_share is counted
 
 static_assert(POLICY_MONITOR_MAX < UINT16_MAX, "slots hold index + 1");
 
@@ -53,24 +49,18 @@ static void monitor_live_through(struct policy_monitor *monitor, struct policy_f
     monitor_set_due(one);
 }
 
-static void monitor_purge(struct policy_monitor *monitor, uint32_t tick, uint32_t age_max)
+static void monitor_purge(struct policy_monitor *monitor, uint32_t tick)
 {
     uint32_t kept = 0;
     memset(monitor->slots, 0, sizeof(monitor->slots));
     for (uint32_t i = 0; i < monitor->count; i++) {
         struct policy_followed one = monitor->followed[i];
-        if (one.key <= monitor->key_max && tick - one.tick < age_max) {
+        if (one.key <= monitor->key_max && tick - one.tick < FOLLOW_TICKS_MAX) {
             monitor->followed[kept++] = one;
             monitor->slots[monitor_slot(monitor, one.key)] = (uint16_t)kept;
         }
     }
     monitor->count = kept;
-}
-
-static void monitor_count(struct policy_monitor *monitor, struct policy_followed *one)
-{
-    monitor->window_keys += one->window != monitor->window;
-    one->window = monitor->window;
 }
 
 static void monitor_ask(struct policy_monitor *monitor, struct policy_followed *one)
@@ -91,7 +81,6 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     if (monitor->slots[slot] != 0) {
         one = &monitor->followed[monitor->slots[slot] - 1];
         uint32_t age = clock->tick - one->tick;
-        monitor_count(monitor, one);
         if (age <= clock->same_use) {
             monitor_ask(monitor, one);
             return;
@@ -105,10 +94,10 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     } else {
         policy_clock_learn(clock, is_known);
         if (monitor->count == POLICY_MONITOR_MAX) {
-            monitor_purge(monitor, clock->tick, FOLLOW_TICKS_MAX);
+            monitor_purge(monitor, clock->tick);
             if (monitor->count > POLICY_MONITOR_MAX / 4 * 3) {
                 monitor->key_max /= 2;
-                monitor_purge(monitor, clock->tick, FOLLOW_TICKS_MAX);
+                monitor_purge(monitor, clock->tick);
             }
             if (key > monitor->key_max) {
                 return;
@@ -118,8 +107,6 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
         one = &monitor->followed[monitor->count++];
         monitor->slots[slot] = (uint16_t)monitor->count;
         one->key = key;
-        one->window = monitor->window - 1;
-        monitor_count(monitor, one);
     }
     one->tick = clock->tick;
     one->reuse_class = (uint8_t)reuse_class;
@@ -142,7 +129,6 @@ void policy_monitor_again(struct policy_monitor *monitor, uint64_t key)
 {
     struct policy_followed *one = monitor_find(monitor, key);
     if (one != NULL) {
-        monitor_count(monitor, one);
         monitor_ask(monitor, one);
     }
 }
@@ -155,18 +141,6 @@ void policy_monitor_put(struct policy_monitor *monitor, const struct policy_foll
         monitor->followed[monitor->count++] = *one;
         monitor->slots[slot] = (uint16_t)monitor->count;
     }
-}
-
-void policy_monitor_widen(struct policy_monitor *monitor, uint32_t tick)
-{
-    if (monitor->window_keys < WINDOW_KEYS_MIN && monitor->key_max < UINT32_MAX) {
-        monitor_purge(monitor, tick, STALE_TICKS);
-        if (monitor->count <= POLICY_MONITOR_MAX / 2) {
-            monitor->key_max = monitor->key_max * 2 + 1;
-        }
-    }
-    monitor->window++;
-    monitor->window_keys = 0;
 }
 
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count)

@@ -141,16 +141,13 @@ struct policy_followed {
     uint32_t key, tick;
     uint32_t due;                // tick at which it leaves its bucket
     uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
-    uint8_t window;              // in which it was asked for last
     uint8_t waits_again; // not 0: its use began with a miss and has had no second request yet
 };
 
 struct policy_monitor {
     uint32_t key_max; // keys up to it are followed
     uint32_t count;
-    uint32_t swept;       // next to look at
-    uint32_t window_keys; // asked for in this window
-    uint8_t window;
+    uint32_t swept;    // next to look at
     float again_share; // of the uses that began with a miss lately, those with a second request
     float weight;      // of an event: rises instead of all counts falling
     float events[POLICY_CLASSES][POLICY_BUCKETS];
@@ -170,8 +167,6 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 // One that was followed by a former process.
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
-// A window ends: were too few of the followed asked for in it, more are followed from now on.
-void policy_monitor_widen(struct policy_monitor *monitor, uint32_t tick);
 // Looks at the ages of `count` runs.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
 // What was seen until now counts half as much after one half life.
@@ -402,7 +397,6 @@ struct policy {
     struct policy_segments segments;
     uint64_t period_began;                 // asked_bytes
     uint32_t period_requests, period_tick; // when it began
-    uint32_t period_count;
     uint32_t swept_segment, swept_set;
     struct policy_groups groups;
     struct policy_stats stats;

@@ -23,7 +23,7 @@
 #include "store/policy/policy_private.h"
 
 #define PIECE_MAGIC 0x70436246u
-#define PIECE_VERSION 2u
+#define PIECE_VERSION 3u
 
 enum piece_kind {
     PIECE_CLOCK,

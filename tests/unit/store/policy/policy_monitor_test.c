@@ -84,29 +84,6 @@ Test(policy_monitor, the_sample_halves_when_it_is_full)
     free(monitor);
 }
 
-Test(policy_monitor, the_sample_doubles_again_when_few_are_asked_for)
-{
-    struct policy_clock clock;
-    struct policy_monitor *monitor = monitor_new(&clock);
-    for (uint64_t i = 0; i < 100 * POLICY_MONITOR_MAX; i++) {
-        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false, false);
-    }
-    policy_monitor_widen(monitor, clock.tick);
-    uint32_t narrow = monitor->key_max;
-    cr_assert_leq(narrow, UINT32_MAX / 64);
-    for (unsigned window = 0; window < 24; window++) { // a hundred large runs now
-        clock.tick += POLICY_CAPACITY_TICKS;
-        for (uint64_t i = 0; i < 100; i++) {
-            policy_monitor_touch(monitor, &clock, shelf_key(i + (1ull << 40)), 1, true, false);
-        }
-        policy_monitor_widen(monitor, clock.tick);
-    }
-    cr_assert_geq(monitor->key_max, UINT32_MAX / 2);
-    cr_assert_geq(monitor->count, 40u);
-    cr_assert_leq(monitor->count, 100u);
-    free(monitor);
-}
-
 Test(policy_monitor, counts_the_misses_that_are_asked_for_again)
 {
     struct policy_clock clock;

@@ -192,32 +192,6 @@ Test(policy, stamps_do_not_wrap_where_requests_are_large)
     shelf_done(&shelf);
 }
 
-// Hundreds of thousands of small objects leave a sample of one key in many; what is read then are a
-// hundred large ones, which fit.
-Test(policy, a_few_large_runs_after_very_many_small_ones_are_learnt)
-{
-    struct shelf shelf;
-    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
-    struct policy *policy = shelf.policy;
-    for (uint64_t i = 0; i < 100 * POLICY_MONITOR_MAX; i++) {
-        policy_monitor_touch(&policy->monitor, &policy->clock, shelf_key(i), POLICY_CLASS_NEW,
-                             false, false);
-    }
-    for (unsigned i = 0; i < SEGMENTS; i++) {
-        (void)shelf_fill(&shelf, 10000000 + i * SEGMENT_RUNS, 0);
-    }
-    policy_set_full(policy, true);
-    unsigned admitted = 0;
-    for (unsigned round = 0; round < 300; round++) {
-        admitted = 0;
-        for (uint64_t block = 0; block < 100; block++) {
-            admitted += shelf_pass_by(&shelf, 20000000 + block);
-        }
-    }
-    cr_assert_gt(admitted, 50u);
-    shelf_done(&shelf);
-}
-
 // Else each part would bring all of it from the origin.
 Test(policy, what_is_read_in_parts_is_stored)
 {
