@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Age, classes and silence. Age counts bytes that were asked for, not seconds, in ticks of a 1024th
 // of the capacity; and the clock runs at the share of requests that concern known runs, so that a
-// scan that nobody repeats makes nothing older. Where nothing is learnt of that share for a while,
-// as all that is asked for belongs to uses that have begun, it runs at full speed, or they would
-// never end.
+// scan that nobody repeats makes nothing older.
 //
-// Silence is how a new data set gets in: when nothing known is asked for any more, and nothing of
-// what is held has been read for a quarter of a typical interval, what was last read before is
-// suspect, and worth nothing until one of them is read. At most one capacity is given away so.
+// Silence is how a new data set gets in: when nothing known is asked for any more, what was last
+// read before is suspect. It is worth nothing until one such run is read.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define SILENT_SHARE 0.01  // of known requests: below it nothing known is asked for
-#define SHARE_WINDOW 256.0 // followed requests over which the share runs
-#define SHARE_AGE_CAPACITIES                                                                       \
-    64                       // one of so many parts of the capacity asked for: the share is stale
-#define INTERVAL_WINDOW 64.0 // reuses over which the typical interval runs
-#define QUIET_INTERVALS 0.25 // so long nothing may be read for what is held to be suspect
+#define SILENT_SHARE 0.01    // of known requests: below it nothing known is asked for
+#define SHARE_WINDOW 256.0   // followed requests over which the share runs
+#define NEWCOMER_WINDOW 64.0 // reuses over which the share of newcomers runs
 #define SAME_USE_TICKS 2u    // sub-reads of one run, and of several readers side by side:
 #define SAME_USE_REQUESTS 64.0
 #define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8) // or a small cache would see no reuse at all
@@ -26,9 +20,7 @@
 // of its own.
 static double clock_rate(const struct policy_clock *clock)
 {
-    bool is_stale =
-        clock->asked_bytes - clock->learnt_at > clock->capacity_bytes / SHARE_AGE_CAPACITIES;
-    return clock->is_silent || is_stale ? 1 : clock->known_share;
+    return clock->is_silent ? 1 : clock->known_share;
 }
 
 static void clock_settle(struct policy_clock *clock)
@@ -42,10 +34,7 @@ static void clock_settle(struct policy_clock *clock)
 
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes)
 {
-    *clock = (struct policy_clock){
-        .known_share = 1,
-        .interval_ticks = 4.0 * POLICY_CAPACITY_TICKS,
-    };
+    *clock = (struct policy_clock){.known_share = 1};
     policy_clock_resize(clock, capacity_bytes);
 }
 
@@ -64,17 +53,10 @@ static void clock_watch_silence(struct policy_clock *clock)
         return;
     }
     if (!clock->is_silent) {
-        clock->is_silent = true;
-        clock->has_suspects = false;
+        clock->is_silent = clock->has_suspects = true;
         clock->onset_tick = clock->tick;
-        clock->quiet_since = clock->asked_bytes;
-        clock->give_away_bytes = clock->capacity_bytes;
         clock->silence_count++;
         clock->newcomer_share = 0.5;
-    }
-    double quiet_bytes = (double)(clock->asked_bytes - clock->quiet_since);
-    if (quiet_bytes > clock->interval_ticks * clock->tick_bytes * QUIET_INTERVALS) {
-        clock->has_suspects = true;
     }
 }
 
@@ -99,21 +81,16 @@ void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes)
 void policy_clock_learn(struct policy_clock *clock, bool is_known)
 {
     clock->known_share += ((is_known ? 1.0 : 0.0) - clock->known_share) / SHARE_WINDOW;
-    clock->learnt_at = clock->asked_bytes;
 }
 
-void policy_clock_learn_interval(struct policy_clock *clock, uint32_t age_ticks, bool was_newcomer)
+void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer)
 {
-    clock->newcomer_share += ((was_newcomer ? 1.0 : 0.0) - clock->newcomer_share) / INTERVAL_WINDOW;
-    clock->interval_ticks += (age_ticks - clock->interval_ticks) / INTERVAL_WINDOW;
+    clock->newcomer_share += ((is_newcomer ? 1.0 : 0.0) - clock->newcomer_share) / NEWCOMER_WINDOW;
 }
 
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks)
 {
-    if (policy_clock_is_suspect(clock, age_ticks)) {
-        clock->has_suspects = false;
-        clock->quiet_since = clock->asked_bytes;
-    }
+    clock->has_suspects = clock->has_suspects && !policy_clock_is_suspect(clock, age_ticks);
 }
 
 // A class is 1 + 8 * (pair of octaves of the interval before, 0: none) + pair of octaves of the

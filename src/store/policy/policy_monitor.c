@@ -90,7 +90,7 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
         monitor->events[one->reuse_class][bucket] += monitor->weight;
         monitor->has_news[one->reuse_class] = true;
         policy_clock_learn(clock, true);
-        policy_clock_learn_interval(clock, age, one->reuse_class == POLICY_CLASS_SILENT);
+        policy_clock_learn_newcomer(clock, one->reuse_class == POLICY_CLASS_SILENT);
     } else {
         policy_clock_learn(clock, is_known);
         if (monitor->count == POLICY_MONITOR_MAX) {

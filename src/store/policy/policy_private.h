@@ -62,20 +62,16 @@ static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 
 struct policy_clock {
     uint64_t capacity_bytes;
-    double tick_bytes;     // of requests for known runs
-    double part_bytes;     // of the tick that has begun
-    uint32_t tick;         // stamps hold its low bits
-    uint32_t same_use;     // ticks: a request that soon after another belongs to the same use
-    double known_share;    // of the latest requests
-    double mean_bytes;     // of a request
-    double interval_ticks; // typical, from one use of a run to the next
-    uint64_t asked_bytes;  // ever
-    uint64_t learnt_at;    // asked_bytes when known_share was looked at last
+    double tick_bytes;    // of requests for known runs
+    double part_bytes;    // of the tick that has begun
+    uint32_t tick;        // stamps hold its low bits
+    uint32_t same_use;    // ticks: a request that soon after another belongs to the same use
+    double known_share;   // of the latest requests
+    double mean_bytes;    // of a request
+    uint64_t asked_bytes; // ever
     // Silence: nothing known is asked for.
     bool is_silent, has_suspects;
     uint32_t onset_tick;
-    uint64_t quiet_since;     // asked_bytes when it began, or when a suspect was last read
-    uint64_t give_away_bytes; // of suspects; one capacity for each silence
     uint64_t silence_count;
     double newcomer_share; // of the latest reuses: of runs first seen in silence
 };
@@ -83,16 +79,13 @@ struct policy_clock {
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
-// A run that is followed was asked for, known or not, and so long after its last use.
+// A run that is followed was asked for, known or not.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);
-void policy_clock_learn_interval(struct policy_clock *clock, uint32_t age_ticks, bool was_newcomer);
+// A run that is followed was read again. is_newcomer: it was first seen in silence.
+void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
 // A stored run was read that was last read at this age.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
-// Was a run of this age last read before the silence, and are such runs to be given away?
-static inline bool policy_clock_suspects(const struct policy_clock *clock)
-{
-    return clock->has_suspects && clock->give_away_bytes > 0;
-}
+// Returns whether a run of this age was last read before the silence.
 static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uint32_t age_ticks)
 {
     return age_ticks > clock->tick - clock->onset_tick;

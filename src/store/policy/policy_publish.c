@@ -20,7 +20,7 @@ void policy_publish(struct policy *policy)
     const struct policy_reclaim *reclaim = &policy->reclaim;
     // What is suspect is replaced by anything.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
-                      (reclaim->bar <= 0 && policy_clock_suspects(clock));
+                      (reclaim->bar <= 0 && clock->has_suspects);
     atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
     atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
     atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);

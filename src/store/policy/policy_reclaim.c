@@ -35,7 +35,7 @@ static struct moment moment_of(const struct policy *policy)
     return (struct moment){
         .policy = policy,
         .tick = clock->tick,
-        .suspect_age = policy_clock_suspects(clock) ? clock->tick - clock->onset_tick : UINT32_MAX,
+        .suspect_age = clock->has_suspects ? clock->tick - clock->onset_tick : UINT32_MAX,
         .newcomers_suspect = policy_clock_newcomers_suspect(clock),
     };
 }
@@ -289,9 +289,7 @@ static struct cut segment_cut(const struct policy *policy, const struct policy_s
 static uint32_t reclaim_survivors(struct policy *policy, const struct policy_segment *segment,
                                   uint32_t *ret_survivors, uint32_t max)
 {
-    struct policy_clock *clock = &policy->clock;
     struct cut cut = segment_cut(policy, segment);
-    bool has_suspects = policy_clock_suspects(clock);
     uint32_t count = 0;
     for (uint32_t i = 0; i < segment->run_count; i++) {
         uint32_t stamp = policy_segments_run(&policy->segments, segment, i)->stamp;
@@ -309,10 +307,6 @@ static uint32_t reclaim_survivors(struct policy *policy, const struct policy_seg
             ret_survivors[count++] = i;
             policy->reclaim.rewrite_credit -=
                 policy_segments_run_len(&policy->segments, segment, i);
-        } else if (stamp != POLICY_STAMP_GONE && has_suspects &&
-                   policy_clock_is_suspect(clock, policy_stamp_age(stamp, clock->tick))) {
-            uint64_t len = policy_segments_run_len(&policy->segments, segment, i);
-            clock->give_away_bytes -= min_u64(len, clock->give_away_bytes);
         }
     }
     return count;

@@ -45,7 +45,7 @@ struct piece_header {
 static_assert(sizeof(struct piece_header) == 40, "as its description says");
 
 struct saved_clock {
-    double part, known_share, mean_bytes, interval_ticks, newcomer_share;
+    double part, known_share, mean_bytes, newcomer_share;
     uint32_t tick, key_max;
     float admitted_rank, bar;
 };
@@ -93,7 +93,6 @@ static size_t save_clock(const struct policy *policy, struct policy_cursor *curs
         .part = clock->part_bytes / clock->tick_bytes,
         .known_share = clock->known_share,
         .mean_bytes = clock->mean_bytes,
-        .interval_ticks = clock->interval_ticks,
         .newcomer_share = clock->newcomer_share,
         .tick = clock->tick,
         .key_max = policy->monitor.key_max,
@@ -223,7 +222,6 @@ static bool load_clock(struct policy *policy, uint64_t argument, const char *bod
     clock->part_bytes = saved.part * clock->tick_bytes;
     clock->known_share = saved.known_share;
     clock->mean_bytes = saved.mean_bytes;
-    clock->interval_ticks = saved.interval_ticks;
     clock->newcomer_share = saved.newcomer_share;
     clock->asked_bytes = 1; // the mean is known
     policy->monitor.key_max = saved.key_max;

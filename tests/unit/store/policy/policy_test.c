@@ -302,9 +302,10 @@ Test(policy, a_new_data_set_replaces_the_old_one)
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
     (void)read_in_cycles(&shelf, 4);
     unsigned survivors, admitted = read_once(&shelf, 1000000, 4 * CAPACITY_RUNS, &survivors);
-    cr_assert_eq(survivors, 0u); // all else is suspect
+    cr_assert_leq(survivors, SEGMENT_RUNS); // what was read before is suspect
     cr_assert_gt(admitted, CAPACITY_RUNS * 9 / 10);
-    cr_assert_leq(admitted, CAPACITY_RUNS + SEGMENT_RUNS); // one capacity is given away
+    cr_assert_leq(admitted,
+                  CAPACITY_RUNS * 9 / 8); // the suspects, and little of what took their room
     struct policy_stats stats;
     policy_stats(shelf.policy, &stats);
     cr_assert_geq(stats.silences, 1u);
