@@ -15,10 +15,8 @@
 
 #define PRIOR 2.0f     // exposures that the wider hazard counts as, in a narrower one
 #define PRIOR_NEW 0.1f // of those never read again: there are many of them
-#define EVIDENCE_MIN 0.25f
-#define CLASS_EVIDENCE_MIN 0.05f
-#define MARGINALS 9u // by last interval; 0: never read again
-#define ROUNDS 8u    // after so many the ranks of a class are renewed though nothing was seen
+#define MARGINALS 9u   // by last interval; 0: never read again
+#define ROUNDS 8u      // after so many the ranks of a class are renewed though nothing was seen
 #define SURVIVAL_MIN 1e-4
 
 #define LEVEL_OCTAVE_MIN 28 // 2^-28 is level 1
@@ -132,15 +130,6 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
     }
 }
 
-static float evidence_total(const struct evidence *evidence)
-{
-    float total = 0;
-    for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
-        total += evidence->events[b] + evidence->lived[b];
-    }
-    return total;
-}
-
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
@@ -160,7 +149,7 @@ static void rank_class(struct policy_ranks *ranks, unsigned c, const double *haz
 
 void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor)
 {
-    struct evidence classes[POLICY_CLASSES];
+    struct evidence classes[POLICY_CLASSES] = {0};
     struct evidence marginals[MARGINALS] = {0}, all = {0};
     for (unsigned c = 0; c < POLICY_CLASSES; c++) {
         ranks->is_used[c] = ranks->is_used[c] || monitor->has_news[c];
@@ -175,8 +164,7 @@ void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monit
     }
     double overall[POLICY_BUCKETS], marginal[MARGINALS][POLICY_BUCKETS];
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
-        overall[b] =
-            all.events[b] > EVIDENCE_MIN ? all.events[b] / (all.events[b] + all.lived[b] + 0.5) : 0;
+        overall[b] = all.events[b] / (all.events[b] + all.lived[b] + 0.5);
     }
     for (unsigned m = 0; m < MARGINALS; m++) {
         hazard_of(&marginals[m], m == 0 ? PRIOR_NEW : PRIOR, overall, marginal[m]);
@@ -188,14 +176,8 @@ void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monit
         }
         monitor->has_news[c] = false;
         double hazard[POLICY_BUCKETS];
-        if (c == POLICY_CLASS_SILENT) {
-            struct evidence none = {0};
-            hazard_of(ranks->is_used[c] ? &classes[c] : &none, PRIOR, NULL, hazard);
-        } else if (!ranks->is_used[c] || evidence_total(&classes[c]) < CLASS_EVIDENCE_MIN) {
-            memcpy(hazard, marginal[rank_marginal(c)], sizeof(hazard));
-        } else {
-            hazard_of(&classes[c], PRIOR, marginal[rank_marginal(c)], hazard);
-        }
+        bool is_silent = c == POLICY_CLASS_SILENT;
+        hazard_of(&classes[c], PRIOR, is_silent ? NULL : marginal[rank_marginal(c)], hazard);
         rank_class(ranks, c, hazard);
     }
 }

@@ -214,10 +214,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
 
 void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment)
 {
-    float cost = reclaim_look(policy, segment->sealed_at);
-    if (policy->reclaim.best != 0 && cost < policy->reclaim.bar) {
-        reclaim_set_best(policy, segment, cost);
-    }
+    (void)reclaim_look(policy, segment->sealed_at);
 }
 
 void policy_reclaim_tend(struct policy *policy, uint32_t miss_count)
