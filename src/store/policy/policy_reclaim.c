@@ -10,7 +10,7 @@
 #define LOOK_MISSES 32u      // so many misses for one more segment looked at
 #define LOOKS_MAX 16u        // after one batch of events
 #define LOOKS_BEFORE 16u     // before one is taken
-#define LOOKS_FOR_VICTIM 16u // at those that seem cheapest
+#define LOOKS_FOR_VICTIM 4u  // at those that seem cheapest
 #define SAMPLE_MAX 64u       // runs of a segment that stand for all
 #define CUT_SAMPLE_MAX 1024u // the same when it is given up
 #define LOOSE_PARTS 8u       // a segment of which less than one of so many parts may go, stays
