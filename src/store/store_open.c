@@ -258,7 +258,8 @@ static void store_open_degraded(struct store *store, const struct store_options 
     atomic_store(&store->generation, clock_wall_us());
     why->len = 0;
     if (is_full) {
-        if (store->disk.dir.format.last_holder == 0) { // store_attach() did not get that far
+        // Zero: store_attach() did not get that far.
+        if (store->disk.dir.format.state.others[STATE_HOLDERS].number == 0) {
             state_holders_load(&store->disk, options->holders, options->holder_count);
         }
         store_enter_workers(store); // only a worker could do it later

@@ -75,7 +75,8 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     uint64_t generation = atomic_load(&store->generation) + STORE_GENERATIONS_AHEAD;
     format->next_generation = max_u64(generation, found->format.next_generation);
     format->next_segment = max_u64(1, max_u64(format->next_segment, found->format.next_segment));
-    format->last_holder = max_u64(format->last_holder, found->format.last_holder);
+    uint64_t *last_holder = &format->state.others[STATE_HOLDERS].number;
+    *last_holder = max_u64(*last_holder, found->format.state.others[STATE_HOLDERS].number);
     format->clean = true;
     format->index_txn = 0;
     format->append_count = 0;

@@ -79,6 +79,8 @@ void disk_set_segment_size(struct store_disk *disk, uint32_t bytes);
 // disk_space_begin() starts counting space, with `other_bytes` in use. disk_space_end() stops it.
 void disk_space_begin(struct store_disk *disk, uint64_t other_bytes);
 void disk_space_end(struct store_disk *disk);
+// Makes the state table last, if the directory is usable. Under the lock of `format`. Blocks.
+enum err disk_commit_state(struct store_disk *disk) MUST_USE;
 // Marks the directory as usable: everything that stores bytes works.
 void disk_set_attached(struct store_disk *disk);
 // Returns the bytes that the store must free to use no more than cache.size.

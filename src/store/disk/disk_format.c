@@ -41,3 +41,26 @@ uint32_t disk_crc32c(const void *bytes, size_t len)
 {
     return disk_crc32c_more(0, bytes, len);
 }
+
+bool disk_format_line(struct span *rest, const char *name, struct span *ret_value)
+{
+    struct span ahead = *rest;
+    struct span line;
+    struct span word;
+    if (!span_split(&ahead, '\n', &line) || !span_split(&line, ' ', &word) ||
+        !span_equal_cstr(word, name) || line.ptr == NULL) {
+        return false;
+    }
+    *rest = ahead;
+    *ret_value = line;
+    return true;
+}
+
+uint64_t disk_u64_of_bytes(const uint8_t bytes[8])
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return value;
+}

@@ -5,8 +5,11 @@
 #define FOREBAY_STORE_DISK_DISK_FORMAT_H
 
 #include <endian.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "base/bytes.h"
 
 #define SEGMENT_FORMAT_VERSION 2u
 #define SEGMENT_SIZE_MIN (4u << 20)
@@ -23,6 +26,11 @@ uint32_t disk_segment_size_fixed(void); // the size that a test asks for; 0: non
 uint32_t disk_crc32c(const void *bytes, size_t len);
 // Continues the CRC of the previous bytes; begins with 0.
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len);
+
+// Takes the next line of text if it begins with this name and a value follows.
+bool disk_format_line(struct span *rest, const char *name, struct span *ret_value);
+// Returns the number that eight bytes are, the highest first.
+uint64_t disk_u64_of_bytes(const uint8_t bytes[8]);
 
 static inline void wire_put_u16(char *at, uint16_t value)
 {

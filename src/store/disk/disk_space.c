@@ -75,6 +75,11 @@ void disk_space_end(struct store_disk *disk)
     atomic_store(&disk->capacity_bytes, 0);
 }
 
+enum err disk_commit_state(struct store_disk *disk)
+{
+    return atomic_load(&disk->attached) ? store_dir_write_format(&disk->dir) : ERR_OK;
+}
+
 void disk_set_attached(struct store_disk *disk)
 {
     atomic_store(&disk->attached, true);

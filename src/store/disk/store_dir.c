@@ -31,6 +31,8 @@
 //                              continue: its content, and the id of its table (segment_table.c)
 //   checksum <8 hex>
 //
+// state_table.def lists the kinds of the lines from `other-epochs` to `doubt`.
+//
 // Forebay refuses, and never overwrites, a directory with a `format` of another version or of
 // another program, and a non-empty one without `format`: it belongs to somebody. Version 1 had no
 // tables of runs.
@@ -81,33 +83,7 @@ void store_format_render(const struct store_format *format, struct buf *out)
     buf_append_cstr(out, "\n");
     buf_printf(out, "state %s\n", format->clean ? "clean" : "open");
     buf_printf(out, "index-txn %llu\n", (unsigned long long)format->index_txn);
-    if (format->other_epochs > 0) {
-        buf_printf(out, "other-epochs %llu\n", (unsigned long long)format->other_epochs);
-    }
-    for (unsigned i = 0; i < format->epoch_count; i++) {
-        const struct store_epoch_line *e = &format->epochs[i];
-        buf_printf(out, "epoch %016llx%016llx %llu\n", (unsigned long long)e->bucket.hi,
-                   (unsigned long long)e->bucket.lo, (unsigned long long)e->epoch);
-    }
-    if (format->last_holder > 0) {
-        buf_printf(out, "holders %llu\n", (unsigned long long)format->last_holder);
-    }
-    for (unsigned i = 0; i < format->holder_count; i++) {
-        const struct store_holder_line *h = &format->holders[i];
-        buf_printf(out, "holder %016llx%016llx %llu\n", (unsigned long long)h->holder.hi,
-                   (unsigned long long)h->holder.lo, (unsigned long long)h->number);
-    }
-    const struct store_doubt_line *others = &format->other_doubts;
-    if (others->until_wall_ms > 0 || others->is_written_to) {
-        buf_printf(out, "other-doubts %llu %d\n", (unsigned long long)others->until_wall_ms,
-                   others->is_written_to);
-    }
-    for (unsigned i = 0; i < format->doubt_count; i++) {
-        const struct store_doubt_line *d = &format->doubts[i];
-        buf_printf(out, "doubt %016llx%016llx %llu %d\n", (unsigned long long)d->bucket.hi,
-                   (unsigned long long)d->bucket.lo, (unsigned long long)d->until_wall_ms,
-                   d->is_written_to);
-    }
+    state_table_render(&format->state, out);
     for (unsigned i = 0; i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
         buf_printf(out, "append %u %u %u %u %u %u\n", a->number, a->offset, a->unit_count,
@@ -118,25 +94,11 @@ void store_format_render(const struct store_format *format, struct buf *out)
     }
 }
 
-// Returns the value of the next line, which must have this name.
-static bool format_line(struct span *rest, const char *name, struct span *ret_value)
-{
-    struct span ahead = *rest;
-    struct span line;
-    struct span word;
-    if (!span_split(&ahead, '\n', &line) || !span_split(&line, ' ', &word) ||
-        !span_equal_cstr(word, name) || line.ptr == NULL) {
-        return false;
-    }
-    *rest = ahead;
-    *ret_value = line;
-    return true;
-}
-
 static bool format_u64(struct span *rest, const char *name, uint64_t max, uint64_t *ret_value)
 {
     struct span value;
-    return format_line(rest, name, &value) && span_to_u64(value, ret_value) && *ret_value <= max;
+    return disk_format_line(rest, name, &value) && span_to_u64(value, ret_value) &&
+           *ret_value <= max;
 }
 
 static bool format_append(struct span value, struct store_append *ret_append)
@@ -153,54 +115,6 @@ static bool format_append(struct span value, struct store_append *ret_append)
     return value.ptr == NULL;
 }
 
-static uint64_t u64_of_bytes(const uint8_t bytes[8])
-{
-    uint64_t value = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        value = value << 8 | bytes[i];
-    }
-    return value;
-}
-
-// Parses a hash and a number.
-static bool format_row(struct span value, struct hash128 *ret_hash, uint64_t *ret_number)
-{
-    struct span word;
-    uint8_t hash[16];
-    if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
-        !span_to_u64(value, ret_number)) {
-        return false;
-    }
-    *ret_hash = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
-    return true;
-}
-
-static bool format_epochs(struct span *rest, struct store_format *f)
-{
-    struct span value;
-    (void)format_u64(rest, "other-epochs", UINT64_MAX, &f->other_epochs); // there may be none
-    while (f->epoch_count < STORE_EPOCHS_MAX && format_line(rest, "epoch", &value)) {
-        struct store_epoch_line *line = &f->epochs[f->epoch_count++];
-        if (!format_row(value, &line->bucket, &line->epoch)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool format_holders(struct span *rest, struct store_format *f)
-{
-    struct span value;
-    (void)format_u64(rest, "holders", UINT64_MAX, &f->last_holder); // an old directory has none
-    while (f->holder_count < STORE_HOLDERS_MAX && format_line(rest, "holder", &value)) {
-        struct store_holder_line *line = &f->holders[f->holder_count++];
-        if (!format_row(value, &line->holder, &line->number) || line->number > f->last_holder) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void format_boot_id(struct span value, struct store_format *ret_format)
 {
     struct span word;
@@ -212,30 +126,14 @@ static void format_boot_id(struct span value, struct store_format *ret_format)
     ret_format->cuts = (uint8_t)cuts;
 }
 
-static bool format_doubt(struct span value, struct store_doubt_line *ret_line)
+// No holder's number is above the highest one.
+static bool holders_are_right(struct state_table *state)
 {
-    struct span word;
-    uint64_t flag = 0;
-    bool ok = span_split(&value, ' ', &word) && span_to_u64(word, &ret_line->until_wall_ms) &&
-              span_to_u64(value, &flag) && flag <= 1;
-    ret_line->is_written_to = flag == 1;
-    return ok;
-}
-
-static bool format_doubts(struct span *rest, struct store_format *f)
-{
-    struct span value, word;
-    if (format_line(rest, "other-doubts", &value) && !format_doubt(value, &f->other_doubts)) {
-        return false;
-    }
-    while (f->doubt_count < STORE_DOUBTS_MAX && format_line(rest, "doubt", &value)) {
-        struct store_doubt_line *line = &f->doubts[f->doubt_count++];
-        uint8_t hash[16];
-        if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
-            !format_doubt(value, line)) {
+    const struct state_row *rows = state_table_rows(state, STATE_HOLDERS);
+    for (unsigned i = 0; i < state->count[STATE_HOLDERS]; i++) {
+        if (rows[i].number > state->others[STATE_HOLDERS].number) {
             return false;
         }
-        line->bucket = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
     }
     return true;
 }
@@ -262,21 +160,22 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     uint8_t key[8];
     if (!format_checksum_is_right(text, &rest) ||
         !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
-        version != SEGMENT_FORMAT_VERSION || !format_line(&rest, "id", &id) ||
-        !hex_decode(id, f.cache_id, CACHE_ID_LEN) || !format_line(&rest, "hash-key", &hash_key) ||
+        version != SEGMENT_FORMAT_VERSION || !disk_format_line(&rest, "id", &id) ||
+        !hex_decode(id, f.cache_id, CACHE_ID_LEN) ||
+        !disk_format_line(&rest, "hash-key", &hash_key) ||
         !hex_decode(hash_key, key, sizeof(key)) ||
         !format_u64(&rest, "segment-size", SEGMENT_SIZE_MAX, &segment_size) ||
         !format_u64(&rest, "next-segment", UINT32_MAX, &next_segment) ||
         !format_u64(&rest, "next-generation", UINT64_MAX, &f.next_generation) ||
-        !format_line(&rest, "boot-id", &boot_id) || boot_id.len > STORE_BOOT_ID_MAX ||
-        !format_line(&rest, "state", &state) ||
+        !disk_format_line(&rest, "boot-id", &boot_id) || boot_id.len > STORE_BOOT_ID_MAX ||
+        !disk_format_line(&rest, "state", &state) ||
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
         return ERR_FORMAT;
     }
-    if (!format_epochs(&rest, &f) || !format_holders(&rest, &f) || !format_doubts(&rest, &f)) {
+    if (!state_table_parse(&rest, &f.state) || !holders_are_right(&f.state)) {
         return ERR_FORMAT;
     }
-    while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {
+    while (f.append_count < STORE_APPEND_MAX && disk_format_line(&rest, "append", &append)) {
         if (!format_append(append, &f.append[f.append_count])) {
             return ERR_FORMAT;
         }
@@ -292,7 +191,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     f.clean = span_equal_cstr(state, "clean");
     f.segment_size_bytes = (uint32_t)segment_size;
     f.next_segment = (uint32_t)next_segment;
-    f.hash_key = u64_of_bytes(key);
+    f.hash_key = disk_u64_of_bytes(key);
     format_boot_id(boot_id, &f);
     *ret_format = f;
     return ERR_OK;

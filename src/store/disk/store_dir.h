@@ -10,13 +10,11 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "store/disk/disk_format.h"
+#include "store/disk/state_table.h"
 
 // Segments that a clean stop leaves open: at most one per worker, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-#define STORE_EPOCHS_MAX 256u       // buckets with their own epoch (state_epoch.c)
-#define STORE_DOUBTS_MAX 64u        // buckets with their own doubt (state_doubt.c)
-#define STORE_HOLDERS_MAX 512u      // holders whose number is kept (state_holder.c)
 #define STORE_DIR_PRIVATE "forebay" // the private folder in a directory that others may change
 // For lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
@@ -24,22 +22,6 @@
 struct store_append {
     uint32_t number, offset, unit_count, run_count;
     uint32_t row_count, table_id; // of the table that was written at the stop
-};
-
-struct store_epoch_line {
-    struct hash128 bucket;
-    uint64_t epoch;
-};
-
-struct store_holder_line {
-    struct hash128 holder;
-    uint64_t number;
-};
-
-struct store_doubt_line {
-    struct hash128 bucket;
-    uint64_t until_wall_ms; // 0: it was never in doubt
-    bool is_written_to;     // by the process that has the directory open
 };
 
 // The content of the file `format`.
@@ -50,18 +32,10 @@ struct store_format {
     uint32_t next_segment;    // lower numbers may have been used
     uint64_t next_generation; // lower generations may have been used
     char boot_id[STORE_BOOT_ID_MAX + 1];
-    uint8_t cuts;          // boots that ended without a clean stop, modulo 256
-    bool clean;            // false: opened and not yet closed
-    uint64_t index_txn;    // the last commit at the clean stop, else the one at opening
-    uint64_t other_epochs; // of all buckets without a line below
-    unsigned epoch_count;
-    struct store_epoch_line epochs[STORE_EPOCHS_MAX];
-    uint64_t last_holder; // numbers up to this may have been used; 0: the directory has none
-    unsigned holder_count;
-    struct store_holder_line holders[STORE_HOLDERS_MAX];
-    struct store_doubt_line other_doubts; // of all buckets without a line below
-    unsigned doubt_count;
-    struct store_doubt_line doubts[STORE_DOUBTS_MAX];
+    uint8_t cuts;       // boots that ended without a clean stop, modulo 256
+    bool clean;         // false: opened and not yet closed
+    uint64_t index_txn; // the last commit at the clean stop, else the one at opening
+    struct state_table state;
     unsigned append_count;
     struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may continue
 };

@@ -17,7 +17,7 @@
 // full, which costs no request, and what is lost is the doubt of a process that is killed inside
 // that very write.
 //
-// At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
+// At most STATE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
 // never forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a
 // lock that is held for a moment; notes on a thread of the blocking pool, under the lock of
 // `format`.
@@ -67,7 +67,7 @@ static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
     struct store_doubt_slot *slot =
         (struct store_doubt_slot *)(uintptr_t)doubt_find(doubts, bucket);
     unsigned count = atomic_load(&doubts->count);
-    if (slot != &doubts->others || count == STORE_DOUBTS_MAX) {
+    if (slot != &doubts->others || count == STATE_DOUBTS_MAX) {
         return slot;
     }
     slot = &doubts->slots[count];
@@ -102,65 +102,68 @@ static uint64_t slot_until(const struct store_doubt_slot *slot)
     return max_u64(before_ms, until_ms > 0 ? wall_ms + left_ms - ago_ms : 0);
 }
 
-// Lines are slots, in the same order.
-static void format_from_slots(struct store_doubts *doubts)
+// The row of a slot; rows are in the order of slots.
+static struct state_row *row_of(struct store_doubts *doubts, const struct store_doubt_slot *slot)
 {
-    struct store_format *format = &doubts->disk->dir.format;
-    format->doubt_count = atomic_load_explicit(&doubts->count, memory_order_acquire);
-    for (unsigned i = 0; i < format->doubt_count; i++) {
-        struct store_doubt_line *line = &format->doubts[i];
-        line->bucket = doubts->slots[i].bucket;
-        line->until_wall_ms = slot_until(&doubts->slots[i]);
-        line->is_written_to = atomic_load(&doubts->slots[i].is_noted);
+    struct state_table *state = &doubts->disk->dir.format.state;
+    return slot == &doubts->others ? &state->others[STATE_DOUBTS]
+                                   : &state_table_rows(state, STATE_DOUBTS)[slot - doubts->slots];
+}
+
+static void row_from_slot(struct store_doubts *doubts, const struct store_doubt_slot *slot)
+{
+    struct state_row *row = row_of(doubts, slot);
+    row->key = slot->bucket;
+    row->number = slot_until(slot);
+    row->flag = atomic_load(&slot->is_noted);
+}
+
+static void rows_from_slots(struct store_doubts *doubts)
+{
+    unsigned count = atomic_load_explicit(&doubts->count, memory_order_acquire);
+    doubts->disk->dir.format.state.count[STATE_DOUBTS] = count;
+    for (unsigned i = 0; i < count; i++) {
+        row_from_slot(doubts, &doubts->slots[i]);
     }
-    format->other_doubts.until_wall_ms = slot_until(&doubts->others);
-    format->other_doubts.is_written_to = atomic_load(&doubts->others.is_noted);
+    row_from_slot(doubts, &doubts->others);
 }
 
-static struct store_doubt_line *line_of(struct store_doubts *doubts,
-                                        const struct store_doubt_slot *slot)
+static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot)
 {
-    struct store_format *format = &doubts->disk->dir.format;
-    return slot == &doubts->others ? &format->other_doubts : &format->doubts[slot - doubts->slots];
-}
-
-static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot,
-                      struct store_doubt_line *line)
-{
-    if (line->is_written_to) {
+    struct state_row *row = row_of(doubts, slot);
+    if (row->flag) {
         uint64_t until_ms = clock_wall_us() / 1000 + STORE_DOUBT_MS;
-        line->until_wall_ms = max_u64(line->until_wall_ms, until_ms);
-        line->is_written_to = false;
+        row->number = max_u64(row->number, until_ms);
+        row->flag = false;
         atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
         stats_add(COUNTER_bucket_doubts, 1);
     }
-    slot->bucket = line->bucket;
-    atomic_store(&slot->until_wall_ms, line->until_wall_ms);
-    if (line->until_wall_ms > 0) {
+    slot->bucket = row->key;
+    atomic_store(&slot->until_wall_ms, row->number);
+    if (row->number > 0) {
         atomic_store(&doubts->any, true);
     }
 }
 
 void state_doubts_load(struct store_doubts *doubts)
 {
-    struct store_format *format = &doubts->disk->dir.format;
-    slot_load(doubts, &doubts->others, &format->other_doubts);
-    for (unsigned i = 0; i < format->doubt_count; i++) {
-        slot_load(doubts, &doubts->slots[i], &format->doubts[i]);
+    unsigned count = doubts->disk->dir.format.state.count[STATE_DOUBTS];
+    slot_load(doubts, &doubts->others);
+    for (unsigned i = 0; i < count; i++) {
+        slot_load(doubts, &doubts->slots[i]);
     }
-    atomic_store(&doubts->count, format->doubt_count);
+    atomic_store(&doubts->count, count);
 }
 
 void state_doubts_settle(struct store_doubts *doubts)
 {
-    struct store_format *format = &doubts->disk->dir.format;
-    format_from_slots(doubts);
+    rows_from_slots(doubts);
     if (stats_sum(COUNTER_writes_inflight) > 0) {
         return; // whose end did not come in time: the notes stay
     }
-    format->other_doubts.is_written_to = false;
-    for (unsigned i = 0; i < format->doubt_count; i++) {
-        format->doubts[i].is_written_to = false;
+    row_of(doubts, &doubts->others)->flag = false;
+    for (unsigned i = 0; i < doubts->disk->dir.format.state.count[STATE_DOUBTS]; i++) {
+        row_of(doubts, &doubts->slots[i])->flag = false;
     }
 }
 
@@ -184,9 +187,9 @@ static void on_note(struct blocking_job *job)
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
     pthread_mutex_unlock(&doubts->lock);
     if (!atomic_load(&slot->is_noted)) {
-        format_from_slots(doubts);
-        line_of(doubts, slot)->is_written_to = true;
-        job->err = store_dir_write_format(&doubts->disk->dir);
+        rows_from_slots(doubts);
+        row_of(doubts, slot)->flag = true;
+        job->err = disk_commit_state(doubts->disk);
         atomic_store(&slot->is_noted, job->err == ERR_OK);
     }
     pthread_mutex_unlock(&doubts->disk->dir.format_lock);
@@ -221,8 +224,8 @@ static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *w
                           bool *ret_which)
 {
     unsigned changed = 0;
-    for (unsigned i = 0; i <= STORE_DOUBTS_MAX; i++) {
-        struct store_doubt_slot *slot = i < STORE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
+    for (unsigned i = 0; i <= STATE_DOUBTS_MAX; i++) {
+        struct store_doubt_slot *slot = i < STATE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
         if (which == NULL || which[i]) {
             bool was = atomic_exchange(&slot->is_noted, noted);
             changed += was != noted;
@@ -236,10 +239,9 @@ static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *w
 
 void state_doubts_note_all(struct store_doubts *doubts)
 {
-    struct store_format *format = &doubts->disk->dir.format;
     (void)notes_set(doubts, true, NULL, NULL);
-    format_from_slots(doubts);
-    check(format->other_doubts.is_written_to);
+    rows_from_slots(doubts);
+    check(row_of(doubts, &doubts->others)->flag);
 }
 
 // Takes the notes away before it looks once more for writes; a write is counted before it looks for
@@ -247,7 +249,7 @@ void state_doubts_note_all(struct store_doubts *doubts)
 // done.
 static void notes_take_locked(struct store_doubts *doubts)
 {
-    bool were[STORE_DOUBTS_MAX + 1] = {false};
+    bool were[STATE_DOUBTS_MAX + 1] = {false};
     enum err err = ERR_OK;
     if (notes_set(doubts, false, NULL, were) == 0) {
         return;
@@ -255,8 +257,8 @@ static void notes_take_locked(struct store_doubts *doubts)
     atomic_fetch_add(&doubts->passings, 1);
     bool open = writes_are_open();
     if (!open) {
-        format_from_slots(doubts);
-        err = store_dir_write_format(&doubts->disk->dir);
+        rows_from_slots(doubts);
+        err = disk_commit_state(doubts->disk);
     }
     if (open || err != ERR_OK) {
         (void)notes_set(doubts, true, were, NULL); // tried again

@@ -21,7 +21,7 @@ struct store_doubts {
     atomic_bool any;                // false: nothing was ever in doubt
     struct store_doubt_slot others; // all buckets that have no slot
     atomic_uint count;
-    struct store_doubt_slot slots[STORE_DOUBTS_MAX]; // never given back
+    struct store_doubt_slot slots[STATE_DOUBTS_MAX]; // never given back
     pthread_mutex_t lock;                            // of who adds a slot; alone
     atomic_uint passings;           // of those who look for a note, and of who takes them away
     _Atomic uint64_t idle_since_ms; // the supply thread's: no write was seen since

@@ -23,7 +23,7 @@
 // epoch, and an end takes the last step, under one lock: whichever is second sees the first. While
 // now is below start all is served as ever; only the next start finds that bucket cold.
 //
-// At most STORE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
+// At most STATE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
 // catches up with its start: counted, coarse, and never forgotten.
 #include <stdlib.h>
 
@@ -84,21 +84,21 @@ void state_epoch_release(struct store_epochs *epochs, struct span origin, struct
 
 // --- the table, under the lock -------------------------------------------------------------------
 
-static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, struct hash128 bucket,
-                                          unsigned line, uint64_t epoch)
+static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const struct state_row *row,
+                                          unsigned line)
 {
     struct store_epoch_slot *slot = NULL;
     for (unsigned i = 0; i < EPOCH_TABLE_SIZE; i++) {
-        slot = &epochs->table[(bucket.lo + i) % EPOCH_TABLE_SIZE];
+        slot = &epochs->table[(row->key.lo + i) % EPOCH_TABLE_SIZE];
         if (!atomic_load(&slot->is_used)) {
             break;
         }
     }
     check(!atomic_load(&slot->is_used)); // half of the table stays free
-    slot->bucket = bucket;
+    slot->bucket = row->key;
     slot->line = line;
-    atomic_store(&slot->now, epoch);
-    atomic_store(&slot->start, epoch);
+    atomic_store(&slot->now, row->number);
+    atomic_store(&slot->start, row->number);
     atomic_store_explicit(&slot->is_used, true, memory_order_release);
     return slot;
 }
@@ -107,35 +107,35 @@ static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, struct ha
 static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
                                                   struct hash128 bucket)
 {
-    struct store_format *format = &epochs->disk->dir.format;
+    struct state_table *state = &epochs->disk->dir.format.state;
     // The cast: this thread may write what look-ups only read.
     struct store_epoch_slot *slot =
         (struct store_epoch_slot *)(uintptr_t)epoch_find(epochs, bucket);
-    if (slot != &epochs->others || format->epoch_count == STORE_EPOCHS_MAX) {
+    if (slot != &epochs->others) {
         return slot;
     }
-    unsigned line = format->epoch_count++;
-    uint64_t epoch = atomic_load(&epochs->others.start); // what it had so far, or above
-    format->epochs[line] = (struct store_epoch_line){.bucket = bucket, .epoch = epoch};
-    return epoch_add(epochs, bucket, line, epoch);
+    struct state_row *row = state_table_put(state, STATE_EPOCHS, bucket);
+    if (row == &state->others[STATE_EPOCHS]) {
+        return slot;
+    }
+    row->number = atomic_load(&epochs->others.start); // what it had so far, or above
+    return epoch_add(epochs, row, (unsigned)(row - state_table_rows(state, STATE_EPOCHS)));
 }
 
 static uint64_t *epoch_line_locked(struct store_epochs *epochs, const struct store_epoch_slot *slot)
 {
-    struct store_format *format = &epochs->disk->dir.format;
-    return slot == &epochs->others ? &format->other_epochs : &format->epochs[slot->line].epoch;
+    struct state_table *state = &epochs->disk->dir.format.state;
+    return slot == &epochs->others ? &state->others[STATE_EPOCHS].number
+                                   : &state_table_rows(state, STATE_EPOCHS)[slot->line].number;
 }
 
 static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epoch_slot *slot)
 {
     uint64_t start = atomic_load(&slot->start);
     uint64_t *line = epoch_line_locked(epochs, slot);
-    enum err err = ERR_OK;
     atomic_fetch_add(&slot->open_count, 1);
     *line = start + EPOCH_STRIDE;
-    if (epochs->disk->attached) {
-        err = store_dir_write_format(&epochs->disk->dir);
-    }
+    enum err err = disk_commit_state(epochs->disk);
     if (err != ERR_OK) {
         *line = start; // whatever reached the disk is above what is in use
         atomic_fetch_sub(&slot->open_count, 1);
@@ -223,11 +223,13 @@ void state_epochs_done(struct store_epochs *epochs)
 
 void state_epochs_load(struct store_epochs *epochs)
 {
-    const struct store_format *format = &epochs->disk->dir.format;
-    for (unsigned i = 0; i < format->epoch_count; i++) {
-        (void)epoch_add(epochs, format->epochs[i].bucket, i, format->epochs[i].epoch);
+    struct state_table *state = &epochs->disk->dir.format.state;
+    unsigned count = state->count[STATE_EPOCHS];
+    uint64_t others = state->others[STATE_EPOCHS].number;
+    for (unsigned i = 0; i < count; i++) {
+        (void)epoch_add(epochs, &state_table_rows(state, STATE_EPOCHS)[i], i);
     }
-    atomic_store(&epochs->others.now, format->other_epochs);
-    atomic_store(&epochs->others.start, format->other_epochs);
-    atomic_store(&epochs->any, format->epoch_count > 0 || format->other_epochs > 0);
+    atomic_store(&epochs->others.now, others);
+    atomic_store(&epochs->others.start, others);
+    atomic_store(&epochs->any, count > 0 || others > 0);
 }

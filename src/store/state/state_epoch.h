@@ -8,13 +8,13 @@
 #include "store/disk/disk.h"
 #include "store/store.h"
 
-#define EPOCH_TABLE_SIZE (2u * STORE_EPOCHS_MAX)
+#define EPOCH_TABLE_SIZE (2u * STATE_EPOCHS_MAX)
 #define EPOCH_HOLD_COUNT 256u
 
 struct store_epoch_slot {
     atomic_bool is_used;    // what stands before is set for good
     struct hash128 bucket;  // of (origin, bucket)
-    unsigned line;          // in format.epochs
+    unsigned line;          // which row of STATE_EPOCHS
     _Atomic uint64_t now;   // what look-ups use
     _Atomic uint64_t start; // what the next start uses: what `format` says
     atomic_uint open_count; // changes begun and not ended

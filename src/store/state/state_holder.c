@@ -11,7 +11,7 @@
 // each start keeps number and copies. Within a process none goes: a reload only adds
 // (access_keys_keep_realms()).
 //
-// Beyond STORE_HOLDERS_MAX a holder has no line, and a new number at each start. A directory from
+// Beyond STATE_HOLDERS_MAX a holder has no line, and a new number at each start. A directory from
 // before there were numbers may have missed writes already: only origins keep what they hold there.
 //
 // Threads: at the opening, before all others; then any that may block, under the lock of `format`.
@@ -20,29 +20,19 @@
 #include "stats/stats.h"
 #include "store/state/state_holder.h"
 
-static struct store_holder_line *line_find(struct store_format *format, struct hash128 holder)
-{
-    for (unsigned i = 0; i < format->holder_count; i++) {
-        if (hash128_equal(format->holders[i].holder, holder)) {
-            return &format->holders[i];
-        }
-    }
-    return NULL;
-}
-
-static void holder_enter(const struct store_disk *disk, struct store_format *format,
+static void holder_enter(const struct store_disk *disk, struct state_table *state,
                          struct store_holder *holder, bool is_first)
 {
     struct hash128 hash = disk_hash(disk, SPAN("holder"), holder->kind, holder->name);
-    struct store_holder_line *line = line_find(format, hash);
-    if (line != NULL) {
-        holder->number = line->number;
+    struct state_row *row = state_table_find(state, STATE_HOLDERS, hash);
+    if (row != NULL) {
+        holder->number = row->number;
         return;
     }
-    holder->number = is_first && holder->is_origin ? 0 : ++format->last_holder;
-    if (format->holder_count < STORE_HOLDERS_MAX) {
-        format->holders[format->holder_count++] =
-            (struct store_holder_line){.holder = hash, .number = holder->number};
+    holder->number = is_first && holder->is_origin ? 0 : ++state->others[STATE_HOLDERS].number;
+    row = state_table_put(state, STATE_HOLDERS, hash);
+    if (row != NULL) {
+        row->number = holder->number;
     } else {
         stats_add(COUNTER_holders_unnoted, 1);
     }
@@ -50,41 +40,42 @@ static void holder_enter(const struct store_disk *disk, struct store_format *for
 
 void state_holders_load(struct store_disk *disk, struct store_holder *holders, unsigned count)
 {
-    struct store_format *format = &disk->dir.format;
-    struct store_format *before = malloc(sizeof(*before));
+    struct state_table *state = &disk->dir.format.state;
+    struct state_table *before = malloc(sizeof(*before));
     check(before != NULL);
-    *before = *format;
-    bool is_first = before->last_holder == 0;
-    format->last_holder = max_u64(before->last_holder, 1); // from here on there are numbers
-    format->holder_count = 0;
+    *before = *state;
+    uint64_t *last = &state->others[STATE_HOLDERS].number;
+    bool is_first = *last == 0;
+    *last = max_u64(*last, 1); // from here on there are numbers
+    state_table_clear(state, STATE_HOLDERS);
     for (unsigned i = 0; i < count; i++) {
         struct hash128 hash = disk_hash(disk, SPAN("holder"), holders[i].kind, holders[i].name);
-        const struct store_holder_line *line = line_find(before, hash);
-        if (line != NULL && line_find(format, hash) == NULL) {
-            format->holders[format->holder_count++] = *line;
+        const struct state_row *row = state_table_find(before, STATE_HOLDERS, hash);
+        if (row != NULL) { // there is room: it had a row before
+            state_table_put(state, STATE_HOLDERS, hash)->number = row->number;
         }
     }
     for (unsigned i = 0; i < count; i++) {
-        holder_enter(disk, format, &holders[i], is_first);
+        holder_enter(disk, state, &holders[i], is_first);
     }
     free(before);
 }
 
 enum err state_holders_add(struct store_disk *disk, struct store_holder *holders, unsigned count)
 {
-    struct store_format *format = &disk->dir.format;
+    struct state_table *state = &disk->dir.format.state;
     enum err err = ERR_OK;
     pthread_mutex_lock(&disk->dir.format_lock);
-    unsigned lines = format->holder_count;
-    uint64_t last = format->last_holder;
+    unsigned rows = state->count[STATE_HOLDERS];
+    uint64_t last = state->others[STATE_HOLDERS].number;
     for (unsigned i = 0; i < count; i++) {
-        holder_enter(disk, format, &holders[i], false);
+        holder_enter(disk, state, &holders[i], false);
     }
-    if (disk->attached && format->last_holder != last) {
-        err = store_dir_write_format(&disk->dir);
+    if (state->others[STATE_HOLDERS].number != last) {
+        err = disk_commit_state(disk);
     }
     if (err != ERR_OK) {
-        format->holder_count = lines; // the numbers stay used: they may have reached the disk
+        state->count[STATE_HOLDERS] = rows; // the numbers stay used: they may have reached the disk
     }
     pthread_mutex_unlock(&disk->dir.format_lock);
     return err;

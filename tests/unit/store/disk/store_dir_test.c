@@ -12,6 +12,14 @@
 #include "store/store_fixture.h"
 #include "test.h"
 
+static void put_row(struct state_table *state, enum state_kind kind, struct hash128 key,
+                    uint64_t number, bool flag)
+{
+    struct state_row *row = state_table_put(state, kind, key);
+    row->number = number;
+    row->flag = flag;
+}
+
 static struct store_format format_sample(void)
 {
     struct store_format f = {
@@ -22,19 +30,19 @@ static struct store_format format_sample(void)
         .boot_id = "abc-def",
         .clean = true,
         .index_txn = 99,
-        .other_epochs = 12,
-        .last_holder = 7,
-        .holder_count = 2,
-        .holders = {{{3, UINT64_MAX}, 0}, {{1ull << 63, 5}, 7}},
-        .other_doubts = {.until_wall_ms = 5},
-        .doubt_count = 2,
-        .doubts = {{{8, 1}, 0, true}, {{9, 2}, UINT64_MAX, false}},
-        .epoch_count = 2,
-        .epochs = {{{1, UINT64_MAX}, 3}, {{1ull << 63, 0}, UINT64_MAX}},
         .append_count = 2,
         .append = {{5, 4096, 0, 0, 0, 3}, {6, 81920, 7, 9, 8, UINT32_MAX}},
     };
     memset(f.cache_id, 0xa5, sizeof(f.cache_id));
+    f.state.others[STATE_EPOCHS].number = 12;
+    put_row(&f.state, STATE_EPOCHS, (struct hash128){1, UINT64_MAX}, 3, false);
+    put_row(&f.state, STATE_EPOCHS, (struct hash128){1ull << 63, 0}, UINT64_MAX, false);
+    f.state.others[STATE_HOLDERS].number = 7;
+    put_row(&f.state, STATE_HOLDERS, (struct hash128){3, UINT64_MAX}, 0, false);
+    put_row(&f.state, STATE_HOLDERS, (struct hash128){1ull << 63, 5}, 7, false);
+    f.state.others[STATE_DOUBTS].number = 5;
+    put_row(&f.state, STATE_DOUBTS, (struct hash128){8, 1}, 0, true);
+    put_row(&f.state, STATE_DOUBTS, (struct hash128){9, 2}, UINT64_MAX, false);
     return f;
 }
 

@@ -59,7 +59,7 @@ Test(store_doubt, beyond_the_slots)
 {
     struct store *store = store_new();
     uint64_t before = stats_sum(COUNTER_bucket_doubts_shared);
-    for (unsigned i = 0; i < STORE_DOUBTS_MAX + 1; i++) {
+    for (unsigned i = 0; i < STATE_DOUBTS_MAX + 1; i++) {
         char name[16];
         cr_assert_not(is_doubted(store, "other", 0));
         (void)snprintf(name, sizeof(name), "b%u", i);
@@ -80,13 +80,14 @@ Test(store_doubt, the_next_process)
     store_doubt(store, SPAN("origin"), SPAN("written"));
     state_doubts_settle(&store->doubts);
     next->disk.dir.format = store->disk.dir.format;
-    next->disk.dir.format.doubts[1].until_wall_ms = 0;
-    next->disk.dir.format.doubts[1].is_written_to = true;
+    struct state_row *written = &state_table_rows(&next->disk.dir.format.state, STATE_DOUBTS)[1];
+    written->number = 0;
+    written->flag = true;
     pass_ms(STORE_DOUBT_MS / 2);
     state_doubts_load(&next->doubts);
     cr_assert(is_doubted(next, "a", 0) && is_doubted(next, "written", 0));
     cr_assert_not(is_doubted(next, "b", UINT64_MAX));
-    cr_assert_not(next->disk.dir.format.doubts[1].is_written_to, "it is a time now");
+    cr_assert_not(written->flag, "it is a time now");
     pass_ms(STORE_DOUBT_MS / 2 + 5000);
     cr_assert_not(is_doubted(next, "a", 0));
     cr_assert(is_doubted(next, "a", 60000) && is_doubted(next, "written", 0));

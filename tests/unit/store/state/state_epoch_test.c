@@ -155,10 +155,10 @@ Test(store_epoch, buckets_beyond_the_maximum_move_together_and_are_not_forgotten
 {
     struct box box;
     char name[32];
-    uint64_t epochs[STORE_EPOCHS_MAX];
+    uint64_t epochs[STATE_EPOCHS_MAX];
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
     cr_assert(box_open(&box));
-    for (unsigned i = 0; i < STORE_EPOCHS_MAX; i++) {
+    for (unsigned i = 0; i < STATE_EPOCHS_MAX; i++) {
         (void)snprintf(name, sizeof(name), "b%u", i);
         change(&box, name);
         epochs[i] = epoch(&box, name);
@@ -174,7 +174,7 @@ Test(store_epoch, buckets_beyond_the_maximum_move_together_and_are_not_forgotten
     box_close(&box);
     cr_assert(box_open(&box));
     cr_assert(epoch(&box, "more") > more);
-    for (unsigned i = 0; i < STORE_EPOCHS_MAX; i++) {
+    for (unsigned i = 0; i < STATE_EPOCHS_MAX; i++) {
         (void)snprintf(name, sizeof(name), "b%u", i);
         cr_assert_eq(epoch(&box, name), epochs[i]);
     }

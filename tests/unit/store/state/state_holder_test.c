@@ -41,7 +41,7 @@ Test(store_holder, numbers)
 // Beyond the lines: a number at each start, never one that was used.
 Test(store_holder, bounds)
 {
-    enum { COUNT = STORE_HOLDERS_MAX + 3 };
+    enum { COUNT = STATE_HOLDERS_MAX + 3 };
     static struct store_holder all[COUNT];
     static char names[COUNT][16];
     memset(&store, 0, sizeof(store));
@@ -51,11 +51,11 @@ Test(store_holder, bounds)
     }
     uint64_t before = stats_sum(COUNTER_holders_unnoted);
     state_holders_load(&store.disk, all, COUNT);
-    uint64_t last = store.disk.dir.format.last_holder, noted = all[0].number;
+    uint64_t last = store.disk.dir.format.state.others[STATE_HOLDERS].number, noted = all[0].number;
     cr_assert_eq(stats_sum(COUNTER_holders_unnoted) - before, 3);
     state_holders_load(&store.disk, all, COUNT);
     cr_assert_eq(all[0].number, noted);
-    for (unsigned i = STORE_HOLDERS_MAX; i < COUNT; i++) {
+    for (unsigned i = STATE_HOLDERS_MAX; i < COUNT; i++) {
         cr_assert_gt(all[i].number, last);
     }
     struct buf text;
@@ -64,6 +64,6 @@ Test(store_holder, bounds)
     store.disk.dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
     store_format_render(&store.disk.dir.format, &text);
     cr_assert(buf_ok(&text) && store_format_parse(buf_span(&text), &again) == ERR_OK);
-    cr_assert_eq(again.holder_count, STORE_HOLDERS_MAX);
+    cr_assert_eq(again.state.count[STATE_HOLDERS], STATE_HOLDERS_MAX);
     buf_done(&text);
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of what outlasts the process: each kind finds its rows, and does beyond its bound what
+// state_table.def says. Lines that an earlier version wrote are read, and written the same.
+#include "store/disk/state_table.h"
+
+#include <string.h>
+
+#include "test.h"
+
+static struct state_table table;
+
+static struct hash128 key(uint64_t number)
+{
+    return (struct hash128){number, ~number};
+}
+
+Test(state_table, a_kind_beyond_its_bound_shares_a_row_or_goes_without)
+{
+    static const struct {
+        unsigned max;
+        bool shares;
+    } kinds[STATE_KINDS] = {
+        [STATE_EPOCHS] = {256, true}, [STATE_HOLDERS] = {512, false}, [STATE_DOUBTS] = {64, true}};
+    for (unsigned kind = 0; kind < STATE_KINDS; kind++) {
+        memset(&table, 0, sizeof(table));
+        for (unsigned i = 0; i < kinds[kind].max; i++) {
+            cr_assert_null(state_table_find(&table, kind, key(i)));
+            struct state_row *row = state_table_put(&table, kind, key(i));
+            cr_assert(row == &state_table_rows(&table, kind)[i] && row->number == 0 && !row->flag);
+            row->number = i;
+        }
+        struct state_row *beyond = kinds[kind].shares ? &table.others[kind] : NULL;
+        cr_assert_eq(state_table_put(&table, kind, key(kinds[kind].max)), beyond);
+        cr_assert_eq(table.count[kind], kinds[kind].max);
+        cr_assert_eq(state_table_put(&table, kind, key(7))->number, 7);
+        state_table_clear(&table, kind);
+        cr_assert(table.count[kind] == 0 && state_table_find(&table, kind, key(7)) == NULL);
+        cr_assert_eq(state_table_put(&table, kind, key(7))->number, 0,
+                     "a row that was removed is gone");
+    }
+}
+
+Test(state_table, reads_and_writes_the_lines_of_earlier_versions)
+{
+    static const char text[] = "other-epochs 12\n"
+                               "epoch 0000000000000001ffffffffffffffff 3\n"
+                               "holders 7\n"
+                               "holder 80000000000000000000000000000005 7\n"
+                               "holder 00000000000000030000000000000000 0\n"
+                               "other-doubts 5 0\n"
+                               "doubt 00000000000000080000000000000001 0 1\n"
+                               "doubt 00000000000000090000000000000002 18446744073709551615 0\n";
+    struct span rest = SPAN(text);
+    struct buf out;
+    buf_init(&out, sizeof(text));
+    memset(&table, 0, sizeof(table));
+    cr_assert(state_table_parse(&rest, &table) && rest.len == 0);
+    cr_assert(table.others[STATE_EPOCHS].number == 12 && table.others[STATE_HOLDERS].number == 7);
+    cr_assert_eq(state_table_find(&table, STATE_EPOCHS, (struct hash128){1, UINT64_MAX})->number,
+                 3);
+    cr_assert(state_table_find(&table, STATE_DOUBTS, (struct hash128){8, 1})->flag);
+    state_table_render(&table, &out);
+    cr_assert(span_equal_cstr(buf_span(&out), text), "%s", buf_cstr(&out));
+    buf_done(&out);
+}
+
+Test(state_table, refuses_damaged_lines)
+{
+    static const char *const bad[] = {"other-epochs x\n",
+                                      "epoch 00 3\n",
+                                      "epoch 0000000000000001ffffffffffffffff\n",
+                                      "epoch 0000000000000001ffffffffffffffff 3 1\n",
+                                      "other-doubts 5\n",
+                                      "other-doubts 5 2\n",
+                                      "doubt 00000000000000080000000000000001 1\n",
+                                      "doubt 00000000000000080000000000000001 x 1\n"};
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        struct span rest = span_from_cstr(bad[i]);
+        memset(&table, 0, sizeof(table));
+        cr_assert_not(state_table_parse(&rest, &table), "%s", bad[i]);
+    }
+}
