@@ -166,8 +166,7 @@ static bool is_other_variable(struct span name)
     }
 #ifdef FOREBAY_FAULTS
     if (span_equal(name, SPAN("FOREBAY_CLOCK_FILE")) ||
-        span_equal(name, SPAN("FOREBAY_DISK_FAULTS")) ||
-        span_equal(name, SPAN("FOREBAY_DISK_SLOW_US"))) {
+        span_equal(name, SPAN("FOREBAY_DISK_FAULTS"))) {
         return true;
     }
 #endif

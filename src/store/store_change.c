@@ -100,8 +100,12 @@ static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
     struct store *store = deletion->store;
-    if (atomic_fetch_add(&store->late_deletes, 1) >= MEMORY_PENDING_MAX) {
+    bool waits = store_fault_is_steady();
+    if (!waits && atomic_fetch_add(&store->late_deletes, 1) >= MEMORY_PENDING_MAX) {
         atomic_fetch_sub(&store->late_deletes, 1);
+        waits = true;
+    }
+    if (waits) {
         timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
         return;
     }

@@ -425,10 +425,11 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked)
 {
     enum err err = store_shortage(store);
-    return err != ERR_OK                                            ? refusal_of_error(err)
-           : !store_keeps_up(w, store)                              ? REFUSAL_disk_busy
-           : !index_memory_leaves_room(&store->index.memory, asked) ? REFUSAL_index_busy
-                                                                    : REFUSAL_none;
+    return err != ERR_OK               ? refusal_of_error(err)
+           : !store_keeps_up(w, store) ? REFUSAL_disk_busy
+           : index_memory_leaves_room(&store->index.memory, asked) || store_fault_is_steady()
+               ? REFUSAL_none
+               : REFUSAL_index_busy;
 }
 
 // Reserves room for the run, if it is to be stored.
@@ -446,10 +447,15 @@ static enum err run_reserve(struct worker *w, struct store *store,
     if (verdict == POLICY_REFUSE) {
         return ERR_NOT_ADMITTED;
     }
-    enum err err =
-        verdict == POLICY_PROBATION
-            ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, want, ret_reservation)
-            : segment_log_reserve(&store->log, worker_index(w), want, ret_reservation);
+    enum err err;
+    unsigned tries = 0;
+    do {
+        err = verdict == POLICY_PROBATION
+                  ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, want,
+                                              ret_reservation)
+                  : segment_log_reserve(&store->log, worker_index(w), want, ret_reservation);
+    } while (err == ERR_NO_SEGMENT && !atomic_load(&store->log.no_room) &&
+             atomic_load(&store->disk.make_err) == ERR_OK && store_fault_waits(tries++));
     stats_add(COUNTER_retention_probation, err == ERR_OK && verdict == POLICY_PROBATION);
     if (err == ERR_NO_SEGMENT && atomic_load(&store->disk.make_err) != ERR_OK) {
         return (enum err)atomic_load(&store->disk.make_err);
@@ -465,7 +471,11 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
     check(block_count > 0);
     check(first_block < blocks);
     check(block_count <= blocks - first_block);
-    enum err err = store_shortage(store);
+    enum err err;
+    unsigned tries = 0;
+    do {
+        err = store_shortage(store);
+    } while (err == ERR_INDEX_BUSY && store_fault_waits(tries++));
     if (err != ERR_OK) {
         return err;
     }

@@ -28,7 +28,6 @@ from waiting import WAIT_S, NeverCame, wait_for
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
 REQUEST_BYTES = 24576  # HTTP_EXCHANGE_BYTES
-RUN_BYTES = 4 << 20  # STORE_RUN_MAX
 SANITIZER = re.compile(
     r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
     r"event=check_failed|check failed"
@@ -72,9 +71,6 @@ def io_uring_works():
 # A test holds an answer of the scripted origin until something else has happened, however slow the machine is. So these
 # are longer than any wait, unless a test says otherwise.
 ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
-
-
-LATE_REASONS = ("no-segment", "disk-full", "disk-busy", "index-busy")  # see late_runs()
 
 
 class Failed(AssertionError):
@@ -150,10 +146,9 @@ class Forebay:
             self.env["FOREBAY_CLOCK_FILE"] = str(self.clock)
             self._move_clock(ahead_s)
         self.env.update(env or {})
-        if (
-            "FOREBAY_DISK_FAULTS" not in self.env
-        ):  # a disk is slow where a test makes it so, not where the machine's is
-            self.env.setdefault("FOREBAY_DISK_SLOW_US", str(WAIT_S * 1_000_000))
+        if "FOREBAY_DISK_FAULTS" not in self.env:
+            # What is stored depends on the test, not on the speed of the machine.
+            self.env.setdefault("FOREBAY_TEST_STEADY", "1")
         self.process = None
         self.port = self.admin_port = None
         self.stdout, self.stderr = [], []
@@ -395,29 +390,6 @@ class Forebay:
             if base == name and all(f'{k}="{v}"' in rest for k, v in labels.items()):
                 total += value
         return total
-
-    def late_runs(self):
-        """How many runs were only streamed since a loaded machine had no segment ready or its disk or index was behind: no fault,
-        they are stored when they are read the next time."""
-        return sum(
-            self.metric("forebay_cache_admission_rejected_total", reason=reason)
-            for reason in LATE_REASONS
-        )
-
-    def late_bytes(self):
-        """So many at most of these come a second time."""
-        return self.late_runs() * RUN_BYTES
-
-    def until_stored(self, read):
-        """Runs read(), which reads all of what is to be stored, until nothing of it came too fast for a loaded machine."""
-
-        def is_stored():
-            before = self.late_runs()
-            read()
-            self.settle()
-            return self.late_runs() == before
-
-        wait_for(is_stored, lambda: f"stored: {self.output()}")
 
     def troubles(self):
         """What a reply that was cut may have been cut for."""

@@ -49,7 +49,8 @@ def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine
     assert len(asked) <= 3 * len(keys), len(asked)
     assert server.metric("forebay_origin_slowdown_retries_total") == refused
     origin.limit_rate(None, 0)
-    server.until_stored(lambda: read_each(server, origin, keys))
+    read_each(server, origin, keys)
+    server.settle()
     mark = origin.mark()
     read_each(server, origin, keys)
     assert not origin.requests(since=mark)
@@ -85,7 +86,8 @@ def test_what_may_be_stale_does_not_wait_for_it(start, origin, engine):
     origin.put("held", SIZE)
     cold = put(origin, "cold", 2)
     with server.client() as client, ThreadPoolExecutor(1) as pool:
-        server.until_stored(lambda: judge(client.get("held"), origin, "held", 0, SIZE))
+        judge(client.get("held"), origin, "held", 0, SIZE)
+        server.settle()
         mark = origin.mark()
         server.advance(61)
         origin.fault("held", "status", 503, times=None)

@@ -37,11 +37,6 @@ def read_all(server, origin, keys, readers=4):
     server.settle()
 
 
-def store_all(server, origin, keys):
-    """The same until all of it is stored, where there is room for it: some comes too fast for a loaded machine."""
-    server.until_stored(lambda: read_all(server, origin, keys))
-
-
 def hits(server, origin, keys):
     """How many of KEYS are answered, rightly, without a word to the origin."""
     count = 0
@@ -91,7 +86,7 @@ def test_what_fits_stays_a_hit(start, origin, engine):
     keys = [f"k{i}" for i in range(12)]
     for key in keys:
         origin.put(key, 400_000)
-    store_all(server, origin, keys)
+    read_all(server, origin, keys)
     assert hits(server, origin, keys) == len(keys)
     for end, size in (
         ("stop", "64MiB"),
@@ -211,7 +206,7 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
     keys = [f"k{i}" for i in range(120)]
     for key in keys:
         origin.put(key, 700_000)
-    store_all(server, origin, keys)
+    read_all(server, origin, keys)
     assert server.disk_bytes() > 64 * MIB
     with readers(server, origin, keys, 700_000):
         for size in ("40MiB", "20MiB"):
@@ -551,15 +546,7 @@ def test_many_segments_and_few_descriptors(start, origin, engine, figure):
         dice = random.Random(5)
         parallel(24, lambda _: all_are_hits_of_one(server, origin, dice.sample(keys, 100)))
 
-    def all_stored():  # a segment for each object: some come before there is room for them
-        mark = origin.mark()
-        read_all(server, origin, keys, 8)
-        return not origin.requests(since=mark)
-
-    def store_all():
-        wait_for(all_stored, lambda: f"all stored: {server.output()}", 10 * WAIT_S)
-
-    look(store_all)
+    look(lambda: read_all(server, origin, keys, 8))
     assert len(server.segment_files()) >= MANY
     look(look_at_hits)
     server.stop()
@@ -695,7 +682,7 @@ def test_clients_without_descriptors(start, origin, engine, figure):
     keys = [f"k{i}" for i in range(20)]
     for key in keys:
         origin.put(key, 200_000)
-    store_all(server, origin, keys)
+    read_all(server, origin, keys)
     before = stderr_bytes(server)
     with contextlib.ExitStack() as held, Descriptors(server) as seen:
         for _ in range(400):

@@ -22,7 +22,7 @@ import dataset
 import pytest
 from conftest import not_run
 from dataset import BUCKET, Relay, SeaweedFS, upload, write_tree
-from forebay import RUN_BYTES, parallel, scale
+from forebay import parallel, scale
 
 BIN = Path(sys.executable).parent
 IMMUTABLE = {"rules": [{"match": f"{BUCKET}/**", "freshness": "immutable"}]}
@@ -141,13 +141,8 @@ def cache_size(source):
 
 
 def judge_first_pass(source, server, listed=False):
-    """Each byte of each object once, and nothing unstored but what a loaded machine was late with; returns how many runs that
-    were. LISTED: there may be listings in a directory's count."""
+    """Each byte of each object came once and is stored. LISTED: there may be listings in a directory's count."""
     log, _, bodies, received = source.since(server)
-    cancelled = server.metric(
-        "forebay_fills_total", state="cancelled"
-    )  # asked for ahead, and not to be stored
-    wasted = cancelled * RUN_BYTES
     if bodies is not None:
         sent = Counter()
         for path, count in bodies:
@@ -155,7 +150,7 @@ def judge_first_pass(source, server, listed=False):
         wrong = {
             key: (sent[key], size)
             for key, (size, _) in source.manifest.items()
-            if not size <= sent[key] <= size + wasted
+            if sent[key] != size
         }
         assert not wrong, f"{len(wrong)} objects not sent once: {list(wrong.items())[:5]}"
         twice = [
@@ -165,29 +160,17 @@ def judge_first_pass(source, server, listed=False):
         ]
         assert not twice, twice[:5]
     if not listed or bodies is not None:
-        assert source.total <= received <= source.total + wasted, (
-            f"origin sent {received} of {source.total} bytes"
-        )
-    for state in ("failed", "resumed", "dropped"):
+        assert received == source.total, f"origin sent {received} of {source.total} bytes"
+    for state in ("failed", "resumed", "dropped", "cancelled", "unstored"):
         assert server.metric("forebay_fills_total", state=state) == 0, state
-    late = server.metric("forebay_fills_total", state="unstored")
-    assert late + cancelled <= server.late_runs(), server.troubles()
-    assert late or server.metric("forebay_cache_filled_bytes_total") == source.total
-    return late
+    assert server.metric("forebay_cache_filled_bytes_total") == source.total
 
 
 def first_pass(source, server, read, listed=False):
-    """Everything by read(), judged, and once more as long as a loaded machine is late to store some of it."""
+    """Everything by read(), judged."""
     source.mark(server)
     read()
-    late = judge_first_pass(source, server, listed)
-    for _ in range(8):
-        if not late:
-            return
-        before = server.metric("forebay_fills_total", state="unstored")
-        read()
-        late = server.metric("forebay_fills_total", state="unstored") - before
-    raise AssertionError(f"{late} runs are still not stored: {server.troubles()}")
+    judge_first_pass(source, server, listed)
 
 
 def test_a_tree_is_written_once(tmp_path, monkeypatch):

@@ -39,7 +39,8 @@ def test_several_hundred_small_headers_are_stored(start, origin, engine, count, 
             judge(reply, origin, "a", 0, SIZE)
             assert names_of(reply) == set(metadata(count))
 
-        server.until_stored(read)
+        read()
+        server.settle()
         mark = origin.mark()
         for method, status in (("HEAD", 200), ("GET", 200)):
             reply = client.get("a", method=method)
@@ -86,7 +87,8 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
         def read():
             assert bytes(client.get("a").body) == b"x" * 100
 
-        server.until_stored(read)
+        read()
+        server.settle()
         mark = origin.mark()
         read()
     assert not origin.requests(since=mark)
@@ -97,7 +99,8 @@ def test_a_cached_object_that_is_overwritten_with_many_headers(start, origin):
     server = start(origin, settings={"cache.ttl": "0s"})
     origin.put("a", SIZE)
     with server.client() as client:
-        server.until_stored(lambda: judge(client.get("a"), origin, "a", 0, SIZE))
+        judge(client.get("a"), origin, "a", 0, SIZE)
+        server.settle()
         origin.put("a", SIZE, headers=metadata(200, "v" * 100))
         for _ in range(3):
             reply = client.get("a")
@@ -135,7 +138,8 @@ def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, 
             judge(reply, origin, "a", 0, SIZE)
             assert reply.header("set-cookie") is None
 
-        server.until_stored(read)
+        read()
+        server.settle()
         mark = origin.mark()
         read()
         assert client.get("a", query="versionId=1").header("set-cookie") is None
@@ -166,7 +170,8 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
         server.wait_metric("forebay_fills_uncacheable_total", lambda v: v == 2, why=word)
         assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == word
         origin.clear_faults()
-        server.until_stored(lambda: judge(client.get("a"), origin, "a", 0, SIZE))
+        judge(client.get("a"), origin, "a", 0, SIZE)
+        server.settle()
         assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "hit"
 
 
@@ -194,7 +199,8 @@ def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, s
     with server.client() as client:
         assert client.head("a").status == 200
         judge(client.get("a", 100, 199), node, "a", 100, 100)
-        server.until_stored(lambda: judge(client.get("a"), node, "a", 0, 5 << 20))
+        judge(client.get("a"), node, "a", 0, 5 << 20)
+        server.settle()
         assert node.requests(key="a")[-1].query == {"pid": "t[1", "x": ""}
         assert len(origin.requests(key="a")) == len(node.requests(key="a"))
         mark = origin.mark()
@@ -422,7 +428,8 @@ def test_other_spellings_of_a_range_are_stored(start, origin, engine, text):
     origin.fault("a", "content_range", text, times=None)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
     with server.client() as client:
-        server.until_stored(lambda: judge(client.get("a"), origin, "a", 0, SIZE))
+        judge(client.get("a"), origin, "a", 0, SIZE)
+        server.settle()
         mark = origin.mark()
         read_in_parts(client, origin, "a", SIZE)
     assert not origin.requests(since=mark)
@@ -530,7 +537,8 @@ def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine)
                     and reply.etag == origin.version("b").etag
                 )
 
-        server.until_stored(read)
+        read()
+        server.settle()
         mark = origin.mark()
         read()
         assert client.head("b").header("content-length") == str(len(packed))

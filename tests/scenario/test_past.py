@@ -27,14 +27,6 @@ def cache_status(reply):
     return reply.header("cache-status")
 
 
-def was_late(reply):
-    """It went unstored, as it says, since a loaded machine had no segment ready or its disk or index was behind."""
-    return any(
-        cache_status(reply).endswith(f"; detail={why}")
-        for why in ("no-segment", "disk-full", "disk-busy", "index-busy")
-    )
-
-
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 4])
 def test_delivered_is_there(start, origin, engine, workers):
@@ -44,14 +36,11 @@ def test_delivered_is_there(start, origin, engine, workers):
     keys = [f"immutable/{i}" for i in range(scaled(600))]
     for key in keys:
         origin.put(key, SIZE)
-    clients, late = [server.client() for _ in range(6)], 0
+    clients = [server.client() for _ in range(6)]
     try:
         for i, key in enumerate(keys):
             first = clients[i % 6].get(key)
             judge(first, origin, key, 0, SIZE)
-            if was_late(first):
-                late += 1
-                continue
             head = clients[(i + 1) % 6].head(key)
             same = clients[(i + 2) % 6].get(key, headers=[("If-None-Match", first.etag)])
             part = clients[(i + 3) % 6].get(key, 70_000, 79_999)
@@ -70,10 +59,7 @@ def test_delivered_is_there(start, origin, engine, workers):
         for client in clients:
             client.close()
     # Each of three requests of a key was answered from the cache, and says so in the metrics.
-    assert late < len(keys) / 2 and late <= server.late_runs(), late
-    server.wait_metric(
-        "forebay_cache_requests_total", lambda v: v >= 3 * (len(keys) - late), result="hit"
-    )
+    server.wait_metric("forebay_cache_requests_total", lambda v: v >= 3 * len(keys), result="hit")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -116,8 +102,6 @@ def test_strict_fetches_no_second_body(start, origin, engine):
         for key in keys:
             first = one.get(key)
             judge(first, origin, key, 0, SIZE)
-            if was_late(first):
-                continue
             judge(other.get(key), origin, key, 0, SIZE)
             asked = origin.requests(key=key)
             assert [(e.method, e.status) for e in asked[:1]] == [("GET", 206)], (key, asked)

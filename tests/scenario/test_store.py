@@ -51,11 +51,6 @@ def fill(server, origin, keys):
     server.settle()
 
 
-def store(server, origin, keys):
-    """Until all of it is stored, where there is room for it: some comes too fast for a loaded machine."""
-    server.until_stored(lambda: fill(server, origin, keys))
-
-
 def mixed(origin, small=60, large=4):
     """Keys of all sorts of sizes, made at the origin."""
     dice = random.Random(7)
@@ -75,7 +70,7 @@ def mixed(origin, small=60, large=4):
 def test_a_clean_restart_keeps_everything(start, origin, engine, figure):
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, scaled(2000, 200))
-    store(server, origin, keys)
+    fill(server, origin, keys)
     server.stop()
     server.start()
     mark = origin.mark()
@@ -280,7 +275,7 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
         settings={"cache.size": "4GiB", "cache.verify": verify, "access_log.path": "off"},
     )
     keys = [key for key in mixed(origin, 100, 6) if origin.version(key).size >= CELL]
-    store(server, origin, keys)
+    fill(server, origin, keys)
     server.restart()  # everything is on the device now
     fill(server, origin, keys)
     cells = Cells(server, origin, keys)
@@ -360,7 +355,7 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
         f"{counts['found by others']} of them by another reader first; {counts['missed']} more met "
         "no copy in use"
     )
-    store(server, origin, keys)
+    fill(server, origin, keys)
     found = server.metric("forebay_cache_checksum_failures_total")
     mark = origin.mark()
     fill(server, origin, keys)
@@ -373,7 +368,7 @@ def test_flips_while_stopped(start, origin, engine):
     """Payload, headers and tails of segments, edited while the server is down."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 60, 3)
-    store(server, origin, keys)
+    fill(server, origin, keys)
     dice = random.Random(3)
     for _ in range(scaled(50, 5)):
         server.stop()
@@ -471,7 +466,7 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"access_log.path": "off"})
     keys = mixed(origin, 120, 3)
     total = sum(origin.version(key).size for key in keys)
-    store(server, origin, keys)
+    fill(server, origin, keys)
     server.stop()
     pristine = tmp_path / "pristine"
     shutil.copytree(server.cache, pristine)
@@ -521,7 +516,7 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         else:
             lost_rows += sent > 0
             assert sent < total / 2, f"{name}: {sent} of {total} bytes asked again"
-            store(server, origin, keys)
+            fill(server, origin, keys)
         mark = origin.mark()
         fill(server, origin, keys)
         assert not origin.requests(since=mark), f"{name}: {origin.requests(since=mark)[:3]}"
@@ -545,7 +540,7 @@ def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp
     )
     keys = mixed(origin, 40, 4)
     changed = "large/3"
-    store(server, origin, keys)
+    fill(server, origin, keys)
     server.kill9()
     (server.cache / "index" / "data.mdb").unlink()
     origin.put(changed, 6 * MIB)
@@ -777,7 +772,7 @@ def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine)
 def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room by evicting."""
     size, count = 24 * MIB, scaled(60_000, 24_000)
-    env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20"}
+    env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20", "FOREBAY_TEST_STEADY": "1"}
     server = start(
         origin,
         engine=engine,
@@ -804,7 +799,7 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
         "event=filling_off" in line or '"event":"filling_off"' in line for line in server.stderr
     )
     last = keys[-500:]
-    store(server, origin, last)
+    fill(server, origin, last)
     before = origin.mark()
     fill(server, origin, last)
     assert origin.requests(since=before) == []
@@ -910,7 +905,7 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         keys = [f"k{i}" for i in range(80)]
         for key in keys:
             origin.put(key, MIB)
-        store(server, origin, keys)
+        fill(server, origin, keys)
         before = server.disk_bytes()
         assert before > 50 * MIB and free() > least
         other = hog(disk.mount, least - 20 * MIB)
@@ -1071,7 +1066,7 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
         server,
         keys,
     ):
-        store(server, origin, keys)
+        fill(server, origin, keys)
         for stop in (server.stop, server.kill9):
             stop()
             other = fill_up(disk.mount / "other")
@@ -1156,7 +1151,7 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
     new = b"written by a process without a cache" * 100
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 20, 2)
-    store(server, origin, keys)
+    fill(server, origin, keys)
     server.stop()
     in_the_way = server.cache / "format.new"
     in_the_way.mkdir()
@@ -1380,7 +1375,7 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     keys = [f"k{i}" for i in range(60)]
     for i, key in enumerate(keys):
         origin.put(key, (90_000, 700_000, 20_000)[i % 3])
-    store(server, origin, keys)
+    fill(server, origin, keys)
     cells = Cells(server, origin, keys)
     cells.look()
     dice = random.Random(5)
@@ -1436,7 +1431,7 @@ def test_verify_always(start, origin, engine):
     """cache.verify always: every byte of every hit is checked, none goes by sendfile."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.verify": "always"})
     keys = mixed(origin, 40, 3)
-    store(server, origin, keys)
+    fill(server, origin, keys)
     fill(server, origin, keys)
     assert server.metric("forebay_hit_blocks_total", path="sendfile") == 0
     assert server.metric("forebay_hit_blocks_total", path="read") > 0
@@ -1463,7 +1458,7 @@ def test_the_three_paths_of_a_hit(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE)
     origin.put("small", 9000)
     origin.put("large", 3 * MIB)
-    store(server, origin, ["small", "large"])
+    fill(server, origin, ["small", "large"])
     fill(server, origin, ["small", "large"])
     rows = {
         path: server.metric("forebay_hit_blocks_total", path=path)

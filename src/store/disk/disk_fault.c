@@ -6,6 +6,9 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -81,5 +84,36 @@ int store_fault_strike(enum store_fault fault)
         }
     } while (!atomic_compare_exchange_weak(&faults[fault].left, &left, left - 1));
     return left == 1 ? atomic_load(&faults[fault].errno_value) : 0;
+}
+
+bool store_fault_is_steady(void)
+{
+    static atomic_int known = -1;
+    int steady = atomic_load_explicit(&known, memory_order_relaxed);
+    if (steady < 0) {
+        const char *text = getenv("FOREBAY_TEST_STEADY");
+        steady = text != NULL && strcmp(text, "1") == 0;
+        atomic_store(&known, steady);
+    }
+    return steady;
+}
+
+bool store_fault_waits(unsigned tries)
+{
+    static const unsigned tries_max = 20000; // of a millisecond each
+    if (!store_fault_is_steady() || tries >= tries_max) {
+        return false;
+    }
+    struct timespec until;
+    check(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    until.tv_nsec += 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&stalls.lock);
+    pthread_cond_timedwait(&stalls.changed, &stalls.lock, &until);
+    pthread_mutex_unlock(&stalls.lock);
+    return true;
 }
 #endif

@@ -37,8 +37,17 @@ int store_fault_strike(enum store_fault fault); // returns an errno value or 0
 void store_fault_stall(enum store_fault fault, bool stall);
 // Waits until the first call of that kind is stalled.
 void store_fault_stall_reached(enum store_fault fault);
+// FOREBAY_TEST_STEADY=1: what is stored does not depend on how fast the machine is. No write is
+// late, and the store waits for a spare segment and for room in the queue of the index, where it
+// would refuse a run otherwise. For tests that count hits.
+bool store_fault_is_steady(void);
+// Waits a moment for another thread of the store. False: the store is not steady, or it has waited
+// long enough. `tries` counts the calls that waited already.
+bool store_fault_waits(unsigned tries);
 #else
 #define store_fault_strike(fault) 0
+#define store_fault_is_steady() false
+#define store_fault_waits(tries) ((void)(tries), false)
 #endif
 
 #endif

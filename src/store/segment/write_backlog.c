@@ -9,34 +9,22 @@
 // the memory that readers need, or its readers would wait for that device.
 #include "store/segment/write_backlog.h"
 
-#include <stdlib.h>
-
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/chunk.h"
 #include "stats/stats.h"
+#include "store/disk/disk_fault.h"
 
 static uint64_t queue_max(void)
 {
     return max_u64(chunk_budget_max_bytes() / 4, WRITE_BACKLOG_QUEUE_MIN);
 }
 
-// Returns how long a write may take. FOREBAY_DISK_SLOW_US is for tests, so that the speed of the
-// machine's disk does not decide their result.
-static uint64_t slow_us(void)
-{
-#ifdef FOREBAY_FAULTS
-    const char *text = getenv("FOREBAY_DISK_SLOW_US");
-    uint64_t us;
-    if (text != NULL && span_to_u64(span_from_cstr(text), &us)) {
-        return us;
-    }
-#endif
-    return WRITE_BACKLOG_SLOW_US;
-}
-
 bool write_backlog_takes(const struct write_backlog *backlog)
 {
+    if (store_fault_is_steady()) {
+        return true;
+    }
     uint64_t queued = atomic_load(&backlog->queued_bytes);
     uint64_t owed = queued + atomic_load(&backlog->dirty_bytes);
     bool stands = atomic_load(&backlog->stalled) && atomic_load(&backlog->writing_count) > 0;
@@ -49,7 +37,7 @@ bool write_backlog_takes(const struct write_backlog *backlog)
 
 bool write_backlog_is_over(const struct write_backlog *backlog)
 {
-    return atomic_load(&backlog->queued_bytes) > 2 * queue_max();
+    return !store_fault_is_steady() && atomic_load(&backlog->queued_bytes) > 2 * queue_max();
 }
 
 void write_backlog_stall(struct write_backlog *backlog)
@@ -59,9 +47,12 @@ void write_backlog_stall(struct write_backlog *backlog)
 
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us)
 {
+    if (store_fault_is_steady()) {
+        return true;
+    }
     return now_us >= atomic_load(&backlog->slow_until_us) &&
            (atomic_load(&backlog->writing_count) == 0 ||
-            now_us < atomic_load(&backlog->moved_us) + slow_us());
+            now_us < atomic_load(&backlog->moved_us) + WRITE_BACKLOG_SLOW_US);
 }
 
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
@@ -76,7 +67,7 @@ void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t
     check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
     atomic_store(&backlog->moved_us, now_us);
     atomic_store(&backlog->slow_until_us,
-                 took_us > slow_us() ? now_us + WRITE_BACKLOG_DOUBT_US : 0);
+                 took_us > WRITE_BACKLOG_SLOW_US ? now_us + WRITE_BACKLOG_DOUBT_US : 0);
     atomic_store(&backlog->stalled, false);
 }
 
