@@ -3,8 +3,9 @@
 // answer may mix two moments that are a few events apart, which changes nothing that counts.
 #include "store/policy/policy_private.h"
 
-#define MARGIN 1.3f     // a newcomer must be worth so much more than what it replaces,
-#define MARGIN_NEW 2.0f // and one that was never read again that much: ties keep what is there
+#define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
+#define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
+#define MARGIN_PART 2.0f // once more, for a part of what is new
 // Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less,
 // whatever its rule makes of it, is not worth the write, unless it takes the room of what is gone.
 // Where all is read once, a key that looks like another's makes it look as if some were read again.
@@ -89,7 +90,9 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
         return POLICY_STORE; // pinned: never on probation
     }
-    if (worth > bar || insists) {
+    // A part of a new object says little of what the object is worth: its other parts come soon.
+    bool is_unclear = is_part && policy_class_is_new(reuse_class) && bar > 0;
+    if (worth > (is_unclear ? bar * MARGIN_PART : bar) || insists) {
         return POLICY_STORE;
     }
     return is_part || again_soon ? POLICY_PROBATION : POLICY_REFUSE;

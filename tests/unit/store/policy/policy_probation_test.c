@@ -113,6 +113,32 @@ Test(policy_probation, a_part_of_what_was_refused_goes_on_probation)
     shelf_done(&shelf);
 }
 
+// Else each of them would take the place of something that is read again, as long as nothing is
+// known.
+Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_full(&shelf);
+    policy_publish(shelf.policy);
+    atomic_store(&shelf.policy->published.bar, 1);
+    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
+    atomic_store(&shelf.policy->published.worth[policy_class_next(500, POLICY_CLASS_NEW)], 2);
+    cr_assert_eq(policy_admit(shelf.policy, shelf_key(10000), 0, false, &stamp), POLICY_STORE);
+    cr_assert_eq(ask_part(&shelf, 10000), POLICY_PROBATION);
+    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 3);
+    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // what is new is read again far more often
+    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
+    policy_ghost_put(&shelf.policy->ghost, shelf_key(10000), stamp, shelf.policy->clock.tick);
+    shelf_pass(&shelf, 500);
+    atomic_store(&shelf.policy->published.bar, 1);
+    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // it has a past
+    cr_assert_eq(ask_part(&shelf, 20000), POLICY_PROBATION);
+    policy_set_full(shelf.policy, false);
+    cr_assert_eq(ask_part(&shelf, 20000), POLICY_STORE);
+    shelf_done(&shelf);
+}
+
 Test(policy_probation, a_little_is_kept_and_goes_when_it_is_over)
 {
     struct shelf shelf;
