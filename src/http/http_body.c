@@ -11,7 +11,7 @@ void http_body_start(struct http_exchange *x, struct http_sink *sink)
     check(x->body == BODY_NONE || x->body == BODY_HELD);
     x->sink = sink;
     x->body_asked = true;
-    if (x->request.expects_continue && !x->continued && !x->reply.started) {
+    if (x->request.expects_continue && !x->continued && x->reply.phase == REPLY_NONE) {
         x->continued = true;
         x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
     }

@@ -591,7 +591,7 @@ static void connection_at_eof(struct http_connection *c)
     }
     bool body_is_cut =
         body_passes_through(x) && http_connection_input(c).len == 0; // else its sink has paused
-    if (body_is_cut && !x->reply.started) {
+    if (body_is_cut && x->reply.phase == REPLY_NONE) {
         http_exchange_gone(c, false);
     }
 }

@@ -224,7 +224,7 @@ void http_exchange_done(struct http_connection *c)
 // shows that the reply is truncated, because a reset also destroys unread parts of earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
-    bool has_begun = c->x.reply.started;
+    bool has_begun = c->x.reply.phase != REPLY_NONE;
     http_exchange_end(c, outcome);
     if (has_begun && reset) {
         http_connection_close(c, true);
@@ -235,7 +235,7 @@ static void exchange_break(struct http_connection *c, enum http_outcome outcome,
 
 void http_exchange_cut(struct http_connection *c)
 {
-    exchange_break(c, HTTP_CUT, c->x.reply.reset_on_cut);
+    exchange_break(c, HTTP_CUT, c->x.reply.framing == REPLY_BY_CLOSE);
 }
 
 void http_exchange_timed_out(struct http_connection *c, enum http_outcome outcome)

@@ -97,15 +97,28 @@ struct reply_queue {
     uint64_t queued_bytes; // not sent yet
 };
 
+enum reply_phase {
+    REPLY_NONE,  // the handler has not replied yet
+    REPLY_PULLS, // the source may be asked for more
+    REPLY_WAITS, // the source has nothing now, or is being asked; http_reply_ready() ends it
+    REPLY_ENDED  // all of the body is in the queue, or there is none
+};
+
+// How the client finds the end of the body.
+enum reply_framing {
+    REPLY_BY_LENGTH,
+    REPLY_BY_CHUNKS,
+    REPLY_BY_CLOSE // only a reset shows that it was cut
+};
+
 struct reply_state {
-    bool started, head_sent, chunked, ended, waiting, ready_called, close;
-    bool reset_on_cut;       // close-delimited: only a reset shows that it was cut
-    bool any_chunk;          // a chunk's header went into the queue
+    enum reply_phase phase;
+    enum reply_framing framing;
+    bool head_sent, close;
     struct span interim;     // rest of "100 Continue"
     struct span head;        // rest of the head
     struct span body;        // rest of a whole small body
     uint64_t length, pulled; // announced length; bytes pulled from the source so far
-    bool has_length;
     struct http_source *source;
     struct reply_queue *queue; // NULL without a source
     uint32_t pass;             // of http_reply_write(), from 1 on

@@ -120,11 +120,11 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     span_writer_put(&w, SPAN("Date: "));
     span_writer_put(&w, span_from_cstr(http_connection_date(c->hw)));
     span_writer_put(&w, SPAN("\r\n"));
-    if (r->has_length && !reply->no_length) {
+    if (r->framing == REPLY_BY_LENGTH && !reply->no_length) {
         span_writer_put(&w, SPAN("Content-Length: "));
         span_writer_put_u64(&w, r->length);
         span_writer_put(&w, SPAN("\r\n"));
-    } else if (r->chunked && !bodiless) {
+    } else if (r->framing == REPLY_BY_CHUNKS && !bodiless) {
         span_writer_put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
     }
     if (r->close) {
@@ -166,17 +166,18 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     struct http_connection *c = connection_of(x);
     struct reply_state *r = &x->reply;
     check(c->state == CONNECTION_EXCHANGE);
-    check(!r->started);
+    check(r->phase == REPLY_NONE);
     check(reply->status >= 200 && reply->status <= 599);
     check(reply->source == NULL || reply->body.len == 0);
     bool bodiless = x->request.is_head || reply->no_length;
-    r->started = true;
-    r->has_length = reply->has_length || (reply->source == NULL && !bodiless);
+    bool has_length = reply->has_length || (reply->source == NULL && !bodiless);
+    r->phase = REPLY_PULLS;
+    r->framing = has_length                      ? REPLY_BY_LENGTH
+                 : x->request.version_minor == 1 ? REPLY_BY_CHUNKS
+                                                 : REPLY_BY_CLOSE;
     r->length = reply->has_length ? reply->length : reply->body.len;
-    r->chunked = !r->has_length && x->request.version_minor == 1;
-    r->reset_on_cut = !r->has_length && !r->chunked;
     r->close = reply->close || !x->request.keep_alive || c->hw->draining || body_forces_close(x) ||
-               (!bodiless && !r->has_length && !r->chunked);
+               (!bodiless && r->framing == REPLY_BY_CLOSE);
     // A client that expects it waits for it even before an empty body.
     if (x->request.expects_continue && !x->request.has_body && !x->continued) {
         x->continued = true;
@@ -186,15 +187,15 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
         log_warn("reply_too_large", "status=%u", reply->status);
         x->cut = true;
     } else if (bodiless) {
-        r->ended = true;
+        r->phase = REPLY_ENDED;
     } else if (reply->source != NULL) {
         r->source = reply->source;
         r->queue = queue_new(x->arena);
         x->cut |= r->queue == NULL;
-        r->ended = r->has_length && r->length == 0;
+        r->phase = has_length && r->length == 0 ? REPLY_ENDED : REPLY_PULLS;
     } else {
         r->body = reply->body;
-        r->ended = true;
+        r->phase = REPLY_ENDED;
         if (r->length != reply->body.len) {
             log_error("reply_length_wrong", "status=%u announced=%llu given=%zu", reply->status,
                       (unsigned long long)r->length, reply->body.len);
@@ -207,11 +208,10 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 void http_reply_ready(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
-    if (!r->started || r->ended) {
+    if (r->phase == REPLY_NONE || r->phase == REPLY_ENDED) {
         return;
     }
-    r->ready_called = true;
-    r->waiting = false;
+    r->phase = REPLY_PULLS;
     http_connection_wake(connection_of(x));
 }
 
@@ -327,9 +327,9 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
     if (slice->kind == HTTP_SLICE_FILE) {
         check(len <= HTTP_FILE_SLICE_MAX);
         check(http_exchange_can_sendfile(x));
-        check(!r->chunked); // bytes from files have a known length
+        check(r->framing != REPLY_BY_CHUNKS); // bytes from files have a known length
     }
-    if (len == 0 || (r->has_length && len > r->length - r->pulled)) {
+    if (len == 0 || (r->framing == REPLY_BY_LENGTH && len > r->length - r->pulled)) {
         if (len > 0) {
             log_error("reply_length_wrong", "announced=%llu given=%llu",
                       (unsigned long long)r->length, (unsigned long long)(r->pulled + len));
@@ -341,30 +341,31 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
     struct reply_entry *e = queue_push(r, slice);
     e->asked = slice->kind == HTTP_SLICE_FILE && slice->range.was_ready ? r->pass : 0;
     r->pulled += len;
-    if (r->chunked) {
+    if (r->framing == REPLY_BY_CHUNKS) {
         char prefix[REPLY_PREFIX_MAX];
-        int n = snprintf(prefix, sizeof(prefix), "%s%llx\r\n", r->any_chunk ? "\r\n" : "",
+        int n = snprintf(prefix, sizeof(prefix), "%s%llx\r\n", r->pulled > len ? "\r\n" : "",
                          (unsigned long long)len);
         entry_set_prefix(e, (struct span){prefix, (size_t)n});
-        r->any_chunk = true;
     }
-    r->ended = r->has_length && r->pulled == r->length;
+    if (r->framing == REPLY_BY_LENGTH && r->pulled == r->length) {
+        r->phase = REPLY_ENDED;
+    }
 }
 
 static void queue_push_end(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
-    if (r->has_length && r->pulled != r->length) {
+    if (r->framing == REPLY_BY_LENGTH && r->pulled != r->length) {
         log_error("reply_length_wrong", "announced=%llu given=%llu", (unsigned long long)r->length,
                   (unsigned long long)r->pulled);
         x->cut = true;
         return;
     }
-    r->ended = true;
-    if (r->chunked) {
+    r->phase = REPLY_ENDED;
+    if (r->framing == REPLY_BY_CHUNKS) {
         struct http_slice none = {.kind = HTTP_SLICE_BYTES};
         entry_set_prefix(queue_push(r, &none),
-                         r->any_chunk ? SPAN("\r\n0\r\n\r\n") : SPAN("0\r\n\r\n"));
+                         r->pulled > 0 ? SPAN("\r\n0\r\n\r\n") : SPAN("0\r\n\r\n"));
     }
 }
 
@@ -372,19 +373,16 @@ static void queue_push_end(struct http_exchange *x)
 static void reply_pull(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
-    while (r->source != NULL && !r->ended && !r->waiting && !x->cut && queue_has_room(r->queue)) {
+    while (r->source != NULL && r->phase == REPLY_PULLS && !x->cut && queue_has_room(r->queue)) {
         struct http_slice slice = {0};
-        r->ready_called = false;
+        r->phase = REPLY_WAITS; // until the source says otherwise, or is ready inside the pull
         switch (r->source->pull(r->source, &slice)) {
         case HTTP_PULL_SLICE:
+            r->phase = REPLY_PULLS;
             queue_push_slice(x, &slice);
             break;
         case HTTP_PULL_WAIT:
-            if (r->ready_called) {
-                return; // woken from inside the pull: connection_run() comes back here
-            }
-            r->waiting = true;
-            break;
+            return; // if it is ready already, connection_run() comes back here
         case HTTP_PULL_END:
             queue_push_end(x);
             break;
@@ -411,7 +409,7 @@ static unsigned add_iov(struct iovec *iov, unsigned count, const char *ptr, size
 static unsigned gather(struct reply_state *r, struct iovec *iov)
 {
     unsigned count = add_iov(iov, 0, r->interim.ptr, r->interim.len);
-    if (!r->started) {
+    if (r->phase == REPLY_NONE) {
         return count;
     }
     count = add_iov(iov, count, r->head.ptr, r->head.len);
@@ -488,8 +486,7 @@ static void recall(struct http_exchange *x, struct reply_entry *e)
     r->queue->queued_bytes -= unsent;
     r->queue->count--; // it is the last one
     r->pulled -= unsent;
-    r->ended = false;
-    r->waiting = false;
+    r->phase = REPLY_PULLS;
     slice_release(&slice);
     r->source->recall(r->source, unsent);
 }
@@ -534,7 +531,7 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     struct reply_state *r = &x->reply;
     struct iovec iov[IOV_MAX_HERE];
     unsigned count = gather(r, iov);
-    struct reply_entry *file = r->started ? file_entry(r) : NULL;
+    struct reply_entry *file = r->phase != REPLY_NONE ? file_entry(r) : NULL;
     if (file != NULL) {
         // Checked before the head leaves, so that a head never waits corked for a range that is
         // gone.
@@ -576,8 +573,9 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
 
 static bool has_output(const struct reply_state *r)
 {
-    return r->interim.len > 0 || (r->started && (r->head.len > 0 || r->body.len > 0 ||
-                                                 (r->queue != NULL && r->queue->count > 0)));
+    return r->interim.len > 0 ||
+           (r->phase != REPLY_NONE &&
+            (r->head.len > 0 || r->body.len > 0 || (r->queue != NULL && r->queue->count > 0)));
 }
 
 static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget)
@@ -590,7 +588,7 @@ static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget
             return REPLY_CUT;
         }
         if (!has_output(r)) {
-            return r->started && r->ended ? REPLY_DONE : REPLY_IDLE;
+            return r->phase == REPLY_ENDED ? REPLY_DONE : REPLY_IDLE;
         }
         if (*budget == 0) {
             return REPLY_BLOCKED;
