@@ -237,7 +237,7 @@ struct policy_explanation {
     bool is_known;        // its past is: stored, or remembered
     bool is_pinned;       // and its pin keeps it
     bool is_on_probation; // and goes soon
-    bool would_be_taken;  // asked for now it would be stored, not for a while only
+    bool would_be_taken;  // asked for now it would be stored for its worth, not for a while only
     unsigned group;
     uint64_t
         age_bytes; // asked of the cache since its last use, as its clock counts; POLICY_UNKNOWN

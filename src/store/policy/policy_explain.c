@@ -51,6 +51,9 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             }
         }
         why.rank = policy_worth(policy, reuse_class, group);
+        // A second request of one use is stored whatever the run is worth. That explains nothing.
+        why.would_be_taken =
+            why.would_be_taken && (stamp != POLICY_STAMP_SAME || why.rank > why.bar);
     }
     *ret_explanation = why;
 }

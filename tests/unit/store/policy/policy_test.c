@@ -343,9 +343,6 @@ Test(policy, what_is_read_again_is_stored_where_nothing_held_ever_was)
         cr_assert(shelf_miss(&shelf, block, 0, &stamp), "%llu", (unsigned long long)block);
     }
     cr_assert_not(shelf_miss(&shelf, 3000000, 0, &stamp));
-    struct policy_explanation why;
-    policy_explain(shelf.policy, shelf_key(3000000), 0, 0, 0, &why);
-    cr_assert(why.would_be_taken);
     (void)read_once(&shelf, 4000000, CAPACITY_RUNS / 2, &survivors);
     cr_assert(shelf_miss(&shelf, 3000000, 0, &stamp));
     shelf_done(&shelf);
