@@ -51,9 +51,10 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             }
         }
         why.rank = policy_worth(policy, reuse_class, group);
-        // A second request of one use is stored whatever the run is worth. That explains nothing.
-        why.would_be_taken =
-            why.would_be_taken && (stamp != POLICY_STAMP_SAME || why.rank > why.bar);
+        // A second request of one use is stored whatever the run is worth. That explains nothing,
+        // unless all that would go for it is worth nothing.
+        bool is_worth_it = why.rank > why.bar || policy_replaces_nothing(policy);
+        why.would_be_taken = why.would_be_taken && (stamp != POLICY_STAMP_SAME || is_worth_it);
     }
     *ret_explanation = why;
 }

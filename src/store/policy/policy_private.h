@@ -400,6 +400,9 @@ struct policy {
 void policy_publish(struct policy *policy);
 // What a run that is not stored is worth to who would store it. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
+// Returns whether all that would go for a new run is worth nothing: it was never read again. Any
+// thread.
+bool policy_replaces_nothing(const struct policy *policy);
 // What was learnt becomes ranks.
 void policy_renew(struct policy *policy);
 

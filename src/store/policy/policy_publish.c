@@ -58,8 +58,7 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
     return factor < 0 ? POLICY_RANK_MAX : worth < WORTH_LEAST && has_price ? 0 : factor * worth;
 }
 
-// Returns whether all that would go for a new run is worth nothing: it was never read again.
-static bool replaces_nothing(const struct policy *policy)
+bool policy_replaces_nothing(const struct policy *policy)
 {
     return atomic_load_explicit(&policy->published.bar, memory_order_relaxed) < WORTH_LEAST;
 }
@@ -82,7 +81,7 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         // What was requested before is stored whatever it is worth, if the runs that would go for
         // it were never read again. The same holds if this request belongs to the same use and is
         // not on probation: else each request of the use would go to the origin.
-        insists = replaces_nothing(policy) || (is_same && !is_part && !again_soon);
+        insists = policy_replaces_nothing(policy) || (is_same && !is_part && !again_soon);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
