@@ -48,189 +48,7 @@
 
 #include <stdlib.h>
 
-// --- life ----------------------------------------------------------------------------------------
-
-static void fill_free(void *ptr)
-{
-    struct fill *fill = fill_of(ptr);
-    check(fill->phase == FILL_FREED && fill->transfer == TRANSFER_IDLE);
-    check(list_empty(&fill->readers) && fill->run == NULL);
-    check(fill->place.segment == NULL && fill->pages.segment == NULL);
-    for (unsigned i = 0; i < fill->chunk_count; i++) {
-        chunk_unref(fill->chunks[i]);
-    }
-    free(fill->chunks);
-    worker_task_cancel(&fill->deliver_task);
-    timer_done(&fill->timer);
-    s3_checksum_free(fill->checksum);
-    store_object_unref(fill->object);
-    store_object_unref(fill->described);
-    object_key_unref(fill->key);
-    fill->magic = 0;
-    free(fill);
-}
-
-void fill_maybe_free(struct fill *fill)
-{
-    if (fill->phase != FILL_LEFT || fill_is_fetching(fill) || fill->describing ||
-        fill->memory_waiting) {
-        return;
-    }
-    fill_enter(fill, FILL_FREED);
-    stats_sub(COUNTER_fills_inflight, 1);
-    worker_free_later(fill->fw->worker, fill_free, fill);
-}
-
-void fill_send_first_end(struct fill *fill)
-{
-    if (fill->token == 0) {
-        return;
-    }
-    struct first_end_message *m = message_first_end_new(fill->fw, fill->key);
-    m->token = fill->token;
-    m->err = fill->failed;
-    if (fill->failed == ERR_NOT_MODIFIED || fill->failed == ERR_PRECONDITION_FAILED) {
-        m->condition = fill->condition;
-        m->version = fill_unknown_version(fill);
-    }
-    m->document = message_document(fill->failed_document);
-    fill->token = 0;
-    message_send(object_key_home(fill->fw, fill->key), &m->base);
-}
-
-void fill_drop_chunks(struct fill *fill)
-{
-    fill_here_note(fill, false);
-    for (unsigned i = 0; i < fill->chunk_count; i++) {
-        chunk_unref(fill->chunks[i]);
-        fill->chunks[i] = NULL;
-    }
-}
-
-void fill_release_promise(struct fill *fill)
-{
-    if (fill->is_promised) {
-        fill->is_promised = false;
-        store_long_release(fill->fw->store);
-    }
-}
-
-// Ends a wait for the next request.
-static void fill_stop_waiting(struct fill *fill)
-{
-    if (fill->transfer == TRANSFER_PARKED || fill->transfer == TRANSFER_RESUMING) {
-        fill_transfer_enter(fill, TRANSFER_IDLE);
-    }
-}
-
-// Rule 19: a run with a token sends FIRST_END exactly once, when it leaves the table.
-void fill_leave_table(struct fill *fill)
-{
-    check(fill->fw->fills.count > 0);
-    check(list_empty(&fill->readers) && fill->run == NULL);
-    fill_enter(fill, FILL_LEFT);
-    list_remove(&fill->map_node);
-    fill->fw->fills.count--;
-    fill_send_first_end(fill);
-    fill_release_promise(fill);
-    fill_stop_waiting(fill);
-    fill_cancel(fill);
-    fill_describe_stop(fill);
-    fill_yield_lead(fill);
-    fill_drop_chunks(fill);
-    fill_drop_pages(fill);
-    if (fill->place.segment != NULL) {
-        store_place_unhold(&fill->place);
-        store_place_unpin(&fill->place);
-    }
-    fill_maybe_free(fill);
-}
-
-void fill_send_version(struct fill *fill)
-{
-    if (fill->token == 0 || !fill_has_head(fill)) {
-        return;
-    }
-    if (fill->weak) {
-        fill_send_first_end(fill); // no ETag names the version: the others ask for themselves
-        return;
-    }
-    struct version_message *m = message_version_new(fill->fw, fill->key);
-    m->token = fill->token;
-    m->object = store_object_ref(fill->object);
-    m->asked_us = fill->asked_us;
-    message_send(object_key_home(fill->fw, fill->key), &m->base);
-}
-
-// --- readers -------------------------------------------------------------------------------------
-
-void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,
-                         struct span document)
-{
-    struct fill *fill = a->fill;
-    check(fill != NULL && outcome != OUTCOME_NONE); // rule 10: one FINAL
-    struct final_message *m = message_final_new(fill->fw, NULL);
-    m->subscription = a->subscription;
-    m->outcome = outcome;
-    m->err = err;
-    m->document = message_document(document);
-    if (outcome == OUTCOME_DONE && a->waiting_place && fill->place.segment != NULL) {
-        struct store_place place = fill->place;
-        if (store_place_pin(&place)) {
-            m->place = place;
-        }
-    }
-    list_remove(&a->node);
-    a->fill = NULL;
-    stats_sub(COUNTER_coalesced_waiters, 1);
-    message_send(a->at, &m->base);
-    if (a->left) {
-        store_object_unref(a->wanted);
-        free(a);
-    }
-}
-
-void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
-                    struct span document)
-{
-    list_for_each(node, &fill->readers)
-    {
-        fill_end_attachment(container_of(node, struct attachment, node), outcome, err, document);
-    }
-}
-
-// Rule 22. A range past the end is an error for a reader without a version only, because a reader
-// with a version knows its size.
-static bool fill_error_is_for(const struct fill *fill, const struct attachment *a, enum err err)
-{
-    bool is_other_version = err == ERR_INVALID_RANGE && a->wanted != NULL;
-    return !is_other_version && fill_error_is_shared(err, fill->key->credentials, a->credentials);
-}
-
-void fill_fail_all(struct fill *fill, enum err err, struct span document)
-{
-    list_for_each(node, &fill->readers)
-    {
-        struct attachment *a = container_of(node, struct attachment, node);
-        bool is_for = fill_error_is_for(fill, a, err);
-        fill_end_attachment(a, is_for ? OUTCOME_ERROR : OUTCOME_REJOIN, is_for ? err : ERR_OK,
-                            is_for ? document : (struct span){0});
-    }
-}
-
-void fill_send_head(struct fill *fill, struct attachment *a)
-{
-    struct head_message *m = message_head_new(fill->fw, NULL);
-    m->subscription = a->subscription;
-    m->object = store_object_ref(fill->object);
-    m->stored = !fill_is_unstored(fill);
-    m->origin_status = fill->origin_status;
-    m->unstored_why = fill->unstored_why;
-    memcpy(m->origin_id, fill->origin_id, sizeof(m->origin_id));
-    m->end_byte = fill->end_byte;
-    m->weak = fill->weak;
-    message_send(a->at, &m->base);
-}
+// --- readers that join ---------------------------------------------------------------------------
 
 static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
 {
@@ -242,6 +60,7 @@ static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
 // Answers with the place of a run that is written and not yet published.
 static void fill_answer_place(struct fill *fill, struct subscription *sub)
 {
+    check(fill->phase == FILL_WRITTEN && fill->place.segment != NULL);
     struct store_place place = fill->place;
     if (!store_place_pin(&place)) {
         fill_answer_again(fill->fw, sub);
@@ -384,6 +203,7 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
 {
     static _Thread_local struct store_view view;
     uint64_t size = sub->ask.block_size_bytes;
+    check(count > 0 && size > 0);
     if (sub->ask.skip_index) {
         return count;
     }
@@ -433,7 +253,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
                              uint32_t block_count)
 {
     struct fill *fill = calloc(1, sizeof(*fill));
-    check(fill != NULL);
+    check(fill != NULL && block_count > 0 && sub->ask.block_size_bytes > 0);
     fill->magic = FILL_MAGIC;
     fill->fw = fw;
     fill->key = object_key_ref(sub->ask.key);
@@ -470,6 +290,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
 // looks again.
 static void fill_decline_first(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
+    check(token != 0);
     struct first_end_message *m = message_first_end_new(fw, sub->ask.key);
     m->token = token;
     message_send(object_key_home(fw, sub->ask.key), &m->base);
@@ -485,7 +306,10 @@ bool fill_has_run(struct fill_worker *fw, const struct subscription *sub)
 static void fill_ask(struct fill_worker *fw, struct subscription *sub,
                      const struct first_message *first)
 {
+    check(fill_ask_is_for_bytes(sub->ask.kind));
+    check((first != NULL) == (sub->ask.object == NULL)); // JOIN names a version, FIRST none
     uint64_t token = first != NULL ? first->token : 0;
+    check((token != 0) == (first != NULL));
     bool is_owner =
         object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) == fw;
     check(is_owner || object_key_home(fw, sub->ask.key) == fw); // rule 2
@@ -556,58 +380,20 @@ void fill_on_first(struct fill_worker *fw, struct first_message *m)
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Rule 21. Finishes the block in flight of a stored run, and drops the later ones. Returns false if
-// nothing of the run can be kept.
-static bool fill_keep_blocks(struct fill *fill)
-{
-    check(fill->phase == FILL_BODY);
-    if (fill->run == NULL || fill->doomed) {
-        return false;
-    }
-    uint64_t done = fill->received - fill->first_byte, size = fill->block_size_bytes;
-    // Without a call at the origin no block is in flight.
-    uint64_t blocks = fill_is_fetching(fill) ? max_u64((done + size - 1) / size, 1) : done / size;
-    if (blocks == 0) {
-        return false;
-    }
-    fill_shorten(fill, blocks);
-    if (!fill_has_come(fill)) {
-        return true; // the rest of this block is in flight
-    }
-    if (fill_is_fetching(fill)) {
-        fill_cancel(fill); // on_fetch_end() completes it
-    } else {
-        fill_stop_waiting(fill);
-        fill_complete(fill);
-    }
-    return true;
-}
-
-// Rule 21. Before the head the run ends at once.
-void fill_on_no_readers(struct fill *fill)
-{
-    check(list_empty(&fill->readers));
-    if (fill->phase > FILL_BODY || (fill->phase == FILL_BODY && fill_keep_blocks(fill))) {
-        return;
-    }
-    stats_add(COUNTER_fills_cancelled, 1);
-    fill_drop_run(fill);
-    fill_leave_table(fill);
-}
-
 void fill_on_leave(struct fill_worker *fw, struct leave_message *m)
 {
     (void)fw;
     struct attachment *a = m->attachment;
     struct fill *fill = a->fill;
-    check(!a->left); // rule 10
-    a->left = true;
+    check(a->at == m->base.from); // rule 10: the reader's worker sends one LEAVE
+    if (fill != NULL) {
+        fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
+    }
+    store_object_unref(a->wanted);
+    free(a);
     if (fill == NULL) { // FINAL was sent before this message came
-        store_object_unref(a->wanted);
-        free(a);
         return;
     }
-    fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
     if (list_empty(&fill->readers)) {
         fill_on_no_readers(fill);
     }
@@ -618,7 +404,7 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
 {
     struct attachment *a = m->attachment;
     a->acked_byte += m->bytes;
-    check(!a->left && a->acked_byte <= a->next_byte);
+    check(a->at == m->base.from && a->acked_byte <= a->next_byte);
     if (a->fill != NULL && fill_is_unstored(a->fill)) {
         worker_defer(fw->worker, &a->fill->deliver_task);
     }
@@ -629,7 +415,7 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
 void fill_on_want(struct fill_worker *fw, struct want_message *m)
 {
     struct attachment *a = m->attachment;
-    check(!a->left && m->first_byte <= a->next_byte);
+    check(a->at == m->base.from && m->first_byte <= a->next_byte);
     if (a->fill == NULL) { // FINAL was sent before this message came
         return;
     }

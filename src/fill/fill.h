@@ -57,36 +57,53 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 
 // --- a subscription: one question, or one attachment to a run in flight --------------------------
 
+enum fill_ask_kind {
+    FILL_ASK_BYTES, // the run that holds first_byte
+    // The same for an unknown version. If the home knows the version, that is the answer instead.
+    FILL_ASK_BYTES_OR_VERSION,
+    FILL_ASK_CURRENT,         // no bytes: is `object` still current?
+    FILL_ASK_CURRENT_TO_READ, // the same for a client that wants bytes: GET decides if HEAD is
+                              // refused
+    // The checksums of `object`, as far as the home has them. Otherwise the home learns them for
+    // the next reader.
+    FILL_ASK_CHECKSUMS,
+    FILL_ASK_CHECKSUMS_NOW, // the same, but the reader waits for the origin
+    // Not a question but news: an answer that bypassed the cache named `object`. NULL: it named no
+    // version.
+    FILL_ASK_TELL
+};
+
+static inline bool fill_ask_is_for_bytes(enum fill_ask_kind kind)
+{
+    return kind == FILL_ASK_BYTES || kind == FILL_ASK_BYTES_OR_VERSION;
+}
+
+static inline bool fill_ask_is_for_checksums(enum fill_ask_kind kind)
+{
+    return kind == FILL_ASK_CHECKSUMS || kind == FILL_ASK_CHECKSUMS_NOW;
+}
+
 // The question. The caller keeps its own references.
 struct fill_ask {
+    enum fill_ask_kind kind;
     struct object_key *key;
     uint64_t client;              // the client that asks: clients take turns at the origin
     struct origin_trace trace;    // the client's request
     struct store_object *object;  // the wanted version; NULL: the current one
     struct store_object *refused; // the origin answered 412 to this version
-    bool revalidate;              // no bytes: asks whether `object` is still current
-    bool reads; // with revalidate: the client wants bytes, so GET decides if HEAD is refused
-    // Not a question but news: an answer that bypassed the cache named `object`. NULL: it named no
-    // version.
-    bool told;
-    uint64_t asked_us; // with told: when the origin was asked
-    bool strict;       // do not share a request that was sent to the origin before this ask
-    bool has_sent;     // the client has received bytes of `object`
-    bool skip_index;   // the record in the index could not be read: ask the origin
-    bool no_pages;     // this client cannot be sent file ranges
-    bool ahead;        // fetch for later readers: this reader gets no bytes, only the end
+    uint64_t asked_us;            // FILL_ASK_TELL: when the origin was asked
+    bool strict;     // do not share a request that was sent to the origin before this ask
+    bool has_sent;   // the client has received bytes of `object`
+    bool skip_index; // the record in the index could not be read: ask the origin
+    bool no_pages;   // this client cannot be sent file ranges
+    bool ahead;      // fetch for later readers: this reader gets no bytes, only the end
     // For an unknown version only. `condition` is the client's condition, which the origin
     // evaluates. `suffix_bytes` is the number of bytes wanted from the object's end. 0: the reader
     // wants first_byte to end_byte.
     struct origin_condition condition;
     uint64_t suffix_bytes;
-    bool wants_version; // answer with the version that the home knows instead of a run of it
-    uint64_t fresh_ms;  // maximum age of a kept answer that answers this ask
-    // The reader also wants the object's checksums. An ask for bytes wants them together with the
-    // object's bytes; an ask without bytes wants those of `object`. A reader that does not insist
-    // gets no checksums now: the home learns them for the next reader.
-    bool with_checksums;
-    bool insists;
+    uint64_t fresh_ms;    // maximum age of a kept answer that answers this ask
+    bool with_checksums;  // for bytes: the reader wants the object's checksums with them
     uint64_t first_byte;  // first byte wanted
     uint64_t end_byte;    // exclusive; 0: to the end of the run
     uint64_t block;       // the block that holds first_byte
@@ -95,9 +112,15 @@ struct fill_ask {
 };
 
 enum subscription_state {
-    SUBSCRIPTION_ASKED,    // the owner or the home still owes exactly one answer
-    SUBSCRIPTION_ATTACHED, // the owner sends exactly one FINAL, this side exactly one LEAVE
-    SUBSCRIPTION_ENDED     // answered or ended; data may still be queued
+#define SUBSCRIPTION_PHASE(name, ...) SUBSCRIPTION_##name,
+#include "fill/phases.def"
+};
+
+// Whether the queue of a stored run's reader has all that was sent (rule 34).
+enum subscription_flow {
+    FLOW_FOLLOWS,
+    FLOW_LAGS, // bytes after next_byte were dropped
+    FLOW_WANTS // the same, and the reader has asked for them again
 };
 
 enum subscription_outcome {
@@ -129,7 +152,7 @@ struct piece { // bytes of a run that the client has not been sent yet
 struct subscription {
     uint32_t magic;
     struct fill_ask ask;
-    enum subscription_state state;
+    enum subscription_state state; // fill_subscription_enter() alone writes it
     enum subscription_outcome outcome;
     enum err err;
     bool joined;                 // the run was in flight already
@@ -156,12 +179,10 @@ struct subscription {
     struct attachment *attachment;
     struct store_object *described; // a version with its checksums (reference); or NULL
     bool stored;                    // the run is being stored, so its reader may fall behind
-    bool has_left;                  // LEAVE sent
     bool no_pages;                  // the reader asked for no pages, or refused them
-    bool lagging;                   // bytes after next_byte were dropped
-    bool wanting;                   // and the reader has asked for them again
-    uint64_t next_byte;             // end of the last piece
-    uint64_t queued_bytes;          // of chunks
+    enum subscription_flow flow;
+    uint64_t next_byte;    // end of the last piece
+    uint64_t queued_bytes; // of chunks
 };
 
 // Asks the worker that decides: the stripe's owner if a version is named, otherwise the key's home.

@@ -56,11 +56,13 @@ static void assert_transfer(const struct fill *fill)
     case TRANSFER_CANCELLED:
         break;
     }
+    check(fill->pause == FILL_PAUSE_NONE || fill->phase == FILL_BODY);
     check(fill->pause != FILL_PAUSE_WINDOW || fill_is_unstored(fill));
     check(fill->pause != FILL_PAUSE_MEMORY || !fill_is_unstored(fill));
     check(fill->pause != FILL_PAUSE_DISK || fill->run != NULL);
     check(fill->head_err == ERR_OK || fill->transfer == TRANSFER_CANCELLED);
-    check(fill->fw->memory_lead != fill || fill_is_fetching(fill) || fill->phase == FILL_WRITING);
+    check(fill->fw->memory_lead != fill || fill_is_fetching(fill) || fill->phase == FILL_WRITING ||
+          fill->transfer == TRANSFER_PARKED);
 }
 
 void fill_assert_run(const struct fill *fill)
@@ -166,20 +168,20 @@ static void assert_pieces(const struct subscription *sub)
 void fill_assert_subscription(const struct subscription *sub)
 {
     check(sub->magic == SUBSCRIPTION_MAGIC);
-    check(sub->state <= SUBSCRIPTION_ENDED);
+    check(sub->state <= SUBSCRIPTION_ENDED && sub->flow <= FLOW_WANTS);
     check((sub->outcome != OUTCOME_NONE) == (sub->state == SUBSCRIPTION_ENDED));
     check(sub->state != SUBSCRIPTION_ASKED || (sub->attachment == NULL && sub->answer == NULL));
-    check(sub->state != SUBSCRIPTION_ATTACHED || sub->attachment != NULL);
+    check(sub->state == SUBSCRIPTION_ASKED || sub->state == SUBSCRIPTION_ENDED ||
+          sub->attachment != NULL);
     check((sub->attachment != NULL) == (sub->owner != NULL));
-    check(!sub->has_left || sub->attachment != NULL);
-    // Rule 10: an attached reader owes one LEAVE.
-    check(sub->state != SUBSCRIPTION_ATTACHED || sub->has_left == (sub->on_change == NULL));
-    check(sub->state != SUBSCRIPTION_ENDED || sub->attachment == NULL || sub->has_left);
+    // Rule 10: an attached reader owes one LEAVE, and sends it when it leaves.
+    check(sub->state != SUBSCRIPTION_ATTACHED || sub->on_change != NULL);
+    check(sub->state != SUBSCRIPTION_LEAVING || sub->on_change == NULL);
     check(sub->place.segment == NULL || sub->state == SUBSCRIPTION_ENDED);
     check(!list_empty(&sub->pieces) || sub->queued_bytes == 0);
     check(list_empty(&sub->pieces) || (sub->answer != NULL && sub->on_change != NULL));
-    check(!sub->lagging || sub->stored);
-    check(!sub->wanting || sub->lagging);
+    check(sub->flow == FLOW_FOLLOWS || sub->stored);
+    check(sub->flow != FLOW_WANTS || list_empty(&sub->pieces));
     check(!sub->weak || !sub->stored);
     assert_pieces(sub);
 }

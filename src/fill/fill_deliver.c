@@ -28,55 +28,11 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill_assert_run(fill);
 }
 
-// When memory is used up, one stored run of each worker continues: it leads. Without it all paused
-// runs could wait for each other, because each holds chunks that are not full yet. The leading run
-// may exceed the limit, but releases its chunks as they are delivered and written. It waits for the
-// disk when many bytes are unwritten. It leads until all of it is written, so that many short runs
-// hold no more than one long run.
-bool fill_take_lead(struct fill *fill)
-{
-    check(!fill_is_unstored(fill));
-    bool may_lead = fill_is_fetching(fill) || fill->transfer == TRANSFER_PARKED;
-    if (fill->fw->memory_lead == NULL && may_lead) {
-        fill->fw->memory_lead = fill;
-    }
-    bool leads = fill->fw->memory_lead == fill;
-    if (leads) {
-        fill_pause_end(fill, FILL_PAUSE_MEMORY);
-    }
-    return leads;
-}
-
-void fill_yield_lead(struct fill *fill)
-{
-    struct fill_worker *fw = fill->fw;
-    if (fw->memory_lead != fill) {
-        return;
-    }
-    fw->memory_lead = NULL;
-    for (unsigned i = 0; i < FILL_MAP_BUCKETS && fw->memory_lead == NULL; i++) {
-        list_for_each(node, &fw->fills.buckets[i])
-        {
-            struct fill *next = container_of(node, struct fill, map_node);
-            if (next->pause == FILL_PAUSE_MEMORY && fill_take_lead(next)) {
-                fill_pause_update(next);
-                break;
-            }
-        }
-    }
-}
-
 // Runs on the thread that freed memory.
 static void on_memory_free(void *ctx)
 {
     struct fill *fill = ctx;
     mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
-}
-
-void fill_drop_pages(struct fill *fill)
-{
-    store_place_unpin(&fill->pages);
-    fill->pages.payload_len = 0;
 }
 
 // A write of the run has ended.
@@ -139,6 +95,7 @@ struct chunk *fill_chunk(struct fill *fill)
 // it.
 static bool fill_deliver_pages(struct fill *fill, struct attachment *a)
 {
+    check(fill->phase == FILL_BODY || fill->phase == FILL_WRITING);
     uint64_t end = fill->first_byte + fill->pages.payload_len;
     struct store_place pages = fill->pages;
     if (a->no_pages || a->next_byte >= end || !store_place_pin(&pages)) {
@@ -158,6 +115,7 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
     a->waiting_place = a->ahead;
     while (!a->ahead && a->next_byte < fill->received) {
         uint64_t at = a->next_byte - fill->first_byte;
+        check(at / CHUNK_SIZE < fill->chunk_count);
         struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
         bool from_pages = a->behind || chunk == NULL || fill->phase == FILL_WRITING;
         if (from_pages && fill_deliver_pages(fill, a)) {
@@ -270,6 +228,9 @@ void fill_on_deliver(struct task *task)
 {
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
+    if (fill->phase == FILL_BODY && fill->pause == FILL_PAUSE_MEMORY && fill_take_lead(fill)) {
+        fill_pause_update(fill); // another run has handed the lead on
+    }
     if (fill->phase == FILL_BODY && list_empty(&fill->readers)) {
         // The last readers were removed, for example because they wanted another version.
         fill_on_no_readers(fill);

@@ -240,6 +240,7 @@ void fill_describe_start(struct fill *fill)
 {
     struct origin_fetch *f = &fill->describe;
     check(!fill->describing && fill->phase == FILL_ASKED && !fill_is_fetching(fill));
+    check(fill->described == NULL && fill->range == FILL_RANGE_OF_RUN);
     f->head = true;
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
@@ -264,18 +265,11 @@ bool fill_describe_holds(struct fill *fill)
     if (!fill->describing || f->checksums.count > 0 || f->body_len == 0) {
         return false;
     }
+    check(fill->phase == FILL_ASKED && fill->transfer == TRANSFER_RUNNING);
     uint64_t took_ms = (worker_now_us(fill->fw->worker) - fill->asked_us) / 1000;
     uint64_t wait_ms = min_u64(max_u64(took_ms, DESCRIBE_WAIT_LEAST_MS), DESCRIBE_WAIT_MAX_MS);
     fill_transfer_enter(fill, TRANSFER_HELD);
     origin_fetch_pause(&fill->fetch);
     timer_start(&fill->timer, wait_ms);
     return true;
-}
-
-void fill_describe_stop(struct fill *fill)
-{
-    check(fill->transfer != TRANSFER_HELD);
-    if (fill->describing) {
-        origin_fetch_cancel(&fill->describe);
-    }
 }

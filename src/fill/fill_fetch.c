@@ -17,6 +17,7 @@ static bool fill_is_whole(const struct fill *fill)
 // serves replies that contain it (reply_sum.c), and goes to the home with the stored run.
 static void checksum_begin(struct fill *fill)
 {
+    check(fill->phase == FILL_BODY && fill->received == fill->first_byte);
     struct span value;
     enum s3_checksum kind = whole_sum_wanted(fill->object, &value);
     bool wanted = fill_is_whole(fill) || s3_checksum_combines(kind);
@@ -49,18 +50,10 @@ static void checksum_judge(struct fill *fill)
 
 // --- ends ----------------------------------------------------------------------------------------
 
-void fill_drop_run(struct fill *fill)
-{
-    if (fill->run != NULL) {
-        store_run_abort(fill->run);
-        fill->run = NULL;
-        fill_pause_end(fill, FILL_PAUSE_DISK);
-    }
-}
-
 // Rule 22: the origin has denied this version.
 static void fill_gone(struct fill *fill)
 {
+    check(!fill_is_fetching(fill));
     fill_drop_run(fill);
     if (fill->object != NULL) {
         struct version_message *m = message_version_gone_new(fill->fw, fill->key);
@@ -73,6 +66,7 @@ static void fill_gone(struct fill *fill)
 
 static void fill_fail(struct fill *fill, enum err err, struct span document)
 {
+    check(err != ERR_OK && !fill_is_fetching(fill));
     stats_add(COUNTER_fills_failed, 1);
     fill_drop_run(fill);
     fill_deliver(fill);
@@ -83,7 +77,7 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
     fill->failed_document = (struct span){0};
 }
 
-void fill_shorten(struct fill *fill, uint64_t blocks)
+static void fill_shorten(struct fill *fill, uint64_t blocks)
 {
     check(fill_has_head(fill) && blocks > 0);
     fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
@@ -94,21 +88,6 @@ void fill_shorten(struct fill *fill, uint64_t blocks)
         s3_checksum_free(fill->checksum); // the sum covers more bytes than are kept
         fill->checksum = NULL;
     }
-}
-
-// The body broke and the budget for continuing it is used up. Whole blocks are kept, readers are
-// cut.
-static void fill_cut(struct fill *fill, enum err err)
-{
-    uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
-    fill_deliver(fill);
-    fill_fail_all(fill, err, (struct span){0});
-    if (fill->run == NULL || blocks == 0) {
-        fill_fail(fill, err, (struct span){0});
-        return;
-    }
-    fill_shorten(fill, blocks);
-    fill_complete(fill);
 }
 
 static void on_run_written(void *ctx, enum err err, const struct store_place *place)
@@ -127,6 +106,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
         fill_leave_table(fill);
         return;
     }
+    check(place->segment != NULL && place->block_count == fill->block_count);
     fill->place = *place;
     fill_enter(fill, FILL_WRITTEN);
     fill_final_all(fill, OUTCOME_DONE, ERR_OK, (struct span){0});
@@ -143,13 +123,15 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     m->asked_us = fill->asked_us;
     m->sum = fill->checksum;
     fill->checksum = NULL;
+    check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
     m->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
     message_send(object_key_home(fill->fw, fill->key), &m->base);
     fill_assert_run(fill);
 }
 
-void fill_complete(struct fill *fill)
+static void fill_complete(struct fill *fill)
 {
+    check(fill->phase == FILL_BODY && fill_has_come(fill) && !fill_is_fetching(fill));
     checksum_judge(fill); // an empty object has no body to trigger this
     if (fill->verdict == FILL_VERDICT_WRONG) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
@@ -171,10 +153,10 @@ void fill_complete(struct fill *fill)
         return;
     }
     fill_enter(fill, FILL_WRITING);
+    fill->pause = FILL_PAUSE_NONE;
     fill_wait_for_place(fill);
     struct store_run *run = fill->run;
     fill->run = NULL;
-    fill_pause_end(fill, FILL_PAUSE_DISK);
     if (chunk_budget_is_short()) {
         fill_drop_chunks(fill); // a reader that joins now waits for the place
     } else {
@@ -182,6 +164,60 @@ void fill_complete(struct fill *fill)
     }
     stats_add(COUNTER_filled_bytes_demand, fill->end_byte - fill->first_byte);
     store_run_finish(run, fill->block_count, on_run_written, fill);
+}
+
+// The body broke and the budget for continuing it is used up. Whole blocks are kept, readers are
+// cut.
+static void fill_cut(struct fill *fill, enum err err)
+{
+    uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
+    fill_deliver(fill);
+    fill_fail_all(fill, err, (struct span){0});
+    if (fill->run == NULL || blocks == 0) {
+        fill_fail(fill, err, (struct span){0});
+        return;
+    }
+    fill_shorten(fill, blocks);
+    fill_complete(fill);
+}
+
+// Rule 21. Finishes the block in flight of a stored run, and drops the later ones. Returns false if
+// nothing of the run can be kept.
+static bool fill_keep_blocks(struct fill *fill)
+{
+    check(fill->phase == FILL_BODY);
+    if (fill->run == NULL || fill->doomed) {
+        return false;
+    }
+    uint64_t done = fill->received - fill->first_byte, size = fill->block_size_bytes;
+    // Without a call at the origin no block is in flight.
+    uint64_t blocks = fill_is_fetching(fill) ? max_u64((done + size - 1) / size, 1) : done / size;
+    if (blocks == 0) {
+        return false;
+    }
+    fill_shorten(fill, blocks);
+    if (!fill_has_come(fill)) {
+        return true; // the rest of this block is in flight
+    }
+    if (fill_is_fetching(fill)) {
+        fill_cancel(fill); // on_fetch_end() completes it
+    } else {
+        fill_stop_waiting(fill);
+        fill_complete(fill);
+    }
+    return true;
+}
+
+// Rule 21. Before the head the run ends at once.
+void fill_on_no_readers(struct fill *fill)
+{
+    check(list_empty(&fill->readers));
+    if (fill->phase > FILL_BODY || (fill->phase == FILL_BODY && fill_keep_blocks(fill))) {
+        return;
+    }
+    stats_add(COUNTER_fills_cancelled, 1);
+    fill_drop_run(fill);
+    fill_leave_table(fill);
 }
 
 void fill_on_visible(struct fill_worker *fw, struct verdict_message *m)
@@ -278,7 +314,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 // has many fills.
 static void fill_expect_chunks(struct fill *fill)
 {
-    check(fill->chunks == NULL);
+    check(fill->chunks == NULL && fill->end_byte >= fill->first_byte);
     fill->chunk_count =
         (unsigned)((fill->end_byte - fill->first_byte + CHUNK_SIZE - 1) / CHUNK_SIZE);
     fill->chunks = calloc(max_u64(fill->chunk_count, 1), sizeof(*fill->chunks));
@@ -391,6 +427,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     bool are_first = fill->received == fill->first_byte;
     while (data.len > 0 && fill->received < fill->end_byte) {
         uint64_t at = fill->received - fill->first_byte;
+        check(at / CHUNK_SIZE < fill->chunk_count);
         struct chunk **slot = &fill->chunks[at / CHUNK_SIZE];
         uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
         if (*slot == NULL) {
@@ -429,14 +466,6 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     return has_more && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
 }
 
-void fill_cancel(struct fill *fill)
-{
-    if (fill_is_fetching(fill) && fill->transfer != TRANSFER_CANCELLED) {
-        fill_transfer_enter(fill, TRANSFER_CANCELLED);
-        origin_fetch_cancel(&fill->fetch);
-    }
-}
-
 static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
@@ -453,6 +482,7 @@ static bool err_denies_version(enum err err)
 // Requests the rest later, because the call that has ended is still on the stack.
 static void fill_resume(struct fill *fill, uint64_t delay_ms)
 {
+    check(fill->phase <= FILL_BODY && fill->resumes < FILL_RESUMES_MAX);
     fill_transfer_enter(fill, TRANSFER_RESUMING);
     timer_start(&fill->timer, delay_ms);
 }

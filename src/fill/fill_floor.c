@@ -43,14 +43,16 @@ void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t gene
         list_push_back(fill_map_bucket(&fw->floors, hash), &floor->map_node);
         fw->floors.count++;
     }
-    check(floor->generation < generation);
+    check(floor->generation < generation); // rule 3
     floor->generation = generation;
 }
 
 void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation)
 {
     struct key_floor *floor = floor_find(fw, hash);
+    check(floor == NULL || floor->generation >= generation); // rule 26: no later floor is lifted
     if (floor != NULL && floor->generation == generation) {
+        check(fw->floors.count > 0);
         list_remove(&floor->map_node);
         fw->floors.count--;
         free(floor);

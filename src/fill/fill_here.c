@@ -6,6 +6,8 @@
 // the run.
 #include "fill/fill_private.h"
 
+static_assert(FILL_HERE_SLOTS % FILL_HERE_WAYS == 0, "the sets fill the table");
+
 static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t block_size_bytes,
                            uint64_t block)
 {
@@ -55,6 +57,7 @@ void fill_here_note(const struct fill *fill, bool is_here)
     if (fill->object == NULL) {
         return;
     }
+    check(fill->block_count > 0 && fill->block_size_bytes > 0);
     uint64_t etag_hash = hash64(fill->object->etag.ptr, fill->object->etag.len, 0);
     for (uint32_t i = 0; i < fill->block_count; i++) {
         uint64_t name =

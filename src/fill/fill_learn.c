@@ -17,6 +17,8 @@
 #define WAYS 8u
 #define NAME_SHIFT 28u // the time in the lower bits is in milliseconds and wraps after three days
 #define TIME_MASK ((UINT64_C(1) << NAME_SHIFT) - 1)
+static_assert(FILL_LEARN_VERSIONS % WAYS == 0, "the sets fill the table");
+static_assert(PAUSE_MS < TIME_MASK, "a pause fits the field of the time");
 
 static uint64_t now_ms(const struct fill_worker *fw)
 {

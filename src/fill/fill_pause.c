@@ -72,14 +72,6 @@ static void fill_unpark(struct fill *fill)
     fill_fetch(fill);
 }
 
-void fill_pause_end(struct fill *fill, enum fill_pause reason)
-{
-    check(reason != FILL_PAUSE_NONE);
-    if (fill->pause == reason) {
-        fill->pause = FILL_PAUSE_NONE;
-    }
-}
-
 // Drives the transfer between its phases when a reason to pause has come or gone.
 void fill_pause_update(struct fill *fill)
 {

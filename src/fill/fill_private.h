@@ -299,7 +299,7 @@ struct attachment {
     struct fill_worker *at;
     struct store_object *wanted;                 // the version wanted; bound to it if has_sent
     const struct sigv4_credentials *credentials; // the reader's; only compared
-    bool has_sent, waiting_place, left;
+    bool has_sent, waiting_place;
     bool is_condition;     // the run was begun with this reader's condition
     bool behind, no_pages; // rule 34
     bool ahead;            // rule 20
@@ -411,19 +411,32 @@ static inline bool home_redescribed_outdates(const struct home_redescribed *rede
 // Dooms the key's runs in flight on this worker: readers cannot join them, and they are not
 // published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
-
 // Returns true if a run in flight here has the bytes that this reader wants. If the object's size
 // was not known, the run is at the key's home instead of the owner of its stripe (rule 2).
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
-void fill_maybe_free(struct fill *fill);
+
+// --- fill_run.c ----------------------------------------------------------------------------------
+
+void fill_maybe_free(struct fill *fill);  // frees a run that has left the table, if nothing is due
 void fill_drop_chunks(struct fill *fill); // after that no reader is sent bytes from them
+void fill_drop_pages(struct fill *fill);  // readers then use the run's place, or ask again
+void fill_drop_run(struct fill *fill);    // stores nothing of the run
+void fill_release_promise(struct fill *fill); // releases the room promised for a long run
+void fill_pause_end(struct fill *fill, enum fill_pause reason); // this reason holds no longer
+// Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run goes on.
+void fill_cancel(struct fill *fill);
+void fill_stop_waiting(struct fill *fill); // for the next request
+// Returns true if this stored run continues although memory is used up. One run of each worker
+// does.
+bool fill_take_lead(struct fill *fill);
+void fill_yield_lead(struct fill *fill);
 // Ends joins, and sends FIRST_END if the run has a token. May free the run.
 void fill_leave_table(struct fill *fill);
-void fill_release_promise(struct fill *fill); // releases the room promised for a long run
 // Ends the home's wait for this first request, if it has a token.
 void fill_send_first_end(struct fill *fill);
 // Sends VERSION to the home, if the run has a token and a head.
 void fill_send_version(struct fill *fill);
+void fill_send_head(struct fill *fill, struct attachment *a);
 // Removes the reader from the run with its one FINAL. document: the origin's error, copied.
 void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,
                          struct span document);
@@ -431,13 +444,12 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
                     struct span document);
 // Ends the run with an error. Readers for which the error does not hold ask again (rule 22).
 void fill_fail_all(struct fill *fill, enum err err, struct span document);
-void fill_send_head(struct fill *fill, struct attachment *a);
-void fill_on_no_readers(struct fill *fill); // rule 21: the last reader left or was removed
 
 // --- phases.c ------------------------------------------------------------------------------------
 
 void fill_enter(struct fill *fill, enum fill_phase to);
 void fill_transfer_enter(struct fill *fill, enum transfer_phase to); // stops the run's timer
+void fill_subscription_enter(struct subscription *sub, enum subscription_state to);
 
 // --- fill_assert.c -------------------------------------------------------------------------------
 
@@ -451,12 +463,7 @@ void fill_deliver(struct fill *fill);       // sends new bytes to readers; paces
 void fill_deliver_bytes(struct fill *fill); // sends new bytes to readers, and nothing else
 void fill_on_deliver(struct task *task);
 void fill_on_run_progress(void *ctx, const struct store_place *pages);
-void fill_drop_pages(struct fill *fill);     // readers then use the run's place, or ask again
 struct chunk *fill_chunk(struct fill *fill); // never NULL: without memory the run pauses instead
-// Returns true if this stored run continues although memory is used up. One run of each worker
-// does.
-bool fill_take_lead(struct fill *fill);
-void fill_yield_lead(struct fill *fill);
 
 // --- fill_learn.c --------------------------------------------------------------------------------
 
@@ -489,7 +496,6 @@ bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *as
 void fill_describe_start(struct fill *fill); // sends a HEAD in addition to the run's request
 // Returns true if the run's head is held until HEAD answers. Then the transfer is HELD.
 bool fill_describe_holds(struct fill *fill);
-void fill_describe_stop(struct fill *fill); // cancels the HEAD
 // Records whether objects of this kind fit in a run.
 void fill_describe_learn(const struct fill *fill);
 
@@ -501,8 +507,6 @@ void fill_unknown_ask(struct fill *fill, struct origin_fetch *f);
 bool fill_unknown_is_judged(const struct fill *fill, enum err err);
 // Ends such a run.
 void fill_unknown_end(struct fill *fill, enum err err);
-// Returns the version_hash() of the version that a 304 confirms or a 412 denies. 0: not known.
-uint64_t fill_unknown_version(const struct fill *fill);
 // Sets the run's first byte and length, now that the object's size is known.
 void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
 
@@ -516,10 +520,11 @@ void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 
-void fill_pause_update(struct fill *fill); // call it when a reason to pause has come or gone
-void fill_pause_end(struct fill *fill, enum fill_pause reason); // this reason holds no longer
-void fill_wait_for_place(struct fill *fill);           // rule 20: for a run that is being written
-void fill_park(struct fill *fill);                     // parks a run whose transfer has ended
+void fill_pause_update(struct fill *fill);   // call it when a reason to pause has come or gone
+void fill_wait_for_place(struct fill *fill); // rule 20: for a run that is being written
+void fill_park(struct fill *fill);           // parks a run whose transfer has ended
+// A run has one timer: the phases of the run and of its transfer say what it means.
+void fill_on_timer(struct timer *timer);
 uint64_t fill_window_fastest(const struct fill *fill); // offset that its fastest reader has taken
 void fill_window_update(struct fill *fill);            // must an unstored run wait for it?
 
@@ -527,12 +532,6 @@ void fill_window_update(struct fill *fill);            // must an unstored run w
 
 void fill_fetch(struct fill *fill);                  // asks the origin for the missing bytes
 enum err fill_take_head(struct fill *fill) MUST_USE; // checks and accepts the run's head
-// Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run goes on.
-void fill_cancel(struct fill *fill);
-// The one timer of a run: what it means depends on the phases of the run and of its transfer.
-void fill_on_timer(struct timer *timer);
-void fill_complete(struct fill *fill);                 // all wanted bytes have come
-void fill_shorten(struct fill *fill, uint64_t blocks); // drops all blocks after these
-void fill_drop_run(struct fill *fill);                 // stores nothing of the run
+void fill_on_no_readers(struct fill *fill);          // rule 21: the last reader left or was removed
 
 #endif

@@ -16,7 +16,7 @@ struct fill_room *fill_room_new(const struct fill_options *options)
         room->options.stripe_bytes = FILL_STRIPE_BYTES;
     }
     room->worker_count = loop_worker_count(options->loop);
-    check(room->worker_count <= FILL_WORKERS_MAX);
+    check(room->worker_count > 0 && room->worker_count <= FILL_WORKERS_MAX);
     room->workers = calloc(room->worker_count, sizeof(*room->workers));
     check(room->workers != NULL);
     room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));

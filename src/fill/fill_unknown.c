@@ -31,17 +31,6 @@ bool fill_unknown_is_judged(const struct fill *fill, enum err err)
            (err == ERR_NOT_MODIFIED || err == ERR_ORIGIN_CHANGED);
 }
 
-uint64_t fill_unknown_version(const struct fill *fill)
-{
-    struct span etag;
-    if (fill->failed == ERR_NOT_MODIFIED) {
-        bool is_named = headers_get(&fill->fetch.headers, SPAN("ETag"), &etag);
-        return is_named ? etag_version_hash(etag) : 0;
-    }
-    bool is_denied = fill->condition.kind == ORIGIN_IF_MATCH;
-    return is_denied ? etag_version_hash(span_from_cstr(fill->condition.value)) : 0;
-}
-
 // Packs the headers of a 304, which the reader passes on to its client.
 static void pack_validators(const struct fill *fill, struct buf *out)
 {
@@ -51,6 +40,7 @@ static void pack_validators(const struct fill *fill, struct buf *out)
 
 void fill_unknown_end(struct fill *fill, enum err err)
 {
+    check(fill->phase == FILL_ASKED && !fill_is_fetching(fill));
     struct buf packed;
     buf_init(&packed, STORE_HEADERS_MAX);
     if (err == ERR_NOT_MODIFIED) {
@@ -75,6 +65,8 @@ void fill_unknown_end(struct fill *fill, enum err err)
 
 void fill_unknown_place(struct fill *fill, uint64_t size_bytes)
 {
+    check(fill->phase == FILL_ASKED && fill->suffix_bytes > 0 &&
+          fill->received == fill->first_byte);
     uint64_t block_size = fill->block_size_bytes;
     fill->wanted_first_byte = size_bytes - min_u64(fill->suffix_bytes, size_bytes);
     fill->first_block = fill->wanted_first_byte / block_size;

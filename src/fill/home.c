@@ -109,7 +109,7 @@ void home_maybe_free(struct home_key *h)
 void home_hold(struct list *list, struct subscription *sub)
 {
     struct held *held = calloc(1, sizeof(*held));
-    check(held != NULL);
+    check(held != NULL && sub != NULL);
     list_node_init(&held->node);
     held->subscription = sub;
     list_push_back(list, &held->node);
@@ -139,6 +139,7 @@ struct home_visible home_look_up(struct home_key *h)
         v.sums = view.sums;
         v.etag_hash = view.etag_hash;
         v.block_size_bytes = view.block_size_bytes;
+        check(v.generation >= h->floor); // rule 5
     }
     store_view_done(&view);
     return v;
@@ -180,6 +181,7 @@ bool home_is_current(struct home_key *h, const struct store_object *object)
 static void home_answer_error(struct home_key *h, struct subscription *sub, enum err err,
                               struct span document)
 {
+    check(err != ERR_OK);
     struct error_message *m = message_error_new(h->fw, NULL);
     m->subscription = sub;
     m->err = err;
@@ -221,6 +223,7 @@ void home_answer_again(struct home_key *h, struct subscription *sub)
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us)
 {
+    check(version != NULL && sub->ask.object == NULL);
     struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_REVALIDATED;
@@ -302,7 +305,7 @@ static void home_decide(struct home_key *h, struct subscription *sub)
     if (home_described(h) != NULL && sub->described == NULL) {
         sub->described = store_object_ref(home_described(h));
     }
-    h->state = HOME_DECIDING;
+    fill_home_enter(h, HOME_DECIDING);
     h->token = ++h->fw->next_token;
     struct first_message *m = message_first_new(h->fw, h->key);
     m->subscription = sub;
@@ -349,11 +352,12 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
 // Rule 11.
 static void home_route(struct home_key *h, struct subscription *sub)
 {
+    check(fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.object == NULL); // rule 7
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
         home_answer_again(h, sub); // the request in flight was sent before this reader came
-    } else if (h->state == HOME_KNOWN && sub->ask.wants_version) {
+    } else if (h->state == HOME_KNOWN && sub->ask.kind == FILL_ASK_BYTES_OR_VERSION) {
         home_answer_version(h, sub, h->known, h->known_us); // rule 32
     } else if (h->state == HOME_KNOWN) {
         home_forward(h, sub);
@@ -416,7 +420,9 @@ static void home_forget_found(struct home_key *h)
 
 void home_forget(struct home_key *h)
 {
-    h->state = HOME_NONE;
+    if (h->state != HOME_NONE) {
+        fill_home_enter(h, HOME_NONE);
+    }
     h->token = 0;
     home_forget_found(h);
     store_object_unref(h->known);
@@ -506,7 +512,7 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     }
     h->known = store_object_with_generation(m->object, home_generation_of(h, &v, m->object));
     h->known_us = m->asked_us;
-    h->state = HOME_KNOWN;
+    fill_home_enter(h, HOME_KNOWN);
     home_forget_found(h);
     home_give(h, h->known);
     home_publish_held(h);
@@ -702,6 +708,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
         home_answer_fill(m->base.from, m->fill, message_dropped_new(h->fw, NULL));
         return;
     }
+    check(generation >= h->floor && h->state != HOME_DECIDING);
     struct store_object *object = store_object_with_generation(m->object, generation);
     struct store_sums sums = home_sums(h, m);
     // A run of a version that was requested with If-Match has headers that were learnt earlier.
@@ -741,6 +748,8 @@ void home_on_publish(struct fill_worker *fw, struct publish_message *m)
 {
     check(m->fill != NULL && m->object != NULL && m->place.segment != NULL);
     check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
+    // Rule 2: only a run of an object of unknown size is at the home of its key.
+    check(m->base.from == fw || m->base.from == object_key_owner(fw, m->base.key, m->first_byte));
     struct home_key *h = home_get(fw, m->base.key);
     if (h->state == HOME_DECIDING && home_is_undoomed(h, m)) {
         home_hold_publish(h, m); // it may be of the version that is being decided

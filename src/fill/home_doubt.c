@@ -41,6 +41,7 @@ static bool is_alike_but_date(const struct store_object *a, const struct store_o
 // Takes the checksums of HEAD's answer, if it is about the same version.
 static void take_checksums(struct revalidation *c)
 {
+    check(c->by_head != NULL && c->found != NULL);
     struct span checksums = fill_version_checksums(c->by_head->headers);
     bool is_same = fill_same_version(c->by_head, c->found) &&
                    c->by_head->size_bytes == c->found->size_bytes && checksums.len > 0;
@@ -59,6 +60,7 @@ bool home_doubts_answer(struct revalidation *c)
         !origin_capabilities(origin)->is_remote) {
         return false;
     }
+    check(c->found != NULL && (c->by_head == NULL || c->fetch.by_get));
     bool stays = is_alike(asked, c->found);
     if (c->by_head != NULL && stays) {
         take_checksums(c);

@@ -56,6 +56,7 @@ void home_give_named(struct home_key *h, uint64_t version)
 
 static void given_describe(struct home_key *h, uint64_t version, uint64_t headers)
 {
+    check(version != 0);
     struct home_given *given = given_take(h);
     given->described = version;
     given->headers = headers;
@@ -95,6 +96,7 @@ bool home_was_given_other(struct home_key *h, const struct store_object *object,
 
 void home_deny(struct home_key *h, uint64_t version)
 {
+    check(version != 0);
     struct home_given *given = given_take(h);
     if (home_kept(h) != NULL && version_hash(home_kept(h)) == version) {
         home_kept_outdate(h);

@@ -80,6 +80,7 @@ uint64_t home_kept_us(const struct home_key *h)
 
 static void drop_oldest(struct fill_worker *fw)
 {
+    check(!list_empty(&fw->kept.by_age));
     stats_add(COUNTER_answers_pushed_out, 1);
     answer_free(fw, container_of(list_first(&fw->kept.by_age), struct kept_answer, age_node));
 }
@@ -100,6 +101,7 @@ static bool take_room(struct fill_worker *fw, uint64_t bytes)
         drop_oldest(fw);
     }
     fw->kept.bytes += bytes;
+    check(fw->kept.bytes <= share);
     return true;
 }
 
@@ -107,6 +109,7 @@ void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_u
 {
     struct fill_worker *fw = h->fw;
     uint64_t bytes = answer_bytes(object);
+    check(hash128_equal(object->hash, h->key->hash)); // answer_find() compares them
     home_unkeep(h);
     if (!take_room(fw, bytes)) {
         stats_add(COUNTER_answers_pushed_out, 1);
@@ -156,4 +159,5 @@ void home_kept_free_all(struct fill_worker *fw)
     while (!list_empty(&fw->kept.by_age)) {
         answer_free(fw, container_of(list_first(&fw->kept.by_age), struct kept_answer, age_node));
     }
+    check(fw->kept.bytes == 0 && fw->kept.map.count == 0);
 }

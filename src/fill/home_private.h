@@ -12,7 +12,10 @@
 // instead.
 #define HOME_UNSURE_MAX 1024u
 
-enum home_state { HOME_NONE, HOME_DECIDING, HOME_KNOWN };
+enum home_state {
+#define HOME_PHASE(name, ...) HOME_##name,
+#include "fill/phases.def"
+};
 
 struct held { // a subscription that waits at the home
     struct list_node node;
@@ -49,7 +52,7 @@ struct home_key {
     struct list_node map_node;
     struct fill_worker *fw;
     struct object_key *key;
-    enum home_state state;
+    enum home_state state; // fill_home_enter() alone writes it
     // Token of the first request, while the run that carries it is in its owner's table. 0: none.
     uint64_t token;
     struct store_object *known; // the known version, with its generation
@@ -112,6 +115,10 @@ struct home_visible {
     uint32_t block_size_bytes;
     struct store_sums sums;
 };
+
+// --- phases.c ------------------------------------------------------------------------------------
+
+void fill_home_enter(struct home_key *h, enum home_state to);
 
 // --- home.c --------------------------------------------------------------------------------------
 

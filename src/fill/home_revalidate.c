@@ -34,6 +34,7 @@ static bool revalidation_confirms(const struct revalidation *c, const struct sto
 
 static void revalidation_answer(struct revalidation *c, struct subscription *sub)
 {
+    check(!fill_ask_is_for_bytes(sub->ask.kind));
     struct revalidated_message *m = message_revalidated_new(c->home->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_REVALIDATED;
@@ -42,7 +43,8 @@ static void revalidation_answer(struct revalidation *c, struct subscription *sub
     if (asks_any && revalidation_confirms(c, c->asked)) {
         m->err = ERR_NOT_MODIFIED;
         m->object = store_object_ref(c->asked); // the description that the home knew
-    } else if (revalidation_confirms(c, sub->ask.object) && sub->ask.with_checksums) {
+    } else if (revalidation_confirms(c, sub->ask.object) &&
+               fill_ask_is_for_checksums(sub->ask.kind)) {
         m->outcome = OUTCOME_DESCRIBED;
         m->object = store_object_ref(c->found);
     } else if (revalidation_confirms(c, sub->ask.object)) {
@@ -99,6 +101,7 @@ static void revalidation_keep(struct revalidation *c, bool is_newest)
 {
     bool may_be_kept =
         c->fetch.forbids == ORIGIN_FORBIDS_NOTHING && !c->fetch.too_young && c->key->limits.cache;
+    check(!is_newest || c->found != NULL);
     if (is_newest && may_be_kept) {
         home_keep(c->home, c->found, c->began_us);
     }
@@ -108,6 +111,7 @@ static void revalidation_keep(struct revalidation *c, bool is_newest)
 static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
+    check(c->err != ERR_OK || c->found != NULL);
     struct store_object *found = c->err == ERR_OK ? c->found : NULL;
     bool is_newest = found != NULL && !home_was_given_other(h, found, c->began_us);
     struct home_visible v = home_look_up(h);
@@ -187,6 +191,7 @@ static void revalidation_end(struct revalidation *c, bool says_nothing)
 
 void home_answer_concluded(struct home_key *h)
 {
+    check(home_may_decide(h) && h->described == NULL); // rule 31
     struct list_node *node;
     while ((node = list_pop_front(&h->concluded)) != NULL) {
         revalidation_end(container_of(node, struct revalidation, node), false);
@@ -233,6 +238,7 @@ static struct store_object *with_checksums(struct home_key *h, const struct stor
 
 static void home_learnt(struct revalidation *c)
 {
+    check(c->asked != NULL && c->home->revalidation != c);
     bool has_told = c->found != NULL && fill_version_checksums(c->found->headers).len > 0;
     fill_learn_release(c->home->fw, c->home->key, c->asked);
     fill_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
@@ -242,9 +248,10 @@ static void home_learnt(struct revalidation *c)
 // on the checksums and waits. A warm job insists only while HEADs for checksums may be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
+    check(sub->ask.object != NULL);
     struct store_object *described = with_checksums(h, sub->ask.object);
     bool is_out = h->revalidation != NULL;
-    bool insists = sub->ask.insists;
+    bool insists = sub->ask.kind == FILL_ASK_CHECKSUMS_NOW;
     if (described == NULL && insists &&
         (!sub->ask.ahead || is_out || fill_learn_may_ask(h->fw, h->key->origin))) {
         return false;
@@ -323,7 +330,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
                                bool is_learning)
 {
     struct store_object *asked = first->ask.object;
-    check(h->revalidation == NULL);
+    check(h->revalidation == NULL && (asked != NULL || !is_learning));
     if (asked == NULL && h->state == HOME_KNOWN) {
         asked = h->known;
     }
@@ -343,12 +350,13 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
         fill_learn_begin(h->fw);
     }
     c->fetch.is_check = asked != NULL;
-    c->fetch.get_decides = asked != NULL || first->ask.reads;
+    c->fetch.get_decides = asked != NULL || first->ask.kind == FILL_ASK_CURRENT_TO_READ;
     c->fetch.on_head = on_revalidation_head;
     c->fetch.on_body = on_revalidation_body;
     c->fetch.on_end = on_revalidation_end;
     c->fetch.ctx = c;
-    stats_add(first->ask.with_checksums ? COUNTER_checksum_heads : COUNTER_revalidations, 1);
+    bool for_checksums = fill_ask_is_for_checksums(first->ask.kind);
+    stats_add(for_checksums ? COUNTER_checksum_heads : COUNTER_revalidations, 1);
     origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
@@ -366,17 +374,19 @@ static bool home_shows_another(struct home_key *h, const struct subscription *su
 // Rules 29 and 32.
 static void home_revalidate(struct home_key *h, struct subscription *sub)
 {
+    check(!fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.kind != FILL_ASK_TELL);
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     bool asks_any = sub->ask.object == NULL && !sub->ask.strict;
-    if (sub->ask.with_checksums && home_answer_described(h, sub)) {
+    bool for_checksums = fill_ask_is_for_checksums(sub->ask.kind);
+    if (for_checksums && home_answer_described(h, sub)) {
         return;
     }
     if (asks_any && h->state == HOME_KNOWN) {
         home_answer_version(h, sub, h->known, h->known_us);
         return;
     }
-    if (!sub->ask.skip_index && !sub->ask.with_checksums && home_shows_another(h, sub)) {
+    if (!sub->ask.skip_index && !for_checksums && home_shows_another(h, sub)) {
         home_answer_again(h, sub); // the record appeared after the reader's look-up
         return;
     }
@@ -385,10 +395,11 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub, sub->ask.with_checksums && sub->ask.ahead);
+        revalidation_start(h, sub, for_checksums && sub->ask.ahead);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
-        h->revalidation->fetch.get_decides |= sub->ask.reads || sub->ask.object != NULL;
+        h->revalidation->fetch.get_decides |=
+            sub->ask.kind == FILL_ASK_CURRENT_TO_READ || sub->ask.object != NULL;
         if (h->revalidation->fetch.ahead && !sub->ask.ahead) {
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
@@ -410,6 +421,7 @@ void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
     struct subscription *sub = m->subscription;
+    check(sub->ask.kind == FILL_ASK_TELL);
     struct store_object *object = sub->ask.object;
     struct home_given given = home_given(h);
     uint64_t version = object != NULL ? version_hash(object) : 0;

@@ -66,6 +66,7 @@ static void on_delete_done(struct store_delete *post)
     free(delete_post);
     check(*count > 0);
     --*count;
+    check(!is_unsure || h->fw->unsure > 0);
     h->fw->unsure -= is_unsure;
     h->is_hidden &= h->unsure > 0;
     home_settle(h);
@@ -75,6 +76,7 @@ static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure
 {
     struct home_delete *delete_post = calloc(1, sizeof(*delete_post));
     check(delete_post != NULL);
+    check(floor > 0);
     delete_post->home = h;
     delete_post->is_unsure = is_unsure;
     delete_post->post.hash = h->key->hash;
@@ -142,6 +144,7 @@ static void on_taken_over(struct store_delete *post)
     struct take_over *keep = container_of(post, struct take_over, post);
     struct home_key *h = keep->home;
     struct store_object *kept = h->described;
+    check(kept != NULL && keep->generation > 0);
     h->described = NULL;
     if (post->err != ERR_OK) {
         home_invalidate(h); // the index may still take the headers over
@@ -196,6 +199,7 @@ static void home_answer_write(struct list_node *node, struct write_message *m)
 static void home_start_write(struct home_key *h, struct list_node *node)
 {
     struct key_write *kw = container_of(node, struct key_write, node);
+    check(h->deletes == 0 && h->open_writes > 0);
     kw->err = h->delete_err;
     if (kw->err != ERR_OK) {
         stats_add(COUNTER_invalidation_failures, 1);
@@ -222,6 +226,7 @@ void home_settle(struct home_key *h)
         home_answer_write(node, message_write_done_new(h->fw, NULL));
     }
     if (h->has_floor && settled && h->open_writes == 0) {
+        check(list_empty(&h->starting) && list_empty(&h->closing)); // rule 26
         h->has_floor = false;
         for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
             struct floor_message *m = message_floor_lift_new(h->fw, h->key);
@@ -247,7 +252,7 @@ void home_on_floor_ack(struct fill_worker *fw, struct floor_message *m)
 void home_on_write_begin(struct fill_worker *fw, struct write_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
-    check(!list_node_linked(&m->write->node));
+    check(!list_node_linked(&m->write->node) && m->write->at == m->base.from);
     h->open_writes++;
     h->doubts += m->write->is_doubt;
     home_invalidate(h);
@@ -260,7 +265,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     h->open_writes += m->write->is_listed;
     check(h->open_writes > 0);
-    check(!list_node_linked(&m->write->node));
+    check(!list_node_linked(&m->write->node) && m->write->at == m->base.from);
     home_unkeep(h); // most likely the object has new checksums
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
@@ -270,6 +275,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
 // Rule 22: the origin denied this version to a run.
 void home_on_version_gone(struct fill_worker *fw, struct version_message *m)
 {
+    check(m->object != NULL);
     struct home_key *h = home_get(fw, m->base.key);
     if (home_is_current(h, m->object)) {
         home_invalidate(h);

@@ -38,6 +38,7 @@ void invalidate_on_floor_lift(struct fill_worker *fw, struct floor_message *m)
 
 static void write_send(struct key_write *kw, struct write_message *m)
 {
+    check(kw->at != NULL && !list_node_linked(&kw->node));
     m->write = kw;
     message_send(object_key_home(kw->at, kw->key), &m->base);
 }

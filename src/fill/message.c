@@ -16,7 +16,7 @@ struct fill_message *message_new(struct fill_worker *from, enum fill_message_typ
 #include "fill/messages.def"
 #undef MESSAGE
     };
-    check(type < MESSAGE_COUNT_);
+    check(type < MESSAGE_COUNT_ && from != NULL);
     struct fill_message *message = calloc(1, sizes[type]);
     check(message != NULL);
     message->type = type;
@@ -105,6 +105,7 @@ void message_release(struct fill_message *message)
 void message_send(struct fill_worker *to, struct fill_message *message)
 {
     check(message->type < MESSAGE_COUNT_ && message->from != NULL);
+    check(to != NULL && to->room == message->from->room);
     message->message.deliver = to->room->deliver;
     mailbox_send(to->worker, &message->message);
 }

@@ -16,14 +16,20 @@
 
 struct object_key *object_key_ref(struct object_key *key)
 {
-    atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
+    unsigned before = atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
+    check(before > 0);
     return key;
 }
 
 // Returns true if it was the last reference.
 static bool unref(struct object_key *key)
 {
-    if (key == NULL || atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) != 1) {
+    if (key == NULL) {
+        return false;
+    }
+    unsigned before = atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel);
+    check(before > 0);
+    if (before != 1) {
         return false;
     }
     access_keys_unref(key->table);
@@ -71,6 +77,7 @@ static struct object_key *key_alloc(struct object_key **spare, size_t len)
         check(k != NULL);
         k->room = room;
     }
+    check(k->room >= len);
     *k = (struct object_key){.room = k->room};
     return k;
 }
@@ -115,7 +122,8 @@ struct object_key *object_key_new_in(struct object_key **spare, const struct sto
     at = key_copy(at, (struct span){number_text, number_len}, &piece);
     at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
     at = key_copy(at, from->bucket, &k->bucket);
-    (void)key_copy(at, from->key, &k->key);
+    at = key_copy(at, from->key, &k->key);
+    check(at <= (char *)(k + 1) + k->room);
     k->hash = store_hash(store, k->realm, k->bucket, k->key);
     k->epoch = from->epoch;
     k->origin = from->origin;
@@ -156,6 +164,7 @@ struct fill_worker *object_key_owner(const struct fill_worker *fw, const struct 
                                      uint64_t first_byte)
 {
     const struct fill_room *room = fw->room;
+    check(room->worker_count > 0 && room->options.stripe_bytes > 0);
     uint64_t stripe = first_byte / room->options.stripe_bytes;
     return &room->workers[(key->hash.lo + stripe) % room->worker_count];
 }

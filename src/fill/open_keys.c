@@ -88,12 +88,14 @@ void open_keys_close(struct open_keys *keys)
         return;
     }
     struct fill_room *room = keys->room;
+    check(keys->count <= keys->max);
     for (size_t i = 0; i < keys->count; i++) {
         struct open_key *open = &keys->items[i];
         pthread_mutex_lock(&room->open.lock);
         list_remove(&open->node);
         pthread_mutex_unlock(&room->open.lock);
-        atomic_fetch_sub(&room->open.count, 1);
+        unsigned before = atomic_fetch_sub(&room->open.count, 1);
+        check(before > 0);
         store_epoch_release(room->options.store, open->place, open->bucket);
     }
     free(keys);

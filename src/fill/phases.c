@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves the state machines of this room from phase to phase. Each function aborts if phases.def
 // does not name the new phase as a successor of the present one. Runs on the machine's worker.
-#include "fill/fill_private.h"
+#include "fill/home_private.h"
+
+// Returns true if `to` may follow `from`: `next` has the successors of each phase as bits.
+static bool is_next(const unsigned *next, unsigned count, unsigned from, unsigned to)
+{
+    return from < count && to < count && (next[from] & 1u << to) != 0;
+}
 
 void fill_enter(struct fill *fill, enum fill_phase to)
 {
@@ -11,8 +17,7 @@ void fill_enter(struct fill *fill, enum fill_phase to)
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(fill->phase < ARRAY_LEN(next) && to < ARRAY_LEN(next));
-    check((next[fill->phase] & 1u << to) != 0);
+    check(is_next(next, ARRAY_LEN(next), fill->phase, to));
     fill->phase = to;
 }
 
@@ -24,8 +29,31 @@ void fill_transfer_enter(struct fill *fill, enum transfer_phase to)
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(fill->transfer < ARRAY_LEN(next) && to < ARRAY_LEN(next));
-    check((next[fill->transfer] & 1u << to) != 0);
+    check(is_next(next, ARRAY_LEN(next), fill->transfer, to));
     fill->transfer = to;
     timer_stop(&fill->timer); // it belonged to the phase that ends
+}
+
+void fill_subscription_enter(struct subscription *sub, enum subscription_state to)
+{
+    static const unsigned next[] = {
+#define NEXT(name) (1u << SUBSCRIPTION_##name)
+#define SUBSCRIPTION_PHASE(name, successors, ...) [SUBSCRIPTION_##name] = (successors),
+#include "fill/phases.def"
+#undef NEXT
+    };
+    check(is_next(next, ARRAY_LEN(next), sub->state, to));
+    sub->state = to;
+}
+
+void fill_home_enter(struct home_key *h, enum home_state to)
+{
+    static const unsigned next[] = {
+#define NEXT(name) (1u << HOME_##name)
+#define HOME_PHASE(name, successors, ...) [HOME_##name] = (successors),
+#include "fill/phases.def"
+#undef NEXT
+    };
+    check(is_next(next, ARRAY_LEN(next), h->state, to));
+    h->state = to;
 }

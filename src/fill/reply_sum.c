@@ -21,6 +21,7 @@
 #include "fill/fill_private.h"
 
 #define NOTHING UINT64_MAX // an end that no reply reaches
+static_assert(FILL_RUN_SUMS % FILL_RUN_SUM_WAYS == 0, "the sets fill the table");
 
 struct run_sum {
     uint64_t name, end_byte, crc, verdicts;
@@ -139,6 +140,7 @@ static bool total_grow(struct fill_worker *fw, const struct store_object *object
     if (sum.end_byte > end_byte) {
         return false;
     }
+    check(sum.end_byte > total->end_byte); // the reply advances
     struct s3_checksum_state *next = s3_checksum_of_crc(total->kind, sum.crc);
     if (total->sum == NULL) {
         total->sum = next;
@@ -170,6 +172,7 @@ bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *objec
     if (!s3_checksum_combines(total->kind)) {
         return false;
     }
+    check(end_byte <= object->size_bytes);
     while (total->end_byte < end_byte && total_grow(fw, object, total, end_byte)) {
     }
     if (end_byte < object->size_bytes) {

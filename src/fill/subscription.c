@@ -19,8 +19,15 @@ static struct subscription *as_subscription(struct subscription *sub)
     return sub;
 }
 
+// Returns true while a run's owner may send to this reader.
+static bool is_attached(const struct subscription *sub)
+{
+    return sub->state == SUBSCRIPTION_ATTACHED || sub->state == SUBSCRIPTION_LEAVING;
+}
+
 static void piece_free(struct subscription *sub, struct piece *piece)
 {
+    check(piece->chunk == NULL || sub->queued_bytes >= piece->len);
     list_remove(&piece->node);
     sub->queued_bytes -= piece->chunk != NULL ? piece->len : 0;
     chunk_unref(piece->chunk);
@@ -40,6 +47,11 @@ static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_byt
     }
 }
 
+static void subscription_lag(struct subscription *sub)
+{
+    sub->flow = sub->flow == FLOW_FOLLOWS ? FLOW_LAGS : sub->flow;
+}
+
 // Drops what a reader of a stored run has queued beyond its share. The run's owner has those bytes
 // too, in memory or on disk, and the reader asks for them again when its share is sent. So the
 // memory can serve other readers. A reader that keeps up never has that much. The share is never 0,
@@ -49,8 +61,8 @@ static void subscription_yield_pieces(struct subscription *sub)
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
     uint64_t share = max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST);
     if (sub->stored && sub->queued_bytes > share) {
-        stats_add(COUNTER_readers_detached, sub->lagging ? 0 : 1);
-        sub->lagging = true;
+        stats_add(COUNTER_readers_detached, sub->flow == FLOW_FOLLOWS ? 1 : 0);
+        subscription_lag(sub);
         subscription_drop_pieces(sub, share);
     }
 }
@@ -73,10 +85,8 @@ static void subscription_free(void *ptr)
 
 static void subscription_send_leave(struct subscription *sub)
 {
-    if (sub->attachment == NULL || sub->has_left) {
-        return;
-    }
-    sub->has_left = true;
+    check(sub->attachment != NULL && sub->owner != NULL);
+    fill_subscription_enter(sub, SUBSCRIPTION_LEAVING); // rule 10: one LEAVE
     struct leave_message *m = message_leave_new(sub->at, NULL);
     m->attachment = sub->attachment;
     message_send(sub->owner, &m->base);
@@ -108,7 +118,7 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
 {
     check(on_change != NULL && ask->key != NULL);
-    bool wants_bytes = !ask->revalidate && !ask->told;
+    bool wants_bytes = fill_ask_is_for_bytes(ask->kind);
     check(!wants_bytes || (ask->block_size_bytes > 0 && ask->block_count > 0));
     check(!wants_bytes || ask->first_byte / ask->block_size_bytes == ask->block);
     check(!ask->has_sent || ask->object != NULL); // rule 8
@@ -128,10 +138,10 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     list_init(&sub->pieces);
     bool joins = wants_bytes && ask->object != NULL;
     uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
-    struct ask_message *m = ask->told         ? message_told_new(fw, sub->ask.key)
-                            : ask->revalidate ? message_revalidate_new(fw, sub->ask.key)
-                            : joins           ? message_join_new(fw, sub->ask.key)
-                                              : message_route_new(fw, sub->ask.key);
+    struct ask_message *m = ask->kind == FILL_ASK_TELL ? message_told_new(fw, sub->ask.key)
+                            : !wants_bytes             ? message_revalidate_new(fw, sub->ask.key)
+                            : joins                    ? message_join_new(fw, sub->ask.key)
+                                                       : message_route_new(fw, sub->ask.key);
     m->subscription = sub;
     message_send(object_key_owner(fw, sub->ask.key, stripe_byte), &m->base);
     fill_assert_subscription(sub);
@@ -148,6 +158,7 @@ bool subscription_takes_suffix(const struct store *store, uint32_t block_size_by
 
 void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes)
 {
+    check(block_size_bytes > 0 && sub->ask.block_size_bytes > 0);
     struct fill_ask *ask = &sub->ask;
     uint64_t size = block_size_bytes;
     uint64_t end = (ask->block + ask->block_count) * (uint64_t)ask->block_size_bytes;
@@ -162,6 +173,7 @@ void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes
 
 void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes)
 {
+    check(sub->ask.suffix_bytes > 0 && sub->ask.block_size_bytes > 0);
     uint64_t block_size = sub->ask.block_size_bytes;
     sub->ask.first_byte = size_bytes - min_u64(sub->ask.suffix_bytes, size_bytes);
     sub->ask.end_byte = size_bytes;
@@ -183,7 +195,7 @@ void subscription_pop(struct subscription *sub)
         subscription_yield_pieces(sub); // the pieces came while memory was not short
     }
     fill_assert_subscription(sub);
-    if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
+    if (sub->state == SUBSCRIPTION_ATTACHED && !sub->stored) {
         struct taken_message *m = message_taken_new(sub->at, NULL);
         m->attachment = sub->attachment;
         m->bytes = bytes;
@@ -194,11 +206,11 @@ void subscription_pop(struct subscription *sub)
 void subscription_want(struct subscription *sub, uint64_t byte)
 {
     check(sub->on_change != NULL);
-    if (!sub->lagging || sub->wanting || sub->state != SUBSCRIPTION_ATTACHED ||
+    if (sub->flow != FLOW_LAGS || sub->state != SUBSCRIPTION_ATTACHED ||
         !list_empty(&sub->pieces)) {
         return;
     }
-    sub->wanting = true;
+    sub->flow = FLOW_WANTS;
     sub->next_byte = byte;
     struct want_message *m = message_want_new(sub->at, NULL);
     m->attachment = sub->attachment;
@@ -212,7 +224,8 @@ void subscription_refuse_pages(struct subscription *sub)
 {
     check(sub->on_change != NULL && sub->stored);
     subscription_drop_pieces(sub, 0);
-    sub->no_pages = sub->lagging = true;
+    sub->no_pages = true;
+    subscription_lag(sub);
     fill_assert_subscription(sub);
 }
 
@@ -236,6 +249,7 @@ static void take_object(struct subscription *sub, struct store_object **object)
 
 static void take_document(struct subscription *sub, struct span *document)
 {
+    check(sub->error_answer.ptr == NULL);
     sub->error_answer = *document;
     *document = (struct span){0};
 }
@@ -243,6 +257,7 @@ static void take_document(struct subscription *sub, struct span *document)
 // Takes over a pinned place, or unpins it if the reader has left.
 static void take_place(struct subscription *sub, struct store_place *place)
 {
+    check(sub->place.segment == NULL && sub->state != SUBSCRIPTION_ENDED);
     if (sub->on_change == NULL) {
         store_place_unpin(place);
     } else {
@@ -254,7 +269,8 @@ static void take_place(struct subscription *sub, struct store_place *place)
 static void subscription_end(struct subscription *sub, enum subscription_outcome outcome,
                              enum err err)
 {
-    sub->state = SUBSCRIPTION_ENDED;
+    check(outcome != OUTCOME_NONE);
+    fill_subscription_enter(sub, SUBSCRIPTION_ENDED);
     sub->outcome = outcome;
     sub->err = err;
     if (sub->on_change == NULL) {
@@ -267,9 +283,8 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ASKED);
     check(m->attachment != NULL && m->base.from != NULL);
-    sub->state = SUBSCRIPTION_ATTACHED;
+    fill_subscription_enter(sub, SUBSCRIPTION_ATTACHED);
     sub->attachment = m->attachment;
     sub->owner = m->base.from;
     sub->next_byte = sub->ask.first_byte; // the home may have converted a suffix to a range
@@ -285,7 +300,7 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ATTACHED && m->object != NULL);
+    check(is_attached(sub) && m->object != NULL);
     take_object(sub, &m->object);
     if (sub->ask.suffix_bytes > 0) {
         subscription_place_suffix(sub, sub->answer->size_bytes);
@@ -305,10 +320,12 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
 static bool subscription_takes(struct subscription *sub, uint64_t first_byte)
 {
     if (sub->on_change == NULL || first_byte != sub->next_byte) {
-        sub->lagging |= sub->on_change != NULL && first_byte > sub->next_byte;
+        if (sub->on_change != NULL && first_byte > sub->next_byte) {
+            subscription_lag(sub);
+        }
         return false;
     }
-    sub->lagging = sub->wanting = false;
+    sub->flow = FLOW_FOLLOWS;
     return true;
 }
 
@@ -316,7 +333,7 @@ static struct piece *subscription_add_piece(struct subscription *sub, uint64_t f
                                             uint32_t len)
 {
     struct piece *piece = calloc(1, sizeof(*piece));
-    check(piece != NULL);
+    check(piece != NULL && len > 0);
     list_node_init(&piece->node);
     piece->len = len;
     piece->first_byte = first_byte;
@@ -329,6 +346,7 @@ void subscription_on_body(struct fill_worker *fw, struct body_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
+    check(is_attached(sub) && sub->answer != NULL);
     subscription_yield_pieces(sub);
     if (!subscription_takes(sub, m->first_byte)) {
         return;
@@ -345,6 +363,7 @@ void subscription_on_pages(struct fill_worker *fw, struct pages_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
+    check(is_attached(sub) && sub->answer != NULL);
     if (sub->no_pages || !subscription_takes(sub, m->first_byte)) {
         store_place_unpin(&m->pages);
         return;
@@ -361,8 +380,10 @@ void subscription_on_final(struct fill_worker *fw, struct final_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ATTACHED);
-    subscription_send_leave(sub);
+    check(is_attached(sub));
+    if (sub->state == SUBSCRIPTION_ATTACHED) {
+        subscription_send_leave(sub);
+    }
     take_place(sub, &m->place);
     take_document(sub, &m->document);
     subscription_end(sub, m->outcome, m->err);

@@ -73,6 +73,7 @@ bool whole_sum_is_right(const struct object_key *key, const struct store_object 
 {
     struct span value = {NULL, 0};
     char computed[64];
+    check(sum != NULL);
     (void)whole_sum_wanted(object, &value);
     s3_checksum_final(sum, computed);
     if (span_equal_cstr(value, computed)) {
@@ -103,7 +104,7 @@ static void piece_free(void *ptr)
 
 static void piece_take_out(struct whole_sums *sums, struct whole_sum *ws, struct sum_piece *piece)
 {
-    check(sums->piece_count > 0);
+    check(sums->piece_count > 0 && ws->piece_count > 0);
     check(tdelete(piece, &ws->pieces, piece_compare) != NULL);
     sums->piece_count--;
     ws->piece_count--;
@@ -127,6 +128,7 @@ void whole_sums_free(struct whole_sums *sums)
     while (!list_empty(&sums->by_age)) {
         whole_sum_free(sums, container_of(list_first(&sums->by_age), struct whole_sum, age_node));
     }
+    check(sums->piece_count == 0);
     free(sums);
 }
 
@@ -178,6 +180,7 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
 // Merges two pieces that touch into the first.
 static void piece_merge(struct sum_piece *left, struct sum_piece *right)
 {
+    check(left->end_byte == right->first_byte && right->first_byte < right->end_byte);
     s3_checksum_append(left->sum, right->sum, right->end_byte - right->first_byte);
     left->end_byte = right->end_byte;
     piece_free(right);

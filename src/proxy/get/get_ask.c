@@ -71,7 +71,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     ask.block_count = (uint32_t)count;
     if (g->object == NULL) {
         ask.condition = g->condition;
-        ask.wants_version = http_conditions_any(&g->conditions);
+        ask.kind = http_conditions_any(&g->conditions) ? FILL_ASK_BYTES_OR_VERSION : FILL_ASK_BYTES;
         ask.fresh_ms = freshness_max_age_ms(r->rule);
         ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
     }
@@ -90,12 +90,11 @@ enum step_result get_ask_home(struct request *r)
     struct get_state *g = get_of(r);
     check(g->phase == GET_PHASE_STEPS && g->revalidation == NULL);
     bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
-    struct fill_ask ask = {.key = g->key,
+    struct fill_ask ask = {.kind = r->http->is_head ? FILL_ASK_CURRENT : FILL_ASK_CURRENT_TO_READ,
+                           .key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
-                           .revalidate = true,
-                           .reads = !r->http->is_head,
                            .strict = is_strict(r) || is_other,
                            .skip_index = g->skip_index};
     origin_trace_read(&r->http->headers, &ask.trace);
@@ -106,15 +105,12 @@ enum step_result get_ask_home(struct request *r)
     return STEP_WAIT;
 }
 
-static struct fill_ask ask_for_checksums(struct request *r)
+static struct fill_ask ask_for_checksums(struct request *r, enum fill_ask_kind kind)
 {
     struct get_state *g = get_of(r);
     check(g->phase == GET_PHASE_STEPS && g->object != NULL);
-    struct fill_ask ask = {.key = g->key,
-                           .object = g->object,
-                           .client = request_client(r),
-                           .revalidate = true,
-                           .with_checksums = true};
+    struct fill_ask ask = {
+        .kind = kind, .key = g->key, .object = g->object, .client = request_client(r)};
     origin_trace_read(&r->http->headers, &ask.trace);
     return ask;
 }
@@ -122,8 +118,7 @@ static struct fill_ask ask_for_checksums(struct request *r)
 enum step_result get_ask_checksums(struct request *r)
 {
     check(get_of(r)->revalidation == NULL);
-    struct fill_ask ask = ask_for_checksums(r);
-    ask.insists = true;
+    struct fill_ask ask = ask_for_checksums(r, FILL_ASK_CHECKSUMS_NOW);
     get_of(r)->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
@@ -134,6 +129,6 @@ void get_ask_to_learn_checksums(struct request *r)
     if (!fill_learn_claim(r->pw->fill, get_of(r)->key, get_of(r)->object)) {
         return;
     }
-    struct fill_ask ask = ask_for_checksums(r);
+    struct fill_ask ask = ask_for_checksums(r, FILL_ASK_CHECKSUMS);
     subscription_leave(subscription_ask(r->pw->fill, &ask, on_change, r));
 }

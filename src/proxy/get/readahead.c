@@ -621,7 +621,7 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
     next->reader_us = t->reader_us;
     t->next = next;
     t->next_serial = next->serial;
-    struct fill_ask ask = {.key = key, .client = t->client, .revalidate = true};
+    struct fill_ask ask = {.kind = FILL_ASK_CURRENT, .key = key, .client = t->client};
     next->head = subscription_ask(t->pw->fill, &ask, on_head, next);
     stats_add(COUNTER_readahead_objects, 1);
 }

@@ -336,8 +336,8 @@ enum step_result serve_get_step_revalidated(struct request *r)
     enum err err = sub->err;
     bool is_absent = err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
     if (sub->outcome == OUTCOME_DESCRIBED ||
-        (sub->ask.with_checksums && sub->outcome == OUTCOME_REVALIDATED && err != ERR_OK &&
-         !is_absent)) {
+        (fill_ask_is_for_checksums(sub->ask.kind) && sub->outcome == OUTCOME_REVALIDATED &&
+         err != ERR_OK && !is_absent)) {
         return described(r);
     }
     r->attempts++;

@@ -347,11 +347,10 @@ static void on_checked(void *ctx, struct subscription *sub)
 
 static enum warm_step confirm(struct warm_object *o)
 {
-    struct fill_ask ask = {.key = o->key,
+    struct fill_ask ask = {.kind = FILL_ASK_CURRENT_TO_READ,
+                           .key = o->key,
                            .client = o->job->client,
                            .object = o->object,
-                           .revalidate = true,
-                           .reads = true,
                            .strict = true};
     check(o->check == NULL && o->object != NULL);
     warm_phase_enter(o, WARM_PHASE_CONFIRM);
@@ -513,13 +512,11 @@ static enum warm_step learn_checksums(struct warm_object *o)
     if (!are_known && o->object == NULL) {
         step = describe(o, &view);
     } else if (!are_known) {
-        struct fill_ask ask = {.key = o->key,
+        struct fill_ask ask = {.kind = FILL_ASK_CHECKSUMS_NOW,
+                               .key = o->key,
                                .client = o->job->client,
                                .object = o->object,
-                               .revalidate = true,
-                               .ahead = true,
-                               .with_checksums = true,
-                               .insists = true};
+                               .ahead = true};
         warm_phase_enter(o, WARM_PHASE_SUMS);
         o->check = subscription_ask(pw->fill, &ask, on_described, o);
         step = WARM_WAITS;

@@ -81,9 +81,10 @@ bool pass_version_tell(struct pass_state *p)
     struct fill_ask ask = {.key = key, .client = request_client(p->request)};
     if (denies) {
         // No reader: it has looked at no record that could be compared.
-        ask.revalidate = ask.strict = ask.skip_index = true;
+        ask.kind = FILL_ASK_CURRENT;
+        ask.strict = ask.skip_index = true;
     } else {
-        ask.told = true;
+        ask.kind = FILL_ASK_TELL;
         ask.asked_us = p->call.asked_us;
         ask.object = version_named(key, etag);
     }

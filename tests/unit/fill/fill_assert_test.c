@@ -125,6 +125,9 @@ static void look_at_all(void)
            it.fill.pause = FILL_PAUSE_WINDOW)                                                      \
     INJURY(waits_for_the_disk_without_a_run, it.fill.transfer = TRANSFER_PAUSED;                   \
            it.fill.pause = FILL_PAUSE_DISK)                                                        \
+    INJURY(written_and_waits_for_memory, it.fill.phase = FILL_WRITING;                             \
+           it.fill.transfer = TRANSFER_IDLE; it.fill.received = CHUNK_SIZE;                        \
+           it.fill.pause = FILL_PAUSE_MEMORY)                                                      \
     INJURY(promised_after_the_head, it.fill.is_promised = true)                                    \
     INJURY(judged_before_all_has_come, it.fill.verdict = FILL_VERDICT_PASSED)                      \
     INJURY(leads_and_fetches_nothing, it.fill.transfer = TRANSFER_RESUMING;                        \
@@ -149,15 +152,15 @@ static void look_at_all(void)
     INJURY(acknowledged_what_was_not_sent, it.home.acked[0] = 5)                                   \
     INJURY(a_write_waits_for_no_delete, it.home.deletes = 0;                                       \
            list_push_back(&it.home.starting, &it.write.node))                                      \
-    INJURY(ended_without_an_outcome, it.sub.state = SUBSCRIPTION_ENDED; it.sub.has_left = true)    \
+    INJURY(ended_without_an_outcome, it.sub.state = SUBSCRIPTION_ENDED)                            \
     INJURY(gone_and_still_attached, it.sub.on_change = NULL)                                       \
     INJURY(queue_and_count_differ, it.sub.queued_bytes = 11)                                       \
     INJURY(piece_behind_the_run, it.piece.first_byte = CHUNK_SIZE)                                 \
     INJURY(pages_and_chunk_in_one_piece, it.piece.pages.segment = (struct segment *)&it)           \
     INJURY(piece_before_the_next_byte, it.sub.next_byte = 11)                                      \
-    INJURY(wants_what_has_come, it.sub.stored = it.sub.wanting = true)                             \
+    INJURY(wants_what_has_come, it.sub.stored = true; it.sub.flow = FLOW_WANTS)                    \
     INJURY(pages_of_no_run, it.fill.pages.segment = (struct segment *)&it)                         \
-    INJURY(lags_behind_what_is_not_stored, it.sub.lagging = true)
+    INJURY(lags_behind_what_is_not_stored, it.sub.flow = FLOW_LAGS)
 
 #define INJURY(name, ...)                                                                          \
     static void name(void)                                                                         \

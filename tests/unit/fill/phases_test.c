@@ -24,6 +24,20 @@ static void enter_transfer(unsigned from, unsigned to)
     cr_assert(fill.transfer == to);
 }
 
+static void enter_subscription(unsigned from, unsigned to)
+{
+    struct subscription sub = {.state = from};
+    fill_subscription_enter(&sub, to);
+    cr_assert(sub.state == to);
+}
+
+static void enter_home(unsigned from, unsigned to)
+{
+    struct home_key home = {.state = from};
+    fill_home_enter(&home, to);
+    cr_assert(home.state == to);
+}
+
 // For each phase of a machine, a letter for each phase that may follow.
 static const struct {
     const char *name;
@@ -33,6 +47,8 @@ static const struct {
 } machines[] = {
     {"run", enter_run, "abwWlf", {"bl", "wl", "Wl", "l", "f", ""}},
     {"transfer", enter_transfer, "ikrRphc", {"Rkr", "Ri", "Ri", "phci", "Rci", "pci", "i"}},
+    {"subscription", enter_subscription, "aAle", {"Ae", "l", "e", ""}},
+    {"home", enter_home, "ndk", {"d", "kn", "n"}},
 };
 
 static bool aborts(void (*enter)(unsigned from, unsigned to), unsigned from, unsigned to)

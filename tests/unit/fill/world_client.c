@@ -576,7 +576,8 @@ int teller_start(unsigned worker, int version)
                                   etag_of(version, text, sizeof(text)), none, none, 0,
                                   key->limits.block_size_bytes, 0);
     }
-    struct fill_ask ask = {.key = key, .object = object, .told = true, .asked_us = world.now_us};
+    struct fill_ask ask = {
+        .kind = FILL_ASK_TELL, .key = key, .object = object, .asked_us = world.now_us};
     world.current = t->worker;
     t->sub = subscription_ask(world.pw[worker].fill, &ask, on_told, t);
     turn_end(t->worker);

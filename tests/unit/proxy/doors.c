@@ -250,8 +250,9 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
 {
     (void)fw;
-    must(ask->told != ask->revalidate && ask->strict == ask->revalidate && doors.telling == NULL);
-    if (ask->revalidate) {
+    bool asks = ask->kind == FILL_ASK_CURRENT;
+    must(asks != (ask->kind == FILL_ASK_TELL) && ask->strict == asks && doors.telling == NULL);
+    if (asks) {
         (void)snprintf(doors.told_etag, sizeof(doors.told_etag), "asked");
     }
     struct subscription *sub = calloc(1, sizeof(*sub));

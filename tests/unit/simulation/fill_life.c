@@ -187,7 +187,7 @@ static void get_ask(struct worker *w, struct get *g, struct store_object *object
     }
     store_object_unref(g->ask.object);
     g->ask.object = object;
-    g->ask.revalidate = revalidate;
+    g->ask.kind = revalidate ? FILL_ASK_CURRENT : FILL_ASK_BYTES;
     g->ask.first_byte = byte;
     g->ask.block = byte / BLOCK;
     g->next = 0;
