@@ -461,6 +461,7 @@ int client_start(const struct client_ask *ask)
     c->r->http = &c->http;
     c->r->arena = c->arena;
     c->r->rule = &world.rule;
+    c->r->origin = (struct origin *)&world; // nothing here looks into it
     world.current = c->worker;
     c->r->step = REQUEST_GET_LOOKUP;
     request_go(c->r);
