@@ -65,8 +65,8 @@ export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=0:exitcode=66:report_signal_u
 export LSAN_OPTIONS="${LSAN_OPTIONS:-print_suppressions=0:suppressions=$here/tests/lsan.supp}"
 cores=$(nproc)
 jobs=${FOREBAY_TEST_JOBS:-2}
-# A scenario waits for two thirds of its time. The short run fills these gaps.
-[ "$full$what$kind" != 0all ] || jobs=${FOREBAY_TEST_JOBS:-$((2 * cores))}
+# A scenario waits for most of its time. The short run fills these gaps.
+[ "$full$what$kind" != 0all ] || jobs=${FOREBAY_TEST_JOBS:-$((3 * cores))}
 mkdir -p "$root" || exit 1
 : >"$root/failures"
 : >"$root/steps"
@@ -176,6 +176,11 @@ build() {
             head -30; broken "the build failed ($kind)"; }
 }
 
+# Builds KIND at low priority. build() says afterwards how that went.
+build_ahead() {
+    cmake -S "$here" -B "$root/$1" -G Ninja -DFOREBAY_BUILD="$1" && nice -n 10 cmake --build "$root/$1"
+} >"$root/ahead.log" 2>&1
+
 unit_run() {
     # shellcheck disable=SC2046 # one word or none
     (cd "$TMPDIR" && env $(seeds "${1##*/}") timeout 900 "$1") >"$root/$kind.${1##*/}.log" 2>&1
@@ -202,6 +207,7 @@ units() {
     export TMPDIR
     # unit_store takes longest, because its tests wait for the disk: it runs beside the others.
     unit_run "$dir/unit_store" &
+    store_process=$!
     for unit in "$dir"/unit_*; do
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")
@@ -210,7 +216,7 @@ units() {
         fi
         unit_run "$unit"
     done
-    wait
+    wait "$store_process"
     for unit in "$dir"/unit_*; do
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")
@@ -239,15 +245,23 @@ units() {
     unset TMPDIR
 }
 
+lint_run() {
+    cd "$dir" && PATH="$root/venv/bin:$PATH" nice -n 10 ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600
+} >"$root/lint.log" 2>&1
+
+# Counts what lint_run() found; runs it, unless it runs already.
 lints() {
-    python_for_scenarios || return
-    (cd "$dir" && PATH="$root/venv/bin:$PATH" ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600) >"$root/$kind.lint.log" 2>&1
-    good=$(grep -cE ' Passed ' "$root/$kind.lint.log")
-    bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/$kind.lint.log")
+    if [ -n "${lint_process:-}" ]; then
+        wait "$lint_process"
+    else
+        python_for_scenarios && (lint_run) || return
+    fi
+    good=$(grep -cE ' Passed ' "$root/lint.log")
+    bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/lint.log")
     count "$good" "$bad"
-    [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/$kind.lint.log" | head -60
+    [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/lint.log" | head -60
     sed -nE 's/.*Test +#[0-9]+: (lint_[a-z_]*).*\*\*\*(Failed|Timeout|Not Run|Exception).*/FAILED \1/p' \
-        "$root/$kind.lint.log" >>"$root/failures"
+        "$root/lint.log" >>"$root/failures"
 }
 
 # pytests NAME ARGS...: pytest with a report that we count ourselves. A skipped test is "not run".
@@ -359,13 +373,19 @@ deploy() {
     PATH=$root/tools/bin:$PATH FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
 }
 
+# The short run does two things at once where one of them leaves a core idle.
 short_run() {
     install_packages quickstart || finish
-    step "build (debug)" build debug || finish
+    step "build (debug)" build debug && python_for_scenarios || finish
+    lint_run &
+    lint_process=$!
     step "unit tests (debug)" units
     step "lints" lints
     export FOREBAY_TEST_SHORT=1
+    build_ahead asan-ubsan &
+    build_process=$!
     step "scenarios" scenarios
+    wait "$build_process"
     step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units
     step "quickstart" quickstart
     step "real clients" few_clients
