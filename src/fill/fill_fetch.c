@@ -264,9 +264,27 @@ static void fill_announce(struct fill *fill)
     }
 }
 
+// Rule 14. Returns true if the run would begin a record with headers that its own answer
+// contradicts. A reader in mid-body asks for the version that it was sent, by its ETag. A write
+// that has ended meanwhile may have given that version other headers. A record that is visible has
+// headers of its own, which the run does not change.
+static bool fill_is_contradicted(const struct fill *fill, const struct store_object *answer)
+{
+    static _Thread_local struct store_view view;
+    if (fill->object == NULL || fill_same_headers(fill->object, answer)) {
+        return false;
+    }
+    store_lookup(fill->fw->worker, fill->fw->store, fill->key->hash, fill->first_byte,
+                 fill->first_byte + 1, fill_floor(fill->fw, fill->key->hash), &view);
+    bool is_visible = view.found;
+    store_view_done(&view);
+    return !is_visible;
+}
+
 // Returns in a word why the run must not be stored; NULL: it may be stored. Counts the reason, so
 // call it once for each run.
-static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f)
+static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f,
+                                        bool is_contradicted)
 {
     const struct object_limits *limits = &fill->key->limits;
     bool too_large = limits->max_object_size_bytes != 0 &&
@@ -274,11 +292,12 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
     if (limits->cache && !too_large && f->forbids != ORIGIN_FORBIDS_NOTHING) {
         return origin_forbids_text(f->forbids)->word;
     }
-    enum refusal why = !limits->cache ? REFUSAL_rule
-                       : too_large    ? REFUSAL_too_large
-                       : f->too_young ? REFUSAL_too_young
-                       : fill->doomed ? REFUSAL_overwritten
-                                      : REFUSAL_none;
+    bool is_overwritten = fill->doomed || is_contradicted;
+    enum refusal why = !limits->cache   ? REFUSAL_rule
+                       : too_large      ? REFUSAL_too_large
+                       : f->too_young   ? REFUSAL_too_young
+                       : is_overwritten ? REFUSAL_overwritten
+                                        : REFUSAL_none;
     if (why == REFUSAL_none) {
         return NULL;
     }
@@ -286,9 +305,9 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
     return refusal_text(why)->word;
 }
 
-static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
+static void fill_begin_run(struct fill *fill, const struct origin_fetch *f, bool is_contradicted)
 {
-    fill->unstored_why = fill_forbids_storing(fill, f);
+    fill->unstored_why = fill_forbids_storing(fill, f, is_contradicted);
     if (f->forbids != ORIGIN_FORBIDS_NOTHING) {
         fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
     } else {
@@ -323,12 +342,14 @@ static void fill_expect_chunks(struct fill *fill)
 
 // Returns the version that the answer describes. If the run asked for a known version, it keeps
 // that version's headers. Otherwise the headers of a reply would depend on where in the object it
-// begins. Only a revalidation detects that headers have changed.
-static struct store_object *fill_head_version(const struct fill *fill)
+// begins. Only a revalidation detects that headers have changed. `ret_is_contradicted`: see
+// fill_is_contradicted().
+static struct store_object *fill_head_version(const struct fill *fill, bool *ret_is_contradicted)
 {
     const struct origin_fetch *f = &fill->fetch;
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
+    *ret_is_contradicted = object != NULL && fill_is_contradicted(fill, object);
     if (object != NULL && fill->object != NULL) {
         struct store_object *described = fill_version_described_by(object, fill->object);
         store_object_unref(object);
@@ -344,7 +365,8 @@ enum err fill_take_head(struct fill *fill)
 {
     check(fill->phase == FILL_ASKED && fill_is_fetching(fill));
     const struct origin_fetch *f = &fill->fetch;
-    struct store_object *object = fill_head_version(fill);
+    bool is_contradicted;
+    struct store_object *object = fill_head_version(fill, &is_contradicted);
     if (object == NULL) {
         return ERR_ORIGIN_UNFIT;
     }
@@ -388,7 +410,7 @@ enum err fill_take_head(struct fill *fill)
         fill_describe_learn(fill);
     }
     stats_add(COUNTER_fills_whole_cut, is_cut ? 1 : 0);
-    fill_begin_run(fill, f);
+    fill_begin_run(fill, f, is_contradicted);
     fill_release_promise(fill);
     checksum_begin(fill);
     fill_announce(fill);

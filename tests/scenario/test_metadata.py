@@ -3,11 +3,13 @@
 upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new headers, and nobody
 who asks later is shown the old ones."""
 
+import hashlib
 import threading
 import time
 
 import pytest
 from client import judge
+from oracle import oracle_bytes
 
 MIB = 1 << 20
 RULES = {
@@ -251,6 +253,41 @@ def test_new_headers_stay_after_a_restart(start, origin, engine, how):
             client.get("short/a", 8 * MIB, 9 * MIB - 1),
         ):
             assert shown(reply) == now
+
+
+@pytest.mark.tsan
+def test_a_reader_in_mid_body_stores_no_headers_of_before_a_copy(ruled, origin):
+    """An object is copied onto itself with other metadata, through Forebay, while a reader is in
+    the middle of it. Forebay fetches the rest for that reader after the copy's reply. It does not
+    store the rest under the earlier headers: later readers are shown the new ones."""
+    size = 12 * MIB
+    body = oracle_bytes("bkt/long/a", 7, 0, size)
+    etag = '"' + hashlib.md5(body).hexdigest() + '"'
+    origin.put("long/a", size, body=body, etag=etag, headers=FIRST)
+    gate = threading.Event()
+    origin.fault("long/a", "hold_at", (MIB, gate))
+    with ruled.connection() as reading, ruled.client() as client:
+        reading.send(b"GET /bkt/long/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        head = reading.read_head()
+        begin = reading.read_body(1000, head)
+        reply = client.request(
+            "PUT",
+            "/bkt/long/a",
+            [
+                ("Content-Length", "0"),
+                ("x-amz-copy-source", "/bkt/long/a"),
+                ("x-amz-metadata-directive", "REPLACE"),
+                ("x-amz-meta-owner", "new"),
+            ],
+        )
+        assert reply.status == 200
+        gate.set()
+        assert begin + reading.read_body(size - 1000, head) == body
+        ruled.settle()
+        for first in range(0, size, MIB):
+            again = client.get("long/a", first, first + MIB - 1)
+            assert bytes(again.body) == body[first : first + MIB]
+            assert again.header("x-amz-meta-owner") == "new", (first, again)
 
 
 @pytest.mark.tsan
