@@ -14,7 +14,7 @@
 #include "proxy/proxy.h"
 #include "stats/stats.h"
 
-#define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
+#define PROXY_RESTARTS_MAX 8u // how often one request may restart before its first byte
 
 struct request;
 struct access_log;
@@ -46,7 +46,7 @@ struct places {
 struct list_room {
     _Atomic uint64_t bytes; // asks and pages, those that are being sent included
     _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // pages in an owner's tables
-    atomic_bool is_trimming[LOOP_WORKERS_MAX];     // the owner has been told to drop some
+    atomic_bool is_trimming[LOOP_WORKERS_MAX];     // a message asks the owner to drop some
 };
 
 // The owner's answer to an ask.
@@ -182,7 +182,7 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 
 // --- gate.c --------------------------------------------------------------------------------------
 
-// Who asks. Only gate_authorize() makes one; every handler after it requires it.
+// The identity of the client. Only gate_authorize() makes one; every handler after it requires it.
 struct principal {
     struct span name;                          // "open", or the access key
     const struct access_keys_principal *entry; // NULL in open mode
@@ -226,7 +226,7 @@ enum request_step {
     REQUEST_STEP_COUNT_
 };
 
-// What the access log and Cache-Status say of the answer.
+// How the request was answered, for the access log and Cache-Status.
 enum request_result {
     RESULT_NONE,
     RESULT_HIT,
@@ -246,7 +246,7 @@ struct request {
     struct http_user user;
     struct http_source source;
     struct proxy_worker *pw;
-    struct live *live; // what it began with: a reference, in which `rule` is
+    struct live *live; // settings at its start: a reference that keeps `rule` alive
     struct http_exchange *x;
     const struct http_request *http;
     struct arena *arena;
@@ -263,14 +263,14 @@ struct request {
     unsigned hops; // other Forebays it came through
     char id[17];   // x-amz-request-id
 
-    // what the log, the counters and Cache-Status say
+    // for the log, the counters and Cache-Status
     enum request_result result;
-    const char *reason;       // why it was not answered from the cache; NULL: it was, or could be
+    const char *reason;       // why the cache did not answer it; NULL: it did, or could have
     bool known;               // the cache had a record of the object
     unsigned origin_status;   // of the answer that it is made of; 0: not known
-    bool has_run;             // it has begun to be fetched for this request, and
-    const char *unstored_why; // is not stored, in a word; NULL: it is
-    const char *checksums; // what a reply that may have them says of them, in a word; NULL: nothing
+    bool has_run;             // a fetch of a run began for this request
+    const char *unstored_why; // why that run is not stored, in a word; NULL: it is
+    const char *checksums;    // a word on them, for replies that may have any; NULL: none
     enum err err;
     const char *origin_error; // the code of the origin's own error, which went on; NULL
     unsigned status;
@@ -336,7 +336,7 @@ static inline bool request_is_no_cache(const struct request *r)
 }
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
-struct span request_realm(const struct request *r); // who shares cached bytes with this request
+struct span request_realm(const struct request *r); // requests of one realm share cached bytes
 
 #define STEP(name, fn) request_step_fn fn;
 #include "proxy/steps.def"
@@ -345,7 +345,7 @@ struct span request_realm(const struct request *r); // who shares cached bytes w
 // --- request_client.c ----------------------------------------------------------------------------
 
 struct span request_address(const struct request *r); // without the port
-// Who asks, as far as turns at the origin go: its address and, where signatures are checked, its
+// Identifies the client for turns at the origin: its address and, where signatures are checked, its
 // access key.
 uint64_t request_client(const struct request *r);
 
@@ -379,10 +379,11 @@ void series_end(struct series_table *table);
 // there is none, or objects like this one are not read in order.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
-// What was named is not there, or not to be had: it is not named again unless it is listed again.
+// The named object is missing, or the origin refuses it. It is not named again until a listing
+// names it again.
 void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
-// Of what was named some was fetched. True: nobody has begun it since; it takes longer until
-// another one is named.
+// Some of the named object was fetched ahead. Returns true if no reader has begun it since; it then
+// takes longer until another one is named.
 bool series_missed(struct series_table *table, const struct object_key *key);
 
 // --- freshness.c ---------------------------------------------------------------------------------
@@ -425,6 +426,6 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
 #define PROXY_KEYS_WINDOW 128u  // names of a request's keys that are being invalidated at once
 #define PROXY_KEYS_PER_TURN 32u // of these, started in one turn of the loop
 #define PROXY_KEYS_AT_ONCE 8u   // started without waiting for the next turn; never refused
-#define PROXY_KEY_BYTES 4096u // what one of them is counted as, its home and its messages included
+#define PROXY_KEY_BYTES 4096u   // memory charged for each, including its home and its messages
 
 #endif

@@ -28,7 +28,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
            (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
 }
 
-// What the request may do. A read with a body is none: two parsers may see two requests in it.
+// Finds the effects of the request. Refuses a read with a body, because two parsers may see two
+// requests in it.
 static enum err find_effects(struct request *r, struct s3_error_detail *ret_detail)
 {
     if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
@@ -106,7 +107,7 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         principal.name = SPAN("sts"); // its proof is for STS to judge; nothing of S3 is behind "/"
         err = ERR_OK;
     } else if (gate_is_preflight(r)) {
-        principal.name = SPAN("preflight"); // what it asks is the bucket's to answer, unsigned
+        principal.name = SPAN("preflight"); // unsigned: the bucket's own rules answer it
         err = ERR_OK;
     } else {
         err = authorize_signed(r, &principal, ret_detail);

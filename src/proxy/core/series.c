@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which object comes after another one, where large objects are read in the order of a listing, as
-// the shards of a data set are.
+// Predicts the next object where clients read large objects in the order of a listing, as they read
+// the shards of a data set.
 //
-// The names are those of listings that passed through (pass_listing.c): nothing is listed for this,
-// and no name is made up. A *series* is the large objects of one folder. What was listed may be
-// gone or another object by now: it is a hint, and who asks the origin finds out.
+// The names come from listings that passed through (pass_listing.c). The cache sends no listing of
+// its own for this, and makes up no name. A *series* is the large objects of one folder. A listed
+// object may be gone or replaced by now: a name is a hint, and the request to the origin finds out.
 //
-// Whether a series is read in order is told from the objects that are begun. One is in order where
-// the one in front of it was begun last. Where there are more readers, side by side, each with its
-// own part or each with every n-th object, it may be as many in front as there are readers, and
-// that one among about twice as many that were begun last. As many in order are demanded as come
-// about by chance once in 64 times, and more after each that was run ahead of in vain. So objects
-// in any order are left alone.
+// The objects that readers begin show whether they read a series in order. With one reader, an
+// object is in order if its predecessor was begun last. Several readers may each read a part of
+// their own, or each every n-th object. Then the predecessor may be as many positions before it as
+// there are readers, and among about twice as many objects begun last. The table demands as many
+// objects in order as chance produces once in 64 times. It demands more after each object that was
+// fetched ahead and not read. So it predicts nothing for objects that are read in random order.
 //
-// One table for the process, because a worker sees only its share of a series' readers. Its lock is
-// held for a moment; who begins an object does not wait for it. Any thread.
+// One table serves the process, because a worker sees only its share of a series' readers. Its lock
+// is held for a moment; a request that begins an object does not wait for it. Any thread.
 #include "proxy/core/core.h"
 
 #include <limits.h>
@@ -37,7 +37,7 @@ struct series_name {
     bool is_refused; // the origin did not let somebody have it
     uint32_t begun;  // as which; 0: never
     uint32_t
-        named_after; // it was named to be run ahead of, after so many were begun; 0: it was not
+        named_after; // value of begun_count when it was named for read-ahead; 0: it was not named
 };
 
 struct series {
@@ -47,7 +47,7 @@ struct series {
     struct series_name *names;   // ascending
     unsigned count, capacity;
     uint32_t begun_count;
-    unsigned near; // among so many that were begun last is one in front of one in order
+    unsigned near; // the predecessor of an object in order is among the last `near` begun
     unsigned penalty;
     uint64_t used; // by the table's clock
 };
