@@ -117,7 +117,7 @@ enum body_result {
     BODY_CUT
 };
 
-// SPANS. Each span lies in one chunk; the slice keeps that chunk.
+// SPANS. Each span is in one chunk; the slice keeps that chunk.
 static enum body_result pull_span(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);

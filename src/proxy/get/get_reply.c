@@ -258,7 +258,8 @@ static bool etag_is_multipart(const struct request *r)
     return origin_capabilities(r->origin)->has_parts && span_find(etag, '-') < etag.len;
 }
 
-// What is sent of the object, and under which status. False: no byte of it was asked for.
+// Finds the range of the object to send, and the status. Returns false if the range has no byte of
+// the object.
 static bool resolve_range(struct request *r, unsigned *ret_status)
 {
     struct get_state *g = get_of(r);

@@ -85,7 +85,7 @@ void get_state_begin(struct request *r)
     check(g->phase == GET_PHASE_STEPS && g->view_end == 0);
 }
 
-// --- letting go ----------------------------------------------------------------------------------
+// --- releasing -----------------------------------------------------------------------------------
 
 void get_state_view_done(struct get_state *g)
 {

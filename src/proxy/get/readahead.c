@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-ahead: what a sequential reader will want next is asked for before it asks, so that many
-// runs come from the origin side by side. Runs on the request's worker.
+// Read-ahead: fetches the runs that a sequential reader will want next, so that many runs come from
+// the origin at the same time. Runs on the request's worker.
 //
-// A *track* follows one sequence of reads of an object: how far its readers are, how far runs have
-// been asked for. Sequential is a request for more than a run, up to its end, and who asks for
-// range after range in order, up to the end of the object, over whatever connections (a worker sees
-// only its share of them, and ranges that are asked for at once come in any order, so small gaps
-// are jumped). Readers that have a part of an object each have a track each; and each random read
-// begins one that stays without a second. Where three such reads have the same distance from one to
-// the next, the fourth goes on with parts in that *stride*. A run that is asked for ahead has no
-// reader of its bytes: it is only stored, and who comes to it joins it or finds it in the index.
-// What no reader has come to when its track is forgotten is counted as unread.
+// A *track* follows one sequence of reads of an object: how far its readers are, and how far runs
+// have been requested. Two kinds of reading are sequential. The first is a request for more than a
+// run, up to its end. The second is a client that requests range after range in order, up to the
+// end of the object, over any connections. A worker sees only its share of those connections, and
+// ranges that are requested at once arrive in any order, so a track jumps small gaps. Each reader
+// of a part of an object has a track. Each random read begins a track too; another sequence takes
+// that track unless a second read continues it. If three such reads have the same distance from one
+// to the next, from the fourth on the track fetches parts in that *stride*. A run that is fetched
+// ahead has no reader of its bytes: it is only stored. A reader that reaches it joins it or finds
+// it in the index. When a track is forgotten, the bytes that no reader reached count as unread.
 //
-// Who reads large objects in the order of a listing (series.c) is run ahead of past an object's
-// end: what is left of the window there is for the next object, whose track is begun without a
-// reader. Nothing of that one is asked for if any of it is cached. Else HEAD says whether it is
-// there, which version it is and what the origin's checksums of it are: so whoever comes to it is
-// protected as if it had asked for them. It is given up when the reader in front breaks off, and
-// what nobody came to is counted; series.c judges the order by that, too.
+// A reader of large objects in the order of a listing (series.c) is served ahead past an object's
+// end. The rest of the window then fetches the next object, whose track begins without a reader. If
+// any of that object is cached, nothing of it is fetched ahead. Otherwise a HEAD asks for its
+// existence, its version, and the origin's checksums. So its readers are protected as if they had
+// asked for it themselves. The track is cancelled when the reader of the previous object breaks
+// off. Bytes that no reader reached are counted; series.c judges the order by that, too.
 //
-// How many runs are asked for at once follows bandwidth and delay: those that fit the time that a
-// run takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of
-// limits.max_buffer and, for who asks for range after range, four times what has been read in
-// order; and nothing is asked for ahead while memory is short, the disk is behind, or the origin's
-// places are nearly used up: demand goes first.
+// The number of runs in flight follows bandwidth and delay: twice as many as the reader reads in
+// the time that a run takes. The limits are cache.readahead, a quarter of limits.max_buffer and,
+// for a client that requests range after range, four times what it has read in order. No run is
+// requested ahead while memory is short, the disk is behind, or the origin's places are nearly used
+// up: demand goes first.
 #include "proxy/get/get_private.h"
 
 #include <stdlib.h>
@@ -76,8 +77,8 @@ struct readahead_track {
     struct ahead_run runs[RUNS_MAX];
 };
 
-// What a request is compared with. Apart from the tracks, because each random read looks through
-// all.
+// The fields that each new request is compared with. They are apart from the tracks, because each
+// random read scans all of them.
 struct sequence {
     uint64_t name;        // of the key
     uint64_t begin, next; // where it began; where the next range would begin
@@ -137,7 +138,7 @@ static void run_free(struct ahead_run *run)
     run->track->run_count--;
 }
 
-// What lies before the edge has been read.
+// Frees the runs before the edge: readers have read them.
 static void runs_read(struct readahead_track *t)
 {
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
@@ -565,7 +566,7 @@ static void on_head(void *ctx, struct subscription *sub)
     struct readahead_track *next = ctx;
     check(next->head == sub && sub->state == SUBSCRIPTION_ENDED);
     bool is_told = sub->outcome == OUTCOME_REVALIDATED || sub->outcome == OUTCOME_ERROR;
-    // What the home knew somebody else is about to read.
+    // The home knew the version: another client is about to read it.
     if (sub->outcome == OUTCOME_REVALIDATED && sub->err == ERR_OK && sub->validated_us == 0 &&
         is_fit(next, sub->answer)) {
         track_learn(next, sub->answer);
@@ -700,7 +701,7 @@ static void track_note(struct readahead_track *t, struct request *r)
     t->edge = max_u64(t->edge, g->pos);
     runs_read(t);
     track_pace(t);
-    // What this reader asks for itself: the run under way and one more.
+    // The reader itself asks for the run in flight and one more.
     uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
     t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
     if (t->streak >= STREAK_MIN && !is_strided(t)) {

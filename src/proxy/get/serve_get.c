@@ -76,8 +76,8 @@ static void set_version(struct get_state *g, struct store_object *version)
     g->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
 }
 
-// Begins anew while nothing has been sent. An object that changes faster than that is passed
-// through: the origin alone can say which version is current.
+// Restarts while nothing has been sent. If the object has changed PROXY_RESTARTS_MAX times
+// during the request, it is passed through: the origin alone can say which version is current.
 static enum step_result restart(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -408,8 +408,8 @@ static bool refuses_suffix(const struct subscription *sub)
             sub->err == ERR_INVALID);
 }
 
-// The run of a version that the origin has just confirmed has come to be in the index: it is not
-// asked about anew.
+// The index has a run of the version that the origin has just confirmed. The request looks it up
+// again, and does not ask the origin again.
 static enum step_result look_again(struct request *r)
 {
     struct get_state *g = get_of(r);
