@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line per request. A worker writes the line into a ring of its own, without a lock and without
-// ever waiting: what does not fit is counted and gone. The log thread copies the rings to the file
-// or to stdout, whatever that takes.
+// ever waiting: a line that does not fit is counted and lost. The log thread copies the rings to
+// the file or to stdout, and may block there.
 //
-// The thread sleeps on an eventfd and says so in `is_asleep`; the first line after
-// that wakes it, and it lets LINGER_MS pass before it copies, so that a busy server pays one
-// wake-up for many lines.
+// The thread sleeps on an eventfd and says so in `is_asleep`; the first line after that wakes it.
+// It waits LINGER_MS before it copies, so that a busy server pays one wake-up for many lines.
 //
-// What a line says: access_log_line.c, and a file for each of its forms.
+// access_log_line.c has the pieces of a line, and each format has a file of its own.
 #include "base/random.h"
 #include "base/thread.h"
 #include "proxy/log/access_log_private.h"
@@ -174,7 +173,8 @@ static bool drain(struct access_log *log)
     return any;
 }
 
-// What was in the rings when it was brought belongs to the one before.
+// Switches to the next file, if there is one. The lines written before it was set still go to the
+// previous file.
 static void take_next(struct access_log *log)
 {
     struct proxy_access_log_file *next = atomic_exchange(&log->next, NULL);

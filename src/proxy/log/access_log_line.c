@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pieces of a line of the access log. Nothing secret reaches a line: no header that signs, no
-// token, and of a query only what is not a signature. What a client chose (key, user agent, range)
-// is escaped, so that a line is a line. Pure.
+// The pieces of a line of the access log. No secret reaches a line: no header that signs, no token,
+// and no signature of a query. Text that a client chose (key, user agent, range) is escaped, so
+// that a request is one line. Pure.
 #include <string.h>
 
 #include "proxy/log/access_log_private.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The access log in the form of S3's own server access log: its fields, in its order. What a server
-// of S3 knows and we do not (bucket owner, cipher suite, access point) is "-". Pure.
+// The access log in the format of S3's own server access log: its fields, in its order. Fields that
+// only S3's servers know (bucket owner, cipher suite, access point) are "-". Pure.
 #include "proxy/log/access_log_private.h"
 
 #define REQUEST_LINE_MAX                                                                           \

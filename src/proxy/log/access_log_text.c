@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The access log for a person at a terminal: a line that fits one, with what one looks for first.
+// The access log for a person at a terminal: a line that fits its width, the most important fields
+// first.
 //
 //   12:00:01 200 hit        1.0 MiB     0.2 ms     1.4 ms GetObject bkt/train/shard-7
 //   12:00:01 503 -            224 B   503.7 ms   503.7 ms GetObject bkt/k SlowDown why=connect
 //
-// UTC; status, result, bytes, time to the first byte and to the last. What a client chose is
+// UTC; status, result, bytes, time to the first byte and to the last. Text that a client chose is
 // percent-coded. Pure.
 #include <stdio.h>
 

@@ -38,7 +38,7 @@ void bucket_counts_free(struct bucket_counts *counts)
     free(counts);
 }
 
-// As S3 names them, so that it may stand in a label as it is.
+// Returns whether S3 allows the name, so that a metric label can have it unescaped.
 static bool is_name(struct span s)
 {
     for (size_t i = 0; i < s.len; i++) {
