@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is cached of an object, and under which rule, for operators. Reads only: the index as a
-// request would see it on this worker, and the run's header if that does not wait. So many windows
-// of the object in a turn, and on in the next.
+// Reports which parts of an object are cached, and which rule holds for it, for operators. Reads
+// only: the index as a request would see it on this worker, and the run's header if that does not
+// wait. Handles a bounded number of the object's windows in each turn of the loop.
 #include "proxy/ops/inspect_private.h"
 
 #include <stdlib.h>

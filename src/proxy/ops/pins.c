@@ -5,8 +5,8 @@
 // the store reviews what it holds (store_review()). Calls that come during a change wait for their
 // turn; ADMIN_CALLS_MAX bounds their number.
 //
-// What a worker reads or stores by an earlier table counts by that until it is read, or reviewed,
-// again.
+// A worker may read or store runs by an earlier table. They count by that table until they are read
+// or reviewed again.
 #include "proxy/ops/inspect_private.h"
 #include "proxy/ops/ops.h"
 
@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define RETRY_S 60u // what has ended and could not be taken from the list
+#define RETRY_S 60u // until the next try to remove expired pins, after a failure
 
 struct change {
     struct list_node node;

@@ -301,7 +301,8 @@ static void objects_drop(struct list *list)
     }
 }
 
-// What is out is let go; what cannot be ends by itself, and comes here again.
+// Releases everything that waits and cancels the rest. Calls that cannot be cancelled end by
+// themselves, and end here again.
 static void job_drop(struct proxy_warm *job)
 {
     struct list_node *node;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One object of a warm job. What of it is cached is found out as a reader would; what is missing is
-// asked for run by run, ahead of readers and behind all of them: fill joins it with whoever asks
-// meanwhile. On the job's worker.
+// Warms one object of a job. It looks up the cached bytes as a reader would, and requests the
+// missing ones run by run. They are earlier than those of readers and have a lower priority;
+// fill joins the two. On the job's worker.
 //
-//   not known      the first run goes to the key's home (ROUTE), and tells the version
+//   not known      the first run goes to the key's home (ROUTE), and its answer names the version
 //   known          a version that the listing does not name, or that is stale by its rule, is
 //                  confirmed first; then each missing run goes to its stripe's owner (JOIN)
-//   all of it here the home is asked for its checksums, unless the record or a run's header names
-//                  them
-//   another one    (GONE, or found so by the home): begun anew, a few times
-//   not stored     for a moment: what else of it is out ends, and it is begun anew later
+//   all cached     asks the home for the checksums, unless the record or a run's header names them
+//   replaced       (GONE, or found so by the home): restarts, a few times
+//   not stored     for a moment: the other runs in flight end, and the object restarts later
 //                  (warm_pace.c)
 #include "proxy/ops/warm_private.h"
 
@@ -139,7 +138,8 @@ static enum warm_step restart(struct warm_object *o)
     return WARM_ASKED;
 }
 
-// It may go on. What was begun is ended first.
+// Moves the object to the front of the ready ones: objects that have begun end before new ones
+// begin.
 static void changed(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
@@ -151,7 +151,7 @@ static void changed(struct warm_object *o)
 
 // --- runs ----------------------------------------------------------------------------------------
 
-// What a word says, of refusals.def or of what an origin forbids.
+// Returns the text of a word of refusals.def, or of a reason for which an origin forbids storing.
 static const char *text_of(const char *word)
 {
     enum refusal why = refusal_of_word(word);
@@ -376,7 +376,7 @@ static void on_header_read(struct store_read *read)
     changed(o);
 }
 
-// Which version it is stands in the header of each of its runs.
+// Finds the version, from the header of any of the object's runs.
 static enum warm_step describe(struct warm_object *o, struct store_view *view)
 {
     check(view->found && o->object == NULL && o->run_count == 0);
@@ -488,7 +488,7 @@ static void on_described(void *ctx, struct subscription *sub)
     if (sub->state == SUBSCRIPTION_ENDED) {
         check(o->check == sub);
         check_leave(o);
-        warm_phase_enter(o, WARM_PHASE_DONE); // whatever the answer is, all wanted bytes are cached
+        warm_phase_enter(o, WARM_PHASE_DONE); // with any answer: all wanted bytes are cached
         changed(o);
     }
 }

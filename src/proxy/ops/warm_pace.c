@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a warm job may ask, and what becomes of objects that the store did not take for a
-// moment. On the job's worker.
+// Limits how fast a warm job asks, and keeps the objects that the store refused for a moment. On
+// the job's worker.
 //
-// The origin is not asked for what would be thrown away. So the store is asked first
-// (store_waits_for()), and what of all jobs is on its way counts as if it were there. What is
-// refused in spite of that halves how many requests the job has out, each that is stored allows one
-// more, and the next one waits: BACKOFF_MS_MIN, doubled from refusal to refusal. An object that was
-// refused so waits in proxy_warm.later, where it counts among the job's objects: so many wait at
-// most, and no new ones are begun meanwhile.
+// A job does not fetch bytes that the store would throw away. So it asks the store first
+// (store_waits_for()), and the runs in flight of all jobs count as if they were stored. If the
+// store refuses a run in spite of that, the job halves its limit of requests in flight; each stored
+// run raises it by one. The next request then waits BACKOFF_MS_MIN, doubled from refusal to
+// refusal. A refused object waits in proxy_warm.later, where it counts among the job's objects.
+// That list has a limit, and the job begins no new object while it is full.
 //
 //   waits      the store takes nothing for now
-//   hopeless   nothing was stored by anybody for STUCK_MAX_US of that: the rest is refused without
-//              asking the origin, until something is stored
+//   hopeless   no run of anybody was stored for STUCK_MAX_US of that time: the job refuses the
+//              rest without asking the origin, until a run is stored
 //
-// An object is tried TRIES_MAX times more, then what kept it is final.
+// The job tries an object TRIES_MAX times more; then the refusal is final.
 #include "proxy/ops/warm_private.h"
 
 #define PAUSE_MS 20u

@@ -14,7 +14,7 @@
 #define WARM_RESTARTS_MAX 8u
 #define WARM_OBJECTS_LEAST 16u // that a job may have at hand
 
-// What was asked for; freed with the last object that came of it.
+// An item of the request for a job; freed with the last object that comes of it.
 struct warm_item {
     struct list_node node; // in proxy_warm.items
     unsigned refs;
@@ -58,7 +58,7 @@ struct warm_pace {
 };
 
 struct proxy_warm {
-    atomic_uint refs; // who asked, messages on their way, the worker until the end
+    atomic_uint refs; // of the caller, of messages in flight, of the worker until the job ends
     struct proxy *proxy;
     struct proxy_worker *pw;
     struct proxy_warm_options options;
