@@ -99,16 +99,16 @@ void proxy_reopen_logs(struct proxy *proxy); // any thread
 // New keys for auth.mode verify; any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
-// Another place for the access log, opened before anything goes by it. NULL: off; "-": stdout.
+// Opens another file for the access log, before any line is written to it. NULL: off; "-": stdout.
 // Blocks.
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
 void proxy_access_log_close(
     struct proxy_access_log_file *file); // one that is not used; NULL is fine
-// Requests that begin when a worker has heard of it go by the new settings; those under way end by
-// those that they began with. `log_file` is the proxy's from then on; NULL: as before. `told` is
-// posted when every worker has, and lives until loop_stop(). One thread, not a worker.
+// Changes the settings. Requests that begin after their worker has received the new settings use
+// them; requests in flight keep the old ones. Takes over `log_file`; NULL: as before. Posts `told`
+// when every worker has the settings; `told` must live until loop_stop(). One thread, not a worker.
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told);
 
@@ -126,8 +126,9 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 
 // --- what operators ask and tell (inspect.c, evict.c, warm.c) ------------------------------------
 //
-// Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are
-// named as clients name them. What is looked at is what clients without a realm of their own see.
+// Any thread may call; the answer comes on a worker, and is valid during its call only. Callers
+// name buckets as clients name them. The functions see the same bytes as clients without a realm of
+// their own.
 
 // Are an object's checksums known?
 enum proxy_checksums {
@@ -146,7 +147,7 @@ enum proxy_copy {
     PROXY_COPY_FRESH
 };
 
-// What is cached of an object.
+// The cached state of an object.
 #define PROXY_MAP_CELLS 64u
 struct proxy_object {
     struct span bucket, key;
@@ -212,7 +213,7 @@ typedef void proxy_recent_fn(void *ctx, const struct proxy_recent *items, unsign
 // done() runs on a worker. Any thread.
 void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx);
 
-// What buckets were asked for since the start, in order of their names, at most 64; "_other" is the
+// Counters of each bucket since the start, in order of their names, at most 64; "_other" is the
 // rest. Any thread.
 struct proxy_bucket_sum {
     const char *name;
@@ -223,8 +224,8 @@ void proxy_buckets(const struct proxy *proxy, proxy_bucket_fn *on_bucket, void *
 void proxy_bucket_metrics(const struct proxy *proxy,
                           struct buf *out); // as Prometheus text; appended
 
-// A page of what the origin lists, and what is cached of each. The index knows no names, so the
-// origin is asked for them: what it does not have any more is not told of.
+// Returns a page of the origin's listing, and what is cached of each object. The index knows no
+// names, so the origin is asked for them: an object that is gone at the origin is not listed.
 #define PROXY_LIST_MAX 500u
 struct proxy_listing {
     enum err err;
@@ -238,14 +239,14 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),
                 void *ctx);
 
-// What is cached of the object (an empty key: of the whole bucket) is given to no reader that asks
-// after done(). ERR_LIMIT: the cache directory does not take that; a later process may find it
-// again.
+// Evicts the object (an empty key: the whole bucket). Requests that begin after done() read none of
+// the cached bytes. ERR_LIMIT: the cache directory does not take that; a later process may find the
+// bytes again.
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
-// Rules by command: each pins an object, or all that begins so, until a time, and lasts over
-// restarts. What is cached already counts soon, as it is found behind everything else, or read.
+// Rules by command: each pins an object or a prefix, until a time, and lasts over restarts. It soon
+// holds for cached bytes too, as they are read or a low-priority review finds them.
 #define PROXY_PINS_MAX 256u
 #define PROXY_PINS_BYTES_MAX (2u << 20) // of all of them as text
 struct proxy_pin {
@@ -255,10 +256,10 @@ struct proxy_pin {
     bool is_changed;  // a result: it was not there, or with another end; or it was, and is not any
                       // more
 };
-// Pins the items or (`pins` false) takes them from the list: all of them, or none. They and what
-// they name are the caller's, until done(), which is called on any thread: ERR_OK when every worker
-// goes by it, and it lasts; ERR_LIMIT: too many; else the cache directory does not take it. `why`
-// in words.
+// Pins the items or (`pins` false) removes their pins: all of them, or none. The items and their
+// names stay the caller's, and must live until done(). done() is called on any thread. ERR_OK:
+// every worker uses the new list, and it lasts. ERR_LIMIT: too many. Any other error: the cache
+// directory does not take it. `why` is a text for people.
 void proxy_pin(struct proxy *proxy, bool pins, struct proxy_pin *items, unsigned count,
                void (*done)(void *ctx, enum err err, const char *why), void *ctx);
 // Once a second: takes what has ended from the list. One thread.
@@ -267,9 +268,9 @@ void proxy_pins_tend(struct proxy *proxy);
 void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct proxy_pin *pin),
                      void *ctx);
 
-// Jobs that fill the cache before somebody asks: behind all demand, on one worker each. What is
-// cached and current is not fetched again, so a job that is begun anew goes on where the last one
-// was.
+// Jobs that fill the cache before a client asks, at a lower priority than all demand, on one worker
+// each. A job does not fetch bytes again that are cached and current, so a job that is started
+// again goes on where the last one stopped.
 struct proxy_warm;
 struct proxy_warm_options {
     unsigned concurrency; // requests to the origin at once
@@ -282,7 +283,7 @@ struct proxy_warm_item {
 };
 enum proxy_warm_state { PROXY_WARM_RUNS, PROXY_WARM_DONE, PROXY_WARM_CANCELLED };
 #define PROXY_WARM_PENDING_MAX 65536u // items of a job that are not begun yet
-#define PROXY_WARM_FAILURES_MAX 16u   // that are told in words
+#define PROXY_WARM_FAILURES_MAX 16u   // with a text each
 struct proxy_warm_progress {
     enum proxy_warm_state state;
     bool is_counted; // all there is to do is known: objects and bytes are final
