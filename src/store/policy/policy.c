@@ -6,8 +6,9 @@
 #include <stdlib.h>
 
 #define PERIODS_PER_CAPACITY 16u
-// Requests of a period, at least, or to make ranks is most of what each of them costs; of a small
-// cache, what it holds of them in so many parts.
+// The least number of requests in a period; with fewer, making ranks would be most of the cost of
+// each request. In a small cache, fewer are enough if they asked for one of PERIOD_MAX_PART parts
+// of the capacity.
 #define PERIOD_REQUESTS 2048u
 #define PERIOD_REQUESTS_MIN 512u
 #define PERIOD_MAX_PART 2u

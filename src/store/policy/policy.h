@@ -39,9 +39,9 @@ struct policy_options {
     uint32_t run_max;        // runs known at once; more go unranked, with their segment
     uint32_t former_max;     // former runs that are remembered, about; 0: run_max
     uint64_t identity;       // of the cache: what was saved of another one is refused
-    // Not NULL: of the region only policy_region_least() bytes are there at first. Makes that the
-    // first so many bytes, or says no: what needs them goes unranked. Called where a run is told
-    // of.
+    // Set if only the first policy_region_least() bytes of the region are mapped initially. Extends
+    // the mapped part to `bytes` bytes. If it returns false, the run or segment that needs them
+    // goes unranked. Called when a run is added.
     bool (*grow)(void *ctx, size_t bytes);
     void *grow_ctx;
 };
@@ -51,17 +51,17 @@ struct policy;
 // Bytes the runs and what is remembered of former ones need: at most 16 for each of `run_max` where
 // a segment holds 64 of them or more.
 size_t policy_region_bytes(const struct policy_options *options);
-// Of these what is needed while there are no runs.
+// The part of these bytes that is needed while there are no runs.
 size_t policy_region_least(const struct policy_options *options);
 // `region`: that many zeroed bytes, aligned to 64; the caller's, for as long as the policy lives.
 // The fixed part is the policy's own, and below 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);
 void policy_free(struct policy *policy); // NULL is fine
-// The cache is larger or smaller now. What was learnt keeps its ticks, and is outlived by what is
-// learnt now.
+// Changes the capacity. Events that the policy has learnt keep their ticks; newer ones replace them
+// in time.
 void policy_resize(struct policy *policy, uint64_t capacity_bytes);
-// Is there no room left without giving up a segment? Until then everything is admitted. A victim
-// that was asked for says so too.
+// Sets whether a new segment needs the eviction of another one. Until then everything is admitted.
+// Choosing a victim sets it, too.
 void policy_set_full(struct policy *policy, bool is_full);
 
 // One thing that is read again as a whole, whichever version of the object: block `first_block` of
@@ -134,8 +134,8 @@ struct policy_victim {
     uint32_t number;
     uint32_t survivor_count;
 };
-// The segment to give up; false: none may go. Indices of
-// the runs to be rewritten rise in ret_survivors, at most `survivor_max` of them.
+// Chooses the segment to evict. Returns false if none may go. ret_survivors gets the indices of the
+// runs to be rewritten, ascending, at most `survivor_max` of them.
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
@@ -148,14 +148,14 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 // How long ago the run was used last, in ticks of the policy's clock; false: it is gone.
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,
                         uint32_t *ret_ticks);
-// The run is given up; its past is kept under `key`.
+// Drops the run; its past is kept under `key`.
 void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key);
-void policy_segment_free(struct policy *policy, uint32_t number); // whatever it still holds
+void policy_segment_free(struct policy *policy, uint32_t number); // with its remaining runs
 
 // --- rules ---------------------------------------------------------------------------------------
 
-// What its runs count by. What is held counts by it, too; a run belongs to the group that it was
-// stored or read with last.
+// Settings for the runs of a group. A change holds for stored runs, too. A run belongs to the group
+// that it was stored or read with last.
 struct policy_group {
     float factor;   // on what its runs are worth
     bool is_pinned; // they stay, while pins take no more than they may
@@ -171,11 +171,11 @@ uint64_t policy_group_identity(const struct policy *policy, unsigned group);
 // Their rules are gone: what is held of these (a bit each) counts as it would without them, and
 // each is as it was at first, when policy_groups_step() says that it is over.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Goes through the runs of some segments, about so many, or no more than one segment's. False: all
-// is done.
+// Goes through the runs of some segments: about `runs_max` runs, or all of one segment. Returns
+// false when all segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
-// What pins may take together; 0 at first: nothing is pinned. More than that has become of them
-// when it falls: none of them stays for its pin until they fit.
+// Sets the limit of all pinned runs together; 0 at first: nothing is pinned. If the pinned runs
+// exceed a lower limit, no pin keeps its run until they fit.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 
 struct policy_group_figures {
@@ -198,9 +198,9 @@ void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t ind
 
 #define POLICY_PIECE_MAX 65536u
 
-// What it knows, in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes long; each is
-// whole by itself. Begin with a zeroed cursor; 0: that was all. What changes between two pieces is
-// saved as it was or as it is.
+// Saves the policy's knowledge in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes
+// long; each is whole by itself. Begin with a zeroed cursor; 0: that was all. A value that changes
+// between two pieces is saved as it was or as it is.
 struct policy_cursor {
     uint32_t step, at, run;
 };
@@ -210,7 +210,7 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
 // The groups are set before; the first piece says which of them are which.
 // Loaded segments are no victims until they are sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
-// What was loaded and not begun or sealed since is forgotten: there are no such segments.
+// Forgets the segments that were loaded and not begun or sealed since: they do not exist.
 void policy_load_done(struct policy *policy);
 
 // --- figures -------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ struct policy_explanation {
     // Least that lay between its last use and the one before, and between that and the one before;
     // 0: there was none.
     uint64_t interval_bytes, former_interval_bytes;
-    float rank; // what it is worth: where it lies; not stored, to who would store it
+    float rank; // worth of the run where it is stored, or else to a request that would store it
     float bar;  // what a run must be worth to be stored; below 0: anything is
 };
 // The run of `key`, of which policy_admit() would be asked with `group`; it is stored in segment

@@ -2,7 +2,7 @@
 // Why a run is kept, or would be stored, and what that was judged by. It changes nothing.
 #include "store/policy/policy_private.h"
 
-// What lies between two uses of this pair of octaves, at least: pair 0 begins at one tick.
+// Least bytes between two uses of this pair of octaves: pair 0 begins at one tick.
 static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
 {
     return (uint64_t)(clock->tick_bytes * (double)(1u << (2 * pair)));

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Priorities, shares and pins are factors on rank, so that little else needs to know of them.
 //
-// A share is a factor that falls as the group grows past it: four octaves in the room of one
-// segment, so that its runs and those of others meet at the bar where it holds about its share. In
-// the group the order stays: what is worth more takes the place of what is worth less. While the
-// cache has room, or nobody wants the group's, it holds more, and that is what goes first.
+// A share is a factor that falls as the group grows past its share: by four octaves in the room of
+// one segment. So the group's runs and those of others meet at the bar where the group holds about
+// its share. Within the group the order stays: a run replaces one that is worth less. While the
+// cache has room, or no other group wants the room, the group holds more; its excess goes first.
 //
-// What is on probation counts for its group's share, as it takes room, but is not refused for that:
-// it goes soon anyway.
+// A run on probation counts for its group's share, because it takes room. It is not refused for
+// that, because it goes soon anyway.
 //
-// A pin is a rank above all. Together pins take no more than they may: what comes then counts as it
-// would without its pin, until it is read when there is room. Segments on probation go whole: they
-// hold no pins, and what is stored there counts as it would without its own.
+// A pin is a rank above all. Pins have a limit together: beyond it, a new run counts as it would
+// without its pin, until it is read when there is room. Segments on probation are dropped whole:
+// they hold no pins, and a run stored there counts as it would without its own.
 //
-// Rules that go, and pins that come or go, concern every run there is, of which there may be tens
-// of millions: so they are gone through in steps (policy_groups_step()), between which the policy's
-// lock is free. What comes meanwhile is no more taken into a group that is being left. A segment's
-// count of pins may be wrong until its turn has come: then it stays for a moment where it could
-// have gone, or goes with a rewriting.
+// A rule that is removed, and a pin that comes or goes, concern every stored run, of which there
+// may be tens of millions. So policy_groups_step() goes through them in steps, between which the
+// policy's lock is free. A run that is stored between two steps does not join a group that is being
+// vacated. A segment's count of pins may be wrong until its turn has come. Until then it may stay a
+// moment longer than it must, or its runs are rewritten.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define SHARE_STEP_PARTS 64u    // of the capacity: in which a share's factor falls by
-#define SHARE_STEP_OCTAVES 4.0f // so many,
+#define SHARE_STEP_PARTS 64u    // a group past its share by one of these parts of the capacity
+#define SHARE_STEP_OCTAVES 4.0f // has a factor lower by these octaves,
 #define SHARE_OCTAVES_MAX 12.0f // and no further, or there would be no order left
 
 void policy_groups_init(struct policy *policy)

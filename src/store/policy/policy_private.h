@@ -162,7 +162,7 @@ void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
 // Looks at the ages of `count` runs.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
-// What was seen until now counts half as much after one half life.
+// Halves the weight of all earlier events after one half life.
 void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 
 // --- policy_rank.c -------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ struct policy_reclaim {
     double rewrite_credit; // bytes
 };
 
-// What it is worth now, its rule taken into account.
+// Level of the run's present worth, with its rule taken into account.
 unsigned policy_level(const struct policy *policy, uint32_t stamp);
 // After `miss_count` misses: renews the bar.
 void policy_reclaim_tend(struct policy *policy, uint32_t miss_count);
@@ -344,9 +344,10 @@ struct policy_groups {
     uint64_t pinned_bytes, pinned_max_bytes;
     uint32_t limited;  // with a pin or a share: a bit each
     uint32_t vacating; // being left by what they hold: a bit each
-    bool counts_pins;  // of each segment, anew
+    bool counts_pins;  // recounts the pins of each segment
     uint32_t step_at;  // entry of the table of segments, next to be gone through for either
-    // What those of a former process are now; until that is known, of each rule's 0.
+    // Present group of each group of a former process; until that is known, 0 for each group that a
+    // rule has.
     uint8_t now[POLICY_GROUPS];
 };
 
@@ -354,7 +355,7 @@ struct policy_groups {
 #define POLICY_FACTOR_PINNED (-1.0f)
 
 void policy_groups_init(struct policy *policy);
-// What is held has changed: so has what shares and pins make of it.
+// Recomputes the factors of shares and pins after the stored bytes have changed.
 void policy_groups_tend(struct policy *policy);
 // The group of a run of `len` bytes of the segment (NULL: unranked) that is not in this one yet.
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
@@ -365,8 +366,8 @@ void policy_group_move(struct policy *policy, struct policy_segment *segment, ui
 
 // --- policy_publish.c ----------------------------------------------------------------------------
 
-// What workers read without a lock, beside the ghost. Each value is whole; two of them may be of
-// two moments.
+// Values that workers read without a lock, in addition to the ghost. Each value is whole; two of
+// them may be of different moments.
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
@@ -380,7 +381,7 @@ struct policy_published {
 struct policy {
     uint32_t magic;
     enum policy_kind kind;
-    void *memory; // what holds this struct
+    void *memory; // the allocation that contains this struct
     struct policy_options options;
     _Alignas(64) struct policy_published published;
     _Alignas(64) struct policy_clock clock;
@@ -398,12 +399,12 @@ struct policy {
 };
 
 void policy_publish(struct policy *policy);
-// What a run that is not stored is worth to who would store it. Any thread.
+// Worth of a run that is not stored, to a request that would store it. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
 // Returns whether all that would go for a new run is worth nothing: it was never read again. Any
 // thread.
 bool policy_replaces_nothing(const struct policy *policy);
-// What was learnt becomes ranks.
+// Turns the evidence into new ranks.
 void policy_renew(struct policy *policy);
 
 #endif

@@ -19,7 +19,7 @@ void policy_publish(struct policy *policy)
     struct policy_published *published = &policy->published;
     const struct policy_clock *clock = &policy->clock;
     const struct policy_reclaim *reclaim = &policy->reclaim;
-    // What is suspect is replaced by anything.
+    // Any new run may replace a suspect one.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && clock->has_suspects);
     atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
@@ -78,9 +78,9 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
-        // What was requested before is stored whatever it is worth, if the runs that would go for
-        // it were never read again. The same holds if this request belongs to the same use and is
-        // not on probation: else each request of the use would go to the origin.
+        // A run that was requested before is stored, whatever its worth, if the runs that would go
+        // for it were never read again. The same holds if this request belongs to the same use and
+        // is not on probation: else each request of the use would go to the origin.
         insists = policy_replaces_nothing(policy) || (is_same && !is_part && !again_soon);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);

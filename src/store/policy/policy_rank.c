@@ -8,15 +8,15 @@
 // The present bucket counts half its width. Hazards are events over exposures, a class with few of
 // them leaning on all that share its last interval, and these on all of them together.
 //
-// The maximum is found for all ages in one pass from the oldest to the youngest: each bucket is a
-// step (hits, space), and the best horizon merges steps as long as the next is steeper. What
-// survival scales stays in proportion, so that merged steps stay merged.
+// One pass from the oldest age to the youngest finds the maximum for all ages: each bucket is a
+// step (hits, space), and the best horizon merges steps as long as the next is steeper. Survival
+// scales all later steps alike, so merged steps stay merged.
 #include "store/policy/policy_private.h"
 
 #define PRIOR 2.0f     // exposures that the wider hazard counts as, in a narrower one
 #define PRIOR_NEW 0.1f // of those never read again: there are many of them
 #define MARGINALS 9u   // by last interval; 0: never read again
-#define ROUNDS 8u      // after so many the ranks of a class are renewed though nothing was seen
+#define ROUNDS 8u      // after this many, a class gets new ranks even without new evidence
 #define SURVIVAL_MIN 1e-4
 
 #define LEVEL_OCTAVE_MIN 28 // 2^-28 is level 1

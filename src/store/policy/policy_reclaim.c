@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which segment goes, and what its going costs. A segment costs the mean rank of its cheapest half:
-// that half is dropped, the rest rewritten. Each segment remembers what it cost when it was looked
-// at last: when it was sealed, in turn after every few misses, or because it seemed the cheapest.
-// What the cheapest costs is the bar that a new run must pass.
+// Chooses the segment to evict, and computes the cost. A segment costs the mean rank of its
+// cheapest half: that half is dropped, the rest rewritten. Each segment remembers the cost of the
+// last look at it. The policy looks at a segment when it is sealed, in turn after every few misses,
+// and when it seems the cheapest. The cost of the cheapest segment is the bar that a new run must
+// pass.
 //
-// Half is the least: whatever ranks no higher than what is admitted at present goes too.
+// At least half of a segment is dropped: runs that rank no higher than the runs admitted at present
+// go too.
 #include "store/policy/policy_private.h"
 
-#define LOOK_MISSES 32u      // so many misses for one more segment looked at
+#define LOOK_MISSES 32u      // misses from one look at a segment to the next
 #define LOOKS_MAX 16u        // after one batch of events
 #define LOOKS_BEFORE 16u     // before one is taken
 #define LOOKS_FOR_VICTIM 4u  // at those that seem cheapest
 #define SAMPLE_MAX 64u       // runs of a segment that stand for all
-#define CUT_SAMPLE_MAX 1024u // the same when it is given up
-#define LOOSE_PARTS 8u       // a segment of which less than one of so many parts may go, stays
+#define CUT_SAMPLE_MAX 1024u // the same when it is evicted
+#define LOOSE_PARTS 8u       // a segment stays if less than one of this many parts of it may go
 #define ADMITTED_SHARE 0.02f // of the latest in the running mean of what is admitted
-// Rewriting is bounded by what is admitted, and by so much of the capacity ahead of it.
+// Limits of rewriting: a multiple of what is admitted, and at most this part of the capacity ahead.
 #define REWRITTEN_PER_ADMITTED 1.1
 #define CREDIT_MAX_PART 64
 
-// What nothing is known of is worth more than what is gone or suspect.
+// A run of unknown past is worth more than one that is gone or suspect.
 #define LEVEL_UNKNOWN 1u
 
-// What of the clock matters for what a run is worth now.
+// The state of the clock that a run's present worth depends on.
 struct moment {
     const struct policy *policy;
     uint32_t tick, suspect_age; // suspect_age: older ones are suspect
@@ -263,7 +265,7 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
 
 struct cut {
     unsigned level;
-    uint64_t drops_at_level; // of the runs of that very level so many go
+    uint64_t drops_at_level; // number of runs of that very level that go
 };
 
 static struct cut segment_cut(const struct policy *policy, const struct policy_segment *segment)
@@ -299,7 +301,7 @@ static uint32_t reclaim_survivors(struct policy *policy, const struct policy_seg
         bool survives = level >= cut.level && level > LEVEL_UNKNOWN &&
                         policy->ranks.level_rank[level] > policy->reclaim.admitted_rank;
         if (is_pinned && count < max) {
-            ret_survivors[count++] = i; // whatever it costs: pins are few, and soon lie together
+            ret_survivors[count++] = i; // at any cost: pins are few, and soon share segments
         } else if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
             ret_survivors[count++] = i;
             policy->reclaim.rewrite_credit -=

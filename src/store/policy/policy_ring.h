@@ -8,7 +8,8 @@
 #include "store/policy/policy.h"
 
 #define POLICY_RING_EVENTS 1024u
-// Of requests so many wait at most: the rest of the ring is for what was stored and what is gone.
+// The most requests that wait in the ring. The rest of it is for stored runs and runs that are
+// gone.
 #define POLICY_RING_REQUESTS (POLICY_RING_EVENTS / 4 * 3)
 
 struct policy_ring {                   // zeroed: empty

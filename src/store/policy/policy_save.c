@@ -16,7 +16,8 @@
 //     GROUPS    0                        struct saved_group each; the first of all, as runs
 //                                        say what group they are of by its number
 //
-// Which segments there are the store knows: a loaded one is believed once it is begun or sealed.
+// The store knows which segments exist: the policy believes a loaded one once it is begun or
+// sealed.
 //
 // Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a
 // cache of another size they are parts of that one's.
@@ -294,7 +295,7 @@ static bool load_segment(struct policy *policy, uint64_t argument, const char *b
         }
         if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES) ||
             !policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
-            return false; // what it holds otherwise goes unranked
+            return false; // the rest of its runs go unranked
         }
     }
     return true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of each segment: where they begin and their stamps, in the order of their places, so
-// that a run is found by where it begins. A segment's runs lie in pages of 16; the first 64 below
-// its four roots, more below trees of them (children of 32), because a segment may hold three runs
-// or fifty thousand, and memory is to follow what there is.
+// The runs of each segment: their starts and stamps, in ascending order of start, so that a run is
+// found by its start. A segment keeps its runs in pages of 16: the first 64 runs below its four
+// roots, more below trees of pages (32 children each). A segment may hold three runs or fifty
+// thousand, and memory follows the runs there are.
 //
 // A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list.
 // The pages are the end, so that a region can grow with the runs there are.
@@ -232,7 +232,7 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     return run;
 }
 
-// What is known of how much each group holds is the sum of what its runs come to, always.
+// The bytes counted for each group always equal the sum of its runs.
 static void segment_count(struct policy_segments *segments, struct policy_segment *segment,
                           uint32_t stamp, uint32_t len)
 {
