@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy (policy.h) needs of the store, and the store of the policy. Workers put what they
-// see into rings, without a lock and without writing anything; the retention thread drains them, a
-// ring at a time. It rewrites survivors (retention_rewrite.c), tells the policy what segments held
-// at the start (from their tables, where a former process has not left what it knew:
-// retention_state.c), and saves what is known every few minutes. The supply thread picks what goes,
-// the freeing thread says what went.
+// Connects the policy (policy.h) with the store. Workers put events into rings, without a lock and
+// without writing to a file; the retention thread drains them, one ring at a time. It rewrites
+// survivors (retention_rewrite.c). It lists to the policy the runs of the segments found at the
+// start, from their tables, unless a former process has saved its knowledge of them
+// (retention_state.c). It saves the policy's knowledge every few minutes. The supply thread picks
+// the segment to evict; the freeing thread reports freed segments.
 //
-// A ring that is full loses events, which are counted: reads make the policy a little blinder, runs
-// are listed once more when their segment is full.
+// A ring that is full loses events, which are counted. A lost read makes the policy's knowledge a
+// little poorer; lost runs are listed once more when their segment is full.
 //
-// The policy's arrays lie in a map (retention_region.c). What is in it does not outlive the
-// process.
+// The policy's arrays are in a map (retention_region.c), which does not outlive the process.
 //
-// Until what a former process knew has been read, and for segments of which nothing is known yet,
-// the oldest goes.
+// The oldest segment goes while the knowledge of a former process is not read yet, and while there
+// are segments whose runs are unknown.
 #include "store/retention/retention.h"
 
 #include <errno.h>
@@ -33,9 +32,9 @@
 #define TICK_MS 1000u // segments that are not ranked yet are looked for
 #define SAVE_EVERY_US 300000000u
 #define BYTES_PER_RUN (4u << 10)     // smaller runs than that are more than are ranked
-#define BYTES_PER_FORMER (16u << 10) // so many runs that went are remembered
+#define BYTES_PER_FORMER (16u << 10) // one former run is remembered for each of these
 #define RUNS_MIN 4096u
-#define RUNS_IN_MEMORY (1u << 20) // at most, and so many former ones: 20 MiB
+#define RUNS_IN_MEMORY (1u << 20) // at most, and as many former ones: 20 MiB
 #define RUN_BYTES_MIN 1024u       // a header and something
 #define DROPPED_AT_ONCE 512u
 

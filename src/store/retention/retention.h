@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The retention policy at work in the store: it is told what is read, missed, stored and gone, says
-// what is stored and which segment goes, and has the survivors of a segment rewritten.
+// The retention policy at work in the store. It takes events of reads, misses, stored and freed
+// runs. It decides which runs to admit and which segment to evict, and has the survivors of a
+// segment rewritten.
 #ifndef FOREBAY_STORE_RETENTION_H
 #define FOREBAY_STORE_RETENTION_H
 
@@ -40,7 +41,7 @@ struct retention_options {
     unsigned group_count;
 };
 
-// What retention knows of a segment, beside its entry in the log's table.
+// Retention's state of a segment, in addition to its entry in the log's table.
 struct retention_segment {
     // Under the retention's lock: known to the policy; full, and known to be; runs of which it had
     // not heard by then.
@@ -69,7 +70,7 @@ struct retention {
     unsigned pins_tries;                            // jobs in a row whose pins found no room
     uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
     uint64_t pins_told_us;                          // real
-    bool is_loaded; // what a former process knew is here, or will not come
+    bool is_loaded; // the knowledge of a former process is loaded, or will not be
     struct retention_history {
         uint32_t tick;            // of the policy's clock
         uint64_t us;              // real
@@ -116,21 +117,21 @@ void retention_start(struct retention *retention);
 // After the workers: what is known is saved, survivors that are under way are finished.
 void retention_stop(struct retention *retention);
 void retention_close(struct retention *retention); // NULL members are fine
-// What it takes of cache.size now, but for what lay there at the start. Any thread.
+// Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
 // The segments that fit are more or fewer now. Not on a worker.
 void retention_resize(struct retention *retention);
 // Rules say something else; as store_set_groups().
 void retention_set_groups(struct retention *retention, const struct store_group *groups,
                           unsigned group_count);
-// Which group a name is in, for runs that are reviewed. Any thread.
+// Sets the function that returns the group of a name, for runs that are reviewed. Any thread.
 void retention_set_group_of(struct retention *retention, store_group_fn group_of, void *ctx);
 // Is anything pinned while the process runs? Any thread.
 void retention_set_listed_pins(struct retention *retention, bool has_pins);
 
 // --- what is seen: on the worker, or (gone) on the index writer
 
-// What was answered of a run, for retention_missed() and retention_stored().
+// The policy's answer about a run, for retention_missed() and retention_stored().
 struct retention_answer {
     uint32_t stamp;
     unsigned group; // of its rule
@@ -167,15 +168,15 @@ static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32
 unsigned retention_policy_group(unsigned group);
 unsigned retention_group_of_policy(unsigned policy_group);
 
-// What waits in the rings reaches the policy. Never on a worker.
+// Gives the events in the rings to the policy. Never on a worker.
 void retention_drain(struct retention *retention);
 bool retention_stopping(struct retention *retention);
 
-// What it knows of each run, in place. Not on a worker.
+// Fills in the policy's knowledge of each run, in place. Not on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);
 // Now and then, on the thread: what time it is by the policy's clock.
 void retention_note_time(struct retention *retention);
-// A run goes for room that was used last so many ticks ago. Its lock is held.
+// Notes that a run was evicted which was used last `age_ticks` ago. Its lock is held.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments

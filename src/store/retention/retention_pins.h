@@ -5,13 +5,12 @@
 
 #include "store/retention/retention.h"
 
-// What the policy's groups are. Takes the policy's lock, again and again for as long as there are
-// runs to go through; not on a worker.
+// Sets the policy's groups. Takes the policy's lock again and again, as long as there are runs to
+// go through; not on a worker.
 void retention_pins_groups(struct retention *retention, const struct store_group *groups,
                            unsigned count);
-// What pins may take of the segments that are neither written to, nor spare, nor on their way out,
-// so that there always is one with something that may go. Under the policy's lock, or before the
-// threads.
+// Sets the limit of pins: a part of the segments that are not open, spare or being freed. So one
+// segment always has something that may go. Under the policy's lock, or before the threads.
 void retention_pins_fit(struct retention *retention);
 // policy_victim() for who has room for `max` survivors. With pins and no room one without pins
 // goes. Where there is none, pins are rewritten all the same, or waited for while others are. Under

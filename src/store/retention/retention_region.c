@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy's arrays lie in a map of a file without a name in the cache directory, which counts in
-// cache.size, and which the kernel may write out and take from memory.
+// The policy's arrays are in a map of an unlinked file in the cache directory. The file counts in
+// cache.size, and the kernel may write its pages out and reclaim their memory.
 //
-// The map is as large as the smallest runs could make it, the file only as large as what there is:
-// so a cache of small objects has all of them ranked, and one of large ones gives up no room for
-// them. It grows in steps of a 64th, each reserved and allocated before the policy touches it: a
-// page that is not there would end the process. Where the cache or the disk has no room, what comes
-// goes unranked, and is tried again later.
+// The map is as large as the smallest runs could make it, the file only as large as the present
+// runs need. So a cache of small objects has all of them ranked, and a cache of large ones loses no
+// room. The file grows in steps of a 64th, each reserved and allocated before the policy touches
+// it: access to an unallocated page would end the process. If the cache or the disk has no room,
+// new runs go unranked, and the growth is tried again later.
 //
-// Where there can be no such file (a file system that allocates nothing, a full one) it is memory,
-// which nobody writes out: then there is room for fewer runs.
+// If no such file is possible (the file system allocates nothing, or is full), the arrays are in
+// plain memory that the kernel does not write out, with room for fewer runs.
 //
-// It grows under the policy's lock, on whatever thread tells the policy; never on a worker.
+// The file grows under the policy's lock, on any thread that gives events to the policy; never on a
+// worker.
 #include "store/retention/retention_region.h"
 
 #include <fcntl.h>
@@ -48,7 +49,7 @@ static bool map_file(struct retention_region *region, uint64_t least)
     if (region->fd < 0) {
         return false;
     }
-    (void)unlinkat(folder, REGION_FILE, 0); // what stays is cut by the next process
+    (void)unlinkat(folder, REGION_FILE, 0); // if this fails, the next process truncates the file
     if (region_allocate(region, least)) {
         region->map = mmap(NULL, region->map_bytes, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_NORESERVE, region->fd, 0);

@@ -18,7 +18,7 @@
 #define STEP_SEGMENTS 1024u // looked at
 
 struct retention_review {
-    unsigned wants; // what of each segment, as in retention.reviews
+    unsigned wants; // runs of each segment to review, as in retention.reviews
     uint32_t at;    // entry of the log's table, next to look at
     // Of one segment: pinned, and those of its runs that are looked at.
     struct segment *segment; // NULL: none
@@ -139,7 +139,7 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
     struct run_header header;
     place.segment = review->segment;
     if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
-        return; // who reads it finds out
+        return; // a reader finds the fault
     }
     pthread_mutex_lock(&r->names.lock);
     bool knows = r->names.group_of != NULL;
@@ -176,7 +176,7 @@ static void runs_regroup(struct retention *r)
 
 // --- all of them
 
-// A round that is on its way begins anew with what is wanted besides.
+// Restarts a round in progress, with the newly wanted reviews added.
 static void rounds_join(struct retention *r)
 {
     if (atomic_load(&r->reviews) == 0) {

@@ -16,9 +16,10 @@ void retention_review_want(struct retention *retention, unsigned reviews);
 bool retention_review_is_wanted(const struct retention *retention);
 // A few runs further. True: there is more to do.
 bool retention_review_step(struct retention *retention) MUST_USE;
-// What was begun by the list of before may have ended since the last review: once more.
+// Asks for one more review. Runs that began under the previous list may have been stored since the
+// last one.
 void retention_review_again(struct retention *retention);
-// What is on its way is given up.
+// Cancels the review in progress.
 void retention_review_end(struct retention *retention);
 
 #endif

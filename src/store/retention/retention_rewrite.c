@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives a segment is copied, run by run, into a segment of survivors; then its segment goes
-// like any other. Runs on the retention thread, beside readers, who go on reading the old copies.
+// Copies the survivors of a segment, run by run, into a segment of survivors; then the old segment
+// goes like any other. Runs on the retention thread, at the same time as readers, who go on reading
+// the old copies.
 //
-//   header, payload       read; each checksum is looked at, as for a reader
+//   header, payload       read, and each checksum verified, as for a reader
 //   the same, elsewhere   written: of a long run the intent, the payload, at last the header
 //   sync                  after every few MiB, so that the index writer's own sync has little to do
 //   index: move           if it still names the old place; else a delete or something newer has won
 //   the segment is freed  after all moves are committed, or refused
 //
-// Why a crash between any two of these leaves nothing wrong: until the move is committed the index
-// names the old copy, whose segment has its name still; from then on the new one, which is synced.
-// The other copy is in no index. A rebuild may find both, of one generation and the same bytes, and
-// takes either; what a later write or a condemnation says of a run it says of its key and
-// generation, wherever a copy lies.
+// A crash between any two of these steps leaves nothing wrong. Until the move is committed the
+// index names the old copy, whose segment still has its name. From then on the index names the new
+// copy, which is synced. The other copy is in no index. A rebuild may find both, of one generation
+// and the same bytes, and takes either. A later write or condemnation names a key and a generation,
+// so it holds for both copies.
 //
-// A run that cannot be read or fails a checksum is dropped, as if a reader had met it. Survivors
-// are given up, and go with their segment, as soon as no spare segment is left, or the disk is in
-// trouble: storing what is asked for comes first. Pinned ones are copied before the others, into
-// the last spare segment too, which workers leave to them; where that does not do their segment
-// stays, a few times.
+// A run that cannot be read or fails a checksum is dropped, as if a reader had met it. If no spare
+// segment is left, or the disk is in trouble, the remaining survivors are dropped with their
+// segment: new runs come first. Pinned ones are copied before the others, into the last spare
+// segment too, which workers leave to them. If that fails, their segment stays, a few times.
 #include "store/retention/retention_rewrite.h"
 
 #include <errno.h>
@@ -146,8 +146,8 @@ static bool piece_is_right(const struct run_header *header, uint32_t at, const c
     return true;
 }
 
-// `len` bytes of the payload from its byte `at` on, a multiple of a unit. What it brings from the
-// device loses its marks before, as for a reader.
+// Reads `len` bytes of the payload from its byte `at` on, a multiple of a unit. Bytes that come
+// from the device lose their marks first, as for a reader.
 static enum err piece_read(struct rewriting *rw, const struct run_header *header, uint32_t at,
                            char *ret_bytes, uint32_t len)
 {
@@ -271,7 +271,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
             segment_return(to.segment);
         }
         if (err != ERR_OK) {
-            let_go(&to); // what was written stays a hole
+            let_go(&to); // the written bytes stay a hole
         }
     }
     if (err == ERR_CORRUPT || err == ERR_IO) {
@@ -291,7 +291,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 
 // --- all of them
 
-// What was copied since the last time is synced, and the index told.
+// Syncs the copies made since the last call, and sends their moves to the index.
 static void moves_send(struct rewriting *rw)
 {
     struct segment *target = NULL;
@@ -419,7 +419,7 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
     struct rewriting rw;
     rewriting_init(&rw, r, job);
     if (!segment_pin(rw.segment, job->number)) {
-        rewriting_done(&rw); // given up meanwhile
+        rewriting_done(&rw); // the segment was freed in the meantime
         return;
     }
     if (segment_list(rw.segment, on_row, &rw, &rw.salt) == ERR_OK &&

@@ -17,8 +17,9 @@ struct retention_job {
 // it stays for its pins, which found no room. On the retention thread.
 void retention_rewrite(struct retention *retention, const struct retention_job *job);
 
-// The header of a run, of a pinned segment that `fd` is borrowed of, as checked as for a reader;
-// its spans lie in `bytes`, RUN_HEADER_MAX of them. ERR_IO, ERR_CORRUPT. Not on a worker.
+// Reads and verifies the header of a run, as for a reader. The run is in a pinned segment, from
+// which `fd` is borrowed. The header's spans point into `bytes`, which has room for RUN_HEADER_MAX.
+// ERR_IO, ERR_CORRUPT. Not on a worker.
 enum err retention_head_read(const struct store_disk *disk, const struct store_place *from, int fd,
                              char *bytes, struct run_header *ret_header) MUST_USE;
 

@@ -9,9 +9,10 @@
 
 #define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of one ring
 #define TAKEN_AT_ONCE 64u
-#define REFUSALS_WAIT_US 10000u // at most, that who asks again is known to ask again
+#define REFUSALS_WAIT_US 10000u // at most, until the policy learns of a repeated request
 
-// What nothing is known of is in group 0: of normal priority.
+// Maps the store's groups to the policy's, in which group 0 has normal priority: runs of unknown
+// rule are in it.
 unsigned retention_policy_group(unsigned group)
 {
     check(group < POLICY_GROUPS);

@@ -136,7 +136,7 @@ void retention_state_save(struct retention *r)
     int folder = r->disk->dir.fd;
     uint64_t reserved = 0;
     if (!r->is_loaded) {
-        return; // what lies there is more
+        return; // the saved state knows more
     }
     int fd = openat(folder, STATE_FILE_NEW,
                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -160,7 +160,7 @@ void retention_state_save(struct retention *r)
         r->state_bytes = reserved;
         return;
     }
-    (void)unlinkat(folder, STATE_FILE_NEW, 0); // what stays is counted by the next process
+    (void)unlinkat(folder, STATE_FILE_NEW, 0); // if this fails, the next process counts it
     disk_space_give(r->disk, reserved);
     stats_add(COUNTER_retention_saves_failed, 1);
 }

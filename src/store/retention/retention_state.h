@@ -6,7 +6,7 @@
 
 #include "store/retention/retention.h"
 
-// What it takes up on disk, as store_dir_other_bytes() has counted it.
+// Bytes of the saved state on disk, as store_dir_other_bytes() has counted it.
 uint64_t retention_state_bytes(const struct store_disk *disk);
 // A file that is missing or damaged is no error: all that is whole in it is known, the rest is
 // learnt.
