@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of which bytes were found to contradict the origin's checksum. Where all their runs lie
-// nobody knows: the index names some, others were replaced in it, were refused by it, or have not
-// been found again yet. So a key is condemned as a whole: a line says that of its runs, wherever
-// they are found, none below a generation is to be believed. What is fetched afterwards has a
-// higher one.
+// Keys whose cached bytes contradict the origin's checksum. No table lists all runs of a key: the
+// index names some, has replaced or refused others, and has not found the rest yet. So a key is
+// condemned as a whole: its line says that no run of it below a generation is to be trusted,
+// wherever that run is found. Bytes that are fetched afterwards have a higher generation.
 //
-// A line counts in this process at once. It is written to the file `condemned` of the cache
-// directory by whoever comes first, a thread of the blocking pool or the index writer, which also
-// syncs it before the key's delete is answered. The next process hides what the lines name before
-// it serves anybody, has it deleted, and passes over it in segments.
+// A line counts in this process at once. A thread of the blocking pool or the index writer,
+// whichever comes first, writes it to the file `condemned` of the cache directory. The index writer
+// also syncs it before it answers the key's delete. The next process hides the keys of all lines
+// before it serves any request, has them deleted, and passes over their runs in segments.
 //
 // At most STORE_CONDEMNED_MAX keys have a line of their own. The one that was condemned longest ago
-// makes room; what it said is then true of the runs of all keys that are found in segments: coarse,
-// counted, and never forgotten. (What the index held of that key has left it by then, unless so
-// many were condemned while the index writer stood still.) Each line in the file carries it, so
-// that a line is replaced in one write.
+// makes room. Its generation then holds for the runs of all keys that are found in segments:
+// coarse, counted, and never forgotten. (By then the index has deleted that key, unless
+// STORE_CONDEMNED_MAX keys were condemned while the index writer stood still.) Each line in the
+// file carries the generation for all keys, so that a line is replaced in one write.
 //
 //   0   4  "FBCD"
 //   4   4  CRC32C of the rest
@@ -151,7 +150,7 @@ void state_condemned_load(struct store_condemned *condemned,
                           void *ctx)
 {
     char bytes[STORE_CONDEMNED_MAX * CONDEMNED_LINE_LEN];
-    if (condemned->disk->dir.fresh) { // generations begin anew, and nothing is left to be found
+    if (condemned->disk->dir.fresh) { // generations start over, and no old run is left
         (void)unlinkat(condemned->disk->dir.fd, CONDEMNED_FILE, 0);
     }
     int fd = openat(condemned->disk->dir.fd, CONDEMNED_FILE,

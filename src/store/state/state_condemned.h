@@ -35,7 +35,7 @@ void state_condemned_init(struct store_condemned *condemned,
                           struct store_disk *disk); // zeroed before
 void state_condemned_done(struct store_condemned *condemned);
 
-// What the processes before have found out, before there are threads: on_line() must hide it, and
+// Loads the lines of former processes, before there are threads. on_line() must hide the key, and
 // have it leave the index.
 void state_condemned_load(struct store_condemned *condemned,
                           void (*on_line)(void *ctx, struct hash128 hash, uint64_t below),

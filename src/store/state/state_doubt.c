@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doubts: buckets that may still change without anybody saying so, because a write was sent to the
-// origin and its outcome is not known. The origin may apply it later than the last word that was
-// heard of it; what was found there before that says nothing about what is there afterwards.
+// Doubts: buckets that may still change without notice, because a write was sent to the origin and
+// its outcome is not known. The origin may apply it after the last sign of it. A state that was
+// found there before says nothing about the state afterwards.
 //
-// A bucket is in doubt until a time. Whatever of it was confirmed at the origin before that time
-// must be confirmed once more before it is used: until then that is every use, and afterwards one
-// for each record. So a doubt needs no end, only its time, and is never forgotten. That an origin
-// applies a write later than STORE_DOUBT_MS after it was last heard of is taken for impossible.
+// A bucket is in doubt until a time. A record that the origin confirmed before that time must be
+// confirmed once more before it is used: until then at every use, and afterwards once for each
+// record. So a doubt needs no end, only its time, and is never forgotten. The design takes it for
+// impossible that an origin applies a write later than STORE_DOUBT_MS after the last sign of that
+// write.
 //
-// Over restarts. Before the first write to a bucket is sent, `format` notes that the bucket is
-// being written to. A process that ends without a clean stop leaves writes whose outcome nobody
-// will know; the next one finds the note, and the bucket is in doubt. A clean stop takes the note
-// away and leaves the times, which the next process goes by on the wall clock; within one it is the
-// monotonic clock. So does STORE_DOUBT_MS without a write and without a doubt: a crash then puts
-// nothing in doubt. A note that cannot be written (counted) holds up no write: the disk may be
-// full, which costs no request, and what is lost is the doubt of a process that is killed inside
-// that very write.
+// Over restarts: before the first write to a bucket is sent, `format` notes that the bucket is
+// being written to. A process that ends without a clean stop leaves writes of unknown outcome; the
+// next process finds the note, and the bucket is in doubt. A clean stop removes the note and leaves
+// the times. The next process compares them with the wall clock; within one process it is the
+// monotonic clock. STORE_DOUBT_MS without a write and without a doubt removes the note, too: a
+// crash then puts nothing in doubt. A note that cannot be written (counted) does not delay its
+// write: the disk may be full, which must cost no request. The only loss is the doubt of a process
+// that is killed during that very write.
 //
 // At most STATE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
 // never forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all
-// of them out of reach for good: on every worker, in every realm, for fills that are under way,
-// after kill -9, and after a rebuild from segments, whose headers carry the old name. Their space
-// goes by eviction.
+// of them out of reach for good: on every worker, in every realm, for fills in flight, after
+// SIGKILL, and after a rebuild from segments, whose headers carry the old name. Eviction frees
+// their space.
 //
 // Threads: look-ups on any thread, without a lock; holds and ends on any thread, under a lock of
 // their own that is held for a moment; begins on a thread of the blocking pool, under the lock of
@@ -118,7 +118,7 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
     if (row == &state->others[STATE_EPOCHS]) {
         return slot;
     }
-    row->number = atomic_load(&epochs->others.start); // what it had so far, or above
+    row->number = atomic_load(&epochs->others.start); // the epoch it had so far, or a higher one
     return epoch_add(epochs, row, (unsigned)(row - state_table_rows(state, STATE_EPOCHS)));
 }
 
@@ -137,7 +137,7 @@ static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epo
     *line = start + EPOCH_STRIDE;
     enum err err = disk_commit_state(epochs->disk);
     if (err != ERR_OK) {
-        *line = start; // whatever reached the disk is above what is in use
+        *line = start; // any number that reached the disk is above those in use
         atomic_fetch_sub(&slot->open_count, 1);
         return err;
     }

@@ -12,7 +12,7 @@
 #define EPOCH_HOLD_COUNT 256u
 
 struct store_epoch_slot {
-    atomic_bool is_used;    // what stands before is set for good
+    atomic_bool is_used;    // set last: bucket and line are final from then on
     struct hash128 bucket;  // of (origin, bucket)
     unsigned line;          // which row of STATE_EPOCHS
     _Atomic uint64_t now;   // what look-ups use
@@ -32,8 +32,7 @@ struct store_epochs {
     } guarded;
 };
 
-// Zeroed before. `disown`: the index that lies in an unusable directory must not be believed; may
-// block.
+// Zeroed before. disown() makes the index of an unusable directory invalid; it may block.
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk));
 void state_epochs_done(struct store_epochs *epochs);

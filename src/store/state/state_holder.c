@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holders: under whose names copies of a key may lie in the cache directory, realms and origins as
-// keys file and configuration name them. A write invalidates its key under the names of its own
-// process; what lies in the directory outlives those lists, and a holder that was away while writes
+// Holders: the names that copies of a key in the cache directory may be under, which are realms and
+// origins as the keys file and the configuration name them. A write invalidates its key under the
+// names of its own process. The copies outlive those lists, and a holder that was away while writes
 // passed comes back with old copies.
 //
-// So each holder has a number that is part of its keys' names, and a line in `format` for as long
-// as every process reaches it: a start takes away the lines of those that it does not name, before
-// it serves anybody, and whoever has no line gets a new number, under which nothing was ever held.
-// What it held before is out of reach for good, and goes by eviction. A holder that is named by
-// each start keeps number and copies. Within a process none goes: a reload only adds
+// So each holder has a number that is part of its keys' names, and a line in `format` as long as
+// every process names it. A start removes the lines of the holders that it does not name, before it
+// serves any request. A holder without a line gets a new number, under which nothing was ever held.
+// Its earlier copies are out of reach for good, and eviction frees their space. A holder that each
+// start names keeps its number and its copies. Within a process no holder goes: a reload only adds
 // (access_keys_keep_realms()).
 //
-// Beyond STATE_HOLDERS_MAX a holder has no line, and a new number at each start. A directory from
-// before there were numbers may have missed writes already: only origins keep what they hold there.
+// Beyond STATE_HOLDERS_MAX a holder has no line, and gets a new number at each start. A directory
+// of a version without numbers may have missed writes already: only origins keep their copies
+// there.
 //
 // Threads: at the opening, before all others; then any that may block, under the lock of `format`.
 #include <stdlib.h>

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is pinned while the process runs lies in the file `pins` of the cache directory: a line with
-// the version, what the caller has given (store.h), and the CRC32C of what stands before the last
-// line.
+// The file `pins` of the cache directory has the pins that operators set while the process runs. It
+// has a line with the version, the caller's text (store.h), and the CRC32C of all lines before the
+// last one.
 //
 //   forebay-pins 1
 //   ...
 //   checksum <8 hex>
 //
-// It is replaced as a whole: written beside it, synced, renamed, the folder synced. So a crash
-// leaves the one before or this one. Its bytes count in cache.size, and are reserved before they
-// are written. A file that is not whole becomes `pins.bad`, for a person to read: what is cached
-// does not suffer from that.
+// The file is replaced as a whole: a new file is written, synced and renamed, and the folder
+// synced. So a crash leaves the old file or the new one. Its bytes count in cache.size, and are
+// reserved before they are written. A damaged file becomes `pins.bad`, for a person to read: cached
+// objects are not affected.
 #include "store/state/state_pins.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static void checksum_line(struct span text, char ret_line[PINS_CHECKSUM_LEN + 1]
                    disk_crc32c(text.ptr, text.len));
 }
 
-// What the caller has given, of a whole file.
+// Returns the caller's text in a whole file. False: the file is not whole.
 static bool text_of(struct span file, struct span *ret_text)
 {
     const size_t head = sizeof(PINS_HEAD) - 1;
@@ -165,7 +165,7 @@ static int file_replace(struct store_pins *pins, struct span file, bool *ret_is_
         failed = errno;
     }
     if (failed != 0) {
-        (void)unlinkat(folder, PINS_FILE_NEW, 0); // what stays is counted by the next process
+        (void)unlinkat(folder, PINS_FILE_NEW, 0); // if this fails, the next process counts it
         return failed;
     }
     *ret_is_there = true;

@@ -21,7 +21,7 @@ void state_pins_init(struct store_pins *pins, struct store_disk *disk); // zeroe
 void state_pins_open(struct store_pins *pins);
 // The file is not to be replaced by this process.
 void state_pins_set_unread(struct store_pins *pins);
-// What it takes of cache.size now, but for what lay there at the start. Any thread.
+// Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
 int64_t state_pins_bytes(const struct store_pins *pins);
 // As store_pins_load() and the calls behind it.
 enum err state_pins_load(struct store_pins *pins, struct buf *ret_text) MUST_USE;
