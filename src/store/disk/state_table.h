@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of what the store remembers beside bytes: rows of the kinds in state_table.def. It
-// is part of `format`, so one write replaces all of it, and a crash leaves the table before or
-// after. Pure; whoever uses it holds the lock of `format`, unless there are no other threads.
+// The one table of what the store remembers in addition to bytes: rows of the kinds in
+// state_table.def. It is part of `format`, so one write replaces all of it, and a crash leaves the
+// old table or the new one. Pure. Callers hold the lock of `format`, unless there are no other
+// threads.
 #ifndef FOREBAY_STORE_DISK_STATE_TABLE_H
 #define FOREBAY_STORE_DISK_STATE_TABLE_H
 
