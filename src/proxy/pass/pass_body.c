@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a request body goes on to the origin. One thread; owned by serve_pass.c.
 //
-// What comes in                           What goes on
+// incoming                                outgoing
 // nothing                                 nothing
 // plain, with its SHA-256                 as it is, bound by the same hash, checked here too
 // plain, UNSIGNED-PAYLOAD or silent       as it is, unsigned
 // STREAMING-UNSIGNED-PAYLOAD-TRAILER      as it is; the origin checks the trailer. Inside HTTP
-//                                         chunks: decoded, framed anew
+//                                         chunks: decoded, framed again
 // STREAMING-AWS4-HMAC-SHA256-PAYLOAD      decoded, signatures checked; unsigned
-// the same with -TRAILER                  decoded, signatures checked; framed anew with its
+// the same with -TRAILER                  decoded, signatures checked; framed again with its
 //                                         trailer, so that it survives
 // other signs of aws-chunked              decoded; unsigned
 // HTTP chunks without a length            collected (bounded), then bound by its hash
 // anything the caller wants whole         the same
 //
-// The framing is found by any one of its three signs and never reaches the origin as object bytes.
-// Whatever is checked here is checked before the origin has the last byte: it knows the length, so
-// it cannot complete an upload that is cut here.
+// Any one of its three signs shows the framing, which never reaches the origin as object bytes.
+// Every check here ends before the origin has the last byte: the origin knows the length, so it
+// cannot complete an upload that is cut here.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define FRAME_CHUNK_SIZE (64u * 1024u) // of bodies framed anew; the origin wants at least 8 KiB
+#define FRAME_CHUNK_SIZE (64u * 1024u) // of bodies framed again; the origin wants at least 8 KiB
 #define BASE64_SHA256_LEN 44u
 
 // Trailers whose value has a known length, also those that are not computed here.

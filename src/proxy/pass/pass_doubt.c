@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes whose outcome is not known: the origin has the request, or may get it yet, and has not
-// said what became of it (a time-out, a reset, a gateway's failure). It may apply it at any time,
-// also long after the client was told so. Whatever is read meanwhile is true now and may be untrue
-// in a moment, so it must not be kept: for STORE_DOUBT_MS a second write to the same key stays
-// open, a doubt, that asks nothing of the origin. What an open write does to its key is what is
-// needed: nothing is published, and when it ends the key is invalidated once more (rule 28).
-// Besides, its home lets readers share no request that was sent before they came.
+// reported the outcome (a time-out, a reset, a gateway's failure). It may apply the write at any
+// time, also long after the client has its answer. Bytes that are read meanwhile are true now and
+// may be untrue in a moment, so they must not be kept. Therefore a second write to the same key
+// stays open for STORE_DOUBT_MS: a doubt, which asks nothing of the origin. An open write has the
+// effect that is needed: nothing is published, and when it ends the key is invalidated once more
+// (rule 28). In addition, the key's home lets no reader share a request that was sent before that
+// reader came.
 //
-// Where the outcome stands in a document that follows a 200 (copies, completed uploads, batch
-// deletes), it is not known either if there is no document, or one that tells of a failure inside
+// Copies, completed uploads and batch deletes report their outcome in a document that follows a
+// 200. Their outcome is also unknown if there is no document, or one that reports a failure inside
 // the origin.
 //
 // A doubt begins before the write that it follows ends, so that nothing is kept in between. It
@@ -117,7 +118,8 @@ static bool code_is_unsure(struct span code)
            span_equal_cstr(code, "InternalServerError");
 }
 
-// What follows "<Code>", up to the next element. A '<' in the middle of it begins anew.
+// Collects the text after "<Code>", up to the next element. A '<' in the middle of the tag starts
+// the match again.
 static void document_step(struct pass_document *d, char c)
 {
     check(d->matched < sizeof("<Code>"));
@@ -178,7 +180,7 @@ void pass_doubt_begin(struct pass_state *p)
     }
 }
 
-// What the next process is not told of keys it is told of their buckets.
+// The next process does not have the doubts of keys, so their buckets are put in doubt.
 void pass_doubt_free_all(struct proxy_worker *pw)
 {
     struct list_node *node;

@@ -202,7 +202,7 @@ static bool field_read(struct pass_form *form, struct span bucket, struct span n
     if (span_equal_nocase(name, SPAN("key"))) {
         bool is_first = form->key.len == 0 && value.len > 0;
         form->key = value;
-        return is_first; // which of two counts, origins do not agree on
+        return is_first; // origins disagree on which of two counts
     }
     if (span_equal_nocase(name, SPAN("bucket"))) {
         return span_equal(value, bucket);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
-// the body of a batch delete; or all of a bucket, where nothing names them. On the request's
-// worker, while the client is there. Under how many names copies of a key may be held:
-// pass_writes.c.
+// Finds the keys that a request changes: those that its head may change (r->effects), the key of a
+// form, or the keys in the body of a batch delete. If the request names no keys, it may change the
+// whole bucket. On the request's worker, while the client is there. pass_writes.c finds the names
+// that copies of a key may be held under.
 #include "proxy/pass/pass_private.h"
 
 // `bucket` by the name that the origin has for it; both live as long as `p`.
@@ -16,7 +16,7 @@ static enum err add_write(struct pass_state *p, struct span bucket, struct span 
     }
     s3_key_as_path(key, &path);
     if (path.leaves) {
-        return ERR_INVALID_URI; // what it changes lies in no bucket, or in another; S3 refuses it,
+        return ERR_INVALID_URI; // its target is in no bucket, or in another; S3 refuses it,
                                 // too
     }
     return pass_writes_add(p, bucket, key);
@@ -28,7 +28,7 @@ static enum err add_copied(struct pass_state *p, struct span bucket, struct span
     return ok ? add_write(p, bucket, key) : ERR_NO_MEMORY;
 }
 
-// What the head may change: a key, or whatever its bucket holds.
+// Adds what the head may change: a key, or anything in its bucket.
 static enum err add_head_keys(struct pass_state *p)
 {
     const struct request *r = p->request;

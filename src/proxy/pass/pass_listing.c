@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a listing names, while it passes through. Who may list a part of the bucket is shown no name
-// of another part: an origin may take the position to begin at (marker, start-after, a token) for
-// the place to list, whatever the prefix (SeaweedFS 4.30 does). Besides it is kept as a hint: the
-// sizes of objects, because who reads one of them for the first time and wants its checksums may
-// ask for it whole; and in which order the large ones stand, because they may be read in it
-// (series.c). On the request's worker.
+// Reads the names in a listing while it passes through. A client that may list only a part of the
+// bucket sees no name of another part. This check is needed because an origin may list from the
+// start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). The
+// names are also kept as hints. One is the sizes of objects: a client that reads one of them for
+// the first time and wants its checksums may request it whole. The other is the order of the large
+// ones, because clients may read them in that order (series.c). On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"

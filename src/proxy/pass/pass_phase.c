@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request that passes through does in each of its phases, and what it waits for: the table
-// behind pass_go(). pass_phases.def says which phase may follow which. On the request's
-// worker.
+// The phases of a request that passes through: the functions of each phase, and the condition that
+// ends it. It is the table behind pass_go(). pass_phases.def lists the phases that may follow each
+// other. On the request's worker.
 //
 // The order is the promise. The origin is asked after every copy of what the request changes is
 // invalidated. The client is answered after all of them were invalidated once more.
@@ -99,7 +99,7 @@ static void on_keys_ready(struct pass_state *p, enum err err)
     if (err == ERR_LIMIT) {
         pass_upload_refuse(
             p, err,
-            SPAN("What this request replaces could not be removed from the cache directory"));
+            SPAN("The copy this request replaces could not be removed from the cache directory"));
     } else if (err != ERR_OK) {
         pass_upload_refuse(p, err, (struct span){NULL, 0});
     }
@@ -113,7 +113,7 @@ static void on_bucket_ready(struct bucket_write *bw)
     if (bw->err != ERR_OK) {
         pass_upload_refuse(
             p, ERR_LIMIT,
-            SPAN("What this request may change could not be noted in the cache directory"));
+            SPAN("The change of this request could not be noted in the cache directory"));
     }
     on_one_ready(p);
 }
@@ -142,8 +142,8 @@ static void begin_open(struct pass_state *p)
     }
 }
 
-// A request that is refused now, or whose client has gone, does not reach the origin. What is open
-// is closed in any case.
+// A request that is refused now, or whose client has gone, does not reach the origin. Open writes
+// are closed in any case.
 static enum pass_phase after_open(const struct pass_state *p)
 {
     if (p->awaited > 0) {
@@ -166,8 +166,8 @@ static void begin_ask(struct pass_state *p)
     }
 }
 
-// The outcome of a write is known by its answer's head. If it stands in the document, or if nothing
-// is changed, the whole answer counts.
+// The head of its answer shows the outcome of a write. If the outcome is in the document, or if
+// nothing is changed, the whole answer counts.
 static enum pass_phase after_ask(const struct pass_state *p)
 {
     bool has_verdict =

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a browser asks before a page's request (OPTIONS, without a signature): the origin answers by
-// the bucket's CORS rules. It is asked unsigned, with the three headers of the question and without
-// the query, which may hold a link's signature; of a yes the client gets the rules, anything else
-// becomes the same no. Nothing is kept, and no right is needed, as nothing of the bucket is read.
-// On the request's worker, as a part of the sequence in serve_pass.c.
+// Preflights: a browser's question before a page's request (OPTIONS, without a signature), which
+// the origin answers by the bucket's CORS rules. Forebay asks it unsigned, with the three headers
+// of the question and without the query, which may hold a link's signature. If the answer is yes,
+// the client gets the rules; any other answer becomes the same refusal. Nothing is kept, and no
+// right is needed, because nothing of the bucket is read. On the request's worker, as a part of the
+// sequence in serve_pass.c.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files behind serve_pass.c share: how a request body goes on to the origin, the key of a
-// form upload, and cached listings.
+// Shared by the files behind serve_pass.c: the body of a request on its way to the origin, the key
+// of a form upload, and cached listings.
 #ifndef FOREBAY_PROXY_PASS_PASS_PRIVATE_H
 #define FOREBAY_PROXY_PASS_PASS_PRIVATE_H
 
@@ -9,7 +9,7 @@
 #define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
 #define PASS_COLLECT_COPIES                                                                        \
     2u // of a body that is parsed and rendered again; the parsed form is in a counted arena
-#define PASS_COLLECT_SMALL 65536u // what one of unknown length is counted as, until it is longer
+#define PASS_COLLECT_SMALL 65536u // charged for a body of unknown length, until it is longer
 #define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
 
 // --- pass_body.c ---------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ struct pass_location {
     struct buf document; // as far as it has come
 };
 
-// What a document that says what became of a write has said so far; see pass_doubt.c.
+// State of the scan of a document that reports the outcome of a write; see pass_doubt.c.
 struct pass_document {
     bool has_text, is_unsure;
     size_t matched, code_len;
@@ -260,7 +260,7 @@ struct pass_writes {
     uint64_t charged_bytes;
 };
 
-// What a phase does. The table is in pass_phase.c.
+// The functions of a phase. The table is in pass_phase.c.
 struct pass_row {
     void (*begin)(struct pass_state *p);                 // when it is entered; NULL: nothing
     void (*again)(struct pass_state *p);                 // whenever something has changed; NULL
@@ -408,15 +408,15 @@ bool pass_listing_is_judged(const struct pass_state *p);
 // name.
 bool pass_listing_is_limited(const struct request *r);
 bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
-// So many of the last bytes are of a name that is not whole yet.
+// Number of last bytes that belong to a name that is not complete yet.
 uint64_t pass_listing_pending(const struct pass_state *p);
 
 // --- pass_version.c ------------------------------------------------------------------------------
 
-// The head of a read has come: if it names a version the key's home is told, which starts the
-// answer. False: it names none.
+// The head of a read has come. If it names a version, sends that version to the key's home, whose
+// reply starts the answer. False: it names none.
 bool pass_version_tell(struct pass_state *p);
-void pass_version_leave(struct pass_state *p); // harmless when nobody is being told
+void pass_version_leave(struct pass_state *p); // harmless when no message is out
 
 // --- pass_upload.c -------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ void pass_upload_refuse(struct pass_state *p, enum err err, struct span message)
 // --- pass_phase.c --------------------------------------------------------------------------------
 
 extern const struct pass_row PASS_ROWS[PASS_PHASE_COUNT_];
-// What it changes is known: the writes are opened, or the origin is asked at once.
+// Called when the request's changes are known: opens the writes, or asks the origin at once.
 void pass_phase_start(struct pass_state *p);
 
 // --- pass_doubt.c --------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ void pass_direct_may_follow(struct pass_state *p);
 
 // --- pass_preflight.c ----------------------------------------------------------------------------
 
-// What goes on of it; ERR_OVERLOAD: too many are on their way.
+// Chooses the headers to forward; ERR_OVERLOAD: too many are in flight.
 enum err pass_preflight_plan(struct pass_state *p) MUST_USE;
 void pass_preflight_end(struct pass_state *p);
 bool pass_preflight_is_yes(const struct pass_state *p); // the answer's head is there

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the origin by a relay, and judges its response head. What the relay brings goes to
-// pass_answer.c. What it means for the request is decided in pass_phase.c. On the request's worker.
+// Asks the origin by a relay, and judges its response head. The answer's bytes go to pass_answer.c;
+// pass_phase.c decides what the answer means for the request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #define USUAL_HEADERS_BYTES                                                                        \
@@ -19,7 +19,7 @@ static bool status_is_gateway_failure(unsigned status)
     return status == 408 || status == 429 || status == 502 || status == 504;
 }
 
-// Operations whose 200 may come before their outcome, which stands in the body.
+// Operations whose 200 may come before their outcome, which is in the body.
 static bool answers_early(const struct pass_state *p)
 {
     switch (p->s3.operation) {
@@ -41,8 +41,8 @@ static bool succeeds_too_early(const struct pass_state *p)
            (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
 }
 
-// An answer's headers are known when its request has been let in for long, and take several times
-// their length until the client has them. A read may be told SlowDown even now.
+// An answer's headers arrive long after its request was admitted, and take several times their
+// length until the client has them. A read may still be answered SlowDown now.
 static bool has_no_room(const struct pass_state *p)
 {
     const struct headers *headers = &p->relay.headers_answered;

@@ -3,7 +3,7 @@
 // in no other place of the request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
-// The header as the gate has read it, instead of what stood in the header or the query.
+// Sends the header as the gate has parsed it, instead of the client's header or query parameter.
 static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
                             struct span origin_bucket)
 {
@@ -20,7 +20,7 @@ static enum err send_source(struct pass_state *p, const char *name, const struct
                : ERR_NO_MEMORY;
 }
 
-// A source that stood in the query goes on as a header; so does what the query says more of it.
+// Moves a source in the query, and its other parameters, to headers.
 static enum err move_source_params(struct pass_state *p)
 {
     struct s3_request *s3 = &p->s3;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's body on its way out: from the pass_body that has checked it into the relay.
-// Whichever side is ahead waits. On the request's worker; pass_receive.c is the way in.
+// The client's body on its way out: from the pass_body that has checked it into the relay. The
+// faster side waits. On the request's worker; pass_receive.c is the way in.
 #include "proxy/pass/pass_private.h"
 
 void pass_upload_drop(struct pass_state *p)

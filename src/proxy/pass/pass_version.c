@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A read that passes by the cache is answered with a version, too (or hears that there is no such
-// object). Whoever asks after its client must not be given an older one from the cache, so the
-// key's home hears of it first (rule 31 of fill/README.md), and the head waits until it has
-// answered; the body queues up meanwhile. One who hears only that the version is not the one he
-// means, or shorter, has the home ask the origin for it: else a client that begins anew would begin
-// with the same version from the cache. On the request's worker.
+// A read that bypasses the cache is answered with a version, too (or with the fact that there is no
+// such object). A later request must not get an older version from the cache. So the key's home
+// receives the version first (rule 31 of fill/README.md), and the head waits for the home's reply;
+// the body queues up meanwhile. An answer may only say that the version is not the one that the
+// client means, or is shorter (412, 416). Then the home asks the origin for the version: otherwise
+// a client that starts again would get the same version from the cache. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 static bool is_read_of_object(const struct s3_request *s3)
@@ -72,7 +72,7 @@ bool pass_version_tell(struct pass_state *p)
     check(!pass_changes_any(p) || p->is_streamed);
     struct span etag;
     unsigned status = p->relay.status;
-    bool denies = status == 412 || status == 416; // what may be cached, and names nothing instead
+    bool denies = status == 412 || status == 416; // denies what may be cached, and names no version
     check(p->telling == NULL && !pass_is_answered(p));
     if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
         return false;

@@ -216,7 +216,7 @@ static void on_name_ended(struct key_write *kw)
     slot_back(kw);
 }
 
-// Reloads add names at any time; a round goes by those of its beginning.
+// Reloads add names at any time; a round uses the names of its beginning.
 static void names_take(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is not answered from the cache: listings, bucket operations, writes, multipart,
+// Requests that the cache does not answer: listings, bucket operations, writes, multipart,
 // sub-resources, everything unknown. Streamed in both directions, bounded each way by one
 // byte_queue. Runs on the request's worker.
 //
-// Who owns what. A pass_state lives on the heap, because a write outlives its client: once it
-// may have reached the origin, the invalidation after it must run. Everything the relay looks at is
-// a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
-// key_write and the bucket_write have ended.
+// Ownership. A pass_state lives on the heap, because a write outlives its client: once it may have
+// reached the origin, the invalidation after it must run. The relay uses only copies in
+// pass_state.arena. The pass_state is freed when the exchange is over, the relay has ended and
+// every key_write and the bucket_write have ended.
 //
 // The phases are in pass_phases.def. Those of a request that changes keys:
 //
@@ -36,7 +36,7 @@
 //   pass_version.c  tells the key's home    serve_pass.c    start; the client leaves
 #include "proxy/pass/pass_private.h"
 
-// What goes on of the request: its copy, its sources, its body, the keys that its head names.
+// Prepares the forwarded request: its copy, its sources, its body, the keys that its head names.
 static enum err plan(struct pass_state *p, struct span *ret_message)
 {
     struct request *r = p->request;
