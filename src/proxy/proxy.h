@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a request: the only room that sees both the client's side and the bytes' side. A
-// request is a table of steps (request.c); a GET is answered from the store, from a run in flight
-// or by starting one (serve_get.c, room fill); everything else passes through (serve_pass.c).
+// Handles requests: the only room that sees both the client's side and the bytes' side. A request
+// is a table of steps (request.c). A GET is answered from the store, from a run in flight, or by
+// starting one (serve_get.c, room fill). Everything else passes through (serve_pass.c).
 #ifndef FOREBAY_PROXY_PROXY_H
 #define FOREBAY_PROXY_PROXY_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every step of a request needs: the driver of its table, its memory, the headers of every
+// The base of every step of a request: the driver of its table, its memory, the headers of every
 // reply, the refusal. request_go() alone moves a request. Steps return AGAIN (the next one at
 // once), WAIT (a callback calls request_go()) or DONE (the reply is on its way; only on_done is
 // left). On the connection's worker.

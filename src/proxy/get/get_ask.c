@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET asks other workers: for a run of blocks, or whether its version is current. Each
+// The questions of a GET to other workers: for a run of blocks, or for the current version. Each
 // change of the answer continues the request: its steps before the reply, its body afterwards. On
 // the request's worker.
 #include "proxy/get/get_private.h"

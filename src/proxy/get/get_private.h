@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a GET share: a GET or HEAD that may be answered from the
-// cache, on its worker.
+// Shared by the files of a GET or HEAD that may be answered from the cache, on its worker.
 #ifndef FOREBAY_PROXY_GET_GET_PRIVATE_H
 #define FOREBAY_PROXY_GET_GET_PRIVATE_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GET holds: the pins of a view, a reference to the version, subscriptions to at most two
-// runs, and one disk read. This file takes and releases them. The memory stays with the pooled
+// The resources of a GET: the pins of a view, a reference to the version, subscriptions to at most
+// two runs, and one disk read. This file takes and releases them. The memory stays with the pooled
 // request. If a disk read is in flight when the request ends, the request is recycled when the read
 // ends. On the request's worker.
 #include "base/date.h"

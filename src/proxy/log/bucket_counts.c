@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each bucket was asked for, by result, and what it was answered with, by source: a table per
-// worker that only the worker writes and anybody reads. Names are the clients', so there is a
-// bound: the first BUCKETS_MAX that were answered without an error have rows of their own, the rest
-// are counted together.
+// Counts requests by result and reply bytes by source, for each bucket: a table for each worker,
+// which only the worker writes and any thread reads. Clients choose the names, so the table has a
+// limit: the first BUCKETS_MAX buckets that were answered without an error have rows of their own.
+// The others are counted together.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files share that answer operators: inspect.c (one object), inspect_list.c (a page of
+// Shared by the files that answer operators: inspect.c (one object), inspect_list.c (a page of
 // them), evict.c, warm.c and list_call.c (a listing from the origin). On the worker that was chosen
 // for the question.
 #ifndef FOREBAY_PROXY_OPS_INSPECT_PRIVATE_H

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c
-// (one object, from the look into the index to its last run), warm_pace.c (how fast, and what is
-// tried again), warm_room.c (how much memory all jobs hold). On the job's worker but where it says
-// otherwise.
+// Shared by the files of a warm job: warm.c (the job: its next step, its end), warm_object.c (one
+// object, from the look-up in the index to its last run), warm_pace.c (pace and repeated tries),
+// warm_room.c (memory of all jobs). On the job's worker, except where a comment says otherwise.
 #ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 #define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 
