@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// What deserves space: is a run stored, which segment goes when space is wanted, which of its runs
-// are worth rewriting. It knows no files, and nothing of objects but a key for each.
+// Decides which runs to admit, which segment to evict, and which of its runs to rewrite. It knows
+// no files, and of an object only a key for each run.
 //
-// Threads: one owns the policy (the store's); every call is its own, unless the comment says any
-// thread. Workers ask policy_admit() and put what they saw into a ring each (policy_ring.h), which
-// the owner drains into policy_take(). Nothing here locks, blocks, or allocates after policy_new().
+// Threads: one owns the policy (the store's). Only the owner may call, except where a comment says
+// any thread. Workers call policy_admit(), and put their events into a ring each (policy_ring.h),
+// which the owner drains into policy_take(). Nothing here locks, blocks, or allocates after
+// policy_new().
 //
 // The life of a segment: begin -> append (its runs, from rings or directly) -> seal -> named by
 // policy_victim() -> move (a survivor, rewritten elsewhere) or drop (each other run) -> free.
 //
-// Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age,
-// classes and silence; policy_monitor.c what happens at which age; policy_rank.c what that makes a
-// run worth; policy_ghost.c what was dropped or refused; policy_probation.c what is stored though
-// it is worth too little; policy_segments.c the runs of each segment; policy_reclaim.c the bar and
-// the victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts;
-// policy_explain.c why.
+// Files:
+//   policy.c            the door
+//   policy_publish.c    answers to workers
+//   policy_clock.c      age, classes and silence
+//   policy_monitor.c    evidence: reuse by age
+//   policy_rank.c       the worth of a run, from the evidence
+//   policy_ghost.c      dropped and refused runs
+//   policy_probation.c  runs that are stored in spite of low worth
+//   policy_segments.c   the runs of each segment
+//   policy_reclaim.c    the bar and the victim
+//   policy_lru.c        the oldest segment
+//   policy_group.c      priorities
+//   policy_save.c       across restarts
+//   policy_explain.c    reasons
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 

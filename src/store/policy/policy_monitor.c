@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens at which age: a sample of keys, chosen by hash and followed whether they are stored
-// or not. Each reuse is an event of (class, age bucket), each bucket lived through an exposure.
-// When the table is full, keys not read for very long go, and then half of the sample.
+// Learns at which age keys are read again: it follows a sample of keys, chosen by hash, whether
+// they are stored or not. Each reuse is an event of (class, age bucket), each bucket lived through
+// an exposure. When the table is full, keys not read for very long go, and then half of the sample.
 //
-// Counts never fall: the weight of new ones rises instead, and all are divided now and then.
+// Counts never fall. Instead, the weight of new ones rises, and all are divided now and then.
 #include "store/policy/policy_private.h"
 
 #include <math.h>

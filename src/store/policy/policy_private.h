@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the policy share. All of it belongs to the policy's owner, except `published`
+// Shared by the files of the policy. All of it belongs to the policy's owner, except `published`
 // and the ghost, which workers read.
 #ifndef FOREBAY_STORE_POLICY_PRIVATE_H
 #define FOREBAY_STORE_POLICY_PRIVATE_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What workers need for their answer is published by the owner, value by value, without a lock: an
-// answer may mix two moments that are a few events apart, which changes nothing that counts.
+// The owner publishes the values that workers need for their answer, one by one, without a lock. So
+// an answer may mix two moments that are a few events apart, which changes nothing that counts.
 #include "store/policy/policy_private.h"
 
 #define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is worth: the best rate of further hits for the space and time they take that it can
+// The worth of a run: the best rate of further hits for the space and time they take that it can
 // still reach, by class and age. With survival S from the present bucket on, hazards h and bucket
 // widths w:
 //
 //     rank = max over horizons J of  sum S_j h_j  /  sum S_j (1 - h_j / 2) w_j      (j up to J)
 //
-// The present bucket counts half its width. Hazards are events over exposures, a class with few of
-// them leaning on all that share its last interval, and these on all of them together.
+// The present bucket counts half its width. Hazards are events over exposures. A class with few of
+// them leans on all classes that share its last interval, and these on all of them together.
 //
 // One pass from the oldest age to the youngest finds the maximum for all ages: each bucket is a
 // step (hits, space), and the best horizon merges steps as long as the next is steeper. Survival

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one worker saw, on its way to the policy's owner. One thread puts, one takes; no lock.
+// Events of one worker, on their way to the policy's owner. One thread puts, one takes; no lock.
 #ifndef FOREBAY_STORE_POLICY_RING_H
 #define FOREBAY_STORE_POLICY_RING_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy knows of the runs of one object, for who asks why they are kept or not.
+// Reports the policy's knowledge of the runs of one object, for a person who asks why they are kept
+// or not.
 #include "stats/stats.h"
 #include "store/retention/retention.h"
 

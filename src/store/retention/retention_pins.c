@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rules say of what is kept, on its way to the policy's groups; and how pins come through the
-// end of their segment. A pinned run goes in three cases only: a limit wants its room and nothing
-// else can be given; it found no other place, some times in a row; nothing was known of its segment
-// yet.
+// Maps rules for cached bytes to the policy's groups, and carries pins through the end of their
+// segment. A pinned run goes in three cases only: a limit wants its room and nothing else can be
+// given; it found no other place, some times in a row; nothing was known of its segment yet.
 #include "store/retention/retention_pins.h"
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is seen of runs reaches the policy here: workers and the index writer put it into rings, and
-// the drain takes it out, see retention.c.
+// Carries events of runs to the policy: workers and the index writer put them into rings, and the
+// drain takes them out; see retention.c.
 #include "base/bytes.h"
 #include "stats/stats.h"
 #include "store/retention/retention.h"

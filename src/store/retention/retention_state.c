@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy knows, in the file `policy` of the cache directory: pieces (policy_save.c), each
-// behind its length, 4 bytes, little endian. It is replaced by rename, not synced: what a power cut
-// leaves of it is checked piece by piece. Its bytes count in cache.size; where there is no room the
-// old one stays.
+// Keeps the policy's knowledge in the file `policy` of the cache directory: pieces (policy_save.c),
+// each behind its length, 4 bytes, little endian. The file is replaced by rename, and not synced:
+// the load checks piece by piece what a power cut left of it. Its bytes count in cache.size; if
+// there is no room, the old file stays.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>

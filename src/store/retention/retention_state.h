@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy knows, across restarts. Shared inside the room only; on the retention thread, or
+// The policy's knowledge, across restarts. Shared inside the room only; on the retention thread, or
 // after it.
 #ifndef FOREBAY_STORE_RETENTION_STATE_H
 #define FOREBAY_STORE_RETENTION_STATE_H

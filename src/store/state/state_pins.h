@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is pinned while the process runs, on disk: see state_pins.c.
+// Pins that operators set while the process runs, on disk: see state_pins.c.
 #ifndef FOREBAY_STORE_STATE_STATE_PINS_H
 #define FOREBAY_STORE_STATE_STATE_PINS_H
 
