@@ -116,9 +116,9 @@ void proxy_reopen_logs(struct proxy *proxy)
 
 // --- new keys ------------------------------------------------------------------------------------
 
-// In two rounds, for the sake of writes that are under way: first every worker learns which realms
-// there are, then the first one lets somebody in by them. So a write that ends after anything has
-// been kept in a new realm knows of it (pass_keys.c), wherever it ends.
+// In two rounds, because of writes in flight: first every worker learns the new realms, then the
+// first worker admits requests by the new keys. So a write that ends after a run was stored in a
+// new realm knows that realm (pass_keys.c), wherever the write ends.
 struct reload {
     struct proxy *proxy;
     struct access_keys *access_keys;

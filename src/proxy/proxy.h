@@ -72,9 +72,9 @@ struct proxy_settings {
     unsigned bucket_count;
 };
 
-// Names of origins and their buckets under which copies may lie, of all settings since the start:
-// what is written to one of them is invalidated under each that is the same place. proxy_set()
-// takes no more.
+// Names of origins and their buckets that copies may be held under, of all settings since the
+// start. A write to one of them is invalidated under each name that means the same place.
+// proxy_set() takes no more.
 #define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {
@@ -132,8 +132,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 
 // Are an object's checksums known?
 enum proxy_checksums {
-    PROXY_CHECKSUMS_UNKNOWN, // the origin has not been asked; the next reader who wants them has it
-                             // asked
+    PROXY_CHECKSUMS_UNKNOWN, // not asked yet; the next reader that wants them asks the origin
     PROXY_CHECKSUMS_NONE,    // the origin names none
     PROXY_CHECKSUMS_KNOWN
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request from its birth to its end: born when a head has passed http's gate, on the connection's
-// worker; the first steps of its table, up to the one that is a GET's or pass-through's; its end in
+// The life of a request: it begins when a head has passed http's gate, on the connection's worker.
+// Then come the first steps of its table, up to the one of a GET or of pass-through. It ends in
 // on_done(), where it is counted and logged once.
 #include "proxy/core/core.h"
 #include "proxy/get/get.h"

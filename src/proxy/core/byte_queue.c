@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload bytes between a source and a sink, in chunks of the process's budget. One thread. A chunk
-// is appended to until it is full, also while slices of its beginning are on their way to a socket:
-// what was handed out never changes. The tail stays when the queue is empty: a trickle whose slices
-// leave at once fills one chunk after the other instead of a chunk per drop.
+// Payload bytes between a source and a sink, in chunks of the process's budget. One thread. The
+// last chunk is appended to until it is full, also while slices of its beginning are on their way
+// to a socket: bytes that were handed out never change. The tail stays when the queue is empty. So
+// a trickle whose slices leave at once fills one chunk after the other, instead of a chunk per
+// drop.
 //
-// Above the budget a chunk is taken nevertheless, and the queue says "full" until it is empty: so
-// every stream goes on, by one chunk at a time. One byte counts as empty: users hold a stream's
-// last byte back until its source has said that it was the last, which a paused source never would.
+// Above the budget the queue still takes a chunk, and says "full" until it is empty: so every
+// stream goes on, by one chunk at a time. One byte counts as empty. Users hold a stream's last byte
+// back until its source has said that it was the last, which a paused source never would.
 #include "proxy/core/core.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fresh or stale, by rule and record. Pure but for the record's age.
+// Judges whether a record is fresh or stale, by its rule. Pure, except for the record's age.
 
 #include "proxy/core/core.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one gate before routing: who is it, may they. Only gate_authorize() makes a principal. Runs
-// on the request's worker; the principal lives in struct request and holds a reference to the table
-// it came from, so that a reload takes nothing away from a request under way.
+// The one gate before routing: it authenticates and authorizes each request. Only gate_authorize()
+// makes a principal. Runs on the request's worker. The principal lives in struct request and holds
+// a reference to its table of keys, so a reload takes nothing away from a request in flight.
 //
-// Open mode asks for no signature, but Host must be an address, localhost or a configured domain: a
-// page in a browser on this machine that had its own name pointed here must not be able to read the
-// cache; and what a browser sends for a page is refused (gate_browser.c). Verify mode demands a
-// signature over the raw request and a rule that allows the operation; everything is refused by
-// default. An unknown key id does the same work as a known one.
+// Open mode asks for no signature, but Host must be an address, localhost or a configured domain.
+// Otherwise a web page could point its own name here and read the cache from a browser on this
+// machine. Requests that a browser sends for a page are refused, too (gate_browser.c). Verify mode
+// demands a signature over the raw request and a rule that allows the operation; everything is
+// refused by default. An unknown key id does the same work as a known one.
 #include "proxy/core/core.h"
 
 #include <string.h>

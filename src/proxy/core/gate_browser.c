@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In open mode no signature protects from a page in a browser on this machine: a form of it could
-// delete, its script could read under a bucket's generous CORS rules. Browsers mark such requests:
-// Origin stands on each one whose answer a script of another origin may read, and on everything but
-// GET and HEAD; Sec-Fetch-Site stands on all of them. No SDK sends either. Pure; on the request's
-// worker.
+// In open mode no signature protects against a page in a browser on this machine: its form could
+// delete, and its script could read if a bucket's CORS rules are generous. Browsers mark such
+// requests. They send Origin with each request whose answer a script of another origin may read,
+// and with everything but GET and HEAD. They send Sec-Fetch-Site with all of them. No SDK sends
+// either. Pure; on the request's worker.
 #include "proxy/core/core.h"
 
 #include "stats/stats.h"

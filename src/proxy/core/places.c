@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where copies of keys may lie besides under the default origin's name: each origin that a bucket
-// has, or has had, of its own. A reload may give a bucket another origin and later the former one
-// again, so what is held under a name that is not in use must not miss a write to the same place.
-// Settings only add places; they go with the process, and the next one gives origins that it does
-// not know a name under which nothing is held (state_holder.c).
+// The other names that copies of keys may be held under, in addition to the default origin's: each
+// origin that a bucket has, or has had, of its own. A reload may give a bucket another origin and
+// later the former one again. So copies under a name that is not in use must not miss a write to
+// the same place. Settings only add places, which last as long as the process. The next process
+// gives each origin that it does not know a name under which nothing is held (state_holder.c).
 #include "proxy/core/core.h"
 
 #include <stdlib.h>

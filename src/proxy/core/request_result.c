@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of the log and of the counters for where an answer came from. Pure.
+// The words of the log and of the counters for the source of an answer. Pure.
 #include "proxy/core/core.h"
 
 const char *request_source_name(const struct request *r)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // response-content-type and its kin: query parameters that replace headers of a successful answer
-// to GetObject and HeadObject. S3 grants them to signed requests only. Used wherever Forebay itself
-// writes the answer's head; where an origin does, the parameters go on to it. Pure; any thread.
+// to GetObject and HeadObject. S3 grants them to signed requests only. Used if Forebay itself
+// writes the answer's head; if an origin writes it, the parameters go on to the origin. Pure; any
+// thread.
 #include "proxy/core/core.h"
 
 static const struct {

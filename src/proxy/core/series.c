@@ -326,7 +326,7 @@ static bool begin_locked(struct series_table *table, const struct object_key *ke
     }
     unsigned near = near_now(table, s);
     if (n->begun != 0 && s->begun_count - n->begun < near) {
-        return false; // by others beside this one
+        return false; // other readers have begun it, too
     }
     s->near = near;
     s->begun_count++;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a GET's or HEAD's reply, once the version is known: conditions, range, headers, what
-// Cache-Status says. Runs on the request's worker.
+// The head of a GET's or HEAD's reply, once the version is known: conditions, range, headers,
+// Cache-Status. Runs on the request's worker.
 #include "proxy/get/get_private.h"
 
 #include <string.h>

@@ -718,7 +718,7 @@ void readahead_note(struct request *r)
     g->readahead_at = g->pos + STORE_RUN_MAX;
     const struct subscription *run = g->runs[0];
     bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);
-    // Of who reads an object at once, in a run, nothing is left to be asked for.
+    // If one run covers the whole object for its reader, there is nothing left to fetch ahead.
     bool is_all = g->first == 0 && g->end == g->object->size_bytes &&
                   g->end <= store_run_bytes_max(r->pw->store);
     if (!is_cached || is_all || r->rule->readahead_bytes == 0) {

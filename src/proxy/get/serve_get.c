@@ -11,21 +11,22 @@
 //   FIRST        no byte at hand: a run is asked for, of the home (nothing known) or of the
 //                stripe's owner (version known), until its head has come
 //   REPLY        conditions, range, reply head (get_reply.c)
-// After it, http pulls slices (get_body.c): from pieces of a fill, from a place (sendfile, or a
-// verified read), else the next window is looked up or the missing run asked for. The first byte
-// binds the reply to its version for good: whatever is found later under another ETag is not used,
-// and a 412 cuts.
+// After it, http pulls slices (get_body.c). They come from pieces of a fill, or from a place
+// (sendfile, or a verified read). If there is neither, the next window is looked up or the missing
+// run is fetched. The first byte binds the reply to its version for good: bytes under another ETag
+// are not used, and a 412 cuts the reply.
 //
-// Ways out of a place: small (header and body in one NOWAIT read), fast (verified and resident:
-// sendfile), else an asynchronous read whose checksum is verified before a byte is sent. A bad
-// block is dropped by the store and becomes a miss here.
+// A place is read in one of three ways: small (header and body in one NOWAIT read), fast (verified
+// and resident: sendfile), or an asynchronous read whose checksum is verified before a byte is
+// sent. The store drops a bad block, which becomes a miss here.
 //
-// Besides its step, a GET has a phase (get_phases.def), which says what becomes of its bytes.
+// In addition to its step, a GET has a phase (get_phases.def), which says where its next bytes come
+// from.
 //
-// No file calls a file further down in this list: get_phase.c (which phase follows which),
-// get_state.c (what a GET holds), get_ask.c (what it asks other workers), series.c (which object
-// comes next), readahead.c (what is fetched ahead of the reader), get_body.c, get_reply.c,
-// serve_get.c (the steps before the reply).
+// No file calls a file further down in this list: get_phase.c (order of phases), get_state.c
+// (resources of a GET), get_ask.c (questions to other workers), series.c (the next object),
+// readahead.c (runs ahead of the reader), get_body.c, get_reply.c, serve_get.c (the steps before
+// the reply).
 
 #include "proxy/get/get_private.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests as they end, for who watches them: the lines of access_log_json.c, in a ring of each
-// worker, all of them, whatever is written to the access log. While nobody watches a worker does no
-// more than look at a flag; while somebody does, it never waits: what does not fit is counted and
-// gone.
+// The live view of requests as they end: the lines of access_log_json.c, in a ring of each worker,
+// for every request, whatever the access log contains. While nobody watches, a worker only reads a
+// flag. While somebody watches, a worker still never waits: a line that does not fit is counted and
+// lost.
 //
 // One thread takes the lines. The first line after it has fallen asleep wakes it.
 #include "proxy/log/access_log_private.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The access log, what is kept of the last requests, and counts by bucket.
+// The access log, the list of the last requests, and counters by bucket.
 #ifndef FOREBAY_PROXY_LOG_LOG_H
 #define FOREBAY_PROXY_LOG_LOG_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last requests of each worker, in a ring of its own that nobody else touches: who wants to see
-// them asks every worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key
-// or address that is no UTF-8 is for the reader to deal with.
+// The last requests of each worker, in a ring of its own that no other thread touches: a caller
+// asks every worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key or
+// address may be invalid UTF-8, which its reader must handle.
 #include <stdlib.h>
 #include <string.h>
 

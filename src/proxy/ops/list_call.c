@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One page of a bucket's listing, asked of the origin for ourselves: which keys there are, how
-// large, under which ETag. On one worker. A page is read when all of it is there; longer than
-// BODY_MAX is an error, and asked for are so few keys that it never is. Counted as what warm jobs
-// hold.
+// Fetches one page of a bucket's listing from the origin for Forebay itself: keys, sizes and ETags.
+// On one worker. The page is parsed when it is complete. A page longer than BODY_MAX is an error; a
+// call asks for so few keys that this never happens. The memory counts as that of warm jobs.
 #include "proxy/ops/inspect_private.h"
 
 #include <string.h>

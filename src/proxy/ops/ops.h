@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of proxy that operators ask for; proxy/proxy.h declares the rest.
+// The parts of proxy that operators call; proxy/proxy.h declares the rest.
 #ifndef FOREBAY_PROXY_OPS_OPS_H
 #define FOREBAY_PROXY_OPS_OPS_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spreads what operators ask for over the workers.
+// Spreads the work of operators' calls over the workers.
 #include "proxy/ops/ops.h"
 
 struct proxy_worker *ops_worker(struct proxy *proxy)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warm jobs: what was asked for becomes objects, by the origin's listings where it is a prefix, and
-// each of them is fetched as far as it is not cached (warm_object.c). A job lives on one worker,
-// and what it asks for is everybody's behind demand.
+// Warm jobs: the items of a job become objects, for a prefix by the origin's listings. Each object
+// is fetched as far as it is not cached (warm_object.c). A job lives on one worker, and its
+// requests come after all demand, of every client.
 //
-//   items (asked for) -> pages (two: one is worked off while the next is listed) -> objects -> runs
+//   items -> pages (two: one is worked off while the next is listed) -> objects -> runs
 //
-// Bounds: PROXY_WARM_PENDING_MAX items, two pages, twice as many objects and a few as runs at once,
-// of which there are as many as the job's concurrency; and the memory of all jobs together
-// (warm_room.c). A job pauses while memory is short, the store is behind, or its rate is used up
-// (warm_pace.c).
+// Bounds: PROXY_WARM_PENDING_MAX items, two pages, as many runs as the job's concurrency, and twice
+// as many objects and a few more. All jobs together have a bound of memory (warm_room.c). A job
+// pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
 //
-// It ends when all is done, when it is cancelled, and with the process; what is cached by then
-// stays, and a job that asks for the same goes on there. Any thread reads what it has published.
+// A job ends when all is done, when it is cancelled, and with the process. The bytes that are
+// cached by then stay, and a new job for the same items goes on there. Any thread reads what the
+// job has published.
 #include "proxy/ops/warm_private.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects of an origin that relays none (a directory), where the cache must not be used: rule
-// `cache: false`, no-store and the like. First a HEAD fixes the version; conditions and range are
-// judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
-// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay
-// here but holds what is answered. The rest of a relayed object comes the same way when its client
-// is slow.
+// Reads objects around the cache from an origin that relays none (a directory): under a rule
+// `cache: false`, with no-store and the like. First a HEAD fixes the version. Conditions and range
+// are judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
+// stored. On the request's worker, as a part of the sequence in serve_pass.c. Here p->relay is no
+// relay; it holds the answer. The rest of a relayed object comes in the same way if its client is
+// slow.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>

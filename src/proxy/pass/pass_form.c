@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A form upload (POST to a bucket), read by the subset of RFC 7578 that browsers and SDKs write;
-// what another reader might take otherwise is refused. Pure; any thread.
+// A form upload (POST to a bucket), read by the subset of RFC 7578 that browsers and SDKs write.
+// Any text that another reader might understand differently is refused. Pure; any thread.
 //
 //   --B CRLF
 //   Content-Disposition: form-data; name="key" CRLF CRLF value CRLF      fields, the key among them

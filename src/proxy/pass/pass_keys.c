@@ -55,7 +55,7 @@ enum err pass_keys_of_head(struct pass_state *p)
     return are_elsewhere ? ERR_OK : add_head_keys(p);
 }
 
-// The right to do it; on a condition, the right to read besides (s3_effects.c).
+// The right to do it; on a condition, also the right to read (s3_effects.c).
 static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
 {
     check(right != 0);

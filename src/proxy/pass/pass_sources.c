@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources that a write names (copy, rename): as the gate has read them, in the origin's words, and
-// in no other place of the request. On the request's worker.
+// Sources that a write names (copy, rename): forwarded as the gate has parsed them, in the origin's
+// words, and at one place of the request only. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 // Sends the header as the gate has parsed it, instead of the client's header or query parameter.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Birth and end of a pass_state, and what it copies of the request, because it outlives the
+// Birth and end of a pass_state, and its copies of parts of the request, because it outlives the
 // request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 

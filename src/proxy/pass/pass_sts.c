@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to STS that arrive here because a client was given one endpoint for all services. The one
-// that carries its own proof, AssumeRoleWithWebIdentity, is unsigned and goes on to the region's
-// STS as it came; every other one is signed for another host and is refused. On the
-// request's worker, as a part of the sequence in serve_pass.c.
+// Calls to STS that arrive here because a client has one endpoint for all services.
+// AssumeRoleWithWebIdentity carries its own proof, so it is unsigned and goes on to the region's
+// STS as it came. Every other call is signed for another host and is refused. On the request's
+// worker, as a part of the sequence in serve_pass.c.
 #include "proxy/pass/pass_private.h"
 
 enum err pass_sts_authorize(struct pass_state *p)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies that say what to do to which keys. The client's bytes are verified by the digests that
-// came with them and read strictly; what was understood, and nothing else, goes on, under digests
+// Request bodies that list keys and what to do with them. The client's bytes are verified by the
+// digests that came with them and parsed strictly. Only the parsed content goes on, under digests
 // computed here. On the request's worker, once the body is whole and its hash is verified.
 #include "proxy/pass/pass_private.h"
 
