@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door: what was read, missed and stored goes in, in the order of each worker's ring. After
-// each sixteenth of a capacity what was learnt becomes ranks.
+// The door: events of reads, misses and stored runs go in, in the order of each worker's ring. Each
+// time a sixteenth of the capacity has been requested, the evidence becomes ranks.
 #include "store/policy/policy_private.h"
 
 #include <stdlib.h>
@@ -216,7 +216,7 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
-// Deleted or overwritten: its past goes on, and who asks next is of another use.
+// Deleted or overwritten: its past goes on, and the next request begins another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Age, classes and silence. Age counts bytes that were asked for, not seconds, in ticks of a 1024th
-// of the capacity; and the clock runs at the share of requests that concern known runs, so that a
-// scan that nobody repeats makes nothing older.
+// Age, classes and silence. Age counts requested bytes, not seconds, in ticks of a 1024th of the
+// capacity. The clock runs at the share of requests that concern known runs, so a scan that is
+// never repeated makes nothing older.
 //
-// Silence is how a new data set gets in: when nothing known is asked for any more, what was last
-// read before is suspect. It is worth nothing until one such run is read.
+// Silence lets a new data set in: when clients request no known run any more, all runs that were
+// last read before that are suspect. A suspect run is worth nothing until one such run is read.
 #include "store/policy/policy_private.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a run is kept, or would be stored, and what that was judged by. It changes nothing.
+// Explains why a run is kept, or would be stored, and by which values. It changes nothing.
 #include "store/policy/policy_private.h"
 
 // Least bytes between two uses of this pair of octaves: pair 0 begins at one tick.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oldest segment goes, whatever it holds: what a log does by itself. Numbers rise with age.
+// Evicts the oldest segment, whatever it holds, as a log does by itself. Numbers rise with age.
 #include "store/policy/policy_private.h"
 
 struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,

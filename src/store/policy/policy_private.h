@@ -79,7 +79,7 @@ struct policy_clock {
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
-// A run that is followed was asked for, known or not.
+// A request came for a run that is followed, known or not.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);
 // A run that is followed was read again. is_newcomer: it was first seen in silence.
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
@@ -91,7 +91,8 @@ static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uin
     return age_ticks > clock->tick - clock->onset_tick;
 }
 
-// Is known again what was known before the silence, and nothing of what came in it?
+// Returns whether clients read the runs again that were known before the silence, and none that
+// came in it.
 static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
 {
     return clock->newcomer_share < 0.1 && !clock->is_silent;
@@ -109,7 +110,7 @@ static inline unsigned policy_bucket(uint32_t age_ticks)
     unsigned bucket = 1 + 4 * octave + quarter;
     return bucket < POLICY_BUCKETS ? bucket : POLICY_BUCKETS - 1;
 }
-// Where it begins, in quarters of a tick.
+// Start of a bucket, in quarters of a tick.
 static inline uint32_t policy_bucket_begin_quarters(unsigned bucket)
 {
     return bucket == 0 ? 0 : (4 + (bucket - 1) % 4) << (bucket - 1) / 4;
@@ -122,7 +123,7 @@ static inline double policy_bucket_width(unsigned bucket)
 {
     return bucket == 0 ? 1 : (double)(1u << (bucket - 1) / 4) * 0.25;
 }
-// Of a run that is read again at this age, given its class before.
+// Class of a run that is read again at this age, given its class before.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 
 // --- policy_monitor.c ----------------------------------------------------------------------------
@@ -152,13 +153,13 @@ struct policy_monitor {
 };
 
 void policy_monitor_init(struct policy_monitor *monitor); // zeroed
-// `key` was asked for, and is of this class from now on. is_known: it is stored, or a ghost.
-// is_missed: all of it was asked for, and it was not stored.
+// Notes a request for `key`, which is of this class from now on. is_known: it is stored, or a
+// ghost. is_missed: all of it was requested, and it was not stored.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
                           unsigned reuse_class, bool is_known, bool is_missed);
-// `key` was asked for again within a use.
+// Notes one more request for `key` within a use.
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
-// One that was followed by a former process.
+// Adds a key that a former process followed.
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
 // Looks at the ages of `count` runs.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
@@ -209,10 +210,10 @@ struct policy_ghost {
 bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t *ret_stamp);
 void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick);
 void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);
-// One set, as it was saved; `saved` is its bytes, `groups` what became of each group.
+// Restores one set; `saved` is its saved bytes, `groups` the present group of each saved one.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved,
                           const uint8_t *groups);
-// Stamps about to wrap, in one set.
+// Rewrites the stamps of one set that are about to wrap.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
 // --- policy_segments.c ---------------------------------------------------------------------------
@@ -280,7 +281,7 @@ uint32_t policy_segments_run_len(const struct policy_segments *segments,
 struct policy_segment *policy_segments_begin(struct policy_segments *segments, uint32_t number);
 bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
                             uint32_t start, uint32_t len, uint32_t stamp);
-// The run counts by another stamp now; POLICY_STAMP_GONE: no more.
+// Gives the run another stamp; POLICY_STAMP_GONE: the run is gone.
 void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
                                uint32_t index, uint32_t stamp);
 void policy_segments_set_state(struct policy_segments *segments, struct policy_segment *segment,
@@ -291,7 +292,7 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
-// At first there is room for policy_segments_bytes() of no runs only; grow() makes more of it.
+// At first there is room for policy_segments_bytes() of no runs only; grow() extends it.
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
@@ -309,15 +310,15 @@ struct policy_reclaim {
 
 // Level of the run's present worth, with its rule taken into account.
 unsigned policy_level(const struct policy *policy, uint32_t stamp);
-// After `miss_count` misses: renews the bar.
+// Renews the bar, after `miss_count` misses.
 void policy_reclaim_tend(struct policy *policy, uint32_t miss_count);
 void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len);
-// It was sealed just now.
+// Called when the segment has just been sealed.
 void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment);
 
 // --- policy_probation.c --------------------------------------------------------------------------
 
-// A run is about to be the next of the segment.
+// Called when a run is about to become the next one of the segment.
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation);
 // The oldest segment on probation; NULL: there is none, or (must_be_due) there are no more of them

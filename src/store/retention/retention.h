@@ -15,8 +15,7 @@
 #include "store/store.h"
 
 #define RETENTION_PINS_TRIES 3u // jobs in a row whose pins found no room, until pins go
-#define RETENTION_HISTORY                                                                          \
-    64u // moments that are remembered, for who asks how long ago something was
+#define RETENTION_HISTORY 64u   // moments that are remembered, to tell how long ago a tick was
 
 struct index_writer;
 struct segment_rows;
@@ -114,19 +113,19 @@ struct retention {
 // for the map means memory instead.
 void retention_open(struct retention *retention, const struct retention_options *options);
 void retention_start(struct retention *retention);
-// After the workers: what is known is saved, survivors that are under way are finished.
+// Called after the workers: saves the policy's knowledge and finishes survivors that are in flight.
 void retention_stop(struct retention *retention);
 void retention_close(struct retention *retention); // NULL members are fine
 // Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
-// The segments that fit are more or fewer now. Not on a worker.
+// Called when more or fewer segments fit. Not on a worker.
 void retention_resize(struct retention *retention);
-// Rules say something else; as store_set_groups().
+// Called when rules have changed; as store_set_groups().
 void retention_set_groups(struct retention *retention, const struct store_group *groups,
                           unsigned group_count);
 // Sets the function that returns the group of a name, for runs that are reviewed. Any thread.
 void retention_set_group_of(struct retention *retention, store_group_fn group_of, void *ctx);
-// Is anything pinned while the process runs? Any thread.
+// Sets whether anything is pinned while the process runs. Any thread.
 void retention_set_listed_pins(struct retention *retention, bool has_pins);
 
 // --- what is seen: on the worker, or (gone) on the index writer
@@ -141,7 +140,7 @@ struct retention_answer {
 enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
                                     uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer) MUST_USE;
-// It was missed, and is being stored or, for whatever reason, not.
+// Reports a miss of a run that is being stored or, for any reason, not.
 void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
                       uint64_t first_block, uint64_t payload_len,
                       const struct retention_answer *answer, bool is_stored);
@@ -158,7 +157,7 @@ static inline struct retention_segment *retention_segment_of(const struct retent
     return &r->segments[segment - r->log->table];
 }
 
-// The room that a run takes, but for what it wastes.
+// Bytes that a run takes, without its padding.
 static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32_t payload_len)
 {
     return row->payload_offset - row->header_offset + payload_len;
@@ -174,28 +173,29 @@ bool retention_stopping(struct retention *retention);
 
 // Fills in the policy's knowledge of each run, in place. Not on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);
-// Now and then, on the thread: what time it is by the policy's clock.
+// Called now and then, on the thread: notes the time of the policy's present tick.
 void retention_note_time(struct retention *retention);
 // Notes that a run was evicted which was used last `age_ticks` ago. Its lock is held.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments
 
-// The entry is about to become segment `number`, made just now.
+// Called when the entry is about to become segment `number`, made just now.
 void retention_begin(struct retention *retention, struct segment *segment, uint32_t number);
 enum segment_pick retention_pick(struct retention *retention,
                                  bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                                  bool may_rewrite, uint32_t *ret_number);
-// Is anything stored on probation? Of few segments there are none to spare for that. Any thread.
+// Returns whether runs are stored on probation. A cache of few segments has none to spare for that.
+// Any thread.
 bool retention_has_probation(const struct retention *retention);
 // Returns whether nothing has been stored on probation for a while.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
-// How many spare segments are not for runs of this slot: with pins the last one is their
-// survivors'. Any thread.
+// Returns the number of spare segments that are not for runs of this slot: with pins the last one
+// is for their survivors. Any thread.
 unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
-// Everything is admitted again, until the next pick.
+// Admits everything again, until the next pick.
 void retention_has_room(struct retention *retention);
-// The segment is being freed; `removals`: its runs, as far as they are known.
+// Called when the segment is being freed; `removals`: its runs, as far as they are known.
 void retention_forget(struct retention *retention, struct segment *segment,
                       const struct segment_removal *removals, unsigned count);
 

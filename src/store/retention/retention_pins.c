@@ -12,7 +12,7 @@
 
 #define PINS_PERCENT 80u // of what may be pinned at all
 #define PINS_OTHERS                                                                                \
-    4u // segments beside the slots' and probation's: spare ones, survivors', one that goes
+    4u // segments in addition to the slots' and probation's: spare ones, survivors', one that goes
 #define PINS_TELL_US 60000000u
 #define STEP_RUNS 65536u // gone through at once when rules change: about 2 ms
 // Of the group of what is pinned while the process runs, in every process: no rule's hash, which is

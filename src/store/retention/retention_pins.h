@@ -12,9 +12,9 @@ void retention_pins_groups(struct retention *retention, const struct store_group
 // Sets the limit of pins: a part of the segments that are not open, spare or being freed. So one
 // segment always has something that may go. Under the policy's lock, or before the threads.
 void retention_pins_fit(struct retention *retention);
-// policy_victim() for who has room for `max` survivors. With pins and no room one without pins
-// goes. Where there is none, pins are rewritten all the same, or waited for while others are. Under
-// the policy's lock.
+// policy_victim() for a caller with room for `max` survivors. If there are pins and no room, a
+// segment without pins goes. If there is none, pins are rewritten nevertheless, or wait while
+// others are. Under the policy's lock.
 bool retention_pins_victim(struct retention *retention, bool (*may_go)(void *ctx, uint32_t number),
                            void *ctx, uint32_t max, struct policy_victim *ret_victim);
 // Has any rule a pin, or is anything pinned while it runs? Any thread.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy knows runs by hashes, so what leaves a list of pins by its name, or comes to it, is
-// found by reading names: the headers of runs, segment by segment, of those alone that may change.
-// A step reads STEP_RUNS of them at most, and survivors of a segment are rewritten, rings drained
-// and time told in between.
+// Finds the runs whose names join or leave a list of pins. The policy knows runs by hashes, so a
+// review reads the names in the headers of runs, segment by segment, and only of runs that may
+// change. A step reads at most STEP_RUNS of them. Between steps the thread rewrites survivors,
+// drains rings and notes the time.
 //
-// Nobody waits for it. A run that goes meanwhile is passed over; one whose header cannot be read
-// keeps its group until it is read.
+// Nobody waits for a review. A run that goes meanwhile is skipped; a run whose header cannot be
+// read keeps its group until it is read.
 #include "store/retention/retention_review.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of runs that are held follow the names that they are held under. On the retention thread,
-// unless said otherwise.
+// Moves stored runs to the groups that their names now have. On the retention thread, unless said
+// otherwise.
 #ifndef FOREBAY_STORE_RETENTION_REVIEW_H
 #define FOREBAY_STORE_RETENTION_REVIEW_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies what survives a segment into another one. Shared inside the room only.
+// Copies the survivors of a segment into another one. Shared inside the room only.
 #ifndef FOREBAY_STORE_RETENTION_REWRITE_H
 #define FOREBAY_STORE_RETENTION_REWRITE_H
 

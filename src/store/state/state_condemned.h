@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of which bytes were found to be wrong, see state_condemned.c.
+// Keys whose cached bytes were found to be wrong, see state_condemned.c.
 #ifndef FOREBAY_STORE_STATE_STATE_CONDEMNED_H
 #define FOREBAY_STORE_STATE_STATE_CONDEMNED_H
 

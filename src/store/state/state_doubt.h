@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets that may still change without anybody saying so, see state_doubt.c.
+// Buckets that may still change without notice, see state_doubt.c.
 #ifndef FOREBAY_STORE_STATE_STATE_DOUBT_H
 #define FOREBAY_STORE_STATE_STATE_DOUBT_H
 
@@ -23,7 +23,7 @@ struct store_doubts {
     atomic_uint count;
     struct store_doubt_slot slots[STATE_DOUBTS_MAX]; // never given back
     pthread_mutex_t lock;                            // of who adds a slot; alone
-    atomic_uint passings;           // of those who look for a note, and of who takes them away
+    atomic_uint passings; // of threads that look for a note, and of the one that removes notes
     _Atomic uint64_t idle_since_ms; // the supply thread's: no write was seen since
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs of buckets in memory, beside the lines of `format` that make them last.
+// Epochs of buckets in memory; the lines of `format` make them last.
 #ifndef FOREBAY_STORE_STATE_STATE_EPOCH_H
 #define FOREBAY_STORE_STATE_STATE_EPOCH_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under whose names copies may lie, see state_holder.c.
+// The names that copies may be held under, see state_holder.c.
 #ifndef FOREBAY_STORE_STATE_STATE_HOLDER_H
 #define FOREBAY_STORE_STATE_STATE_HOLDER_H
 
