@@ -244,7 +244,8 @@ def request_bytes(method, target, host, headers=(), body=b""):
 
 
 class Client:
-    """Requests one after another on one kept-alive connection; reconnects when the server closed."""
+    """Requests one after another on one kept-alive connection; reconnects when the server
+    closed."""
 
     def __init__(self, port, bucket="bkt", timeout=TIMEOUT_S, host=None):
         self.port, self.bucket, self.timeout = port, bucket, timeout
@@ -320,7 +321,8 @@ def judge(reply, origin, key, first=0, length=None, version=None, bucket=None):
 
 
 def judge_streamed(connection, origin, key, first=0, length=None, head=None):
-    """judge() of a reply too large to keep: reads it, unless its HEAD has been read, and judges piece by piece."""
+    """judge() of a reply too large to keep: reads it, unless its HEAD has been read, and judges
+    piece by piece."""
     reply = head or connection.read_head()
     assert reply.status in (200, 206) and reply.etag, reply
     assert reply.status == 200 or reply.span[0] == first, (reply.span, first)

@@ -31,7 +31,8 @@ TOGETHER = ("test_main_job", "test_signer_vectors")
 
 
 def short_engine(name):
-    """The engine on which the short run has the test NAME. Each engine has about half of the tests."""
+    """The engine on which the short run has the test NAME. Each engine has about half of the
+    tests."""
     if not io_uring_works():
         return "threads"
     return ENGINES[zlib.crc32(name.encode()) % len(ENGINES)]
@@ -87,7 +88,8 @@ def pytest_runtest_makereport():
 
 
 def not_run(why):
-    """Reported loudly at the end; never counted as passed. A failure where what it needs was installed for it."""
+    """Reported loudly at the end; never counted as passed. A failure where what it needs was
+    installed for it."""
     if os.environ.get("FOREBAY_TEST_ALL_RUN"):
         pytest.fail("NOT RUN: " + why)
     pytest.skip("NOT RUN: " + why)
@@ -95,7 +97,8 @@ def not_run(why):
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
-    """Both disk engines, or in the short run one of them; the ring is not run where the kernel refuses it."""
+    """Both disk engines, or in the short run one of them; the ring is not run where the kernel
+    refuses it."""
     only = os.environ.get("FOREBAY_TEST_ENGINE")
     if only and request.param != only:
         pytest.skip(f"only {only} was asked for")
@@ -106,7 +109,8 @@ def engine(request):
 
 @contextlib.contextmanager
 def strict(made):
-    """Runs the scripted origin MADE within the block. Then the test fails for what a careful client would not have sent."""
+    """Runs the scripted origin MADE within the block. Then the test fails for what a careful client
+    would not have sent."""
     with made:
         yield made
     assert not made.violations, made.violations[:5]

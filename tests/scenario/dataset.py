@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job's data set, made from a fixed seed; real S3 servers to put it into; a counting relay.
+"""The main job's data set, made from a fixed seed; real S3 servers to put it into; a counting
+relay.
 
 Full size (scale 1): 10,000 objects of 10-200 KB (lognormal) in nested prefixes, keys with blanks,
 '+', '%' and non-ASCII letters among them; 64 shards of 16 MiB; one object of 1 GiB + 3 bytes; an
@@ -71,8 +72,8 @@ def pieces(size, seed):
 def write_tree(folder, scale=1.0):
     """Writes folder/data/...; returns {key: (size, sha256)}. An existing whole tree is taken over.
 
-    Of several processes that want the same folder one writes, the others wait: a file that is written
-    anew under a server changes while it is read, and such a read is cut, rightly.
+    Of several processes that want the same folder one writes, the others wait: a file that is
+    written anew under a server changes while it is read, and such a read is cut, rightly.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

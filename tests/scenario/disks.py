@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small file systems of a test's own (loop images, root needed), and edits beneath the page cache."""
+"""Small file systems of a test's own (loop images, root needed), and edits beneath the page
+cache."""
 
 import contextlib
 import mmap
@@ -180,8 +181,8 @@ def drop_pages(path):
 
 
 def read_beneath(path, at=0, length=None):
-    """Bytes of a file from the device: what is read by way of the page cache comes into it, unseen by the server.
-    AT and LENGTH are multiples of 4 KiB; fewer at the end of the file."""
+    """Bytes of a file from the device: what is read by way of the page cache comes into it, unseen
+    by the server. AT and LENGTH are multiples of 4 KiB; fewer at the end of the file."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         length = min(os.fstat(fd).st_size - at, length or 1 << 62)

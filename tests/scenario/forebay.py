@@ -4,8 +4,8 @@
     FOREBAY_BIN        the binary (default: build/debug/forebay in the source tree)
     FOREBAY_TEST_SCALE share of the full counts, default 0.1
 
-Waiting is always for an event with an upper bound (waiting.py); no test sleeps for luck. What depends
-on the passing of time moves the server's clocks (ahead_s, advance()).
+Waiting is always for an event with an upper bound (waiting.py); no test sleeps for luck. What
+depends on the passing of time moves the server's clocks (ahead_s, advance()).
 """
 
 import contextlib
@@ -68,8 +68,8 @@ def io_uring_works():
     return fd >= 0
 
 
-# A test holds an answer of the scripted origin until something else has happened, however slow the machine is. So these
-# are longer than any wait, unless a test says otherwise.
+# A test holds an answer of the scripted origin until something else has happened, however slow the
+# machine is. So these are longer than any wait, unless a test says otherwise.
 ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
 
 
@@ -222,7 +222,8 @@ class Forebay:
         return pid
 
     def _wait_ready(self, wait):
-        """Until stderr has named the listeners: `listening URL`, and `admin URL` unless that is off."""
+        """Until stderr has named the listeners: `listening URL`, and `admin URL` unless that is
+        off."""
 
         def named():
             self.port = self._port_in(r"^\s*listening\s+https?://[^\s/]*:(\d+)")
@@ -312,7 +313,7 @@ class Forebay:
         """Lines of a sanitizer or of a failed check."""
         return [line for line in self.stderr if SANITIZER.search(line)]
 
-    # --- its clocks ---------------------------------------------------------------------------------
+    # --- its clocks -------------------------------------------------------------------------------
 
     def _move_clock(self, seconds):
         if build_kind() == "release":
@@ -331,7 +332,8 @@ class Forebay:
             wait_for(lambda: self._goes_by_clock(seconds), "the server's clock to move")
 
     def _goes_by_clock(self, step):
-        """Whether the Date of a reply, to a request that is refused at the door, is of the new time."""
+        """Whether the Date of a reply, to a request that is refused at the door, is of the new
+        time."""
         asked = time.time()
         try:
             with self.connection() as connection:
@@ -482,7 +484,8 @@ class Forebay:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
-# In front of a command that asks a server: of itself it waits three seconds, and a loaded machine may take longer.
+# In front of a command that asks a server: of itself it waits three seconds, and a loaded machine
+# may take longer.
 PATIENT = ("--timeout", str(WAIT_S - 5))
 
 

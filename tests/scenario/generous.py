@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scripted origin that executes whatever a request could mean.
 
-It obeys copy and rename sources on any write and takes x-amz-* parameters for headers, whatever else stands in
-the query; it stores, deletes and unpacks where a stricter store would complain. What a proxy in front of it lets
-through, it does. Sources are tried in every reading, the first that names something wins. With FILES it keeps
-objects as a file system does: a key is a path, whichever way it is written.
+It obeys copy and rename sources on any write and takes x-amz-* parameters for headers, whatever
+else stands in the query; it stores, deletes and unpacks where a stricter store would complain. What
+a proxy in front of it lets through, it does. Sources are tried in every reading, the first that
+names something wins. With FILES it keeps objects as a file system does: a key is a path, whichever
+way it is written.
 """
 
 import hashlib
@@ -153,7 +154,8 @@ class _Generous(_Connection):
         self._reply(entry, 200, [("ETag", self.origin.version(entry.key, entry.bucket).etag)])
 
     def _find(self, entry, values):
-        """(bucket, key) of the first value that names an object, read as "bucket/key" or as a bare key."""
+        """(bucket, key) of the first value that names an object, read as "bucket/key" or as a bare
+        key."""
         for value in values:
             if self.origin.files:
                 value = "/".join(self._path(*urllib.parse.unquote(value).lstrip("/").split("/", 1)))

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Concurrent writers and readers that record what they saw, and the judge of such a record.
 
-Every write of a key has a number of its own, its bytes say so cell by cell, so a read tells which write it
-saw and whether it saw only one. So does a label in the object's metadata, which a copy onto itself changes
-without a change of the bytes or the ETag. The record has a row for each operation and register. Key `k` is
-the register of the bytes' number, `k label` that of the label; a write or a delete is one of both:
+Every write of a key has a number of its own, its bytes say so cell by cell, so a read tells which
+write it saw and whether it saw only one. So does a label in the object's metadata, which a copy
+onto itself changes without a change of the bytes or the ETag. The record has a row for each
+operation and register. Key `k` is the register of the bytes' number, `k label` that of the label; a
+write or a delete is one of both:
 
-    [kind, key, value, began, ended]     kind w: a write of VALUE (0: the key is gone), ENDED None when the
+    [kind, key, value, began, ended]     kind w: a write of VALUE (0: the key is gone), ENDED None
+                                         when the
                                          writer never heard that it was done
                                          kind r: a read that saw VALUE (0: no such key)
-                                         kind p: a write at the origin, past Forebay: nobody need see
-                                         it, but whoever asks after somebody saw it sees nothing older
-                                         kind s: a reply that showed label and number together, as VALUE
+                                         kind p: a write at the origin, past Forebay: nobody need
+                                         see
+                                         it, but whoever asks after somebody saw it sees nothing
+                                         older
+                                         kind s: a reply that showed label and number together, as
+                                         VALUE
 
-Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs one process
-of clients; `judge()` says what is wrong with all records together.
+Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs
+one process of clients; `judge()` says what is wrong with all records together.
 """
 
 import bisect
@@ -257,8 +262,8 @@ def label_of(key):
 
 
 def write_past(origin, keys, number, rows, etags):
-    """A write at the origin itself, of a key that no listing shows: those are kept for a time of their own. Every third
-    changes an object's metadata alone."""
+    """A write at the origin itself, of a key that no listing shows: those are kept for a time of
+    their own. Every third changes an object's metadata alone."""
     rng = random.Random(number)
     key = rng.choice([key for key in keys if not key.startswith(LISTED)])
     if number % 3 == 0:
@@ -276,12 +281,12 @@ def write_past(origin, keys, number, rows, etags):
     rows += [["p", key, number, began, ended], ["p", label_of(key), number, began, ended]]
 
 
-# --- the judge --------------------------------------------------------------------------------------
+# --- the judge ------------------------------------------------------------------------------------
 
 
 def judge(rows, etags, limit=10):
-    """[(story)]: reads of what was overwritten before they began, of what no one had written yet, and of what is
-    older than what another read had seen before they began."""
+    """[(story)]: reads of what was overwritten before they began, of what no one had written yet,
+    and of what is older than what another read had seen before they began."""
     writes, reads, past = defaultdict(list), defaultdict(list), defaultdict(list)
     shown = []
     for kind, key, value, began, ended in rows:
@@ -314,7 +319,8 @@ def _judge_shown(shown, written, etags):
         first = of_label.setdefault((key, label), own)
         if number != first:
             wrong.append(
-                f"{key}: label {label} was shown with the bytes of {number}, it belongs to those of {first}"
+                f"{key}: label {label} was shown with the bytes of "
+                f"{number}, it belongs to those of {first}"
             )
     return wrong
 

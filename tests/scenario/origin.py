@@ -547,7 +547,8 @@ class Origin:
             self.violations.append(text)
 
 
-# Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
+# Words that act before the reply head ("early" before the request's body is read), on it, and in
+# the body.
 _FAULTS_BEFORE = {
     "delay",
     "hold",
@@ -751,7 +752,8 @@ class _Connection:
     def _answer_early(self, entry, how):
         """HOW is a status, or "reset"; what comes of the body after a status is thrown away.
 
-        A (status, code), above: the connection stays, and from then on answers 499 to everything."""
+        A (status, code), above: the connection stays, and from then on answers 499 to everything.
+        """
         if how == "reset":
             raise Cut(reset=True)
         self.close = True

@@ -4,7 +4,8 @@
     signer = Signer("key", "secret")
     headers = signer.headers("PUT", "/bkt/key?acl", host, [("x-amz-acl", "private")], body)
     target = signer.presign("GET", "/bkt/key", host, expires=60)
-    headers, framed = signer.chunked("PUT", "/bkt/key", host, [], [b"first", b"second"], trailer=...)
+    headers, framed = signer.chunked("PUT", "/bkt/key", host, [], [b"first", b"second"],
+    trailer=...)
 
 Targets are raw, as they go over the wire. `when` is epoch seconds; tests move it.
 """

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault soak's driver: readers and writers that suffer one fault after another, and the weather around them.
+"""The fault soak's driver: readers and writers that suffer one fault after another, and the weather
+around them.
 
-A row of KINDS is one fault at the origin or at the client: threads take them in turn, each on keys of its own, so that what
-a reply may be is known. A row of WEATHER is one of the disk, the process, the clock or the whole origin, and meets whoever
-is under way. Every reply is judged byte by byte; `struck` counts what really happened, not what was planned.
+A row of KINDS is one fault at the origin or at the client: threads take them in turn, each on keys
+of its own, so that what a reply may be is known. A row of WEATHER is one of the disk, the process,
+the clock or the whole origin, and meets whoever is under way. Every reply is judged byte by byte;
+`struck` counts what really happened, not what was planned.
 """
 
 import base64
@@ -194,7 +196,7 @@ class Soak:
             self.serial += 1
             return f"k/{self.serial}"
 
-    # --- threads ------------------------------------------------------------------------------------
+    # --- threads ----------------------------------------------------------------------------------
 
     def sufferer(self, seed, wanted):
         dice = random.Random(seed)
@@ -292,7 +294,7 @@ class Sufferer:
             if before == self.soak.storms:  # else there may have been no server to suffer it
                 self.soak.note(kind)
 
-    # --- judging --------------------------------------------------------------------------------------
+    # --- judging ----------------------------------------------------------------------------------
 
     def read(self, key, size, first=None, last=None, headers=()):
         """ "right", "refused", "cut" or "gone"; whatever came is right in every byte."""
@@ -326,8 +328,10 @@ class Sufferer:
     def read_clean(self, key, size):
         """Nothing is wrong with this key: a right reply comes soon, unless there was a storm.
 
-        Not at once: the fault before may still be met by a run that goes on for what nobody has read yet, a neighbour's
-        may have cost the connection to the origin, and all of them together what there is of retries."""
+        Not at once: the fault before may still be met by a run that goes on for what nobody has
+        read yet, a neighbour's may have cost the connection to the origin, and all of them together
+        what there is of retries.
+        """
         before = self.soak.storms
         for _ in range(TRIES):
             outcome = self.read(key, size)
@@ -341,7 +345,7 @@ class Sufferer:
         self.origin.put(key, size, **more)
         return key, size
 
-    # --- faults at the origin ---------------------------------------------------------------------------
+    # --- faults at the origin ---------------------------------------------------------------------
 
     def at_origin(self, kind, word, argument):
         key, size = self.object()
@@ -400,7 +404,7 @@ class Sufferer:
             )
         self.read_clean(key, size)
 
-    # --- writes -------------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     def put(self, key, number, size, cut=None, headers=()):
         """True: done; False: refused; None: nobody knows."""
@@ -426,7 +430,8 @@ class Sufferer:
         return oracle_judge(self.origin.name(key), reply.body, 0)
 
     def at_write(self, kind, word, argument):
-        """After the reply to a write nobody sees what was there before; without one, either, but never back."""
+        """After the reply to a write nobody sees what was there before; without one, either, but
+        never back."""
         key, size = self.soak.next_key(), self.dice.choice(SIZES[:-1])
         if self.put(key, 1, size) is not True or self.seen(key) is None:
             return
@@ -441,7 +446,7 @@ class Sufferer:
             assert version in (1, 2) and version >= last, f"{key}: version {version} after {last}"
             last = version
 
-    # --- clients -------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     def raw(self, data, **more):
         connection = Connection(self.port(), timeout=30, **more)
@@ -674,7 +679,8 @@ class Weather:
         return made
 
     def is_held(self, key, size):
-        """A hit, or one that the origin confirms: after a crash with writes under way it is asked for a while."""
+        """A hit, or one that the origin confirms: after a crash with writes under way it is asked
+        for a while."""
         if self.one.read(key, size) != "right":
             return False
         reply = self.one.connected().get(key)
@@ -733,7 +739,8 @@ class Weather:
             self.one.read_clean(key, size)
 
     def flip_bits(self, stored):
-        """Beneath the page cache, in the newest segments: a bit of each object of STORED, and some of whatever is there."""
+        """Beneath the page cache, in the newest segments: a bit of each object of STORED, and some
+        of whatever is there."""
 
         def flip(data):
             data[at % PAGE] ^= 1 << self.dice.randrange(8)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the access log says is what happened: blocks, results, times, who asked, and the ids of both sides."""
+"""What the access log says is what happened: blocks, results, times, who asked, and the ids of both
+sides."""
 
 import json
 import os
@@ -92,7 +93,8 @@ def test_why_nothing_is_stored(start, origin, tmp_path):
 
 
 def test_ids_of_both_sides(start, origin):
-    """traceparent and x-request-id go on; the origin's id stands beside ours: miss, error, pass-through."""
+    """traceparent and x-request-id go on; the origin's id stands beside ours: miss, error,
+    pass-through."""
     origin.put("k", 1000)
     origin.added_headers = [("x-amz-request-id", "ORIGIN-7")]
     origin.fault("k", "header", ("x-amz-request-id", "ORIGIN-8"), times=None)
@@ -159,7 +161,8 @@ LONG = {
 
 @pytest.mark.parametrize("form", ["json", "s3", "text"])
 def test_no_request_is_too_long_for_the_log(start, origin, form):
-    """Nobody keeps a read out of the log by what it sends along: what a client chose is shortened, the line stays."""
+    """Nobody keeps a read out of the log by what it sends along: what a client chose is shortened,
+    the line stays."""
     origin.put("k", 1000)
     server, lines = start(origin, settings={"access_log.format": form}), 0
     for name, target in LONG.items():

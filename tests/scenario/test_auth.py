@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody reads, writes or learns what the keys file does not allow: default deny, a hit is authorised like a miss.
+"""Nobody reads, writes or learns what the keys file does not allow: default deny, a hit is
+authorised like a miss.
 
-Three tables are walked whole: rights (principals x operations x keys, warm and cold), forms of signing
-(operations x header, query, form, both, none x payload kinds x faults), and tricks with signed headers, tokens
-and chunks. The expected answer of every cell comes from a model written here, apart from the server's. Then
-tenants try at random to reach each other's warm objects.
+Three tables are walked whole: rights (principals x operations x keys, warm and cold), forms of
+signing (operations x header, query, form, both, none x payload kinds x faults), and tricks with
+signed headers, tokens and chunks. The expected answer of every cell comes from a model written
+here, apart from the server's. Then tenants try at random to reach each other's warm objects.
 """
 
 import base64
@@ -142,7 +143,7 @@ def lookups(server):
     return server.metric("forebay_index_lookup_duration_seconds_count")
 
 
-# --- rights: principals x operations x keys ---------------------------------------------------------------
+# --- rights: principals x operations x keys -------------------------------------------------------
 
 WARM = ["alice/warm", "bob/warm"]
 COLD = ["alice/cold", "bob/cold", "alice", "alicf/x", "alice/../bob/warm", "alice//deep"]
@@ -187,7 +188,8 @@ LISTS = ["", "alice/", "alice/w", "alice/warm", "alice", "bob/", "b", "alice/../
 
 
 def may(who, bucket, key, needed):
-    """The model: every right needed is granted by some row whose bucket and prefix fit, as a path as well."""
+    """The model: every right needed is granted by some row whose bucket and prefix fit, as a path
+    as well."""
 
     def granted(name):
         return {
@@ -332,7 +334,7 @@ def test_rights_table(guarded, figure):
     assert count[True] > 400 and count[False] > 1500, count
 
 
-# --- forms of signing: operations x form x payload kind x fault ---------------------------------------------
+# --- forms of signing: operations x form x payload kind x fault -----------------------------------
 
 FORMS = ["header", "query", "form", "both", "none"]
 FAULTS = ["good", "signature", "date", "region", "unknown"]
@@ -551,7 +553,7 @@ def test_forms_of_signing_table(guarded, figure):
     assert len(cells) == 1750
 
 
-# --- tricks: headers that are not what was signed, tokens, times, SigV2 --------------------------------------
+# --- tricks: headers that are not what was signed, tokens, times, SigV2 ---------------------------
 
 
 def resign(caller, method, target, headers, signed, host=None, host_signed=True):
@@ -841,7 +843,8 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
 
 
 def test_white_space_in_metadata_keeps_signatures_valid(guarded):
-    """Tabs and runs of blanks: the client's signature fits, the origin accepts ours, and the value stays as sent."""
+    """Tabs and runs of blanks: the client's signature fits, the origin accepts ours, and the value
+    stays as sent."""
     caller = Caller(guarded, "ALICE")
     for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
         key = f"alice/white{i}"
@@ -860,7 +863,8 @@ def test_white_space_in_metadata_keeps_signatures_valid(guarded):
 
 @pytest.mark.parametrize("count", [100, 480])
 def test_put_with_many_metadata_headers_passes_through(guarded, count):
-    """S3's 2 KiB of metadata may be hundreds of small headers: verified, signed again, and whole at the origin."""
+    """S3's 2 KiB of metadata may be hundreds of small headers: verified, signed again, and whole at
+    the origin."""
     caller = Caller(guarded, "ALICE")
     many = [(f"x-amz-meta-k{i * 7919 % count:03d}", f"v{i}") for i in range(count)]
     assert caller.ask("PUT", "/bkt/alice/many", many, b"body").status == 200
@@ -885,7 +889,8 @@ def test_put_with_many_metadata_headers_passes_through(guarded, count):
 
 
 def test_tokens_and_forms(guarded):
-    """A token must be signed, never travels on, and opens nothing; a form's policy never opens a key."""
+    """A token must be signed, never travels on, and opens nothing; a form's policy never opens a
+    key."""
     origin = guarded.origin
     put(origin, "bkt", "alice/warm")
     caller = Caller(guarded, "ALICE")
@@ -999,11 +1004,12 @@ def test_chunked_uploads_that_lie(guarded, figure):
     assert count >= 100
 
 
-# --- tenants try to reach each other --------------------------------------------------------------------------
+# --- tenants try to reach each other --------------------------------------------------------------
 
 
 def test_tenants_never_meet(guarded, figure):
-    """Own key, other's key, anonymous, bad signature, expired, unknown: over warm objects, at random."""
+    """Own key, other's key, anonymous, bad signature, expired, unknown: over warm objects, at
+    random."""
     origin, tenants = guarded.origin, ["ALICE", "BOB", "OTHER"]
     homes = {"ALICE": ("bkt", "alice/"), "BOB": ("bkt", "bob/"), "OTHER": ("other", "o/")}
     places = {
@@ -1103,7 +1109,7 @@ def test_a_denial_tells_nothing(guarded):
     assert shape("bob/warm") == shape("bob/cold") == shape("bob/gone")
 
 
-# --- rights that change ---------------------------------------------------------------------------------------
+# --- rights that change ---------------------------------------------------------------------------
 
 
 def reload(server):
@@ -1119,7 +1125,8 @@ def reload(server):
 
 
 def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
-    """After a reload a warm object is closed to a revoked key; a bad file leaves the old keys in force."""
+    """After a reload a warm object is closed to a revoked key; a bad file leaves the old keys in
+    force."""
     origin = guarded.origin
     put(origin, "bkt", "alice/warm")
     warm(guarded, ["alice/warm"])
@@ -1138,7 +1145,8 @@ def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
 
 
 def denial(ask):
-    """The first denial: the new table reaches each worker by a message, right after the log line."""
+    """The first denial: the new table reaches each worker by a message, right after the log
+    line."""
 
     def denied():
         reply = ask()
@@ -1147,7 +1155,7 @@ def denial(ask):
     return wait_for(denied, "a denial")
 
 
-# --- keys of a principal's own towards the origin ---------------------------------------------------------------
+# --- keys of a principal's own towards the origin -------------------------------------------------
 
 ORIGIN_SECRETS = {
     "origin-alice": "origin-canary-alice-3b1e",
@@ -1173,7 +1181,8 @@ def used_keys(entries):
 
 
 def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
-    """One principal's origin denies what another's allows: 403, though the other's bytes are cached."""
+    """One principal's origin denies what another's allows: 403, though the other's bytes are
+    cached."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "READER", "WRITER", "ROOT")}
     path = keys_file(
         tmp_path,
@@ -1249,7 +1258,8 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
 
 
 def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
-    """A reload gives a principal keys of its own at the origin, which lists nothing to them: no page from before is shown."""
+    """A reload gives a principal keys of its own at the origin, which lists nothing to them: no
+    page from before is shown."""
     allow = {"ALICE": [("*", "", ALL)]}
     path = keys_file(tmp_path, allow)
     server = start(
@@ -1272,7 +1282,8 @@ def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine, method):
-    """Of one realm, with keys of their own: who waits for the first one's question is not denied with it."""
+    """Of one realm, with keys of their own: who waits for the first one's question is not denied
+    with it."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "ROOT")}
     path = keys_file(
         tmp_path,
@@ -1307,7 +1318,8 @@ def judge_nothing(reply):
 
 
 def test_own_origin_keys_never_mix(tmp_path, origin, start, figure):
-    """Three principals at once, misses, writes and listings: the origin sees each path under its own key."""
+    """Three principals at once, misses, writes and listings: the origin sees each path under its
+    own key."""
     names = {"ALICE": "alice", "BOB": "bob", "READER": "reader"}
     allow = {who: [("bkt", f"{low}/", ALL)] for who, low in names.items()}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in names})
@@ -1343,5 +1355,6 @@ def test_own_origin_keys_never_mix(tmp_path, origin, start, figure):
     ]
     assert not wrong, wrong[:3]
     figure(
-        f"own origin keys: {len(origin.requests(since=mark))} origin requests, none under another's key"
+        f"own origin keys: {len(origin.requests(since=mark))} "
+        f"origin requests, none under another's key"
     )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of one object under two names of its bucket, whose rules give its blocks different sizes."""
+"""Readers of one object under two names of its bucket, whose rules give its blocks different
+sizes."""
 
 import contextlib
 import threading
@@ -24,7 +25,8 @@ def server(start, origin, engine):
 
 def send(connection, bucket, start, end):
     connection.send(
-        f"GET /{bucket}/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode()
+        f"GET /{bucket}/a HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Range: bytes={start}-{end - 1}\r\n\r\n".encode()
     )
 
 
@@ -34,7 +36,8 @@ def take(connection, origin, start, end):
 
 @contextlib.contextmanager
 def two_readers(server, origin, first, second):
-    """The second one asks while the first one's bytes are on their way, and held. Yields both and the gate."""
+    """The second one asks while the first one's bytes are on their way, and held. Yields both and
+    the gate."""
     gate = threading.Event()
     origin.fault("a", "hold_at", (1000, gate), method="GET")
     with server.connection() as one, server.connection() as other:
@@ -53,7 +56,8 @@ def two_readers(server, origin, first, second):
     ],
 )
 def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
-    """The second reader wants blocks with the numbers of those that are on their way, but other bytes."""
+    """The second reader wants blocks with the numbers of those that are on their way, but other
+    bytes."""
     with two_readers(server, origin, first, second) as (one, other, gate):
         take(other, origin, *second[1:])  # it does not wait for bytes that it has not asked for
         gate.set()

@@ -108,7 +108,8 @@ def md5_of(body):
 
 
 def test_deletes_go_on_as_they_were_understood(asked, origin):
-    """What arrives is one canonical document under digests of its own, whatever the client's form."""
+    """What arrives is one canonical document under digests of its own, whatever the client's
+    form."""
     keys = ["plain", "a b", " edge ", "<&>'\"", "é😀", "tab\tlf\ncr\r", "]]>", "a/../b", "%2F+"]
     for key in keys:
         origin.put(key, 100)
@@ -183,7 +184,7 @@ def test_restores_write_nowhere_else(asked, origin):
     ]
 
 
-# --- forms ------------------------------------------------------------------------------------------------
+# --- forms ----------------------------------------------------------------------------------------
 
 
 def part(disposition, value, more=""):

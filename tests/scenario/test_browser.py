@@ -19,7 +19,8 @@ from test_auth import SECRETS, keys_file, verify
 
 DELETE = b"<Delete><Object><Key>victim</Key></Object></Delete>"
 SANDBOX = ("sandbox", "nosniff")
-# What Chromium sends for a page of another origin (taken from it), and for one on another port here.
+# What Chromium sends for a page of another origin (taken from it), and for one on another port
+# here.
 PAGES = {
     "fetch no-cors": [
         ("Origin", "http://evil.example"),
@@ -135,7 +136,8 @@ def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
 
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
-    """Hits, misses, passes, listings, errors: each in a sandbox of its own, whatever the origin says."""
+    """Hits, misses, passes, listings, errors: each in a sandbox of its own, whatever the origin
+    says."""
     origin.put(
         "page",
         3000,
@@ -193,7 +195,7 @@ def test_only_web_origins_can_be_listed(start, origin):
         assert "no web origin" in server.output(), server.output()
 
 
-# --- a real browser ---------------------------------------------------------------------------------------
+# --- a real browser -------------------------------------------------------------------------------
 
 PAGE = """<!doctype html><title>attack</title><body><script>
 const target = "%(target)s", results = {};
@@ -382,7 +384,7 @@ def test_an_object_in_chromium_runs_no_script(start, origin, browser):
     assert origin.version("victim").number == 1
 
 
-# --- preflights -------------------------------------------------------------------------------------------
+# --- preflights -----------------------------------------------------------------------------------
 
 ASK = [
     ("Origin", "https://console.example"),

@@ -156,8 +156,8 @@ def test_listings(start, origin, engine):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_fills_across_the_write(start, origin, engine, workers):
-    """One that began before, one that began while it was open: their readers get whole old versions,
-    whoever comes later the new one."""
+    """One that began before, one that began while it was open: their readers get whole old
+    versions, whoever comes later the new one."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"workers": workers})
     populate(origin, server)
     origin.put("before", 3 * MIB)
@@ -251,7 +251,8 @@ def test_killed_while_it_is_open(start, origin, engine):
 
 
 def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
-    """Its old version is fetched after the bucket's change and before its own: its reply ends that."""
+    """Its old version is fetched after the bucket's change and before its own: its reply ends
+    that."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     replies = []
@@ -283,7 +284,8 @@ def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
 
 
 def test_a_damaged_note_is_not_overlooked(start, origin, engine):
-    """The note stands in `format`: without it, or with another, nothing in the directory is believed."""
+    """The note stands in `format`: without it, or with another, nothing in the directory is
+    believed."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     with server.client() as client:
@@ -309,7 +311,8 @@ def test_a_damaged_note_is_not_overlooked(start, origin, engine):
 
 
 def test_a_directory_that_cannot_note_it(start, origin, engine):
-    """The write is refused before the origin is asked: its effect would be forgotten by a restart."""
+    """The write is refused before the origin is asked: its effect would be forgotten by a
+    restart."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     (server.cache / "format.new").mkdir()

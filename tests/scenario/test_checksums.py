@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The origin's checksums: kept with the object, sent only where S3 sends them, and believed: a whole object that does
-not match its own is not kept."""
+"""The origin's checksums: kept with the object, sent only where S3 sends them, and believed: a
+whole object that does not match its own is not kept."""
 
 import base64
 import hashlib
@@ -137,9 +137,9 @@ def test_first_read_has_them(origin, start, engine, kind):
 
 @pytest.mark.parametrize("small_cache", [False, True])
 def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, small_cache):
-    """Chunks of an array, all of them asked for before the first has shown how large they are. In a small cache there
-    is no room for a long run for most of them. These are asked for by ranges with a HEAD beside, so that no byte comes
-    twice."""
+    """Chunks of an array, all of them asked for before the first has shown how large they are. In a
+    small cache there is no room for a long run for most of them. These are asked for by ranges with
+    a HEAD beside, so that no byte comes twice."""
     settings = (
         {"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"} if small_cache else {}
     )
@@ -171,7 +171,8 @@ SCORE = 16  # so many small objects make up for one that is larger than a run
 
 
 def read_small(forebay, origin, client, name, count, headers=()):
-    """Reads `count` small objects for the first time. Returns for each whether it was asked for by its range."""
+    """Reads `count` small objects for the first time. Returns for each whether it was asked for by
+    its range."""
     by_range = []
     for i in range(count):
         key = name.format(i)
@@ -192,7 +193,8 @@ def read_small(forebay, origin, client, name, count, headers=()):
     "name", ["d/{}.bin", "array/c/{}/3/2", "array/{}/0.3.2", "tree/{}/part.bin"]
 )
 def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, name):
-    """A kind is a bucket, a folder and an ending. Chunks, a few to a folder, are of the kind of the first folder."""
+    """A kind is a bucket, a folder and an ending. Chunks, a few to a folder, are of the kind of the
+    first folder."""
     with forebay.client() as client:
         assert read_small(forebay, origin, client, name, 3, MODE) == [0] * 3
         for i in range(2):
@@ -208,8 +210,8 @@ def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, n
 
 @pytest.mark.parametrize("query", ["list-type=2", "list-type=2&encoding-type=url", ""])
 def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
-    """Listed as small: one request, whatever its kind is. Listed as large: ranges, whatever its kind is. The first
-    request for an object that has grown since ends with its first run."""
+    """Listed as small: one request, whatever its kind is. Listed as large: ranges, whatever its
+    kind is. The first request for an object that has grown since ends with its first run."""
     small, sums_of_small = BODY[:1000], describe("crc32", crc32_of(BODY[:1000]))
     sums_of_large = describe("crc32", crc32_of(LARGE))
     names = ["d/a.bin", "d/b c+&<é%41>.bin", "e/grown.bin"]
@@ -268,8 +270,9 @@ IN_FLIGHT = 16 << 20
 
 
 def test_large_first_read_has_them(forebay, origin):
-    """An object of several runs, of a kind that is not known: one request for each run, the first of them without a
-    range. Nothing is asked beside them, and every run is kept with the checksums."""
+    """An object of several runs, of a kind that is not known: one request for each run, the first
+    of them without a range. Nothing is asked beside them, and every run is kept with the checksums.
+    """
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
     with forebay.client() as client:
@@ -302,7 +305,8 @@ def teach_large(forebay, origin, key):
 
 
 def test_large_kind_has_a_head_beside_its_first_run(forebay, origin):
-    """No byte is fetched twice. What HEAD says before the run's head comes is sent and judged by."""
+    """No byte is fetched twice. What HEAD says before the run's head comes is sent and judged
+    by."""
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
     teach_large(forebay, origin, "taught.tar")
@@ -320,7 +324,8 @@ def test_large_kind_has_a_head_beside_its_first_run(forebay, origin):
 
 
 def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
-    """The reply waits for HEAD as long as it took to come itself. Then another HEAD is sent, which nobody waits for."""
+    """The reply waits for HEAD as long as it took to come itself. Then another HEAD is sent, which
+    nobody waits for."""
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
     teach_large(forebay, origin, "taught.tar")
@@ -335,8 +340,8 @@ def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
 
 
 def test_what_is_not_known_is_asked_once(forebay, origin):
-    """Objects that were stored without checksums, or that have none at the origin, cost one HEAD and no more. A reader of bytes
-    does not wait for it."""
+    """Objects that were stored without checksums, or that have none at the origin, cost one HEAD
+    and no more. A reader of bytes does not wait for it."""
     want = describe("crc32c", RIGHT["crc32c"])
     origin.put("a", len(BODY), body=BODY, checksums=want)
     origin.put("none", len(BODY), body=BODY)
@@ -380,7 +385,8 @@ def test_a_read_does_without_where_head_fails(start, origin, engine):
 
 
 def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
-    """A hit is sent without checksums at once; a HEAD that asks for them waits. They are learnt in the background."""
+    """A hit is sent without checksums at once; a HEAD that asks for them waits. They are learnt in
+    the background."""
     want = describe("crc32", RIGHT["crc32"])
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     for key in ("a", "b"):
@@ -409,7 +415,8 @@ def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
 
 
 def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
-    """Objects of large kinds, many clients, each with its turn, and one place at the origin: HEAD has it first."""
+    """Objects of large kinds, many clients, each with its turn, and one place at the origin: HEAD
+    has it first."""
     server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 1})
     keys, connections = [f"d/{i}" for i in range(8)], []
     teach_large(server, origin, "d/taught")
@@ -432,7 +439,8 @@ def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
 
 
 def test_head_that_asks_is_never_without(forebay, origin):
-    """A version that fills brought without checksums is asked about when they are wanted by name."""
+    """A version that fills brought without checksums is asked about when they are wanted by
+    name."""
     want = describe("crc32", crc32_of(BODY))
     origin.put("a", len(BODY), body=BODY, checksums=want)
     with forebay.client() as client:
@@ -444,7 +452,8 @@ def test_head_that_asks_is_never_without(forebay, origin):
 
 @pytest.mark.parametrize("kind", ["crc32", "crc32c", "sha1", "sha256"])
 def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
-    """Bytes that are not what the origin itself says they are: counted, logged, cut or refused, never a hit."""
+    """Bytes that are not what the origin itself says they are: counted, logged, cut or refused,
+    never a hit."""
     wrong = {
         "crc32": crc32_of(b"x"),
         "crc32c": crc32c(b"x"),
@@ -457,7 +466,8 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
         with forebay.client() as client:
             try:
                 reply = client.get("a", headers=ask)
-                # Its last bytes may have gone out before the sum was known; the client can see it too.
+                # Its last bytes may have gone out before the sum was known; the client can see it
+                # too.
                 assert reply.status == 503 or sums(reply) == describe(kind, wrong), reply
             except (Truncated, Closed):
                 pass
@@ -511,7 +521,8 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
 
 @pytest.mark.parametrize("run, at", [(1, 1000), (8, 2 << 20), (20, (4 << 20) - 1)])
 def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, engine, run, at):
-    """Wherever it is, the reply is cut, never whole; nothing of it is kept; read again it is right."""
+    """Wherever it is, the reply is cut, never whole; nothing of it is kept; read again it is
+    right."""
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a", len(LARGE), body=LARGE, checksums=want)
     server = start(origin, engine=engine)
@@ -553,8 +564,9 @@ def test_what_is_not_stored_is_judged_too(origin, start, engine):
 
 
 def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
-    """Killed and with its index gone, the server finds its runs again in the segments, but not the ones that are known
-    to be wrong: the origin would confirm their version, which is still current."""
+    """Killed and with its index gone, the server finds its runs again in the segments, but not the
+    ones that are known to be wrong: the origin would confirm their version, which is still current.
+    """
     origin.put("a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
     origin.put("b", len(BODY), body=BODY)
     server = start(origin, engine=engine)
@@ -595,7 +607,8 @@ def test_a_broken_body_is_summed_once(forebay, origin):
 
 
 def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
-    """Both ask by themselves, or by a flag: cold and warm they are given the checksum, and never a wrong object."""
+    """Both ask by themselves, or by a flag: cold and warm they are given the checksum, and never a
+    wrong object."""
     boto3 = pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
     config = importlib.import_module("botocore.config").Config(
         s3={"addressing_style": "path"},
@@ -674,7 +687,8 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
 
 @pytest.mark.parametrize("right", [True, False])
 def test_an_object_that_is_one_long_run_of_a_small_cache_is_judged(start, origin, engine, right):
-    """3 MiB in 256 MiB: one run, or several where there is no room for a long one. A reply does not know which."""
+    """3 MiB in 256 MiB: one run, or several where there is no room for a long one. A reply does not
+    know which."""
     body = BODY * (3 * (1 << 20) // len(BODY))
     origin.put(
         "a", len(body), body=body, checksums=describe("crc32", crc32_of(body if right else b"x"))

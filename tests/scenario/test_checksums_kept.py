@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object's checksums belong to what is stored of it: the origin is asked for them once at most, no reader of bytes
-waits for them, and they last as long as the object does."""
+"""An object's checksums belong to what is stored of it: the origin is asked for them once at most,
+no reader of bytes waits for them, and they last as long as the object does."""
 
 import base64
 import hashlib
@@ -81,8 +81,8 @@ def on_disk(server):
 
 
 def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origin, engine):
-    """The first pass of readers who want checksums has one HEAD sent for each object and waits for none of them; later
-    passes, restarts and kills send nothing."""
+    """The first pass of readers who want checksums has one HEAD sent for each object and waits for
+    none of them; later passes, restarts and kills send nothing."""
     count = scaled(10_000, least=500)
     want = put_some(origin, count, none_every=10)
     server = start(origin, engine=engine, settings={"access_log.path": "off"}, file=IMMUTABLE)
@@ -109,7 +109,8 @@ def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origi
 
 
 def test_warm_learns_them_before_any_reader(start, origin, engine):
-    """Listed as small: with the bytes. Several runs: a HEAD. Objects that are here already: a HEAD, once."""
+    """Listed as small: with the bytes. Several runs: a HEAD. Objects that are here already: a HEAD,
+    once."""
     count = 60
     want = put_some(origin, count, none_every=7)
     large = bytes(range(256)) * (9 * MIB // 256)
@@ -137,8 +138,8 @@ def test_warm_learns_them_before_any_reader(start, origin, engine):
 
 
 def test_an_overwritten_object_has_its_own(start, origin, engine):
-    """Whatever was learnt of the version before it is sent with no byte of the next one, also where they are learnt while
-    it is written."""
+    """Whatever was learnt of the version before it is sent with no byte of the next one, also where
+    they are learnt while it is written."""
     server = start(origin, engine=engine, file={"rules": [{"match": "**", "freshness": "strict"}]})
     with server.client() as client:
         for version in range(1, 12):
@@ -229,8 +230,8 @@ def test_an_object_in_several_runs_keeps_them(start, origin, engine):
 
 
 def test_long_checksums_are_never_told_as_none_or_in_part(start, origin, engine):
-    """SHA-512 is kept. Several that are too long together are not: a HEAD has the origin asked for them each time, and a
-    reader of bytes goes without and has nobody asked again."""
+    """SHA-512 is kept. Several that are too long together are not: a HEAD has the origin asked for
+    them each time, and a reader of bytes goes without and has nobody asked again."""
     body = body_of(5)
     sha512 = {"x-amz-checksum-sha512": base64.b64encode(hashlib.sha512(body).digest()).decode()}
     for key, named_so, heads in (
@@ -277,7 +278,8 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
 
 
 def messages_of_hits(server, count, key="a"):
-    """How many messages workers send each other while so many hits want checksums that are not known."""
+    """How many messages workers send each other while so many hits want checksums that are not
+    known."""
     before = server.metric("forebay_mailbox_messages_total")
     with server.client() as client:
         for _ in range(count):
@@ -290,7 +292,8 @@ def messages_of_hits(server, count, key="a"):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, workers):
-    """While the object is being asked about; while 1,024 other HEADs are out; after one has failed."""
+    """While the object is being asked about; while 1,024 other HEADs are out; after one has
+    failed."""
     count = 1023
     for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
         origin.put(key, len(body_of(0)), body=body_of(0), checksums=named(body_of(0)))
@@ -325,7 +328,8 @@ def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, w
 
 
 def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
-    """It says nothing of the stored bytes, also after a restart. A client's HEAD goes to the origin."""
+    """It says nothing of the stored bytes, also after a restart. A client's HEAD goes to the
+    origin."""
     body = body_of(6)
     origin.put("a", len(body), body=body, checksums=named(body))
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -417,7 +421,8 @@ def test_a_store_that_refuses_head_is_not_asked_again_at_once(start, origin, eng
 
 @pytest.mark.parametrize("status", [403, 405])
 def test_warm_goes_on_without_checksums_where_the_store_refuses_head(start, origin, engine, status):
-    """Only the HEADs that are out when the first one has failed are sent, one for each object in flight."""
+    """Only the HEADs that are out when the first one has failed are sent, one for each object in
+    flight."""
     count = 800
     put_some(origin, count)
     server = start(

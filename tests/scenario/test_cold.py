@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first read of an object never costs more requests at the origin than its client would have sent itself."""
+"""The first read of an object never costs more requests at the origin than its client would have
+sent itself."""
 
 import threading
 
@@ -43,7 +44,8 @@ def test_if_match_goes_to_the_origin_with_the_run(start, origin, engine):
 def test_a_condition_that_fails_costs_one_request_and_no_other_reader(
     start, origin, engine, name, value, status
 ):
-    """The origin's 412 and 304 are the client's answer; who asks without a condition gets the bytes."""
+    """The origin's 412 and 304 are the client's answer; who asks without a condition gets the
+    bytes."""
     server = start(origin, engine=engine)
     origin.put("a", 3 * MIB)
     etag = origin.version("a").etag
@@ -97,7 +99,8 @@ def test_if_range_of_another_version_gives_the_whole_object(forebay, origin):
 @pytest.mark.parametrize("size", [100, MIB, 3 * MIB + 777, 70 * MIB + 5])
 @pytest.mark.parametrize("suffix", [8, 65536])
 def test_a_suffix_costs_one_request(start, origin, engine, size, suffix):
-    """The block that it begins in comes with it, and is stored, wherever the object ends and whoever owns its stripe."""
+    """The block that it begins in comes with it, and is stored, wherever the object ends and
+    whoever owns its stripe."""
     server = start(origin, engine=engine, settings={"workers": "4"})
     origin.put("a", size)
     first = max(size - suffix, 0)
@@ -170,7 +173,8 @@ def test_many_readers_of_one_suffix_ask_once(start, origin, engine):
 
 @pytest.mark.tsan
 def test_a_failed_condition_is_no_answer_for_a_reader_without_one(start, origin, engine):
-    """Both are on their way at once, on several workers; each gets the answer to its own question."""
+    """Both are on their way at once, on several workers; each gets the answer to its own
+    question."""
     server = start(origin, engine=engine, settings={"workers": "4"})
     for turn in range(10):
         key = f"k{turn}"
@@ -215,7 +219,8 @@ def test_wrong_conditions_alike_share_one_answer(start, origin):
 
 
 def test_if_match_of_a_newer_version_than_a_run_in_flight(start, origin):
-    """The run began before the object changed: its version says nothing of a condition that names the new one."""
+    """The run began before the object changed: its version says nothing of a condition that names
+    the new one."""
     server = start(origin)
     origin.put("a", 3 * MIB)
     go = threading.Event()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that need no running server, as a user meets them: help, the manual, completion, mistakes."""
+"""The commands that need no running server, as a user meets them: help, the manual, completion,
+mistakes."""
 
 import json
 import os
@@ -42,12 +43,14 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
         (
             ["--lvie", "check"],
             2,
-            "forebay: --lvie: no option that stands in front of a command; `forebay help` lists them",
+            "forebay: --lvie: no option that stands in front of a "
+            "command; `forebay help` lists them",
         ),
         (
             ["check", "--lvie"],
             2,
-            'forebay check: --lvie: no such option (did you mean "--live"?); `forebay help check` tells more',
+            "forebay check: --lvie: no such option (did you mean "
+            '"--live"?); `forebay help check` tells more',
         ),
         (
             ["check", "--cache.sise", "1GiB"],
@@ -146,7 +149,8 @@ def test_bash_completes(words, offered, others):
 
 
 def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
-    """Its output is the keys file of a server as it stands; the client's half is in its comments."""
+    """Its output is the keys file of a server as it stands; the client's half is in its
+    comments."""
     made = run_forebay("keys", "new", "trainer", "--allow", "bkt/train/")
     assert made.returncode == 0 and made.stderr == ""
     keys = tmp_path / "keys.yaml"
@@ -275,7 +279,8 @@ def test_plan_says_what_the_policy_reaches():
 
 
 def test_plan_says_what_it_costs():
-    """By AWS's prices, which it names, or by those given; the smaller the objects, the dearer their requests."""
+    """By AWS's prices, which it names, or by those given; the smaller the objects, the dearer their
+    requests."""
     words = ["plan", "--dataset=1TB", "--cache=250GB", "--nodes=2"]
     row, *_, result = rows_of(run_forebay(*words, "--json"))
     assert result["uncached_cost"] == pytest.approx(

@@ -36,7 +36,8 @@ def rest_of(terminal):
 
 @pytest.mark.parametrize("front", [["-q"], ["--no-color", "-v"]])
 def test_every_command_takes_them_on_either_side(front):
-    """Without a server or a configuration each ends at once, by what it lacks; serve and run would not."""
+    """Without a server or a configuration each ends at once, by what it lacks; serve and run would
+    not."""
     env = {
         "FOREBAY_ADMIN": "unix:/dev/null/none/socket",
         "FOREBAY_CONFIG": "/dev/null/none/forebay.yaml",
@@ -219,7 +220,8 @@ def test_q_leaves_errors_and_warnings(start, origin):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_q_shows_no_progress(start, origin, quiet):
-    """On a terminal it comes five times a second; what is warmed waits until some was seen, or the job is known to run."""
+    """On a terminal it comes five times a second; what is warmed waits until some was seen, or the
+    job is known to run."""
     server = start(origin)
     origin.put("a", 1000)
     main, child = pty.openpty()
@@ -268,7 +270,8 @@ def test_colour(words, variables, coloured, tmp_path):
 
 
 class Worded(Forebay):
-    """A server with words of its own behind its settings. One with -q names no port: its socket is asked."""
+    """A server with words of its own behind its settings. One with -q names no port: its socket is
+    asked."""
 
     words = ()
 

@@ -78,7 +78,8 @@ def test_connections_are_kept(wire):
 
 
 def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_path):
-    """Reading and parsing all authorities takes 35 ms of a worker. What is read once shows when the file is gone."""
+    """Reading and parsing all authorities takes 35 ms of a worker. What is read once shows when the
+    file is gone."""
     authorities = tmp_path / "authorities.pem"
     authorities.write_bytes(Path(certificate[0]).read_bytes())
     with Origin(credentials=KEYS, tls=certificate) as origin:
@@ -101,7 +102,8 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
 
 @pytest.mark.parametrize("size", [0, 100, 16000, 70000, 1 << 20])
 def test_an_answer_behind_the_answer(wire, size):
-    """A second answer in one piece with the first: the next request has its own, not a wrong byte."""
+    """A second answer in one piece with the first: the next request has its own, not a wrong
+    byte."""
     origin, server = wire
     origin.put("first", size)
     origin.put("second", 3000)
@@ -162,7 +164,8 @@ def test_a_refused_upload_costs_its_connection(wire, status, code):
 
 @pytest.mark.parametrize("status", [499, 444, 520, 599])
 def test_a_status_that_nobody_gives(wire, status):
-    """On a used connection it is no answer: a read is asked once more, on a new one; an upload is not."""
+    """On a used connection it is no answer: a read is asked once more, on a new one; an upload is
+    not."""
     origin, server = wire
     origin.put("first", 1000)
     origin.put("k", 3000)
@@ -182,7 +185,8 @@ def test_a_status_that_nobody_gives(wire, status):
 
 
 def test_a_region_is_learnt_once(start):
-    """Eight workers, one bucket elsewhere: one request goes to the wrong region, whoever sends it."""
+    """Eight workers, one bucket elsewhere: one request goes to the wrong region, whoever sends
+    it."""
     with Origin(credentials=KEYS, region="eu-central-1") as origin:
         server = start(origin, settings={"workers": 8, "origin.region": "auto"})
         for i in range(64):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control interface as people use it: the commands that ask a running server, what they print for people and,
-with --json, for programs; who may; what a server that is busy, degraded or gone makes of it."""
+"""The control interface as people use it: the commands that ask a running server, what they print
+for people and, with --json, for programs; who may; what a server that is busy, degraded or gone
+makes of it."""
 
 import json
 import os
@@ -17,7 +18,8 @@ MIB = 1 << 20
 
 
 def has_shape(value, shape, path="$"):
-    """VALUE is what SHAPE says: a type, a tuple of types, [SHAPE] for lists, {name: SHAPE} for objects with exactly these."""
+    """VALUE is what SHAPE says: a type, a tuple of types, [SHAPE] for lists, {name: SHAPE} for
+    objects with exactly these."""
     if isinstance(shape, dict):
         assert isinstance(value, dict) and set(value) == set(shape), (path, value)
         for name, inner in shape.items():
@@ -290,7 +292,8 @@ SHAPES = {
 
 
 def ask(server, *words, code=0, **more):
-    """Runs a command against SERVER with --json; its lines, the last one a result with that exit code."""
+    """Runs a command against SERVER with --json; its lines, the last one a result with that exit
+    code."""
     got = run_forebay(
         *PATIENT,
         *words,
@@ -502,7 +505,8 @@ def test_explain_follows_an_object(start, origin, engine):
 
 
 def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
-    """A key that the origin does not have, a bucket, rights, an origin that is down: the remedy is not to warm it."""
+    """A key that the origin does not have, a bucket, rights, an origin that is down: the remedy is
+    not to warm it."""
     origin.put("a", 100)
     origin.put("half", 4 * MIB)
     server = start(
@@ -548,7 +552,8 @@ def test_an_origin_that_keeps_silent_keeps_nobody_waiting(start, origin):
 
 
 def test_explain_says_what_a_full_cache_goes_by(start, origin):
-    """A cache of 64 MiB whose objects are read over and over refuses a scan: explain shows its worth and the bar."""
+    """A cache of 64 MiB whose objects are read over and over refuses a scan: explain shows its
+    worth and the bar."""
     server = start(origin, settings={"cache.size": "64MiB", "cache.min_free": "0%"})
     hot = [f"hot/{i}" for i in range(40)]
     for key in hot:
@@ -616,7 +621,8 @@ def test_ls_and_du(forebay, origin):
 
 
 def test_no_name_commands_a_terminal(start, origin):
-    """Control characters of keys, arguments and answers are shown, not sent; --json has them as they are."""
+    """Control characters of keys, arguments and answers are shown, not sent; --json has them as
+    they are."""
     server, odd = start(origin), "o/\x1b]0;x\x07\n\x7f\x9b31m/é"
     shown = "o/\\x1b]0;x\\x07\\x0a\\x7f\\xc2\\x9b31m/"
     origin.put(odd, 100)
@@ -636,7 +642,8 @@ def test_no_name_commands_a_terminal(start, origin):
 
 
 def test_paths_that_are_no_text(start, tmp_path):
-    """The file of a rule, the directory that is the origin, a socket: answers that name them are JSON all the same."""
+    """The file of a rule, the directory that is the origin, a socket: answers that name them are
+    JSON all the same."""
     name = os.fsdecode(b"\xff")
     (tmp_path / f"o{name}").mkdir()
     server = start(
@@ -650,7 +657,8 @@ def test_paths_that_are_no_text(start, tmp_path):
 
 
 def test_a_listing_that_leads_in_a_circle_ends(start, origin):
-    """A page that names itself as the next one is an error, for commands and for a job; a NUL in a name is none."""
+    """A page that names itself as the next one is an error, for commands and for a job; a NUL in a
+    name is none."""
 
     class Circle(origin.connection_class):
         def _xml(self, entry, xml, status=200):
@@ -688,7 +696,8 @@ def test_ls_of_what_cannot_be_listed(forebay, origin):
 
 
 def test_what_is_evicted_is_asked_for_again(forebay, origin):
-    """An object, a prefix, a bucket; dry runs say the same and change nothing; nobody is given it after."""
+    """An object, a prefix, a bucket; dry runs say the same and change nothing; nobody is given it
+    after."""
     for key in ("a", "p/1", "p/2", "q/1"):
         origin.put(key, 2 * MIB)
     read(forebay, "a", "p/1", "p/2", "q/1")
@@ -717,7 +726,8 @@ def test_what_is_evicted_is_asked_for_again(forebay, origin):
 
 
 def test_evicted_while_it_comes(start, origin, engine):
-    """The reader of a run in flight has its version to the end; the next reader asks the origin anew."""
+    """The reader of a run in flight has its version to the end; the next reader asks the origin
+    anew."""
     server = start(origin, engine=engine)
     origin.put("a", 4 * MIB)
     with origin.hold("a"), server.client() as client:
@@ -738,7 +748,8 @@ def test_evicted_while_it_comes(start, origin, engine):
 
 
 def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
-    """Prefixes over several pages, objects of several runs, ranges, a list; a second time nothing is fetched."""
+    """Prefixes over several pages, objects of several runs, ranges, a list; a second time nothing
+    is fetched."""
     for i in range(1100):
         origin.put(f"set/{i:04}", 3000)
     origin.put("big", 21 * MIB + 7)
@@ -777,7 +788,8 @@ def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
 
 
 def test_warm_follows_what_changes(forebay, origin):
-    """A version that the listing does not name any more is replaced; readers have the new one without asking."""
+    """A version that the listing does not name any more is replaced; readers have the new one
+    without asking."""
     for i in range(20):
         origin.put(f"s/{i}", 5000)
     ask(forebay, "warm", "s3://bkt/s/", "--wait", "-q")
@@ -794,7 +806,8 @@ def test_warm_follows_what_changes(forebay, origin):
 
 
 def test_warm_counts_what_fails(forebay, origin):
-    """Objects that are not there or that the origin denies are told in words and by exit code; the others come."""
+    """Objects that are not there or that the origin denies are told in words and by exit code; the
+    others come."""
     for i in range(5):
         origin.put(f"f/{i}", 1000)
     origin.fault("f/2", "error", (403, "AccessDenied"), times=100)
@@ -810,7 +823,8 @@ def test_warm_counts_what_fails(forebay, origin):
 
 
 def test_a_place_among_the_jobs(start, origin):
-    """Of 32 that wait for their second page none gives its place up; who was begun with nothing to do does."""
+    """Of 32 that wait for their second page none gives its place up; who was begun with nothing to
+    do does."""
 
     class Slow(origin.connection_class):
         def _xml(self, entry, xml, status=200):
@@ -842,7 +856,8 @@ def test_a_place_among_the_jobs(start, origin):
 
 
 def test_warm_of_what_no_rule_lets_in(start, origin):
-    """That is not the origin's failure: it is refused, nothing is asked for, and the exit code is 5."""
+    """That is not the origin's failure: it is refused, nothing is asked for, and the exit code is
+    5."""
     server = start(
         origin,
         file={
@@ -861,7 +876,8 @@ def test_warm_of_what_no_rule_lets_in(start, origin):
 
 
 def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
-    """Its concurrency is kept; readers go first; a job is listed, cancelled, and its server stops in the middle."""
+    """Its concurrency is kept; readers go first; a job is listed, cancelled, and its server stops
+    in the middle."""
     server = start(origin, settings={"origin.connections": "64"})
     for i in range(60):
         origin.put(f"h/{i:02}", 1000)
@@ -908,7 +924,8 @@ def test_warm_resumes_after_a_crash(start, origin, engine):
 
 
 def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
-    """From an origin of 30 ms: looked at any time between its first and its last page, all its requests are out."""
+    """From an origin of 30 ms: looked at any time between its first and its last page, all its
+    requests are out."""
     server = start(origin, settings={"access_log.path": "off"})
     count, jobs, seen = scaled(10000, least=1500), 16, []
     for i in range(count):
@@ -933,7 +950,8 @@ def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
 
 
 def test_reload_tells_what_became_of_it(start, origin):
-    """What is applied, what waits for a restart, and a file that is refused: where, and nothing changes."""
+    """What is applied, what waits for a restart, and a file that is refused: where, and nothing
+    changes."""
     server = start(origin, file={"cache": {"min_free": "5%"}})
     assert ask(server, "reload")[-1]["needs_restart"] == []
     path = server.folder / "forebay.yaml"
@@ -968,7 +986,8 @@ def test_loglevel_and_drain(start, origin):
 
 
 def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
-    """One server that trusts nobody on loopback: the socket may all, the token too, others only totals."""
+    """One server that trusts nobody on loopback: the socket may all, the token too, others only
+    totals."""
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
@@ -1010,7 +1029,8 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
     [
         (b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n", 403),
         (
-            b"POST /api/v1/evict HTTP/1.1\r\nHost: evil.example\r\nX-Forebay-Control: 1\r\nContent-Length: 0\r\n\r\n",
+            b"POST /api/v1/evict HTTP/1.1\r\nHost: evil.example\r\n"
+            b"X-Forebay-Control: 1\r\nContent-Length: 0\r\n\r\n",
             403,
         ),
         (b"GET /api/v1/explain?uri=s3://b/k HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
@@ -1018,24 +1038,29 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
         (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example\r\n\r\n", 403),
         (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", 400),
         (
-            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n",
+            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Authorization: a\r\nAuthorization: b\r\n\r\n",
             400,
         ),
         (
-            b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n\r\n",
+            b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\n"
+            b"Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n\r\n",
             403,
         ),
         (b"GET /api/v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n\r\n", 403),
         (
-            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n\r\n",
+            b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Sec-Fetch-Site: same-origin\r\n\r\n",
             200,
         ),
         (
-            b"GET /api/v1/requests HTTP/1.1\r\nHost: localhost:9001\r\nSec-Fetch-Site: none\r\n\r\n",
+            b"GET /api/v1/requests HTTP/1.1\r\n"
+            b"Host: localhost:9001\r\nSec-Fetch-Site: none\r\n\r\n",
             200,
         ),
         (
-            b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: 9999999\r\n\r\n",
+            b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"X-Forebay-Control: 1\r\nContent-Length: 9999999\r\n\r\n",
             413,
         ),
     ],
@@ -1064,7 +1089,8 @@ def test_half_a_body_holds_nobody_up(forebay, origin):
 
 
 def test_a_listing_that_hangs_holds_no_probe_up(start, origin):
-    """The admin thread asks a worker and does not wait: a held listing leaves probes and totals alone."""
+    """The admin thread asks a worker and does not wait: a held listing leaves probes and totals
+    alone."""
     server = start(origin)
     origin.put("k", 10)
     answers = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As many requests as readers want and the origin takes: bursts above its rate, turns of clients."""
+"""As many requests as readers want and the origin takes: bursts above its rate, turns of
+clients."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,8 +31,8 @@ def put(origin, name, count):
 
 @pytest.mark.tsan
 def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine):
-    """Far more readers at once than it takes: each gets its bytes, none a 503, and the origin is not
-    asked over and over by those who wait."""
+    """Far more readers at once than it takes: each gets its bytes, none a 503, and the origin is
+    not asked over and over by those who wait."""
     server = start(origin, engine=engine)
     keys = put(origin, "burst", 200)
     read_each(server, origin, keys[:1])
@@ -57,8 +58,8 @@ def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine
 
 
 def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
-    """The origin answers everybody else: it is asked again for 20 s, beyond the retries of other failures,
-    and its reader is told SlowDown."""
+    """The origin answers everybody else: it is asked again for 20 s, beyond the retries of other
+    failures, and its reader is told SlowDown."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 0})
     origin.put("hot", SIZE)
     origin.fault("hot", "status", 503, times=None)
@@ -80,8 +81,8 @@ def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
 
 
 def test_what_may_be_stale_does_not_wait_for_it(start, origin, engine):
-    """Refused beside others that are answered, the question whether a version is current is asked a few
-    times; then the version is served as it is."""
+    """Refused beside others that are answered, the question whether a version is current is asked a
+    few times; then the version is served as it is."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 1})
     origin.put("held", SIZE)
     cold = put(origin, "cold", 2)
@@ -114,8 +115,9 @@ def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engin
 
 @pytest.mark.tsan
 def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(start, origin, engine):
-    """A client with 60 cold objects in line, then another with three: they take turns. One connection keeps the order
-    in which the origin meets the requests: of two, one may be slow to connect."""
+    """A client with 60 cold objects in line, then another with three: they take turns. One
+    connection keeps the order in which the origin meets the requests: of two, one may be slow to
+    connect."""
     server = start(
         origin,
         engine=engine,

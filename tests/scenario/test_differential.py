@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forebay answers as the real server behind it does: status, headers and body.
 
-Thousands of generated requests (operations x headers x ranges x conditionals x odd keys). A read goes to the
-same object directly and through Forebay, twice. A write goes directly to a key of one bucket and through
-Forebay to the same key of its twin, and both must leave the same behind. Differences that are meant stand in
-REASONS, each is counted and printed; anything else fails.
+Thousands of generated requests (operations x headers x ranges x conditionals x odd keys). A read
+goes to the same object directly and through Forebay, twice. A write goes directly to a key of one
+bucket and through Forebay to the same key of its twin, and both must leave the same behind.
+Differences that are meant stand in REASONS, each is counted and printed; anything else fails.
 """
 
 import email.utils
@@ -72,7 +72,8 @@ REASONS = {
     "own error text": "an answer from the cache carries S3's wording of the same error code",
     "aws-chunked": "this server gives the framing of an upload back as Content-Encoding",
     "vary": "this server's own word for browsers and compressing proxies, not kept in the cache",
-    "304 or error header": "S3 sends ETag and Last-Modified with 304, Content-Range with 416, and none "
+    "304 or error header": "S3 sends ETag and Last-Modified with 304, "
+    "Content-Range with 416, and none "
     "of the object's headers with an error; this server does otherwise",
     "checksums only on request": "S3 sends checksums when asked for, and of whole objects only",
     "tags": "this server tells each tag in a header of its own",
@@ -148,7 +149,10 @@ class Differ:
 
     def report(self, kind, want, got, story):
         def short(reply):
-            return f"{reply.status} {dict(reply.headers)} {len(reply.body)} {bytes(reply.body[:160])!r}"
+            return (
+                f"{reply.status} {dict(reply.headers)} "
+                f"{len(reply.body)} {bytes(reply.body[:160])!r}"
+            )
 
         self.wrong.setdefault(kind, []).append(
             f"{story}\n      direct:  {short(want)}\n      forebay: {short(got)}"
@@ -411,7 +415,8 @@ def make_headers(rng):
 
 
 def usable(differ, key):
-    """Some servers refuse some keys (that is theirs to say), and some cannot hold both k and k/x."""
+    """Some servers refuse some keys (that is theirs to say), and some cannot hold both k and
+    k/x."""
     return not (differ.name == "versitygw" and ("\\" in key))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are read."""
+"""The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are
+read."""
 
 import os
 import threading
@@ -316,7 +317,8 @@ def test_buckets_of_the_file(start, tmp_path, origin):
 
 
 def test_overrides_are_judged_alike_with_the_cache_and_without(start, root):
-    """response-*: for signed requests only, said in the same words; what no header can hold replaces nothing."""
+    """response-*: for signed requests only, said in the same words; what no header can hold
+    replaces nothing."""
     server = start(f"dir:{root}", file={"rules": [{"match": "bkt/past/**", "cache": False}]})
     for name in ("cached", "past/it"):
         write(root / "bkt", name, b"0123456789")

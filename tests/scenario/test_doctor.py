@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and within a bounded time."""
+"""doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and
+within a bounded time."""
 
 import datetime
 import json
@@ -49,8 +50,8 @@ class Report:
 
 @pytest.fixture
 def doctor(tmp_path, origin):
-    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these. What answers has long for it,
-    unless the arguments say otherwise."""
+    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these.
+    What answers has long for it, unless the arguments say otherwise."""
 
     def make(*arguments, env=None, **settings):
         if not any(word.startswith("--timeout") for word in arguments):
@@ -75,7 +76,8 @@ def doctor(tmp_path, origin):
 
 
 def hurried(report_of, is_right):
-    """With a second for what never answers; a machine that is so busy that what does answer takes longer has more."""
+    """With a second for what never answers; a machine that is so busy that what does answer takes
+    longer has more."""
     for timeout_s in (1, 5, 15):
         report = report_of(f"--timeout={timeout_s}")
         assert report.took_s < 20 * timeout_s
@@ -351,7 +353,8 @@ def test_credentials(doctor, origin):
 
 
 class Keys(BaseHTTPRequestHandler):
-    """A container's endpoint, and an instance's, that gives the keys of the origin for so many seconds."""
+    """A container's endpoint, and an instance's, that gives the keys of the origin for so many
+    seconds."""
 
     def answer(self, text):
         self.send_response(200)
@@ -430,7 +433,8 @@ def test_the_instance_metadata_service(doctor, origin, service):
 
 
 def test_an_origin_that_is_slow(doctor, origin):
-    """What it gives in the time is counted, and it stops there; at most 48 MiB are read of one that is fast."""
+    """What it gives in the time is counted, and it stops there; at most 48 MiB are read of one that
+    is fast."""
     origin.put("a", 40 << 20)
     mark = origin.mark()
     report = doctor("bkt")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the origin on the cached path: its own code, message, details and headers reach the client."""
+"""Errors of the origin on the cached path: its own code, message, details and headers reach the
+client."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -85,7 +86,8 @@ def test_the_origins_verdict(start, origin, verdict):
 
 
 def test_names_are_the_clients(start, origin):
-    """A bucket with another name at the origin: key, bucket and resource as the client knows them."""
+    """A bucket with another name at the origin: key, bucket and resource as the client knows
+    them."""
     server = start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]})
     with server.client() as client:
         reply = client.get("gone/a b", bucket="mine")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tens of thousands of faults of all kinds at once: no wrong byte, no mixed or falsely complete reply, and it lives."""
+"""Tens of thousands of faults of all kinds at once: no wrong byte, no mixed or falsely complete
+reply, and it lives."""
 
 import itertools
 
@@ -41,7 +42,8 @@ def test_soak(start, origin, engine, figure, tmp_path):
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(run.outcomes.items()))
     strikes = ", ".join(f"{kind} {run.struck[kind]}" for kind in soak.ALL)
     figure(
-        f"fault soak ({engine}): {sum(run.struck.values())} faults of {len(soak.ALL)} kinds; replies: {outcomes}; "
+        f"fault soak ({engine}): {sum(run.struck.values())} faults of "
+        f"{len(soak.ALL)} kinds; replies: {outcomes}; "
         f"{strikes}"
     )
     assert not run.wrong, f"{len(run.wrong)} wrong: " + "\n".join(run.wrong[:5])

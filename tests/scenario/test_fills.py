@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or overwrites."""
+"""Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or
+overwrites."""
 
 import random
 import socket
@@ -168,7 +169,8 @@ def test_the_last_reader_leaves(forebay, origin):
         judge(client.get("big"), origin, "big", 0, size)
 
 
-# A reader who asks for checksums has the first run asked for without a range, and cut where the run ends.
+# A reader who asks for checksums has the first run asked for without a range, and cut where the run
+# ends.
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 
 
@@ -397,7 +399,8 @@ def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
         server.settle()
         mark = origin.mark()
         if size == 9 * MIB and word == "wrong_length":
-            # Nothing contradicts the length of an answer that was cut before its end, but the next range does.
+            # Nothing contradicts the length of an answer that was cut before its end, but the next
+            # range does.
             with pytest.raises(Truncated):
                 client.get("a")
             server.settle()
@@ -410,7 +413,8 @@ def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
 @pytest.mark.parametrize("word", ["chunked", "whole"])
 @pytest.mark.parametrize("size", [0, 300_000])
 def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size):
-    """In chunks, HEAD without a length, or whole to a range: the client gets what it would get from the origin."""
+    """In chunks, HEAD without a length, or whole to a range: the client gets what it would get from
+    the origin."""
     server = start(origin)
     origin.put("a", size)
     origin.fault("a", word, times=None, method="GET")
@@ -440,11 +444,13 @@ def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size)
 
 
 def test_what_was_taken_for_a_chunk_is_not_continued(start, origin):
-    """A body that says it comes in chunks and does not: its first bytes may look like one. It is no body that breaks."""
+    """A body that says it comes in chunks and does not: its first bytes may look like one. It is no
+    body that breaks."""
     server = start(origin)
     origin.put("a", 5000)
     head = (
-        f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\nContent-Range: bytes 0-4999/5000\r\n"
+        f"HTTP/1.1 206 Partial Content\r\n"
+        f"ETag: {origin.version('a').etag}\r\nContent-Range: bytes 0-4999/5000\r\n"
         "Transfer-Encoding: chunked\r\n\r\n"
     ).encode()
     origin.fault("a", "raw", head + b"c\x83\xff\r\nwrong bytes!\r\n\x00\x01 no chunk\r\n")
@@ -653,8 +659,8 @@ def test_many_small_objects_interleaved(forebay, origin):
 def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(
     start, origin, engine, workers
 ):
-    """The segments of 256 MiB have 4 MiB: 3 MiB are one request, 5 MiB two, also when it is full; each reader by itself finds
-    all of it afterwards."""
+    """The segments of 256 MiB have 4 MiB: 3 MiB are one request, 5 MiB two, also when it is full;
+    each reader by itself finds all of it afterwards."""
     server = start(
         origin,
         engine=engine,

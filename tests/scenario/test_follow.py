@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that stay with a running server: log, trace, top and scrub; what they do when it, they or their reader end."""
+"""Commands that stay with a running server: log, trace, top and scrub; what they do when it, they
+or their reader end."""
 
 import fcntl
 import json
@@ -55,8 +56,9 @@ class Follower:
 
 
 def within(server, interval_s, words, work):
-    """A `top` that has seen work(client) whole. The server counts the seconds of its interval, one less at the least; where the
-    work took longer, because the machine was busy, it is done once more under another one that looks for longer."""
+    """A `top` that has seen work(client) whole. The server counts the seconds of its interval, one
+    less at the least; where the work took longer, because the machine was busy, it is done once
+    more under another one that looks for longer."""
     while True:
         began = time.monotonic()
         top = Follower(server, "top", *words, "-i", str(interval_s))
@@ -73,7 +75,8 @@ def within(server, interval_s, words, work):
 
 
 def test_top_ranks_what_is_asked_for(start, origin):
-    """Keys, prefixes, buckets, clients and reasons, the most frequent first, of those alone that --where names."""
+    """Keys, prefixes, buckets, clients and reasons, the most frequent first, of those alone that
+    --where names."""
     server = start(origin, file={"rules": [{"match": "bkt/never/**", "cache": False}]})
     for key in ("hot/a", "hot/b", "never/x"):
         origin.put(key, 1000)
@@ -108,7 +111,8 @@ def test_top_ranks_what_is_asked_for(start, origin):
 
 
 def test_top_is_bounded(start, origin):
-    """More keys than are counted: what is asked for often is there, and says how far it may be off; 503 beyond the watchers."""
+    """More keys than are counted: what is asked for often is there, and says how far it may be off;
+    503 beyond the watchers."""
     origin.put("hot", 10)
     server = start(origin, settings={"cache.ttl": "1h"})
     held = [Follower(server, "top", "keys", "--json", "-i", "3600") for _ in range(3)]
@@ -312,7 +316,8 @@ def test_top_is_one_frame_where_there_is_no_terminal(forebay, origin):
 
 
 def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
-    """A round is the server's: it outlives its command, is joined by the next, and can be cancelled."""
+    """A round is the server's: it outlives its command, is joined by the next, and can be
+    cancelled."""
     if not direct_works(tmp_path):
         not_run("no direct I/O on this file system")
     server = start(origin, settings={"cache.size": "64MiB", "workers": 1})

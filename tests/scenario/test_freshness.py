@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freshness: ttl, immutable, strict, one question to the origin for all, stale answers while down.
 
-A ttl runs on the server's own clock, which these tests move past it; everything else waits for events.
+A ttl runs on the server's own clock, which these tests move past it; everything else waits for
+events.
 """
 
 import threading

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished clients."""
+"""The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished
+clients."""
 
 import shutil
 import subprocess
@@ -507,7 +508,8 @@ def test_keep_alive_and_close(start, origin):
 
 
 def test_half_a_close_behind_the_last_request(start, origin, figure):
-    """Misses, hits, large replies, listings and uploads, alone and pipelined: each gets its reply, then the end."""
+    """Misses, hits, large replies, listings and uploads, alone and pipelined: each gets its reply,
+    then the end."""
     server = start(origin)
     origin.put("large", 3 << 20)
     asked = 0
@@ -597,7 +599,8 @@ UPGRADES = [
 
 
 def test_upgrade_is_ignored_and_never_reaches_the_origin(forebay, origin):
-    """Java's HttpClient and curl --http2 ask to upgrade with each request: they get their reply in HTTP/1.1."""
+    """Java's HttpClient and curl --http2 ask to upgrade with each request: they get their reply in
+    HTTP/1.1."""
     for i, asked in enumerate(UPGRADES):
         origin.put(f"read{i}", 5000)
         with forebay.connection() as connection:

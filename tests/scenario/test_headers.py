@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a client's headers reach the origin: those that S3 defines, whatever Connection says; and
-none of them where the answer is shared."""
+"""Which of a client's headers reach the origin: those that S3 defines, whatever Connection says;
+and none of them where the answer is shared."""
 
 import pytest
 
@@ -137,8 +137,8 @@ def test_connection_takes_nothing_off(start, origin, tmp_path, named):
 
 
 def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
-    """A fetch for many readers carries no header of a client, except the condition of a first read, which the origin judges. A header
-    whose name is not valid stays."""
+    """A fetch for many readers carries no header of a client, except the condition of a first read,
+    which the origin judges. A header whose name is not valid stays."""
     origin.put("a", 5 << 20)
     server = start(origin, settings={"cache.ttl": "0s"})
     extra = GONE + [
@@ -176,7 +176,7 @@ def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
         assert entry.header("user-agent").startswith("forebay/"), entry.headers
 
 
-# --- listings ---------------------------------------------------------------------------------------------
+# --- listings -------------------------------------------------------------------------------------
 
 SHARED = {"host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding", "via"}
 
@@ -224,7 +224,7 @@ def test_listings_that_headers_select_are_not_kept(start, origin, header):
         assert "hit" in client.list().header("cache-status")
 
 
-# --- '+' in a query ---------------------------------------------------------------------------------------
+# --- '+' in a query -------------------------------------------------------------------------------
 
 
 def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers and readers at once through Forebay, and writers past it: no read that begins after a write's reply sees
-older bytes or older headers, none sees older ones than another saw before it, and none sees two versions. A third of
-the writes past it, and some of those through it, change an object's metadata alone. At full scale one million
-operations."""
+"""Writers and readers at once through Forebay, and writers past it: no read that begins after a
+write's reply sees older bytes or older headers, none sees older ones than another saw before it,
+and none sees two versions. A third of the writes past it, and some of those through it, change an
+object's metadata alone. At full scale one million operations."""
 
 import json
 import subprocess
@@ -111,7 +111,8 @@ def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, li
         etags.update(record["etags"])
         counts.update(record["counts"])
     figure(
-        f"history, {engine}, list_ttl {list_ttl}: {sum(counts.values())} operations {dict(counts)}, "
+        f"history, {engine}, list_ttl {list_ttl}: "
+        f"{sum(counts.values())} operations {dict(counts)}, "
         f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}"
     )
     wrong = judge(rows, etags)

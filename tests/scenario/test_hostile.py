@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control interface and the commands against what means no good: numbers at the end of their range, bodies of the wrong
-kind, lists that are none, listings without an end, names that are no text. Nothing dies, nothing is taken for done that was
-not, and nothing is hidden."""
+"""The control interface and the commands against what means no good: numbers at the end of their
+range, bodies of the wrong kind, lists that are none, listings without an end, names that are no
+text. Nothing dies, nothing is taken for done that was not, and nothing is hidden."""
 
 import json
 import os
@@ -21,7 +21,8 @@ def post(server, path, body):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     with Connection(server.admin_port) as connection:
         connection.send(
-            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: %d\r\n\r\n%s"
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"X-Forebay-Control: 1\r\nContent-Length: %d\r\n\r\n%s"
             % (path.encode(), len(body), body)
         )
         reply = connection.read_reply()
@@ -43,7 +44,8 @@ def piped(server, text, *words, code):
 
 @pytest.mark.parametrize("key", ["k", "empty", "missing"])
 def test_ranges_behind_every_object(start, origin, key):
-    """What is reckoned from a range does not overflow: such a one is refused, or has nothing in it."""
+    """What is reckoned from a range does not overflow: such a one is refused, or has nothing in
+    it."""
     server = start(origin, settings={"workers": 1})
     origin.put("k", 3 << 20)
     origin.put("empty", 0)
@@ -91,7 +93,8 @@ def test_a_warm_body_of_the_wrong_kind_is_refused(start, origin, body):
 
 
 def test_a_job_that_is_closed_takes_no_more(start, origin):
-    """What would be dropped is refused: the job has all of its names, has been cancelled, or has ended."""
+    """What would be dropped is refused: the job has all of its names, has been cancelled, or has
+    ended."""
     server = start(origin)
     origin.put("k", 10)
     more = {"uris": ["s3://bkt/k"], "job": 1}
@@ -109,7 +112,8 @@ def test_a_job_that_is_closed_takes_no_more(start, origin):
 
 
 def test_lists_that_are_none(forebay, origin, tmp_path):
-    """Each is told of as what it is; none is taken for an empty one, or for the first of its names."""
+    """Each is told of as what it is; none is taken for an empty one, or for the first of its
+    names."""
     origin.put("a", 10)
     origin.put("b", 10)
     warm = ["warm", "--wait", "-f", "-"]
@@ -221,7 +225,8 @@ def test_no_key_hides_a_request(start, origin):
 
 
 def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
-    """Below a prefix, by the bytes that it has; not the one whose name is the percent coding of it."""
+    """Below a prefix, by the bytes that it has; not the one whose name is the percent coding of
+    it."""
     folder = tmp_path / "o" / "bkt" / "p"
     folder.mkdir(parents=True)
     for name in (b"\xff\xfe", b"%FF%FE", b"a b"):
@@ -280,7 +285,8 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
 
 
 def test_orders_find_a_place_while_listings_hang(start, origin):
-    """An origin that answers no listing takes the places of who looks, not those of who has to end a job or drain."""
+    """An origin that answers no listing takes the places of who looks, not those of who has to end
+    a job or drain."""
     server = start(origin, settings={"workers": 1, "shutdown.grace": "1s"})
     origin.put("k", 10)
     with origin.hold(None):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that takes --json prints objects of one shape, the last of type result with ok and the exit code. Shapes of
-commands that ask a server: SHAPES of test_control.py, where they are asked; those of the others are here."""
+"""Every command that takes --json prints objects of one shape, the last of type result with ok and
+the exit code. Shapes of commands that ask a server: SHAPES of test_control.py, where they are
+asked; those of the others are here."""
 
 import json
 import re
@@ -131,7 +132,8 @@ RUNS = {
     "check --explain b/k -c DIR/good.yaml": (0, "check --explain"),
     "check --explain c/k": (0, "check --explain"),
     "check --live --admin 127.0.0.1:1": (6, "check"),
-    "doctor --origin.endpoint dir:DIR/data --cache.dir DIR/cache --cache.size 64MiB --listen 127.0.0.1:0 --admin.listen off": (
+    "doctor --origin.endpoint dir:DIR/data --cache.dir DIR/cache "
+    "--cache.size 64MiB --listen 127.0.0.1:0 --admin.listen off": (
         0,
         "doctor",
     ),
@@ -156,7 +158,8 @@ def test_the_shape_of(tmp_path, command):
     (tmp_path / "data" / "b" / "k").write_text("hello")
     (tmp_path / "access.log").write_text(2 * (json.dumps(LINE) + "\n"))
     (tmp_path / "good.yaml").write_text(
-        f"buckets: [{{name: b, origin: 'dir:{tmp_path}/data/b'}}]\nrules: [{{match: 'b/**', freshness: immutable}}]\n"
+        f"buckets: [{{name: b, origin: 'dir:{tmp_path}/data/b'}}]\nrules: "
+        f"[{{match: 'b/**', freshness: immutable}}]\n"
     )
     (tmp_path / "empty.yaml").write_text("{}\n")
     (tmp_path / "bad.yaml").write_text("cache: {sise: 1GiB}\n")

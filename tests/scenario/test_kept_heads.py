@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A HEAD that went to the origin answers the next ones, conditions and where the first bytes lie, by the rule's freshness."""
+"""A HEAD that went to the origin answers the next ones, conditions and where the first bytes lie,
+by the rule's freshness."""
 
 import pytest
 from client import judge
@@ -133,7 +134,8 @@ def test_past_the_ttl_one_head_asks_again(server, origin):
 
 
 def test_a_change_at_the_origin_is_met_by_the_first_get(server, origin):
-    """What is read is never older than what the origin has, though the HEAD before is still fresh."""
+    """What is read is never older than what the origin has, though the HEAD before is still
+    fresh."""
     origin.put("a", 1000)
     with server.client() as client:
         head(client, origin, "a")
@@ -263,7 +265,8 @@ def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
 
 
 def test_what_they_take_of_memory_is_bounded(start, origin):
-    """1,000 objects: a sixteenth of the memory for data in transit, and the oldest answers give way."""
+    """1,000 objects: a sixteenth of the memory for data in transit, and the oldest answers give
+    way."""
     server = start(origin, settings={"limits.max_buffer": "4MiB"})
     for i in range(1000):
         origin.put(f"many/{i:04}", 10, headers={"x-amz-meta-note": "n" * 500})

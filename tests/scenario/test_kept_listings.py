@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept listings (`cache.list_ttl`) are one cache of all workers: equal ones are asked for once, a write ends them."""
+"""Kept listings (`cache.list_ttl`) are one cache of all workers: equal ones are asked for once, a
+write ends them."""
 
 import contextlib
 import threading
@@ -52,7 +53,8 @@ def connections(server, count=CONNECTIONS):
 
 
 def at_once(clients, ask):
-    """ASK runs for all CLIENTS in threads, which have begun when it returns; the call returned waits for their replies."""
+    """ASK runs for all CLIENTS in threads, which have begun when it returns; the call returned
+    waits for their replies."""
     for client in clients:
         client.begin(ask)
     return lambda: [client.wait() for client in clients]
@@ -82,7 +84,8 @@ def test_all_workers_share_one_listing(start, origin):
 
 
 def one_fetch_for_all(server, clients):
-    """All clients ask for one listing, and all but the first have joined its fetch; returns what gives their replies."""
+    """All clients ask for one listing, and all but the first have joined its fetch; returns what
+    gives their replies."""
     join = at_once(clients, lambda client: client.list())
     server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
     return join
@@ -189,8 +192,14 @@ def test_a_listing_that_began_before_a_write_is_not_joined_after_it(start, origi
     server = start(origin, settings=KEPT)
     held = threading.Event()
     with connections(server) as clients:
-        raw = b"<ListBucketResult><Contents><Key>old</Key><Size>1</Size></Contents></ListBucketResult>"
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        raw = (
+            b"<ListBucketResult><Contents><Key>old</Key>"
+            b"<Size>1</Size></Contents></ListBucketResult>"
+        )
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
+            f"Content-Length: {len(raw)}\r\n\r\n".encode()
+        )
         origin.fault("", "raw", head + raw, method="GET")
         with origin.hold("", method="GET") as held:
             before = at_once(clients[:8], lambda client: client.list())

@@ -105,7 +105,8 @@ def test_what_fits_stays_a_hit(start, origin, engine):
 
 @pytest.mark.both_engines
 def test_an_index_larger_than_the_new_size(start, origin, engine):
-    """Many small objects: what the index takes has to fit the new size, too; the newest stay hits."""
+    """Many small objects: what the index takes has to fit the new size, too; the newest stay
+    hits."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "4GiB"})
     keys = [f"small/{i:05d}" for i in range(scaled(20000, 2000))]
     for key in keys:
@@ -234,8 +235,8 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
 
 
 def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
-    """A bad file or a size that does not work: nothing changes, and the log says where. What waits for a restart
-    is named."""
+    """A bad file or a size that does not work: nothing changes, and the log says where. What waits
+    for a restart is named."""
     server = live(start, origin, engine, "128MiB")
     stores_and_is_within(server, origin, "a")
     for cache, word in (
@@ -260,8 +261,8 @@ def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
 
 
 def test_reloads_without_end(start, origin, engine):
-    """One after the other and many at once, half of them with a bad file: no reader notices, the last good one
-    counts."""
+    """One after the other and many at once, half of them with a bad file: no reader notices, the
+    last good one counts."""
     server = live(start, origin, engine, "64MiB")
     keys = [f"k{i}" for i in range(60)]
     for key in keys:
@@ -293,7 +294,8 @@ def test_reloads_without_end(start, origin, engine):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(scaled(10, 1)))
 def test_killed_while_the_size_changes(start, origin, engine, seed):
-    """kill -9 at any moment of it: the next process keeps to the size that the file says, and every byte is right."""
+    """kill -9 at any moment of it: the next process keeps to the size that the file says, and every
+    byte is right."""
     dice = random.Random(seed)
     server = live(start, origin, engine, "128MiB")
     keys = [f"k{i}" for i in range(50)]
@@ -318,7 +320,8 @@ def test_killed_while_the_size_changes(start, origin, engine, seed):
 
 @pytest.mark.both_engines
 def test_a_size_below_what_is_being_read(start, origin, engine):
-    """Readers that stand still keep their bytes; what they hold goes when they do, and all of it is right."""
+    """Readers that stand still keep their bytes; what they hold goes when they do, and all of it is
+    right."""
     server = live(start, origin, engine, "128MiB", **{"cache.policy": "lru"})
     keys = [f"k{i}" for i in range(24)]
     for key in keys:
@@ -339,7 +342,8 @@ def test_a_size_below_what_is_being_read(start, origin, engine):
 
 
 def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, engine):
-    """It becomes as large as it can, which the answer and the log name; after a restart it is what was asked for."""
+    """It becomes as large as it can, which the answer and the log name; after a restart it is what
+    was asked for."""
     server = start(
         origin,
         engine=engine,
@@ -399,7 +403,8 @@ def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
 
 
 def test_other_certificate_files(start, origin, tmp_path):
-    """Their names count at once as well; those of which the key is another's are refused, and nothing changes."""
+    """Their names count at once as well; those of which the key is another's are refused, and
+    nothing changes."""
     files = []
     for name in ("first", "second"):
         files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
@@ -454,7 +459,8 @@ def test_other_certificate_files(start, origin, tmp_path):
 
 @pytest.mark.both_engines
 def test_segments_too_large_for_a_size(start, origin, engine):
-    """Segments keep their size while it runs: below three of them a size is refused, and a restart has its way."""
+    """Segments keep their size while it runs: below three of them a size is refused, and a restart
+    has its way."""
     server = live(start, origin, engine, "2GiB")  # segments of 32 MiB
     stores_and_is_within(server, origin, "a")
     assert not reload(server, {"size": "64MiB"})
@@ -525,8 +531,8 @@ def all_are_hits(server, origin, keys, readers=8):
 
 
 def test_many_segments_and_few_descriptors(start, origin, engine, figure):
-    """Hundreds of segments (at full scale 2,000) and 256 descriptors: every byte right, hits stay hits, everybody is let in, over
-    restarts and a rebuilt index."""
+    """Hundreds of segments (at full scale 2,000) and 256 descriptors: every byte right, hits stay
+    hits, everybody is let in, over restarts and a rebuilt index."""
     if build_kind() == "release":
         not_run("small segments are for builds for tests")
     server = limited(start, origin, engine, DESCRIPTORS)
@@ -590,7 +596,8 @@ def stderr_bytes(server):
 
 @pytest.mark.parametrize("count", (64, 96, 128))
 def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
-    """It says how many it needs. With these it lives: who finds no connection to the origin is told so, others are served."""
+    """It says how many it needs. With these it lives: who finds no connection to the origin is told
+    so, others are served."""
     server = start(
         origin,
         run=False,
@@ -670,8 +677,8 @@ def test_connections_of_one_source(start, origin):
 
 
 def test_clients_without_descriptors(start, origin, engine, figure):
-    """Far more connections than descriptors: those that are let in are served, the rest is told so, and
-    nothing is thrown out of the cache."""
+    """Far more connections than descriptors: those that are let in are served, the rest is told so,
+    and nothing is thrown out of the cache."""
     server = start(
         origin,
         engine=engine,

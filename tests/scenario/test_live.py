@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person who looks on sees: the last requests of all workers, and what each bucket was asked for. Both are bounded, keys
-are shown as log.keys says, and only to who may."""
+"""What a person who looks on sees: the last requests of all workers, and what each bucket was asked
+for. Both are bounded, keys are shown as log.keys says, and only to who may."""
 
 import contextlib
 import json
@@ -64,7 +64,8 @@ def test_the_last_requests(start, origin):
 
 
 def many_objects(start, tmp_path, count):
-    """A server whose cache holds COUNT small objects of a directory, warmed; its settings for a page."""
+    """A server whose cache holds COUNT small objects of a directory, warmed; its settings for a
+    page."""
     for i in range(count):
         if i % 1000 == 0:
             (tmp_path / "tree" / "bkt" / f"{i // 1000:04}").mkdir(parents=True)
@@ -86,8 +87,8 @@ MANY = 1_000_000 if scale() >= 1 else 10_000
 
 
 def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
-    """With MANY objects each answer that the page asks for is small and quick, whatever there is: the quickest of several, so that
-    it is the answer's time and not a busy machine's."""
+    """With MANY objects each answer that the page asks for is small and quick, whatever there is:
+    the quickest of several, so that it is the answer's time and not a busy machine's."""
     server = many_objects(start, tmp_path, MANY)
     took = {}
     for _ in range(5):
@@ -115,7 +116,8 @@ def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
     assert asked(server, "/api/v1/summary", "counters")["cache_objects"] > 0.8 * MANY
     assert max(took.values()) < 2, took
     figure(
-        f"{MANY} objects: the slowest of the page's answers took {1000 * max(took.values()):.0f} ms at its quickest"
+        f"{MANY} objects: the slowest of the page's answers took "
+        f"{1000 * max(took.values()):.0f} ms at its quickest"
     )
 
 
@@ -180,7 +182,8 @@ def ask_doctor(server, header=("X-Forebay-Control", "1")):
 
 
 def test_the_doctor_looks_at_a_server(start, origin):
-    """Its findings as an answer, with this server's settings; one at a time; no web page can ask for it; a stop ends it."""
+    """Its findings as an answer, with this server's settings; one at a time; no web page can ask
+    for it; a stop ends it."""
     origin.put("a", 100)
     server = start(origin)
     reply = ask_doctor(server)
@@ -201,8 +204,8 @@ def test_the_doctor_looks_at_a_server(start, origin):
 
 @contextlib.contextmanager
 def doctor_at_work(server):
-    """The answer, to come, of a doctor that stands still in the middle until the block ends: what holds it up otherwise it
-    waits for two seconds, and then it is done."""
+    """The answer, to come, of a doctor that stands still in the middle until the block ends: what
+    holds it up otherwise it waits for two seconds, and then it is done."""
     with ThreadPoolExecutor(1) as pool:
         while True:
             answer = pool.submit(ask_doctor, server)
@@ -228,7 +231,8 @@ def looked(server):
 
 
 def test_what_the_doctor_found_lately_is_told_again(start, origin):
-    """GET wants no header, so it runs a doctor at most once a minute; POST runs one whenever it is asked to."""
+    """GET wants no header, so it runs a doctor at most once a minute; POST runs one whenever it is
+    asked to."""
     server = start(origin, ahead_s=0)
     first = looked(server)
     assert first["age_s"] == 0 and first["findings"] != []
@@ -253,7 +257,8 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
 
 
 def buckets_when(server, requests):
-    """By name, when as many as REQUESTS are counted: a request is when its reply has gone out, which its client sees first."""
+    """By name, when as many as REQUESTS are counted: a request is when its reply has gone out,
+    which its client sees first."""
 
     def look():
         rows = {row["bucket"]: row for row in asked(server, "/api/v1/buckets", "buckets")}
@@ -265,7 +270,8 @@ def buckets_when(server, requests):
 
 
 def test_buckets_are_counted_up_to_a_bound(start, origin):
-    """Names come from clients: the first 64 that are there have rows of their own, what is not there has none."""
+    """Names come from clients: the first 64 that are there have rows of their own, what is not
+    there has none."""
     origin.put("a", 100)
     server = start(origin, settings={"workers": 2, "cache.ttl": "1h"})
     with server.client() as client:

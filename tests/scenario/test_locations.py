@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Location names the endpoint that the client used, as it addressed the bucket, not the origin's."""
+"""Location names the endpoint that the client used, as it addressed the bucket, not the
+origin's."""
 
 import threading
 import xml.etree.ElementTree as ElementTree
@@ -64,7 +65,10 @@ def test_a_result_that_comes_late(renamed, origin, blanks):
     with renamed.client(timeout=60) as client, renamed.connection() as raw:
         upload = begin(client, "/mine/k")
         origin.fault("k", "late_result", (blanks, go), method="POST")
-        body = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
+        body = (
+            b"<CompleteMultipartUpload><Part>"
+            b"<PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
+        )
         raw.send(
             b"POST /mine/k?uploadId=%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
             % (upload.encode(), len(body), body)

@@ -89,7 +89,8 @@ def is_loop(reply):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_ring_ends_at_once(start, balancer, engine, count):
-    """Every kind of request; no origin time-out passes before the answer, nothing is asked again."""
+    """Every kind of request; no origin time-out passes before the answer, nothing is asked
+    again."""
     servers, fronts = ring(start, balancer, count, engine=engine)
     with servers[0].client() as client:
         assert is_loop(client.get("a")).code == "LoopDetected"
@@ -123,7 +124,8 @@ def test_a_ring_asked_from_all_sides(start, balancer, engine, count):
 
 
 def test_a_chain_is_no_ring(start, origin, engine):
-    """A Forebay may be the origin of another: right bytes, hits at both, Via is on the way up only."""
+    """A Forebay may be the origin of another: right bytes, hits at both, Via is on the way up
+    only."""
     origin.put("a", 100_000)
     origin.put("b", 3_000_000)
     peer = start(origin, engine=engine)
@@ -170,7 +172,8 @@ def free_port():
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("setting", ["listen", "admin.listen"])
 def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
-    """The probe comes back to its own process: log, /readyz and gauge name the loop and the remedy."""
+    """The probe comes back to its own process: log, /readyz and gauge name the loop and the
+    remedy."""
     port = free_port()
     server = start(
         f"http://{host}:{port}",

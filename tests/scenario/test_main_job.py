@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a whole data set read twice through Forebay, from a directory and from a real S3 server.
+"""The main job: a whole data set read twice through Forebay, from a directory and from a real S3
+server.
 
-First pass: the origin sends each byte once. Second pass: under `immutable` no GET or HEAD of an object
-reaches the origin; under a ttl that is over, one HEAD per object. After a
-restart all hits still. Every SHA-256 equals the original's; with our own client and with real ones.
+First pass: the origin sends each byte once. Second pass: under `immutable` no GET or HEAD of an
+object reaches the origin; under a ttl that is over, one HEAD per object. After a restart all hits
+still. Every SHA-256 equals the original's; with our own client and with real ones.
 """
 
 import hashlib
@@ -141,7 +142,8 @@ def cache_size(source):
 
 
 def judge_first_pass(source, server, listed=False):
-    """Each byte of each object came once and is stored. LISTED: there may be listings in a directory's count."""
+    """Each byte of each object came once and is stored. LISTED: there may be listings in a
+    directory's count."""
     log, _, bodies, received = source.since(server)
     if bodies is not None:
         sent = Counter()
@@ -174,8 +176,8 @@ def first_pass(source, server, read, listed=False):
 
 
 def test_a_tree_is_written_once(tmp_path, monkeypatch):
-    """Who wants a tree that somebody else is writing takes that one over: nobody may have a file under a
-    server written anew."""
+    """Who wants a tree that somebody else is writing takes that one over: nobody may have a file
+    under a server written anew."""
     real_pieces, real_flock = dataset.pieces, dataset.fcntl.flock
     second_moved = threading.Event()  # it waits, or it writes as well
     writers, got = [], {}
@@ -397,7 +399,8 @@ CLIENTS = {
 @pytest.mark.long(covered="test_read_twice_under_immutable and the clients of tests/clients")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_real_clients_read_twice(start, source, engine, client, tmp_path):
-    """Cold and warm by a real client; below scale 1 each of them takes one engine and one origin."""
+    """Cold and warm by a real client; below scale 1 each of them takes one engine and one
+    origin."""
     if scale() < 1:
         number = list(CLIENTS).index(client)
         mine = [

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup. One of 256 MiB, soaked.
+"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup. One of 256 MiB,
+soaked.
 
 FOREBAY_SOAK_S   how long it is soaked (4, at scale 1 1800); from 120 on growth is judged
 """
@@ -37,7 +38,8 @@ FILLED = 2 * MIB  # what they may take of those; in a folder the rest is a hole
 
 
 class Tree:
-    """A folder as an origin, with the oracle's bytes; what only slow readers see is sparse behind."""
+    """A folder as an origin, with the oracle's bytes; what only slow readers see is sparse
+    behind."""
 
     def __init__(self, folder):
         self.folder, self.sizes = Path(folder), {}
@@ -160,8 +162,8 @@ def anonymous_of(server):
 
 @pytest.fixture
 def group(request):
-    """The cgroup, or None where this machine lets us make none. To be asked for before `start`, whose
-    servers must have ended when it goes."""
+    """The cgroup, or None where this machine lets us make none. To be asked for before `start`,
+    whose servers must have ended when it goes."""
     try:
         made = MemoryCgroup(hashlib.sha256(request.node.name.encode()).hexdigest()[:8], POD)
     except NoCgroup:
@@ -185,8 +187,8 @@ def keys_of(fast_size, slow_size):
 @pytest.mark.parametrize("workers", (1, 16))
 @pytest.mark.parametrize("kind", ("dir", "s3"))
 def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path, figure):
-    """100 slow readers and four fast cold ones of large objects: nobody is killed, every byte is right, and
-    the fast ones are through while the slow ones still read."""
+    """100 slow readers and four fast cold ones of large objects: nobody is killed, every byte is
+    right, and the fast ones are through while the slow ones still read."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     size = scaled(256 * MIB, 32 * MIB)
@@ -236,9 +238,11 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
             f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}, "
             f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
             f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
-            f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets {unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB"
+            f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets "
+            f"{unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB"
         )
-        # What each reply and each worker goes on through when all of it is in use: never more than that.
+        # What each reply and each worker goes on through when all of it is in use: never more than
+        # that.
         over = (SLOW + FAST) * 2 * CHUNK + workers * LEAD
         assert peak <= POD // 4 + over, f"buffers up to {peak / MIB:.1f} MiB"
         assert unsent <= SLOW * 256 * 1024, f"{unsent / MIB:.0f} MiB in the kernel's send buffers"
@@ -255,8 +259,8 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
 
 
 def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engine, figure):
-    """More requests than the pod has room for wait for a slow origin: those above are told SlowDown, the others
-    are answered, and what they held is given back."""
+    """More requests than the pod has room for wait for a slow origin: those above are told
+    SlowDown, the others are answered, and what they held is given back."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     room = POD // 4 // 8 * 3 // REQUEST_BYTES
@@ -300,8 +304,8 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
 
 @pytest.mark.both_engines
 def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
-    """Small objects go on coming while the disk syncs nothing: memory stays flat, every read is right; and when the
-    disk goes on, what waited is stored."""
+    """Small objects go on coming while the disk syncs nothing: memory stays flat, every read is
+    right; and when the disk goes on, what waited is stored."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     if build_kind() == "release":
@@ -367,14 +371,17 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
         server.settle()
         server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
         figure(
-            f"{2 * half} objects of {size} bytes while no sync ends ({engine}): {middle / MIB:.1f} MiB anonymous "
-            f"in the middle, {last / MIB:.1f} MiB at the end, {runs / WAITING_RUN_BYTES:.0f} runs wait, "
+            f"{2 * half} objects of {size} bytes while no sync ends "
+            f"({engine}): {middle / MIB:.1f} MiB anonymous "
+            f"in the middle, {last / MIB:.1f} MiB at the end, "
+            f"{runs / WAITING_RUN_BYTES:.0f} runs wait, "
             f"{unstored:.0f} unstored"
         )
         assert last <= middle + 4 * MIB, f"grows: {middle / MIB:.1f} then {last / MIB:.1f} MiB"
         assert last <= ANONYMOUS_MAX
         assert runs == runs_before and unstored - unstored_before == half - 1, (
-            f"where {runs_before} bytes waited already, {runs} do, and {unstored - unstored_before} of {half - 1} went unstored"
+            f"where {runs_before} bytes waited already, {runs} do, and "
+            f"{unstored - unstored_before} of {half - 1} went unstored"
         )
         stored = server.metric("forebay_fills_total", state="stored")
         hits = server.metric("forebay_cache_requests_total", result="hit")
@@ -397,7 +404,8 @@ def larger_group(request):
 
 
 class Soaker:
-    """One client: whatever it thinks of next, on objects four times the cache in all, some read much more often."""
+    """One client: whatever it thinks of next, on objects four times the cache in all, some read
+    much more often."""
 
     def __init__(self, server, origin, keys, seed):
         self.server, self.origin, self.keys, self.dice, self.asked = (
@@ -489,9 +497,12 @@ def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure)
 
     growth = highest(0.8, 1) - highest(1 / 3, 0.6)
     figure(
-        f"soak of {seconds:.0f} s, {f'cgroup v{larger_group.version}' if larger_group else 'no cgroup'} ({engine}): "
-        f"{sum(s.asked for s in soakers)} requests, {server.metric('forebay_cache_evicted_bytes_total') / MIB:.0f} MiB evicted, anonymous "
-        f"memory up to {highest(0, 1) / MIB:.1f} MiB, in the last fifth {growth / MIB:+.2f} MiB to what it was from a third on"
+        f"soak of {seconds:.0f} s, "
+        f"{f'cgroup v{larger_group.version}' if larger_group else 'no cgroup'} ({engine}): "
+        f"{sum(s.asked for s in soakers)} requests, "
+        f"{server.metric('forebay_cache_evicted_bytes_total') / MIB:.0f} MiB evicted, anonymous "
+        f"memory up to {highest(0, 1) / MIB:.1f} MiB, in the last fifth "
+        f"{growth / MIB:+.2f} MiB to what it was from a third on"
     )
     assert highest(0, 1) <= ANONYMOUS_MAX
     assert seconds < SOAK_JUDGED_S or growth <= MIB

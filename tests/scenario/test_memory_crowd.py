@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that clients and origins make Forebay hold is counted, bounded and given back: for requests that name many keys
-in many realms, and for bodies that are collected before they go on. In a pod of 128 MiB."""
+"""Memory that clients and origins make Forebay hold is counted, bounded and given back: for
+requests that name many keys in many realms, and for bodies that are collected before they go on. In
+a pod of 128 MiB."""
 
 import contextlib
 import json
@@ -58,7 +59,8 @@ def keys_file(folder, realms):
 
 
 class Actor:
-    """Signed requests of the first principal, or of nobody where there are no keys, on one connection."""
+    """Signed requests of the first principal, or of nobody where there are no keys, on one
+    connection."""
 
     def __init__(self, server, is_signed=True):
         self.http = Client(server.port)
@@ -94,7 +96,8 @@ def nothing_is_kept(server):
 
 
 def invalidates_within_the_budget(group, server, figure, what, work, jobs, least):
-    """Runs WORK in JOBS threads at once. At least LEAST names are invalidated, within the memory of a window, which is given back."""
+    """Runs WORK in JOBS threads at once. At least LEAST names are invalidated, within the memory of
+    a window, which is given back."""
     read = memory_of(group, server)
     before = read()
     with Watch(read, []) as watch:
@@ -105,7 +108,8 @@ def invalidates_within_the_budget(group, server, figure, what, work, jobs, least
         server.metric("forebay_invalidations_total", of="key"),
     )
     figure(
-        f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the {before / MIB:.1f} before, {done:.0f} invalidations"
+        f"{what}: {grown / MIB:.1f} MiB anonymous memory more than the "
+        f"{before / MIB:.1f} before, {done:.0f} invalidations"
     )
     assert done >= least
     assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
@@ -122,8 +126,8 @@ def no_sanitizer():
 def test_batch_deletes_in_many_realms_stay_within_the_budget(
     group, start, origin, engine, long_keys, tmp_path, figure
 ):
-    """One request of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms: every name of every key is
-    invalidated, and the memory for it is that of a window."""
+    """One request of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms: every
+    name of every key is invalidated, and the memory for it is that of a window."""
     no_sanitizer()
     realms, requests, length = (REALMS, 1, 1000) if long_keys else (8, 14, 40)
     server = start(
@@ -158,8 +162,8 @@ def test_batch_deletes_in_many_realms_stay_within_the_budget(
 def test_evicting_many_objects_in_many_realms_stays_within_the_budget(
     group, start, origin, engine, tmp_path, figure
 ):
-    """Four orders at once, of 500 objects each, with 63 realms: each object is evicted from all realms, and the memory for
-    it is that of a window."""
+    """Four orders at once, of 500 objects each, with 63 realms: each object is evicted from all
+    realms, and the memory for it is that of a window."""
     no_sanitizer()
     orders, objects = 4, 500
     server = start(
@@ -193,8 +197,9 @@ def test_evicting_many_objects_in_many_realms_stays_within_the_budget(
 
 
 def test_collected_bodies_stay_within_their_share(group, start, origin, engine, figure):
-    """40 uploads without a length, 1.9 MiB each, all but their end: a quarter of limits.max_buffer is held of them,
-    the others are told SlowDown, and those that are held are stored when their end comes."""
+    """40 uploads without a length, 1.9 MiB each, all but their end: a quarter of limits.max_buffer
+    is held of them, the others are told SlowDown, and those that are held are stored when their end
+    comes."""
     no_sanitizer()
     server = start(
         origin,
@@ -234,7 +239,8 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     stored = sum(a is not None and a.status == 200 for a in answers)
     told = [a for a in answers if a is not None and a.status != 200]
     figure(
-        f"{engine}: {stored} of {count} bodies of 1.9 MiB held and stored, {(watch.highest - before) / MIB:.1f} MiB anonymous "
+        f"{engine}: {stored} of {count} bodies of 1.9 MiB held and stored, "
+        f"{(watch.highest - before) / MIB:.1f} MiB anonymous "
         f"memory more than before"
     )
     assert 1 <= stored <= share // COLLECTED
@@ -254,8 +260,9 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
 def test_requests_with_long_targets_stay_within_the_share_of_clients(
     group, start, origin, engine, is_signed, tmp_path, figure
 ):
-    """400 reads with a target of 14 KB each, which wait for the origin: what a head is read, parsed and signed in counts, so
-    as many are taken as have room. The others are told SlowDown, and all is given back."""
+    """400 reads with a target of 14 KB each, which wait for the origin: what a head is read, parsed
+    and signed in counts, so as many are taken as have room. The others are told SlowDown, and all
+    is given back."""
     no_sanitizer()
     server = start(
         origin,
@@ -290,7 +297,8 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(
     taken = sum(reply.status == 200 for reply in replies)
     grown = watch.highest - before
     figure(
-        f"{engine}, {'signed' if is_signed else 'open'}: {taken} of {count} requests with targets of 14 KB taken, "
+        f"{engine}, {'signed' if is_signed else 'open'}: {taken} of "
+        f"{count} requests with targets of 14 KB taken, "
         f"{grown / MIB:.1f} MiB anonymous memory more than before"
     )
     assert 20 <= taken < count and grown <= 32 * MIB
@@ -301,8 +309,8 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(
 
 
 def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, origin, engine, figure):
-    """2,000 connections send 45 KB of requests ahead and read no reply: once the share is used up, what is received ahead of
-    its turn is a little of each."""
+    """2,000 connections send 45 KB of requests ahead and read no reply: once the share is used up,
+    what is received ahead of its turn is a little of each."""
     no_sanitizer()
     server = start(
         origin,
@@ -335,7 +343,8 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
     assert watch.error is None
     grown = watch.highest - before
     figure(
-        f"{engine}: {count} connections that send requests ahead: {grown / MIB:.1f} MiB anonymous memory more than before"
+        f"{engine}: {count} connections that send requests ahead: "
+        f"{grown / MIB:.1f} MiB anonymous memory more than before"
     )
     assert grown <= 40 * MIB
     for connection in connections:
@@ -346,8 +355,8 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
 def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
     group, start, origin, engine, figure
 ):
-    """300 objects with 40 KB of metadata, whose readers read nothing: as many are answered as have room, and the others are
-    told SlowDown. Later each of them is answered."""
+    """300 objects with 40 KB of metadata, whose readers read nothing: as many are answered as have
+    room, and the others are told SlowDown. Later each of them is answered."""
     no_sanitizer()
     server = start(
         origin,
@@ -375,7 +384,8 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
     grown = watch.highest - before
     refused = server.metric("forebay_limit_reached_total", limit="pass-answers")
     figure(
-        f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers refused, {grown / MIB:.1f} MiB anonymous memory "
+        f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers "
+        f"refused, {grown / MIB:.1f} MiB anonymous memory "
         f"more than before"
     )
     assert 0 < refused < count and grown <= 72 * MIB
@@ -391,8 +401,8 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
 def test_listings_of_a_huge_folder_stay_within_the_budget(
     group, start, origin, engine, tmp_path, figure
 ):
-    """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
-    given all names in order, and no more than windows of them are held."""
+    """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by
+    page, at once: each is given all names in order, and no more than windows of them are held."""
     no_sanitizer()
     count = scaled(1_000_000, 100_000)
     tree = Tree(tmp_path / "tree")
@@ -433,14 +443,15 @@ def test_listings_of_a_huge_folder_stay_within_the_budget(
     assert watch.error is None
     grown = watch.highest - before
     figure(
-        f"{engine}: 4 clients, a folder of {count:,} files: {grown / MIB:.1f} MiB anonymous memory more than before"
+        f"{engine}: 4 clients, a folder of {count:,} files: "
+        f"{grown / MIB:.1f} MiB anonymous memory more than before"
     )
     assert grown <= 28 * MIB and watch.highest <= ANONYMOUS_MAX
     assert server.alive and (group is None or group.kills() == 0)
     shutil.rmtree(tmp_path / "tree", ignore_errors=True)
 
 
-# --- all of it at once --------------------------------------------------------------------------------------------
+# --- all of it at once ----------------------------------------------------------------------------
 
 
 class SignedReader(SlowReader):
@@ -461,7 +472,8 @@ def signed_get(server, key):
 
 
 def patient(server, ask):
-    """Asks again when it was told SlowDown and a body of the largest size has room; how often that was."""
+    """Asks again when it was told SlowDown and a body of the largest size has room; how often that
+    was."""
     for told in range(200):
         reply = ask()
         if reply.status != 503:
@@ -480,9 +492,9 @@ def patient(server, ask):
 def test_everything_at_once_in_a_pod_of_128_mib(
     group, start, origin, engine, kind, tmp_path, figure
 ):
-    """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight realms and uploads that are
-    collected, with a folder very many files. The server stays alive, every byte is right, refused requests get SlowDown, and
-    all memory is given back."""
+    """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight
+    realms and uploads that are collected, with a folder very many files. The server stays alive,
+    every byte is right, refused requests get SlowDown, and all memory is given back."""
     no_sanitizer()
     size, slow, fast = scaled(64 * MIB, 16 * MIB), 60, 3
     source = Tree(tmp_path / "tree") if kind == "dir" else origin
@@ -588,8 +600,10 @@ def test_everything_at_once_in_a_pod_of_128_mib(
         for reader in readers:
             reader.drink(min(reader.taken + 65536, FILLED))
         figure(
-            f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}: {watch.highest / MIB:.1f} MiB "
-            f"anonymous memory at most, buffers up to {server.metric('forebay_buffer_peak_bytes') / MIB:.1f} MiB, "
+            f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, "
+            f"{engine}, {kind}: {watch.highest / MIB:.1f} MiB "
+            f"anonymous memory at most, buffers up to "
+            f"{server.metric('forebay_buffer_peak_bytes') / MIB:.1f} MiB, "
             f"SlowDown {sum(told)} times"
         )
         assert watch.highest <= ANONYMOUS_MAX, f"{watch.highest / MIB:.0f} MiB anonymous"

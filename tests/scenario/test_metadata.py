@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects whose headers change while their bytes and their ETag stay: a copy onto itself, `rclone touch`, an
-upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new headers, and nobody
-who asks later is shown the old ones."""
+"""Objects whose headers change while their bytes and their ETag stay: a copy onto itself, `rclone
+touch`, an upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new
+headers, and nobody who asks later is shown the old ones."""
 
 import hashlib
 import threading
@@ -155,7 +155,8 @@ def test_new_headers_cost_one_head_and_no_byte(ruled, origin, what):
 
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_kept_bytes_and_their_new_headers_outlast_a_restart(start, origin, engine, how):
-    """Who was given the new headers is not given the old ones by the next process, and the origin is not asked."""
+    """Who was given the new headers is not given the old ones by the next process, and the origin
+    is not asked."""
     server = start(origin, engine=engine, file=RULES, ahead_s=0)
     sizes = (5000, 40 * MIB)
     with server.client() as client:
@@ -183,7 +184,8 @@ def test_kept_bytes_and_their_new_headers_outlast_a_restart(start, origin, engin
 
 
 def test_kept_bytes_of_a_rebuilt_index_are_confirmed_first(start, origin, engine):
-    """Segments name the old headers only. What is found in them is asked about before it is used, and stays again."""
+    """Segments name the old headers only. What is found in them is asked about before it is used,
+    and stays again."""
     server = start(origin, engine=engine, file=RULES, ahead_s=0)
     origin.put("long/a", 40 * MIB, headers=FIRST)
     with server.client() as client:
@@ -206,7 +208,8 @@ def test_kept_bytes_of_a_rebuilt_index_are_confirmed_first(start, origin, engine
 
 
 def test_bytes_do_not_stay_where_they_may_have_changed(ruled, origin):
-    """Another size, another ETag, a weak one, or headers that are too long for the index: fetched again."""
+    """Another size, another ETag, a weak one, or headers that are too long for the index: fetched
+    again."""
     origin.put("short/long", 5000, headers=FIRST)
     origin.put("short/etag", 5000, headers=FIRST)
     origin.put("short/size", 5000, headers=FIRST)
@@ -292,8 +295,8 @@ def test_a_reader_in_mid_body_stores_no_headers_of_before_a_copy(ruled, origin):
 
 @pytest.mark.tsan
 def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
-    """A counter in the metadata only rises for whoever asks after a reply, on any worker, at any place of the
-    object, while a slow reader goes on with the version that it began."""
+    """A counter in the metadata only rises for whoever asks after a reply, on any worker, at any
+    place of the object, while a slow reader goes on with the version that it began."""
     server = start(
         origin,
         engine=engine,
@@ -349,7 +352,8 @@ def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
 
 
 def test_headers_that_only_one_method_names_are_fetched_again_once(ruled, origin):
-    """A store whose HEAD names what its GET does not: the object is described by HEAD from then on."""
+    """A store whose HEAD names what its GET does not: the object is described by HEAD from then
+    on."""
     origin.put("strict/a", 9 * MIB, headers=FIRST)
     origin.fault(None, "header", ("x-amz-storage-class", "ODD"), times=None, method="HEAD")
     with ruled.client() as client:

@@ -72,7 +72,8 @@ def promtool(*words, text=None):
 
 
 def families(text):
-    """{family: type}, and every sample: (family, name, labels, value). Fails on what no scraper takes."""
+    """{family: type}, and every sample: (family, name, labels, value). Fails on what no scraper
+    takes."""
     types, samples, family = {}, [], None
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -87,7 +88,7 @@ def families(text):
     return types, samples
 
 
-# --- the text ---------------------------------------------------------------------------------------
+# --- the text -------------------------------------------------------------------------------------
 
 
 def test_metrics_are_prometheus_text_whatever_the_scraper_accepts(served):

@@ -184,7 +184,8 @@ AT_THE_COMMAND_LINE = {
     "address of nobody": (
         1,
         ["192.0.2.1:9000", "this host does not have it", "127.0.0.1"],
-        "serve SERVE --origin.endpoint dir:DIR/tree --listen 192.0.2.1:9000 --listen_plaintext network "
+        "serve SERVE --origin.endpoint dir:DIR/tree --listen "
+        "192.0.2.1:9000 --listen_plaintext network "
         "--auth.mode open --auth.allow_open_network true",
     ),
     "admin port taken": (
@@ -235,8 +236,8 @@ def folder(tmp_path):
 
 
 def test_what_is_else_to_say_comes_behind(folder):
-    """Few descriptors, files outside of buckets, a variable that is no setting: warnings follow the line that names the cause, and
-    what only informs is not said at all."""
+    """Few descriptors, files outside of buckets, a variable that is no setting: warnings follow the
+    line that names the cause, and what only informs is not said at all."""
     (folder / "tree" / "stray").write_text("")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -306,7 +307,8 @@ def test_at_the_command_line(folder, mistake):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         names = {
-            "SERVE": "--admin.listen off --admin.socket off --listen 127.0.0.1:0 --cache.size 64MiB "
+            "SERVE": "--admin.listen off --admin.socket off --listen "
+            "127.0.0.1:0 --cache.size 64MiB "
             "--cache.dir DIR/cache --origin.region us-east-1",
             "TAKEN": str(taken.getsockname()[1]),
             "DIR": str(folder),
@@ -426,7 +428,8 @@ def test_a_name_that_is_no_name(start):
 
 
 def test_a_bucket_before_a_name_that_has_none_below_it(start):
-    """Virtual-host style, where a name below that of the endpoint cannot be resolved: perhaps because no name can."""
+    """Virtual-host style, where a name below that of the endpoint cannot be resolved: perhaps
+    because no name can."""
     server = start(
         "http://no-such-host.invalid",
         settings={
@@ -443,8 +446,8 @@ def test_a_bucket_before_a_name_that_has_none_below_it(start):
 
 
 def test_a_name_server_that_is_down(start):
-    """Virtual-host style does not make it a question of the bucket's name, whichever of the two names fails first, and
-    the region stands in what is told."""
+    """Virtual-host style does not make it a question of the bucket's name, whichever of the two
+    names fails first, and the region stands in what is told."""
     server = start(
         "http://s3.{region}.invalid",
         settings={
@@ -501,7 +504,8 @@ def test_a_star_inside_is_no_wildcard(forebay, origin):
 
 
 def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
-    """Under https and virtual-host style no certificate covers it: it is asked for by its path, and nobody notices."""
+    """Under https and virtual-host style no certificate covers it: it is asked for by its path, and
+    nobody notices."""
     with Origin(credentials=KEYS, tls=certificate) as origin:
         origin.make_bucket("my.bucket")
         origin.put("k", 100, bucket="my.bucket")
@@ -521,7 +525,8 @@ def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
 
 
 def test_tls_on_the_plain_port_and_the_other_way(start, origin, certificate):
-    """A client of https on the plain port shows a hint in the log; one of http on the TLS port is told."""
+    """A client of https on the plain port shows a hint in the log; one of http on the TLS port is
+    told."""
     server = start(
         origin,
         settings={
@@ -582,7 +587,8 @@ def test_clients_without_keys(start, origin):
 
 
 def test_which_rule(tmp_path):
-    """check --explain BUCKET/KEY says which rule an object is under; -T what stands for something else."""
+    """check --explain BUCKET/KEY says which rule an object is under; -T what stands for something
+    else."""
     config = tmp_path / "f.yaml"
     config.write_text(
         "rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n"

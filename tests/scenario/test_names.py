@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One object under several names: whoever may not have it gets it under none, and a write by one is seen by all.
+"""One object under several names: whoever may not have it gets it under none, and a write by one is
+seen by all.
 
-Names are the keys that an origin on files takes for the same path, the names that the configuration gives to one
-bucket, and the realms that each hold a copy of their own.
+Names are the keys that an origin on files takes for the same path, the names that the configuration
+gives to one bucket, and the realms that each hold a copy of their own.
 """
 
 import threading
@@ -40,7 +41,8 @@ def files():
 
 def form(key):
     return (
-        f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n{key}\r\n--B\r\nContent-Disposition: '
+        f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n'
+        f"{key}\r\n--B\r\nContent-Disposition: "
         f'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n'
     ).encode()
 
@@ -319,7 +321,8 @@ def test_who_was_away_over_a_restart_has_seen_the_writes(
         return bytes(callers[who].ask("GET", f"/{bucket}/{key}").body)
 
     def fetched(mark, key=None):
-        """What was asked for to have it; a kill leaves the bucket in doubt, so that what is there is confirmed."""
+        """What was asked for to have it; a kill leaves the bucket in doubt, so that what is there
+        is confirmed."""
         return [
             e for e in origin.requests(since=mark, key=key, method="GET") if e.status in (200, 206)
         ]
@@ -369,7 +372,8 @@ def test_who_was_away_over_a_restart_has_seen_the_writes(
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
 def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engine, method):
-    """The keys are read anew while the origin works on a write: who has a new realm then keeps nothing older."""
+    """The keys are read anew while the origin works on a write: who has a new realm then keeps
+    nothing older."""
     for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`warm --check --node-features`: the labels that a node gets say what is cached there and nothing else, and none outlives what it
-says: not what went from the cache, not a server or a writer that is gone, not a disk that is full."""
+"""`warm --check --node-features`: the labels that a node gets say what is cached there and nothing
+else, and none outlives what it says: not what went from the cache, not a server or a writer that is
+gone, not a disk that is full."""
 
 import datetime
 import fcntl
@@ -19,8 +20,9 @@ HOUR = 3600
 
 
 def labels(file, at=None):
-    """The lines of the file as Node Feature Discovery takes them, by its documentation: what has no time above it that is yet
-    to come is passed over, and so are a file larger than 64 KiB and one that begins with a dot."""
+    """The lines of the file as Node Feature Discovery takes them, by its documentation: what has no
+    time above it that is yet to come is passed over, and so are a file larger than 64 KiB and one
+    that begins with a dot."""
     at = at or time.time()
     ends, found = 0, {}
     assert file.stat().st_size <= 65536 and not file.name.startswith(".")
@@ -154,7 +156,8 @@ def test_what_is_not_there_is_not_cached(start, origin, file):
 
 
 def test_it_follows_the_cache(start, origin, file, repeated):
-    """The line comes as the data set does and goes with it; while the server is away it stays until its time; SIGTERM ends it."""
+    """The line comes as the data set does and goes with it; while the server is away it stays until
+    its time; SIGTERM ends it."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     writer = repeated(command(server, file, "--every", "1s", "a=s3://bkt/a/"))
@@ -213,7 +216,8 @@ def test_no_server(tmp_path, file):
 
 
 def test_a_file_that_cannot_be_written(start, origin, tmp_path, file, repeated):
-    """One round says why and fails; one that goes on says so and tries again, since its pod's cache works."""
+    """One round says why and fails; one that goes on says so and tries again, since its pod's cache
+    works."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -262,7 +266,8 @@ def test_a_full_file_system(start, origin, tmp_path):
 
 
 def test_several_write_one_file(start, origin, file, repeated):
-    """Whoever comes last: the file is whole whenever it is looked at, none of them fails, and nothing else stays there."""
+    """Whoever comes last: the file is whole whenever it is looked at, none of them fails, and
+    nothing else stays there."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -279,7 +284,8 @@ def test_several_write_one_file(start, origin, file, repeated):
 
 
 def test_what_was_left_there(start, origin, file):
-    """By one that was killed in the middle of it, or stands still there; and what is no file, which is never opened to wait."""
+    """By one that was killed in the middle of it, or stands still there; and what is no file, which
+    is never opened to wait."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")

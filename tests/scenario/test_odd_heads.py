@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores whose HEAD and GET describe an object differently, and stores that date every object now. Cached objects stay
-usable: a check costs a request or two, not the object, and no GET shows headers that only HEAD has."""
+"""Stores whose HEAD and GET describe an object differently, and stores that date every object now.
+Cached objects stay usable: a check costs a request or two, not the object, and no GET shows headers
+that only HEAD has."""
 
 import email.utils
 import itertools
@@ -69,7 +70,8 @@ def test_head_tells_another_tale(ruled, origin, tale, size):
 
 
 def test_every_answer_calls_the_object_new(ruled, origin):
-    """After three checks the date of this moment is not taken for a change any more; a real change is."""
+    """After three checks the date of this moment is not taken for a change any more; a real change
+    is."""
     origin.fault(None, "replace", {"Last-Modified": now}, times=None)
     origin.put("short/a", SIZE)
     with ruled.client() as client:
@@ -137,7 +139,8 @@ def test_a_head_that_differs_tells_checksums_once(ruled, origin):
     ],
 )
 def test_a_head_that_names_no_length(ruled, origin, word, argument):
-    """GET of one byte describes the object instead, so that it is stored and checked like any other."""
+    """GET of one byte describes the object instead, so that it is stored and checked like any
+    other."""
     origin.fault(None, word, argument, times=None, method="HEAD")
     keys = [f"short/{word}{i}" for i in range(3)]
     for key in keys:
@@ -165,7 +168,8 @@ def test_a_head_that_names_no_length(ruled, origin, word, argument):
     "word, argument", [("error", (405, "MethodNotAllowed")), ("no_length", None)]
 )
 def test_a_head_for_checksums_of_a_store_with_an_odd_head(ruled, origin, word, argument):
-    """It costs one request, as it does directly. Where HEAD is refused the answer goes without checksums."""
+    """It costs one request, as it does directly. Where HEAD is refused the answer goes without
+    checksums."""
     origin.fault(None, word, argument, times=None, method="HEAD")
     keys = [f"short/{word}{i}" for i in range(3)]
     for key in keys:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Origins that answer in unusual but legal ways: clients get at least what they would get without the cache."""
+"""Origins that answer in unusual but legal ways: clients get at least what they would get without
+the cache."""
 
 import gzip
 import threading
@@ -25,7 +26,7 @@ def names_of(reply):
     return {name.lower() for name, _ in reply.headers if name.lower().startswith("x-amz-meta-")}
 
 
-# --- many headers -----------------------------------------------------------------------------------------
+# --- many headers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count, value", [(119, "v"), (300, "v")])
@@ -51,7 +52,8 @@ def test_several_hundred_small_headers_are_stored(start, origin, engine, count, 
 
 @pytest.mark.parametrize("count, value", [(119, "v" * 100), (900, "v"), (60, "v" * 4000)])
 def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value):
-    """Above 8 KiB they are not cached: all of them reach the client, and each request is one at the origin."""
+    """Above 8 KiB they are not cached: all of them reach the client, and each request is one at the
+    origin."""
     server = start(origin, settings={"cache.ttl": "1h"})
     origin.put("a", SIZE, headers=metadata(count, value))
     asked = [
@@ -124,7 +126,7 @@ def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, 
     assert len(origin.requests()) == 3
 
 
-# --- headers that forbid storing --------------------------------------------------------------------------
+# --- headers that forbid storing ------------------------------------------------------------------
 
 
 def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, engine):
@@ -175,7 +177,7 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
         assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "hit"
 
 
-# --- redirects to another host ----------------------------------------------------------------------------
+# --- redirects to another host --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -192,7 +194,8 @@ def both(origin, node, key, size=SIZE):
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, status):
-    """The request is signed again for the other host, which verifies it; the client sees neither host."""
+    """The request is signed again for the other host, which verifies it; the client sees neither
+    host."""
     both(origin, node, "a", 5 << 20)
     origin.fault("a", "moved", (status, f"{node.endpoint}/bkt/a?pid=t%5B1&x"), times=None)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
@@ -254,7 +257,8 @@ def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, locatio
     "path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"]
 )
 def test_a_redirect_to_something_else_is_not_signed(start, origin, node, path):
-    """A user who may set one object's redirect gets no other object, bucket or listing through our keys."""
+    """A user who may set one object's redirect gets no other object, bucket or listing through our
+    keys."""
     for key in ("a", "b", "x/a"):
         both(origin, node, key)
     node.put("a", SIZE, bucket="other")
@@ -329,13 +333,14 @@ def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, n
     assert len(origin.requests(key="a")) == 2
 
 
-# --- a clock that is wrong --------------------------------------------------------------------------------
+# --- a clock that is wrong ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("hours", [-5, 7])
 def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, origin, method, hours):
-    """All are signed before the first refusal teaches the difference; each is signed once more, by it."""
+    """All are signed before the first refusal teaches the difference; each is signed once more, by
+    it."""
     count = 40
     server = start(origin, settings={"workers": 1})
     for i in range(count):
@@ -366,7 +371,7 @@ def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, ori
     assert len(origin.requests(key="later")) == 1
 
 
-# --- ranges and lengths -----------------------------------------------------------------------------------
+# --- ranges and lengths ---------------------------------------------------------------------------
 
 
 def read_in_parts(client, origin, key, size):
@@ -466,7 +471,7 @@ def test_an_origin_that_speaks_http_1_0(start, origin):
         judge(client.get("a"), origin, "a", 0, SIZE)
 
 
-# --- errors -----------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 HTML = b"<html><body><h1>Not Found</h1></body></html>"
 
@@ -507,7 +512,7 @@ def test_retry_after_reaches_the_client(start, origin):
         assert reply.status == 503 and reply.header("retry-after") == "7", reply
 
 
-# --- packed objects ---------------------------------------------------------------------------------------
+# --- packed objects -------------------------------------------------------------------------------
 
 
 def put_packed(origin, key):
@@ -517,7 +522,8 @@ def put_packed(origin, key):
 
 
 def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine):
-    """ETag and size name the packed bytes, so these are stored, once an answer has shown that it unpacks."""
+    """ETag and size name the packed bytes, so these are stored, once an answer has shown that it
+    unpacks."""
     origin.put("plain", 0, body=b"some text, " * 1000)
     packed = put_packed(origin, "a")
     origin.fault("a", "unpacks", times=None)
@@ -555,7 +561,8 @@ def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine)
     "accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]]
 )
 def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin, accepted):
-    """Other requests do not, because Forebay reads their answers itself. Fetches ask for an object as it is stored."""
+    """Other requests do not, because Forebay reads their answers itself. Fetches ask for an object
+    as it is stored."""
     origin.put("a", SIZE)
     server = start(origin)
     headers = [("Accept-Encoding", value) for value in accepted]

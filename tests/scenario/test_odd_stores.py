@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag. Cached objects
-stay usable, nothing is cut, and no versions are mixed."""
+"""Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag.
+Cached objects stay usable, nothing is cut, and no versions are mixed."""
 
 import threading
 from collections import defaultdict
@@ -34,8 +34,8 @@ def explained(server, key):
 
 @pytest.mark.parametrize("status", REFUSALS)
 def test_head_refused(ruled, origin, status):
-    """Past the ttl a GET of one byte confirms the object; the refusal is remembered. A new version is seen, and so is
-    that there is none any more."""
+    """Past the ttl a GET of one byte confirms the object; the refusal is remembered. A new version
+    is seen, and so is that there is none any more."""
     origin.fault(None, "error", (status, REFUSALS[status]), times=None, method="HEAD")
     for key in ("short/a", "short/b", "short/empty"):
         origin.put(key, 0 if "empty" in key else SIZE)
@@ -67,7 +67,8 @@ def test_head_refused(ruled, origin, status):
 
 
 def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, origin, engine):
-    """That question is HEAD or nothing. A reader past the ttl who came while it was out asks by itself."""
+    """That question is HEAD or nothing. A reader past the ttl who came while it was out asks by
+    itself."""
     origin.put("a", 5000)
     origin.fault(None, "status", 405, times=None, method="HEAD")
     server = start(
@@ -99,8 +100,8 @@ def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, o
 @pytest.mark.parametrize("size", [0, 5000, SIZE])
 @pytest.mark.parametrize("status", [403, 400])
 def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, origin, status, size):
-    """Past the ttl GET of one byte decides about a key whose HEAD alone is refused. The key is remembered; all other
-    keys are still asked by HEAD."""
+    """Past the ttl GET of one byte decides about a key whose HEAD alone is refused. The key is
+    remembered; all other keys are still asked by HEAD."""
     keys = ("short/refused", "short/granted")
     for key in keys:
         origin.put(key, size)
@@ -124,8 +125,8 @@ def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, orig
 
 
 def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
-    """A client's HEAD gets the store's own answer. A GET that needs to know the size does not fail with it, whether its
-    HEAD is its own or one that it shares."""
+    """A client's HEAD gets the store's own answer. A GET that needs to know the size does not fail
+    with it, whether its HEAD is its own or one that it shares."""
     for key in ("granted", "a", "b"):
         origin.put(f"short/{key}", 5000)
     for key in ("a", "b"):
@@ -176,8 +177,8 @@ def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
 
 
 def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
-    """Two principals with keys of their own at the store, which refuses HEAD to both and then GET to one: its success
-    serves that one alone, although the key's refusal is remembered for both."""
+    """Two principals with keys of their own at the store, which refuses HEAD to both and then GET
+    to one: its success serves that one alone, although the key's refusal is remembered for both."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
     origin.credentials = {**origin.credentials, **ORIGIN_SECRETS}
@@ -266,8 +267,9 @@ def test_without_if_match_versions_are_not_mixed(start, origin, engine):
 
 @pytest.mark.parametrize("other", ["version", "shorter", "absent"])
 def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
-    """Two replicas behind one endpoint have different versions of a key, or one has none. No reply is cut or mixed where
-    one direct GET is not: other connections are asked. Then reads of the key pass through."""
+    """Two replicas behind one endpoint have different versions of a key, or one has none. No reply
+    is cut or mixed where one direct GET is not: other connections are asked. Then reads of the key
+    pass through."""
     server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h"})
     replicas = []
     for size in (3 * SIZE, SIZE if other == "shorter" else 3 * SIZE):
@@ -279,7 +281,8 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
     asked = defaultdict(list)
 
     def answers(entry):
-        """The object's first range has the first version. Others are answered by the other replica, twice."""
+        """The object's first range has the first version. Others are answered by the other replica,
+        twice."""
         asked[entry.header("range")].append(entry.connection)
         return replicas[len(asked) > 1 and len(asked[entry.header("range")]) < 3]
 
@@ -304,8 +307,8 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
 
 
 def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, engine):
-    """A reply goes on in the version that it began with, from a replica that a write has not reached. Who asks after
-    the write's reply is given none of that, though it is on its way."""
+    """A reply goes on in the version that it began with, from a replica that a write has not
+    reached. Who asks after the write's reply is given none of that, though it is on its way."""
     server = start(
         origin,
         engine=engine,
@@ -342,7 +345,8 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
         mark = origin.mark()
         begun.set()
         reply = slow.read_head()
-        # The third run is asked for when the second is being sent. The socket alone may not take the whole first one.
+        # The third run is asked for when the second is being sent. The socket alone may not take
+        # the whole first one.
         body_begin = slow.read_body(origin.requests(key="a", method="GET")[1].range[0] + 1, reply)
         origin.wait_for(3, key="a", method="GET", since=mark)
         held = origin.requests(key="a", method="GET", since=mark)[2]
@@ -370,7 +374,8 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
 
 
 def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, engine):
-    """No replica has it any more: the reply is cut after two more requests, and the next reader gets the new one."""
+    """No replica has it any more: the reply is cut after two more requests, and the next reader
+    gets the new one."""
     server = start(origin, engine=engine, settings={"cache.block_size": "1MiB"})
     origin.put("a", 3 * SIZE)
     gate = threading.Event()
@@ -391,7 +396,8 @@ def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, eng
 
 @pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
 def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, engine, word):
-    """It takes the condition although no strong comparison holds, so the client gets what it would get directly."""
+    """It takes the condition although no strong comparison holds, so the client gets what it would
+    get directly."""
     server = start(origin, engine=engine)
     origin.put("a", 5000)
     origin.fault("a", word, times=None)
@@ -409,7 +415,8 @@ def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, eng
 
 @pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
 def test_objects_without_a_strong_etag_cost_what_they_cost_directly(start, origin, engine, word):
-    """Nothing of them is stored, so each read is one request, for the bytes that the client wants."""
+    """Nothing of them is stored, so each read is one request, for the bytes that the client
+    wants."""
     server = start(origin, engine=engine)
     origin.put("a", 9 * MIB)
     origin.fault("a", word, times=None)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin that cannot be used: said at the start, once in the log, in the gauge, to the client; and its end."""
+"""An origin that cannot be used: said at the start, once in the log, in the gauge, to the client;
+and its end."""
 
 import json
 import subprocess
@@ -76,7 +77,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_said_everywhere(start, certificate, case):
-    """Start-up text, log, gauge, /readyz, access log, and the client's error; the server is up and ready."""
+    """Start-up text, log, gauge, /readyz, access log, and the client's error; the server is up and
+    ready."""
     why, text, remedy, component, status, words = CASES[case]
     with Origin(
         credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None
@@ -115,7 +117,8 @@ def test_it_is_said_everywhere(start, certificate, case):
 
 
 def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
-    """The probe finds it back without any request; then, and at a start where all is well, it is silent."""
+    """The probe finds it back without any request; then, and at a start where all is well, it is
+    silent."""
     origin.put("k", 1000)
     origin.down()
     server = start(origin, settings=PROBE)
@@ -137,7 +140,8 @@ def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
 
 
 def test_requests_notice_it_later(start, origin):
-    """An origin that goes away while it serves: hits go on, the first miss tells, and so does the way back."""
+    """An origin that goes away while it serves: hits go on, the first miss tells, and so does the
+    way back."""
     for key in ("k", "l"):
         origin.put(key, 1000)
     server = start(origin, settings={**PROBE, "cache.ttl": "1h"})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache among the objects of a directory origin, or around them, is refused by every command; so is one among
-somebody's files. Logs, sockets and secrets there are warned of."""
+"""A cache among the objects of a directory origin, or around them, is refused by every command; so
+is one among somebody's files. Logs, sockets and secrets there are warned of."""
 
 import json
 import subprocess
@@ -171,11 +171,12 @@ def test_a_reload_refuses_it_too(start, data):
         assert bytes(client.get("a").body) == b"hello"
 
 
-# --- somebody's directory ---------------------------------------------------------------------------
+# --- somebody's directory -------------------------------------------------------------------------
 
 
 def test_a_directory_that_holds_something_else(data, tmp_path):
-    """Nothing is left in it; what a new file system and a start that came to nothing leave is no obstacle."""
+    """Nothing is left in it; what a new file system and a start that came to nothing leave is no
+    obstacle."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "thesis.tex").write_text("x")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page for people at / of the admin port, in a real browser where one is installed: what it shows, at two widths,
-light and dark, that it asks nobody else and reports no error, and that names from the wire are text to it.
+"""The page for people at / of the admin port, in a real browser where one is installed: what it
+shows, at two widths, light and dark, that it asks nobody else and reports no error, and that names
+from the wire are text to it.
 
     FOREBAY_TEST_SHOTS  a folder for its screenshots
 """
@@ -234,7 +235,8 @@ def test_page_shows_what_the_server_does(start, origin, page):
     page.wait("document.getElementById('requests').textContent.includes('onerror')")
     page.wait("document.getElementById('buckets').textContent.includes('bkt')")
     page.value(
-        "document.getElementById('requests-pause').click(), document.getElementById('requests-filter').value = 'LIST', "
+        "document.getElementById('requests-pause').click(), "
+        "document.getElementById('requests-filter').value = 'LIST', "
         "document.getElementById('requests-filter').dispatchEvent(new Event('input'))"
     )
     rows = page.value(
@@ -273,7 +275,8 @@ def test_page_shows_what_the_server_does(start, origin, page):
 
 
 def test_page_of_a_large_cache(start, tmp_path, page, figure):
-    """MANY objects, and a bucket of them looked at: it is drawn as soon as with none, and a turn of it takes as little."""
+    """MANY objects, and a bucket of them looked at: it is drawn as soon as with none, and a turn of
+    it takes as little."""
     server = many_objects(start, tmp_path, MANY)
     url = f"http://127.0.0.1:{server.admin_port}/"
     page.send("Page.navigate", url="about:blank")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been delivered is there for whoever asks next, by name a hit; objects overwritten past the cache:
-who asks after somebody was given a version is given none that is older, also after kill -9."""
+"""What has been delivered is there for whoever asks next, by name a hit; objects overwritten past
+the cache: who asks after somebody was given a version is given none that is older, also after kill
+-9."""
 
 import contextlib
 import random
@@ -30,8 +31,8 @@ def cache_status(reply):
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 4])
 def test_delivered_is_there(start, origin, engine, workers):
-    """GET, then at once, on connections of their own: HEAD, a condition, a range. No request reaches the origin,
-    each is a hit. no-cache: one question without a body."""
+    """GET, then at once, on connections of their own: HEAD, a condition, a range. No request
+    reaches the origin, each is a hit. no-cache: one question without a body."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
     keys = [f"immutable/{i}" for i in range(scaled(600))]
     for key in keys:
@@ -64,7 +65,8 @@ def test_delivered_is_there(start, origin, engine, workers):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, workers, tmp_path):
-    """Three runs have come, and the disk takes none of them: whoever asks has a hit, by name, not a part of one."""
+    """Three runs have come, and the disk takes none of them: whoever asks has a hit, by name, not a
+    part of one."""
     if build_kind() == "release":
         not_run("a release has no faults")
     gate = tmp_path / "gate"
@@ -108,7 +110,7 @@ def test_strict_fetches_no_second_body(start, origin, engine):
             assert [(e.method, e.status) for e in asked[1:]] == [("HEAD", 200)], (key, asked)
 
 
-# --- reads past the cache ----------------------------------------------------------------------------
+# --- reads past the cache -------------------------------------------------------------------------
 
 PAGE = "http://page.example"
 PAST = {
@@ -123,7 +125,8 @@ PAST = {
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("kind", PAST)
 def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, method):
-    """The newer version, or that there is none: nobody is given the old one afterwards, nor after a crash."""
+    """The newer version, or that there is none: nobody is given the old one afterwards, nor after a
+    crash."""
     server = start(
         origin,
         engine=engine,
@@ -168,7 +171,8 @@ def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, metho
     [("partNumber=2", "If-Match"), ("nothing=1", "If-Match"), ("partNumber=3", None)],
 )
 def test_what_a_read_past_the_cache_was_denied(start, origin, engine, query, headers):
-    """A download by parts that finds its version gone begins anew, and not with the same version from the cache."""
+    """A download by parts that finds its version gone begins anew, and not with the same version
+    from the cache."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     key = "immutable/a"
     origin.put(key, SIZE, parts=[100_000, 50_000, 50_000])
@@ -200,7 +204,7 @@ def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
         assert len(origin.requests(key="immutable/a")) == 6
 
 
-# --- overwrites past the cache -----------------------------------------------------------------------
+# --- overwrites past the cache --------------------------------------------------------------------
 
 
 class Reader:
@@ -270,8 +274,8 @@ def test_the_judge_of_steps_back():
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
-    """Immutable objects are overwritten at the origin while some ask for the newest and others do not; the process
-    is killed in between."""
+    """Immutable objects are overwritten at the origin while some ask for the newest and others do
+    not; the process is killed in between."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
     keys = [f"immutable/{i}" for i in range(4)]
     for key in keys:
@@ -310,8 +314,8 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
 
 @contextlib.contextmanager
 def stands_still(start, origin, engine, tmp_path):
-    """A server with an old `k` in its cache, in a bucket that has been written to, whose disk syncs no more: what is
-    deleted now is not durable."""
+    """A server with an old `k` in its cache, in a bucket that has been written to, whose disk syncs
+    no more: what is deleted now is not durable."""
     if build_kind() == "release":
         not_run("a release has no faults")
     held = tmp_path / "held"
@@ -339,8 +343,8 @@ def stands_still(start, origin, engine, tmp_path):
 
 
 def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin, engine, tmp_path):
-    """Overwritten past the cache: a check and who comes after it are given the new version though no delete is
-    durable. Killed then, the old record is there again, and is not believed."""
+    """Overwritten past the cache: a check and who comes after it are given the new version though
+    no delete is durable. Killed then, the old record is there again, and is not believed."""
     with stands_still(start, origin, engine, tmp_path) as (server, _):
         origin.overwrite("k", 3000)
         with server.client(timeout=20) as client:
@@ -363,7 +367,8 @@ def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin
 
 
 def test_a_write_that_waits_for_the_disk_holds_no_reader(start, origin, engine, tmp_path):
-    """While a PUT waits for the disk to take its delete, and so does not reach the origin, its key is read."""
+    """While a PUT waits for the disk to take its delete, and so does not reach the origin, its key
+    is read."""
     new = b"new" * 1000
     with (
         stands_still(start, origin, engine, tmp_path) as (server, held),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is pinned, by rule or by command, stays: in a full cache, over restarts and kill -9, while cache.size shrinks; and what is
-unpinned goes like everything else."""
+"""What is pinned, by rule or by command, stays: in a full cache, over restarts and kill -9, while
+cache.size shrinks; and what is unpinned goes like everything else."""
 
 import json
 
@@ -34,7 +34,8 @@ def pins(server):
 
 
 def store_all(server, client, origin, keys):
-    """Until each of them is a hit, nothing is stored while the index is behind, and one after a kill, too."""
+    """Until each of them is a hit, nothing is stored while the index is behind, and one after a
+    kill, too."""
     wait_for(lambda: read(client, origin, keys) == len(keys), server.output)
     server.durable()
 
@@ -50,7 +51,8 @@ BY = {"rule": (PIN_RULE,), "command": ()}
 
 @pytest.mark.parametrize("by", BY)
 def test_pins_survive_kill_9(start, origin, engine, by):
-    """Nobody reads them between the kill and the crowd: what was stored since the policy was saved is known again by its name."""
+    """Nobody reads them between the kill and the crowd: what was stored since the policy was saved
+    is known again by its name."""
     server = small(start, origin, rules(*BY[by], {"match": "**"}), engine=engine)
     pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
     if by == "command":
@@ -72,8 +74,8 @@ def test_pins_survive_kill_9(start, origin, engine, by):
 
 
 def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
-    """What is cached already becomes pinned without being read, and gives its room back when it is unpinned; the rest of the list and
-    a clean restart do not change that."""
+    """What is cached already becomes pinned without being read, and gives its room back when it is
+    unpinned; the rest of the list and a clean restart do not change that."""
     server = small(start, origin, rules({"match": "**"}), engine=engine)
     first, second, others = (
         objects(origin, "pin", 20),
@@ -113,7 +115,8 @@ def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
 
 
 def test_pins_go_by_the_names_that_clients_use(start, origin):
-    """What is cached is known by the origin's names and the bucket's epoch: a pin finds it all the same, and no other bucket's."""
+    """What is cached is known by the origin's names and the bucket's epoch: a pin finds it all the
+    same, and no other bucket's."""
     file = {"buckets": [{"name": "renamed", "origin": "s3://upstream"}], **rules({"match": "**"})}
     server = small(start, origin, file)
     for bucket in ("upstream", "bkt"):
@@ -212,7 +215,8 @@ def test_a_disk_that_does_not_take_the_list(start, origin):
 
 @pytest.mark.parametrize("by", BY)
 def test_pins_while_the_cache_shrinks(start, origin, by):
-    """cache.size goes before pins: they fall to what they may take then, the limit holds and bytes stay right; what fits stays."""
+    """cache.size goes before pins: they fall to what they may take then, the limit holds and bytes
+    stay right; what fits stays."""
     everything = {"cache": {"size": "32MiB"}, **rules(*BY[by], {"match": "**"})}
     server = small(start, origin, everything, size=None)
     pinned, others = objects(origin, "pin", 200), objects(origin, "o", 300)
@@ -255,7 +259,8 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
 
 @pytest.mark.parametrize("by", BY)
 def test_a_cache_too_small_for_pins(start, origin, by):
-    """Fewer than 9 segments: pins are taken note of, nothing is kept for them, the command and the log say so; the cache works."""
+    """Fewer than 9 segments: pins are taken note of, nothing is kept for them, the command and the
+    log say so; the cache works."""
     server = start(
         origin,
         file=rules(*BY[by], {"match": "**"}),
@@ -309,7 +314,8 @@ def test_who_may_pin(start, origin, tmp_path):
 
 
 def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
-    """A dry run asks for names alone, whatever it names is what is fetched then, and it is stored as pinned."""
+    """A dry run asks for names alone, whatever it names is what is fetched then, and it is stored
+    as pinned."""
     server = small(start, origin, rules({"match": "**"}))
     keys = objects(origin, "pin", 5)
     with server.client() as client:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte once."""
+"""Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte
+once."""
 
 import random
 import threading
@@ -90,7 +91,8 @@ def test_readers_with_a_part_each_are_run_ahead_of_each(start, origin, engine):
 
 @pytest.mark.parametrize("part,stride", [(2 * MIB, 16 * MIB), (700_000, 5_000_003)])
 def test_parts_in_a_stride(start, origin, engine, part, stride):
-    """The same distance from one to the next: only they are fetched ahead, and nothing when it ends."""
+    """The same distance from one to the next: only they are fetched ahead, and nothing when it
+    ends."""
     server = start(origin, engine=engine, settings={"workers": 1})
     size = 24 * stride
     origin.put("strided", size)
@@ -175,7 +177,8 @@ def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
 
 @pytest.mark.parametrize("how", ["off", "off by rule", "rule"])
 def test_who_does_not_want_it_gets_none(start, origin, engine, how):
-    """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the next."""
+    """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the
+    next."""
     rule = {"rule": {"cache": False}, "off by rule": {"readahead": 0}, "off": None}[how]
     rules = {"rules": [{"match": "bkt/**", **rule}]} if rule else None
     server = start(
@@ -195,7 +198,8 @@ def test_who_does_not_want_it_gets_none(start, origin, engine, how):
 
 @pytest.mark.parametrize("how", ["too large", "the origin's wish"])
 def test_nothing_is_fetched_ahead_that_is_not_stored(start, origin, engine, how):
-    """Who reads what is never stored costs the origin each byte once, in the order of a listing, too."""
+    """Who reads what is never stored costs the origin each byte once, in the order of a listing,
+    too."""
     server = start(
         origin,
         engine=engine,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-ahead past an object's end: large objects that were listed and are read in that order, and nothing else."""
+"""Read-ahead past an object's end: large objects that were listed and are read in that order, and
+nothing else."""
 
 import json
 import random
@@ -33,7 +34,8 @@ def list_all(server, prefix="set/"):
 
 
 def ask(server, number):
-    """For all of it, on a connection of its own. The disk is not behind: else nothing is fetched ahead."""
+    """For all of it, on a connection of its own. The disk is not behind: else nothing is fetched
+    ahead."""
     server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v == 0)
     connection = server.connection()
     connection.send(f"GET /bkt/{shard(number)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
@@ -58,8 +60,8 @@ def judge_once(origin, numbers, size=SHARD):
 
 @pytest.mark.parametrize("workers", [1, 16])
 def test_the_next_of_a_series(start, origin, engine, workers):
-    """From the third in order on the one behind it is fetched before it is asked for, after one HEAD; each byte once. A warm
-    epoch asks for nothing, at the end of the series neither."""
+    """From the third in order on the one behind it is fetched before it is asked for, after one
+    HEAD; each byte once. A warm epoch asks for nothing, at the end of the series neither."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": workers})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -119,7 +121,8 @@ def test_objects_in_ranges_over_several_connections(start, origin, engine, part)
 
 
 def test_nothing_without_a_listing_or_in_any_order(start, origin, engine):
-    """No name is made up; shuffled ones, reads from the middle, one alone and small ones cost nothing."""
+    """No name is made up; shuffled ones, reads from the middle, one alone and small ones cost
+    nothing."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(40), SHARD)
     for number in range(4):
@@ -144,7 +147,8 @@ def test_nothing_without_a_listing_or_in_any_order(start, origin, engine):
 
 
 def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
-    """The order is the listing's: what is not there is not asked for, and what is read in one run is no part of it."""
+    """The order is the listing's: what is not there is not asked for, and what is read in one run
+    is no part of it."""
     server = start(origin, engine=engine, settings={"workers": 1})
     numbers = [1, 2, 5, 9, 10, 31, 77, 78]
     put_shards(origin, numbers)
@@ -163,7 +167,8 @@ def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
 
 @pytest.mark.parametrize("how", ["gone", "denied"])
 def test_what_is_not_to_be_had_is_asked_about_once(start, origin, engine, how):
-    """Deleted since, or denied: its reader is told so, and nobody asks ahead again; behind a deleted one is the next."""
+    """Deleted since, or denied: its reader is told so, and nobody asks ahead again; behind a
+    deleted one is the next."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -181,7 +186,8 @@ def test_what_is_not_to_be_had_is_asked_about_once(start, origin, engine, how):
                 reply = client.get(shard(number), headers=[("Cache-Control", "no-cache")])
                 judge(reply, origin, shard(number), 0, SHARD)
     server.settle()
-    # Of a store that has answered no HEAD yet a denied one may be all HEADs: a GET of a byte finds out, once.
+    # Of a store that has answered no HEAD yet a denied one may be all HEADs: a GET of a byte finds
+    # out, once.
     asked = [entry.method for entry in origin.requests(key=shard(3))]
     assert asked == (["HEAD"] if how == "gone" else ["HEAD", "GET"])
     with server.client() as client:
@@ -253,8 +259,8 @@ def test_who_wants_no_read_ahead_gets_none(start, origin, engine, how):
 
 
 def test_overwritten_between(start, origin, engine):
-    """What was fetched ahead is of a version that is no more: past its ttl a reader gets the new one, and what was fetched
-    for nobody is counted; a write that passes through is seen at once."""
+    """What was fetched ahead is of a version that is no more: past its ttl a reader gets the new
+    one, and what was fetched for nobody is counted; a write that passes through is seen at once."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "cache.ttl": "10s"})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -282,8 +288,9 @@ def test_overwritten_between(start, origin, engine):
 
 @pytest.mark.parametrize("large", [True, False])
 def test_a_wrong_byte_in_what_was_fetched_ahead(start, origin, engine, large):
-    """The origin names a checksum and sends something else: what a reader is protected from when it asks for the
-    checksums, it is protected from when the object was fetched ahead, whether it asks for them or not."""
+    """The origin names a checksum and sends something else: what a reader is protected from when it
+    asks for the checksums, it is protected from when the object was fetched ahead, whether it asks
+    for them or not."""
     server = start(origin, engine=engine, settings={"workers": 1})
     size = SHARD if large else 4 * MIB + 1000
     for number in range(COUNT):
@@ -317,7 +324,8 @@ def test_a_wrong_byte_in_what_was_fetched_ahead(start, origin, engine, large):
 
 
 def test_what_is_fetched_ahead_in_vain_is_counted_and_ends_it(start, origin, engine):
-    """The reader goes elsewhere: what was fetched is counted as unread, and it takes more in order until the next."""
+    """The reader goes elsewhere: what was fetched is counted as unread, and it takes more in order
+    until the next."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     put_shards(origin, range(40))
     list_all(server)
@@ -363,8 +371,8 @@ def test_who_leaves_a_series_is_not_run_ahead_of(start, origin, engine):
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [2, 16])
 def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
-    """Two at once, each with every other object: the origin sees each byte once, and each object is asked about at most
-    once; listings come meanwhile."""
+    """Two at once, each with every other object: the origin sees each byte once, and each object is
+    asked about at most once; listings come meanwhile."""
     server = start(origin, engine=engine, settings={"workers": workers})
     count = 24
     put_shards(origin, range(count))
@@ -388,8 +396,8 @@ def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
 
 
 def test_random_readers_cost_little(start, origin, engine):
-    """Whole objects in random order, two readers side by side: nothing is fetched for nobody. (By chance as many in order as are
-    demanded come once in 64 times; in this order they do not.)"""
+    """Whole objects in random order, two readers side by side: nothing is fetched for nobody. (By
+    chance as many in order as are demanded come once in 64 times; in this order they do not.)"""
     server = start(origin, engine=engine, settings={"workers": 2})
     count, size = 24, 4 * MIB + 1000
     put_shards(origin, range(count), size)

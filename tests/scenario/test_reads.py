@@ -604,7 +604,8 @@ def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
 
 @pytest.mark.parametrize("source", ["s3", "dir"])
 def test_an_empty_object_asked_for_by_many_at_once(start, origin, engine, tmp_path, source):
-    """A marker that all workers of a job wait for: each question has its own answer, whoever asked first."""
+    """A marker that all workers of a job wait for: each question has its own answer, whoever asked
+    first."""
     keys = [f"job{i}/_SUCCESS" for i in range(scaled(40, least=15))]
     for key in keys:
         origin.put(key, 0)

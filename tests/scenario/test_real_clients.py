@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrades and reloads under clients as people have them, which are not to ask twice: boto3 (plain, TLS, a slow reader),
-s5cmd, rclone and the AWS command line read, list and upload, also in parts; no request fails, no byte is wrong.
+"""Upgrades and reloads under clients as people have them, which are not to ask twice: boto3 (plain,
+TLS, a slow reader), s5cmd, rclone and the AWS command line read, list and upload, also in parts; no
+request fails, no byte is wrong.
 
-Each client's own retries are off, as far as it lets them be. How long anybody waited is measured by clients of our
-own beside them."""
+Each client's own retries are off, as far as it lets them be. How long anybody waited is measured by
+clients of our own beside them.
+"""
 
 import json
 import os
@@ -28,7 +30,8 @@ SIZES = (900, 70_000, 1_200_000, 9 * MIB)
 
 
 class Clients:
-    """Each is a function that runs until it is over; what it has done is counted, what failed is raised."""
+    """Each is a function that runs until it is over; what it has done is counted, what failed is
+    raised."""
 
     def __init__(self, server, origin, tls, trust, folder):
         self.server, self.origin, self.tls, self.trust, self.folder = (
@@ -299,7 +302,8 @@ def clients(start, origin, certificate, tmp_path):
 def tell(figure, clients, what):
     total = sum(clients.counts.values())
     figure(
-        f"{what}: {total} requests at least ({', '.join(f'{n} {c}' for n, c in sorted(clients.counts.items()))}), 0 failed; "
+        f"{what}: {total} requests at least "
+        f"({', '.join(f'{n} {c}' for n, c in sorted(clients.counts.items()))}), 0 failed; "
         f"a small hit waited {clients.longest * 1000:.0f} ms at most"
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not stored is told by the resource that is short, in the same word everywhere: Cache-Status, metrics, `status`, `explain`, `doctor`,
-the summary of the page. Each word of src/stats/refusals.def is reached here, but for those that need the store from within
-(index-full, index-degraded: unit/store/index/index_room_test.c)."""
+"""What is not stored is told by the resource that is short, in the same word everywhere:
+Cache-Status, metrics, `status`, `explain`, `doctor`, the summary of the page. Each word of
+src/stats/refusals.def is reached here, but for those that need the store from within (index-full,
+index-degraded: unit/store/index/index_room_test.c)."""
 
 import json
 import pathlib
@@ -87,7 +88,8 @@ def judge_now(server, word):
 
 
 def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
-    """No sync ends, so no commit begins: the queue of the index is full, and nothing is said of the disk."""
+    """No sync ends, so no commit begins: the queue of the index is full, and nothing is said of the
+    disk."""
     gate = tmp_path / "gate"
     gate.touch()
     origin.put("absent", 10)
@@ -143,7 +145,8 @@ def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):
     ],
 )
 def test_what_fails_is_named(start, origin, engine, faults, fault, word):
-    """A full disk is not a broken one, and a process without descriptors says nothing of its disk."""
+    """A full disk is not a broken one, and a process without descriptors says nothing of its
+    disk."""
     origin.put("absent", 10)
     server = start(
         origin,

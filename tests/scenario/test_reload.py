@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reload: what it applies is gone by from the next request on, what it cannot is named, and who is served
-meanwhile notices nothing."""
+"""A reload: what it applies is gone by from the next request on, what it cannot is named, and who
+is served meanwhile notices nothing."""
 
 import contextlib
 import json
@@ -67,7 +67,8 @@ def change(server, file, code=0, **env):
             or attempt == 4
         ):
             return answer
-        # Where writing and asking take more than two seconds, the server has looked and read it by itself: once more, then.
+        # Where writing and asking take more than two seconds, the server has looked and read it by
+        # itself: once more, then.
         path.write_text(before)
         ask(server, "reload", **env)
 
@@ -89,7 +90,7 @@ def asked(server, origin, key, **more):
     return len(origin.requests(since=mark))
 
 
-# --- rules ------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engine):
@@ -141,7 +142,8 @@ def kept_listings(server):
 
 
 def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, origin, engine):
-    """Their memory is nobody's from then on, also that of one whose fetch is in flight; those of other buckets stay."""
+    """Their memory is nobody's from then on, also that of one whose fetch is in flight; those of
+    other buckets stay."""
 
     def keep(*buckets, **cache):
         return {
@@ -174,7 +176,8 @@ def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, orig
 
 
 def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
-    """One under way while its rule goes, twice, is answered and stored as if nothing had happened."""
+    """One under way while its rule goes, twice, is answered and stored as if nothing had
+    happened."""
     server = serve(
         start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine
     )
@@ -199,7 +202,8 @@ def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
 
 
 def test_groups_of_pins_follow_their_rules(start, origin, engine):
-    """A pin keeps what it holds over reloads that move its rule; without its rule, that counts as anything else."""
+    """A pin keeps what it holds over reloads that move its rule; without its rule, that counts as
+    anything else."""
     server = serve(start, origin, {"rules": [{"match": "bkt/a/**", "pin": True}]}, engine=engine)
     origin.put("a/k", 2 * MIB)
     origin.put("b/k", MIB)
@@ -237,8 +241,9 @@ def test_blocks_too_large_for_the_segments_are_refused_whole(start, origin):
 
 @pytest.mark.tsan
 def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
-    """A hundred reloads, every third of them bad, between two configurations that differ in most of what is live,
-    while clients read hits, misses, parts and listings: all is answered, rightly, and nothing grows."""
+    """A hundred reloads, every third of them bad, between two configurations that differ in most of
+    what is live, while clients read hits, misses, parts and listings: all is answered, rightly, and
+    nothing grows."""
     turns = scaled(1000, 100) if build_kind() == "debug" else 40
     one = {
         "rules": [
@@ -315,7 +320,8 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
 
     seen = parallel(5, lambda i: read_on(i) if i < 4 else reload_all())[4]
     figure(
-        f"{turns} reloads under {sum(count)} requests: {seen[1][0] >> 10} to {seen[-1][0] >> 10} KiB"
+        f"{turns} reloads under {sum(count)} requests: "
+        f"{seen[1][0] >> 10} to {seen[-1][0] >> 10} KiB"
     )
     assert min(count) > 0
     if build_kind() == "debug":
@@ -323,7 +329,7 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
     assert seen[-1][1] <= max(files for _, files in seen[:5]) + 4, seen
 
 
-# --- logs -------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 
 
 def test_logs_go_where_the_file_says(start, origin):
@@ -379,7 +385,7 @@ def test_a_log_that_was_off_can_be_turned_on(start, origin):
     server.access_log(wait_for=lambda line: line["key"] == "k")
 
 
-# --- requests, limits, the rest ---------------------------------------------------------------------
+# --- requests, limits, the rest -------------------------------------------------------------------
 
 
 def test_what_requests_may_say_changes(start, origin):
@@ -465,7 +471,8 @@ def write_keys(folder, name, access, secret):
 
 
 def test_keys_for_the_origin_change(start, origin, tmp_path):
-    """Other files, and other keys in the same files: the next call is signed with them, none with the old ones."""
+    """Other files, and other keys in the same files: the next call is signed with them, none with
+    the old ones."""
     one = write_keys(tmp_path, "one", *next(iter(KEYS.items())))
     server = serve(start, origin, one)
     for key in ("a", "b", "c"):
@@ -488,7 +495,8 @@ def test_keys_for_the_origin_change(start, origin, tmp_path):
 
 
 def test_authorities_of_origins_change(start, tmp_path):
-    """Another file, and other certificates in the same one, count for new connections; one without any is refused."""
+    """Another file, and other certificates in the same one, count for new connections; one without
+    any is refused."""
     pairs = [certificate(tmp_path, str(i)) for i in range(3)]
     origins = [Origin(credentials=KEYS, tls=pair) for pair in pairs]
     ca = tmp_path / "ca.pem"
@@ -545,11 +553,12 @@ def certificate(folder, name):
     return tuple(map(str, pair))
 
 
-# --- every key --------------------------------------------------------------------------------------
+# --- every key ------------------------------------------------------------------------------------
 
 
 def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
-    """By its class in the table of settings: applied, or waiting for a restart. What is not named stays silent."""
+    """By its class in the table of settings: applied, or waiting for a restart. What is not named
+    stays silent."""
     table = run_forebay("config", "docs").stdout
     rows = re.findall(r"^\| `([a-z0-9_.\[\]]+)` \|.*\| (reload|restart) \| [^|]*\|$", table, re.M)
     cert, key = certificate(tmp_path, "c")

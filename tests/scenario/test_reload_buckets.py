@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets that get another origin by a reload: requests under way keep theirs, what begins then asks the new one, and
-nothing that is cached of one is served as another's."""
+"""Buckets that get another origin by a reload: requests under way keep theirs, what begins then
+asks the new one, and nothing that is cached of one is served as another's."""
 
 import http.client
 import json
@@ -48,7 +48,8 @@ def bucket(name, where, **more):
 
 
 def test_a_bucket_moves_and_comes_back(start, two, engine, tmp_path):
-    """To another endpoint, to a directory, back again: each time its own bytes; what is cached is found again."""
+    """To another endpoint, to a directory, back again: each time its own bytes; what is cached is
+    found again."""
     first, second = two
     (tmp_path / "tree" / "bkt").mkdir(parents=True)
     (tmp_path / "tree" / "bkt" / "small").write_bytes(b"from the directory")
@@ -144,7 +145,8 @@ def test_what_is_under_way_ends_where_it_began(start, two, engine):
 
 
 def test_a_write_while_a_bucket_is_away(start, two):
-    """It goes to the same place by another name: what is cached by the name that is not in use is not missed."""
+    """It goes to the same place by another name: what is cached by the name that is not in use is
+    not missed."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)))
     assert asked(server, first, "k") > 0 and asked(server, first, "k") == 0
@@ -158,7 +160,8 @@ def test_a_write_while_a_bucket_is_away(start, two):
 
 
 def test_a_write_that_a_new_name_comes_into(start, two):
-    """What is read by a name that did not exist when a write began is asked for again once that has ended."""
+    """What is read by a name that did not exist when a write began is asked for again once that has
+    ended."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)))
     done = []
@@ -187,7 +190,8 @@ def test_a_write_that_a_new_name_comes_into(start, two):
 
 
 def test_a_new_name_for_a_place_is_in_doubt(start, two):
-    """The origin may still apply a write that it never answered: by the new name, too, nothing is taken for final."""
+    """The origin may still apply a write that it never answered: by the new name, too, nothing is
+    taken for final."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)), settings={"origin.retries": 0})
     first.fault("k", "reset", method="PUT")
@@ -302,8 +306,8 @@ def test_commands_speak_of_the_bucket_of_now(start, two):
 
 @pytest.mark.tsan
 def test_moves_under_load(start, two, engine, figure):
-    """A bucket goes back and forth under readers and writers: each answer is one origin's, whole, and the one that was
-    named when it was asked; nothing grows."""
+    """A bucket goes back and forth under readers and writers: each answer is one origin's, whole,
+    and the one that was named when it was asked; nothing grows."""
     first, second = two
     turns = scaled(400, 40) if build_kind() == "debug" else 20
     server = serve(start, first, at(bucket("bkt", first)), engine=engine)
@@ -351,13 +355,14 @@ def test_moves_under_load(start, two, engine, figure):
 
     seen = parallel(5, lambda i: read_on(i) if i < 4 else move())[4]
     figure(
-        f"{turns} moves under {sum(counts)} reads; {max(seen[:10])} then {max(seen[-10:])} descriptors"
+        f"{turns} moves under {sum(counts)} reads; "
+        f"{max(seen[:10])} then {max(seen[-10:])} descriptors"
     )
     assert min(counts) > 0
     assert max(seen[-10:]) <= max(seen[:10]) + 40, seen
 
 
-# --- what else became live with it ---------------------------------------------------------------------
+# --- what else became live with it ----------------------------------------------------------------
 
 
 def test_who_may_ask_the_admin_port(start, origin, tmp_path):
@@ -438,12 +443,12 @@ def test_how_many_clients_and_how_much_memory(start, origin):
     )
 
 
-# --- files that change without anybody saying so --------------------------------------------------------
+# --- files that change without anybody saying so --------------------------------------------------
 
 
 def test_a_file_that_changes_is_read(start, origin, tmp_path):
-    """Written in place, renamed over, behind a symbolic link that is swapped (as a ConfigMap's volume is); a bad one once.
-    So is the keys file."""
+    """Written in place, renamed over, behind a symbolic link that is swapped (as a ConfigMap's
+    volume is); a bad one once. So is the keys file."""
     volume = tmp_path / "volume"
     for turn in (1, 2, 3):
         (volume / f"..{turn}").mkdir(parents=True)
@@ -483,7 +488,8 @@ def test_a_keys_file_that_changes_is_read(start, origin, tmp_path):
 
     def write(bucket):
         keys.write_text(
-            f"- {{id: someone, secret: something-long, allow: [{{bucket: '{bucket}', ops: [read]}}]}}"
+            f"- {{id: someone, secret: something-long, allow: "
+            f"[{{bucket: '{bucket}', ops: [read]}}]}}"
         )
         keys.chmod(0o600)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full cache keeps what is read again: the proxy hits as often as its policy does on a trace, and knows after a restart what it knew.
+"""A full cache keeps what is read again: the proxy hits as often as its policy does on a trace, and
+knows after a restart what it knew.
 
 FOREBAY_TRACE_RUNNER  see test_traces.py
 """
@@ -109,7 +110,8 @@ def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, 
         "--no-optimum",
     )[0]
     figure(
-        f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
+        f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy "
+        f"{measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
         f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for"
     )
     assert server.metric("forebay_limit_reached_total", limit="retention-events") == 0
@@ -132,8 +134,8 @@ def test_a_reply_says_why_it_is_not_stored(start, origin):
 
 
 def test_what_is_read_in_parts_comes_once(start, origin):
-    """A full cache that refuses what it does not know would ask the origin for a run with each part of it. Nothing is asked for
-    ahead: such a run is no part, and may be refused."""
+    """A full cache that refuses what it does not know would ask the origin for a run with each part
+    of it. Nothing is asked for ahead: such a run is no part, and may be refused."""
     size = 16 << 20
     server = start(
         origin,
@@ -174,7 +176,8 @@ def test_what_is_read_in_parts_comes_once(start, origin):
 
 
 def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, figure):
-    """A feed of several cache sizes has taught that nothing is read again. Then one object after the other is."""
+    """A feed of several cache sizes has taught that nothing is read again. Then one object after
+    the other is."""
     size, feed = 512 * KIB, 400
     server = start(
         origin,
@@ -209,7 +212,8 @@ def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, 
             assert "; hit" in words[-1]
             refusals.append(sum("not-admitted" in word for word in words))
     figure(
-        f"64 MiB, {feed} objects of 512 KiB read once, {refused} of them refused; refusals of new hot ones: {refusals}"
+        f"64 MiB, {feed} objects of 512 KiB read once, {refused} of them "
+        f"refused; refusals of new hot ones: {refusals}"
     )
     assert max(refusals) <= 1
 
@@ -224,7 +228,8 @@ DISKS = {
 @pytest.mark.both_engines
 @pytest.mark.parametrize("disk", DISKS)
 def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figure, tmp_path):
-    """kill -9 between any two writes of one, when some have moved already: no byte is wrong, none counts twice."""
+    """kill -9 between any two writes of one, when some have moved already: no byte is wrong, none
+    counts twice."""
     if build_kind() == "release":
         not_run("a release has no faults")
     if disk != "sound" and engine != "threads" and not FULL:
@@ -275,12 +280,14 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
         assert server.metric("forebay_cache_checksum_failures_total") == 0
         assert server.disk_bytes() <= size
     figure(
-        f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right"
+        f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): "
+        f"{sum(moved) / BLOCK:.0f} had moved, all bytes right"
     )
 
 
 def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
-    """Objects that nobody reads twice are read in parts between the reads of a set of twice the size of the cache."""
+    """Objects that nobody reads twice are read in parts between the reads of a set of twice the
+    size of the cache."""
     size, part, every = 128 * KIB, 32 * KIB, 4
     server = start(
         origin,
@@ -317,8 +324,8 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         return server.metric("forebay_fills_total", state="stored")
 
     def steady(client):
-        """The hits of the first epoch that stores nothing: by then the policy knows the set. How many epochs that takes
-        depends on when its thread gets to run."""
+        """The hits of the first epoch that stores nothing: by then the policy knows the set. How
+        many epochs that takes depends on when its thread gets to run."""
         for number in range(1, 11):
             before = stored()
             found = epoch(client, ())
@@ -331,7 +338,8 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         beside = [epoch(client, half) for half in (once[::2], once[1::2])]
     twice = sum(origin.sent_twice(key) for key in once)
     figure(
-        f"{alone:.3f} of the set hit alone, after {rounds} epochs, {beside[0]:.3f} and {beside[1]:.3f} beside parts; "
+        f"{alone:.3f} of the set hit alone, after {rounds} epochs, "
+        f"{beside[0]:.3f} and {beside[1]:.3f} beside parts; "
         f"{twice} bytes of these came twice"
     )
     assert server.metric("forebay_store_events_total", event="probation") > len(once)
@@ -379,8 +387,8 @@ def read(client, origin, keys):
 
 @pytest.mark.both_engines
 def test_what_is_pinned_stays(start, origin, engine):
-    """It is read once, among what is read again and again and is more than the cache holds; a restart with other rules, too,
-    knows it again."""
+    """It is read once, among what is read again and again and is more than the cache holds; a
+    restart with other rules, too, knows it again."""
     pin, share = {"match": "bkt/pin/**", "pin": True}, {"match": "bkt/nothing/**", "share": "5%"}
     server = small(start, origin, rules(share, pin, {"match": "**"}), engine=engine)
     pinned, plain, others = (
@@ -424,7 +432,8 @@ def test_what_is_pinned_stays(start, origin, engine):
 
 
 def test_pins_leave_room_for_others(start, origin):
-    """More is to be pinned than may be: the newest is not, and what others read is still stored and hit."""
+    """More is to be pinned than may be: the newest is not, and what others read is still stored and
+    hit."""
     server = small(start, origin, rules({"match": "bkt/pin/**", "pin": True}, {"match": "**"}))
     pinned, others = objects(origin, "pin", 300), objects(origin, "o", 30)
     with server.client() as client:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights and invalidation follow from what an origin could do with a request, not from the name it has here.
+"""Rights and invalidation follow from what an origin could do with a request, not from the name it
+has here.
 
-Single stories, each against an origin that executes generously; test_rights_matrix.py walks the whole table.
+Single stories, each against an origin that executes generously; test_rights_matrix.py walks the
+whole table.
 """
 
 from urllib.parse import quote
@@ -199,7 +201,8 @@ def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
     """An origin may look for a form before it looks at the parameters."""
     generous.store("mine/k", b"own", "bkt")
     body = (
-        b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\ntheirs/key\r\n--B\r\nContent-Disposition: '
+        b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n'
+        b"theirs/key\r\n--B\r\nContent-Disposition: "
         b'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n'
     )
     types = [
@@ -254,7 +257,8 @@ SETTINGS = [
 
 
 def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, engine):
-    """Write and delete everywhere are not enough: what a policy opens, its writer may not be allowed to read."""
+    """Write and delete everywhere are not enough: what a policy opens, its writer may not be
+    allowed to read."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete"])],
         "ALICE": [("bkt", "", ["read", "list", "write", "delete"])],
@@ -281,7 +285,8 @@ def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, e
 
 
 def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
-    """Bytes of one's own may be written under any ACL; what is there already only its reader opens."""
+    """Bytes of one's own may be written under any ACL; what is there already only its reader
+    opens."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete"])],
         "ALICE": [("bkt", "", ["read", "write"])],
@@ -306,7 +311,8 @@ def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
 
 
 def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
-    """The outcome of a conditional write tells what is there: whoever may not read it may not ask so."""
+    """The outcome of a conditional write tells what is there: whoever may not read it may not ask
+    so."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete", "any"])],
         "ALICE": [("bkt", "", ["read", "write", "delete", "any"])],
@@ -355,7 +361,8 @@ CLIMBING = ["../x", "/../../../other/theirs/key", "u/../../theirs", "..", "\\..\
 
 
 def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
-    """Origins on files keep versions and uploads in folders beside their key, named by ids that clients send."""
+    """Origins on files keep versions and uploads in folders beside their key, named by ids that
+    clients send."""
     alice = Caller(guarded, "ALICE")
     asked = [
         ("GET", "?versionId={}"),
@@ -393,7 +400,10 @@ def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
                 )
                 assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
             for name in CLIMBING:
-                body = f"<Delete><Object><Key>mine/k</Key><VersionId>{name}</VersionId></Object></Delete>".encode()
+                body = (
+                    f"<Delete><Object><Key>mine/k</Key>"
+                    f"<VersionId>{name}</VersionId></Object></Delete>".encode()
+                )
                 reply = ask("POST", "/bkt?delete", [], body)
                 assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
         assert not generous.requests(since=mark)
@@ -403,7 +413,8 @@ def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
 
 
 def listing(*names, encoded=False):
-    """An answer of these keys (and common prefixes, which end with a slash), as the bytes of a whole reply."""
+    """An answer of these keys (and common prefixes, which end with a slash), as the bytes of a
+    whole reply."""
     rows = [
         f"<CommonPrefixes><Prefix>{n}</Prefix></CommonPrefixes>"
         if n.endswith("/")
@@ -411,13 +422,15 @@ def listing(*names, encoded=False):
         for n in names
     ]
     body = (
-        "<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>bkt</Name><Prefix>mine/</Prefix>"
+        "<?xml version='1.0' encoding='UTF-8'?><ListBucketResult>"
+        "<Name>bkt</Name><Prefix>mine/</Prefix>"
         + ("<EncodingType>url</EncodingType>" if encoded else "")
         + "".join(rows)
         + "</ListBucketResult>"
     ).encode()
     return (
-        f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
 
@@ -470,7 +483,8 @@ def test_a_listing_shows_no_other_names(guarded, generous, query):
 
 
 def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
-    """Its beginning has gone on: the reply is cut, wherever the pieces end, with nothing of that name in it."""
+    """Its beginning has gone on: the reply is cut, wherever the pieces end, with nothing of that
+    name in it."""
     alice = Caller(guarded, "ALICE")
     own = [f"mine/{i:06d}" for i in range(20000)]
     for more in range(40):
@@ -488,7 +502,8 @@ def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
 def raw(status, document):
     body = document.encode()
     return (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
 

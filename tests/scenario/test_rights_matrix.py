@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a request is called: denied before the origin is asked, or allowed by the policy's words, and then seen.
+"""Whatever a request is called: denied before the origin is asked, or allowed by the policy's
+words, and then seen.
 
-Cells are drawn from operations x parameters x sources x bodies x ways to sign x principals, in verify and in open
-mode, and sent to an origin that executes whatever a request could mean (generous.py). The model below is written
-from the policy and from S3's API reference, apart from the server's tables. After each cell:
+Cells are drawn from operations x parameters x sources x bodies x ways to sign x principals, in
+verify and in open mode, and sent to an origin that executes whatever a request could mean
+(generous.py). The model below is written from the policy and from S3's API reference, apart from
+the server's tables. After each cell:
   - what is denied has reached no origin;
   - what was written is what the next read returns, though everything is cached and `immutable`;
   - nothing that the principal may not read stands where he may, or in the reply.
@@ -44,7 +46,7 @@ def content_of(bucket, key):
     return f"<<{bucket}/{key}>>".encode() * 20
 
 
-# --- what S3 knows: name, method, level, parameters that must and that may stand there, rights -----------------
+# --- what S3 knows: name, method, level, parameters that must and that may stand there, rights ----
 
 LISTING = ["prefix", "delimiter", "max-keys", "encoding-type"]
 S3 = [
@@ -105,7 +107,7 @@ OF_THE_OBJECT = (
 
 CONDITIONS = ("x-amz-if-match-size", "x-amz-write-offset-bytes")
 
-# --- what cells are made of ------------------------------------------------------------------------------------
+# --- what cells are made of -----------------------------------------------------------------------
 
 KEY_METHODS = ["GET", "HEAD", "PUT", "PUT", "PUT", "POST", "DELETE", "PATCH"]
 BUCKET_METHODS = ["GET", "HEAD", "PUT", "POST", "POST", "DELETE"]
@@ -202,7 +204,8 @@ def delete_xml(*keys):
 def form(key):
     fields = (
         f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n{key}\r\n'
-        '--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n<<new>>\r\n--B--\r\n'
+        '--B\r\nContent-Disposition: form-data; name="file"; '
+        'filename="f"\r\n\r\n<<new>>\r\n--B--\r\n'
     )
     return fields.encode()
 
@@ -215,7 +218,8 @@ BODIES = {
     "theirs": (delete_xml("theirs/victim"), ["theirs/victim"]),
     "both": (delete_xml("mine/victim", "theirs/victim"), ["mine/victim", "theirs/victim"]),
     "odd": (
-        b"<Delete><Object><Key>mine/victim</Key></Object><Object><Object><Key>theirs/victim</Key></Object>"
+        b"<Delete><Object><Key>mine/victim</Key></Object><Object>"
+        b"<Object><Key>theirs/victim</Key></Object>"
         b"</Object></Delete>",
         None,
     ),
@@ -247,7 +251,7 @@ def draw(rng):
     return method, "bkt", key, query, headers, body, rng.random() < 0.2
 
 
-# --- the model -------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 def may(who, bucket, key, rights):
@@ -348,7 +352,8 @@ def allowed(who, cell):
             may(who, *reading, {"read", "delete"}) for reading in rename_readings(bucket, value)
         ):
             return False
-    # What the request does to its target. By the outcome of a condition it would tell what is there.
+    # What the request does to its target. By the outcome of a condition it would tell what is
+    # there.
     tells = {"read"} if not is_read and any(n in CONDITIONS for n, _ in headers) else set()
     if name is None and is_read:
         rights = {"read"} if key else {"list"}
@@ -376,7 +381,7 @@ def allowed(who, cell):
     return may(who, bucket, dict(pairs).get("prefix", "") if name in PREFIXED else key, rights)
 
 
-# --- the walk --------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 class Walk:
@@ -500,6 +505,7 @@ def test_every_request_is_judged_by_what_it_could_do(
             seen.add((walk.who, cell))
             count[walk.cell(cell)] += 1
     figure(
-        f"rights matrix, {mode}, {engine}: {cells} cells, {count[True]} allowed and {count[False]} denied"
+        f"rights matrix, {mode}, {engine}: {cells} cells, "
+        f"{count[True]} allowed and {count[False]} denied"
     )
     assert count[True] > cells // 8 and count[False] > cells // 8

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run: one command with a cache of its own: its environment, signals and exit code; nothing is left when either side dies."""
+"""run: one command with a cache of its own: its environment, signals and exit code; nothing is left
+when either side dies."""
 
 import contextlib
 import os
@@ -24,7 +25,8 @@ def heard():
 
 @pytest.fixture
 def run(tmp_path, origin):
-    """run(words..., wait=False, flags=[]): `forebay run` over the scripted origin, with a home of its own."""
+    """run(words..., wait=False, flags=[]): `forebay run` over the scripted origin, with a home of
+    its own."""
     running = []
 
     def make(*words, wait=True, flags=(), env=None):
@@ -165,7 +167,8 @@ def test_the_environment_points_clients_here(run):
 
 
 def test_the_command_is_as_it_would_be_without(run):
-    """However many words it has, and those that are ours, too; its SIGPIPE is what it was (Popen sets the default)."""
+    """However many words it has, and those that are ours, too; its SIGPIPE is what it was (Popen
+    sets the default)."""
     ours = ["-q", "--global", "-h", "--help", "--cache.size=1", "--"]
     told = run(
         "sh",
@@ -241,8 +244,14 @@ def test_runs_that_start_together_do_not_fail(run, tmp_path):
 
 def test_the_end_is_seen_where_ends_of_children_are_ignored(origin, tmp_path):
     """SIGCHLD, ignored by who starts it, as some daemons do; the command finds it so, too."""
-    script = "import signal, os, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    inner = "import signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); raise SystemExit(7)"
+    script = (
+        "import signal, os, sys; signal.signal(signal.SIGCHLD, "
+        "signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    inner = (
+        "import signal; print(signal.getsignal(signal.SIGCHLD) == "
+        "signal.SIG_IGN); raise SystemExit(7)"
+    )
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

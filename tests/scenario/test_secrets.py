@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets appear nowhere: every one in these tests is marked, and logs, metrics, admin answers, replies, the
-command line, the cache directory and core files are searched for all of them."""
+"""Secrets appear nowhere: every one in these tests is marked, and logs, metrics, admin answers,
+replies, the command line, the cache directory and core files are searched for all of them."""
 
 import os
 import re
@@ -229,7 +229,8 @@ def test_secrets_stay_inside(keyed, origin, tmp_path, figure, form):
 
 
 def test_secrets_are_not_in_a_core_file(keyed, origin):
-    """Started with cores on, a process that crashes leaves none, and its memory would not be in one."""
+    """Started with cores on, a process that crashes leaves none, and its memory would not be in
+    one."""
     hunt = Hunt()
     server = keyed(wrapper=["prlimit", "--core=unlimited:unlimited"])
     traffic(server, origin, hunt)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service manager is told while the server runs: WATCHDOG=1 (sd_notify(3)) as long as each worker moves, and not once
-one stands still. We are the manager: its socket says who sent what."""
+"""What a service manager is told while the server runs: WATCHDOG=1 (sd_notify(3)) as long as each
+worker moves, and not once one stands still. We are the manager: its socket says who sent what."""
 
 import ctypes
 import os
@@ -31,7 +31,8 @@ class Manager:
         self.env = {"NOTIFY_SOCKET": str(path)}
 
     def next(self, wait=WAIT_S):
-        """(process id, text) of the next word; None: there was none in time. Descriptors that come along are closed."""
+        """(process id, text) of the next word; None: there was none in time. Descriptors that come
+        along are closed."""
         if not select.select([self.socket], [], [], wait)[0]:
             return None
         data, more, _, _ = self.socket.recvmsg(500, 500)
@@ -112,7 +113,8 @@ def test_watchdog_is_fed(start, origin, manager):
 
 
 def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
-    """Of two, and the other answers: for half of the clients nothing works. It is fed again once the worker moves."""
+    """Of two, and the other answers: for half of the clients nothing works. It is fed again once
+    the worker moves."""
     server = start(
         origin,
         ahead_s=0,
@@ -170,7 +172,8 @@ def orphans():
 
 
 def test_watchdog_goes_on_with_an_upgrade(orphans, start, origin, manager):
-    """The old process asks for the time that it takes; the new one feeds, though WATCHDOG_PID named the old one."""
+    """The old process asks for the time that it takes; the new one feeds, though WATCHDOG_PID named
+    the old one."""
     server = start(origin, run=False, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
     server.wrapper = ["/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh"]
     server.start()

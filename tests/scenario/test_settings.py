@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of the configuration, by file, by environment and by flag: the whole table, not samples of it. Flags win over
-the environment, and that over the file."""
+"""Every key of the configuration, by file, by environment and by flag: the whole table, not samples
+of it. Flags win over the environment, and that over the file."""
 
 import json
 import re

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM while things are under way: whatever the worker was asked for is given back (the sanitizer build
-says what is not), the grace lets it end well, and a write is never lost sight of."""
+"""SIGTERM while things are under way: whatever the worker was asked for is given back (the
+sanitizer build says what is not), the grace lets it end well, and a write is never lost sight of.
+"""
 
 import contextlib
 import http.server
@@ -397,7 +398,8 @@ def test_within_the_grace(start, origin, engine, tmp_path, what):
 
 
 def test_a_reply_that_began_before(start, origin, engine):
-    """Its head says nothing of an end; when its last byte is out the connection goes, and with it the server."""
+    """Its head says nothing of an end; when its last byte is out the connection goes, and with it
+    the server."""
     origin.put("large", 32 << 20)
     server = start(origin, engine=engine, settings={"shutdown.grace": LONG})
     with server.connection(receive_buffer=4096) as connection:
@@ -621,8 +623,8 @@ def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end)
 
 @pytest.mark.both_engines
 def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
-    """What waits for it cannot be called back: one more signal ends the process all the same, and the next one finds its
-    cache."""
+    """What waits for it cannot be called back: one more signal ends the process all the same, and
+    the next one finds its cache."""
     if build_kind() == "release":
         not_run("a release has no faults")
     gate = tmp_path / "held"

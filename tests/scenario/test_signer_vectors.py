@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signer and the verifier agree with the published SigV4 vectors and with botocore as a second signer, in
-both directions, header and query form; no request with one byte changed ever verifies.
+"""The signer and the verifier agree with the published SigV4 vectors and with botocore as a second
+signer, in both directions, header and query form; no request with one byte changed ever verifies.
 
     FOREBAY_SIGV4_TOOL  the test binary (default: sigv4_tool beside FOREBAY_BIN, or in build/)
     FOREBAY_TEST_CACHE  where downloads are kept (default: build/cache)
 
-The vectors come with botocore's source distribution, which is also the second signer; it is downloaded once.
+The vectors come with botocore's source distribution, which is also the second signer; it is
+downloaded once.
 """
 
 import datetime
@@ -32,7 +33,7 @@ VECTOR_KEY, VECTOR_SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPL
 VECTOR_TIME = 1440938160  # 20150830T123600Z
 
 
-# --- the test binary ------------------------------------------------------------------------------------
+# --- the test binary ------------------------------------------------------------------------------
 
 
 def tool_path():
@@ -46,7 +47,8 @@ def encode(field):
 
 
 def ask(lines):
-    """Answers of the tool to LINES, each a list of fields; the first field of each is the command."""
+    """Answers of the tool to LINES, each a list of fields; the first field of each is the
+    command."""
     text = "".join(
         " ".join([line[0]] + [encode(field) for field in line[1:]]) + "\n" for line in lines
     )
@@ -71,7 +73,7 @@ def tool():
         not_run(f"no {tool_path()}: build target sigv4_tool")
 
 
-# --- botocore, from its source distribution ---------------------------------------------------------------
+# --- botocore, from its source distribution -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def signer(botocore_folder):
         del sys.modules[name]
 
 
-# --- published vectors ------------------------------------------------------------------------------------
+# --- published vectors ----------------------------------------------------------------------------
 
 
 class Vector:
@@ -206,7 +208,8 @@ def vectors(botocore_folder):
 
 
 def test_published_vectors_sign(vectors):
-    """Signature of every vector, in the general form (normalised, encoded path; all headers signed)."""
+    """Signature of every vector, in the general form (normalised, encoded path; all headers
+    signed)."""
     lines = []
     for vector in vectors:
         # Where the vector signs a token, the signer is the one who adds it.
@@ -281,7 +284,7 @@ def test_published_vectors_canonical_request_and_string_to_sign(vectors):
         assert decode(answer[1]) == vector.string_to_sign, vector.name
 
 
-# --- botocore as the second signer ------------------------------------------------------------------------
+# --- botocore as the second signer ----------------------------------------------------------------
 
 KEY_BYTES = (
     string.ascii_letters
@@ -425,7 +428,7 @@ def test_what_botocore_signs_verifies_and_we_sign_the_same(signer, figure):
     figure(f"signatures of botocore verified: {count} in {time.monotonic() - begin:.0f} s")
 
 
-# --- one changed byte ---------------------------------------------------------------------------------------
+# --- one changed byte -----------------------------------------------------------------------------
 
 
 def query_meaning(query):

@@ -25,7 +25,8 @@ PASS_PARKED = ("forebay_pass_parked_total", {})
 
 @contextlib.contextmanager
 def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
-    """A connection for each key whose reader has taken the head and no more, and its place has gone back."""
+    """A connection for each key whose reader has taken the head and no more, and its place has gone
+    back."""
     with contextlib.ExitStack() as stack:
         readers = []
         for key in keys:
@@ -86,8 +87,9 @@ def test_an_object_that_changes_while_its_reader_is_slow_is_cut(start, origin, e
 
 
 def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
-    """Not one sync ends: who was told by the origin that its object is another one gets that after a while, and who
-    comes later too; then a write is refused before the origin hears of it. All is well when the disk goes on."""
+    """Not one sync ends: who was told by the origin that its object is another one gets that after
+    a while, and who comes later too; then a write is refused before the origin hears of it. All is
+    well when the disk goes on."""
     if build_kind() == "release":
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
@@ -147,8 +149,9 @@ def misses_are_served(server, origin):
 @pytest.mark.tsan
 @pytest.mark.parametrize("part", (None, 2))
 def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engine, part):
-    """Whole objects and parts of them that pass through to slow clients: neither misses nor others that pass
-    through wait for them, and they get all of their version, by conditional requests for what is missing."""
+    """Whole objects and parts of them that pass through to slow clients: neither misses nor others
+    that pass through wait for them, and they get all of their version, by conditional requests for
+    what is missing."""
     server = start(
         origin, engine=engine, file=PASSING, settings={"workers": 1, "origin.connections": PLACES}
     )
@@ -291,9 +294,9 @@ def read_all(server, origin, keys, size):
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_path):
-    """Not one write ends while cold objects of several times the backlog are read: every byte comes,
-    what is not stored is counted, and memory stays within its limit. When the disk moves again what had
-    begun is stored; the rest is stored when it is read the next time."""
+    """Not one write ends while cold objects of several times the backlog are read: every byte
+    comes, what is not stored is counted, and memory stays within its limit. When the disk moves
+    again what had begun is stored; the rest is stored when it is read the next time."""
     if build_kind() == "release":
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
@@ -333,8 +336,9 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
 def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
     start, origin, engine, tmp_path
 ):
-    """What is written of the run has left memory, and the disk does not take the rest: its reader, who is
-    behind, neither waits for that nor is sent from one end of the run to the other until it is cut."""
+    """What is written of the run has left memory, and the disk does not take the rest: its reader,
+    who is behind, neither waits for that nor is sent from one end of the run to the other until it
+    is cut."""
     if build_kind() == "release":
         not_run("a release has no fault hook")
     size, come = 16 * MIB, 12 * MIB
@@ -374,9 +378,9 @@ def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
-    """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its share
-    for it. It then gets all that has come, from pages that were written: nothing is asked for, read or
-    checked a second time."""
+    """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its
+    share for it. It then gets all that has come, from pages that were written: nothing is asked
+    for, read or checked a second time."""
     size, come = 16 * MIB, 12 * MIB
     server = start(
         origin,
@@ -410,7 +414,8 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
 
 
 def begun(stack, server, key):
-    """A connection that has read the head of KEY's reply and takes little more; the STACK closes it."""
+    """A connection that has read the head of KEY's reply and takes little more; the STACK closes
+    it."""
     connection = stack.enter_context(server.connection(receive_buffer=65536))
     connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     return connection, connection.read_head()
@@ -418,8 +423,8 @@ def begun(stack, server, key):
 
 @pytest.mark.both_engines
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
-    """Each connection asks for more than may be queued for it and takes nothing until all is stored. Then it
-    gets its object: no byte came twice, none was read back to be checked."""
+    """Each connection asks for more than may be queued for it and takes nothing until all is
+    stored. Then it gets its object: no byte came twice, none was read back to be checked."""
     count, size = 8, 2 * MIB  # no more than may wait for the disk: a quarter of the memory
     server = start(
         origin,
@@ -445,8 +450,8 @@ def log_line(server, key):
 
 
 def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, origin, engine):
-    """A training job that validates between two reads gets the rest. A reader that never goes on is cut, and the
-    access log says ClientSlow."""
+    """A training job that validates between two reads gets the rest. A reader that never goes on is
+    cut, and the access log says ClientSlow."""
     server = start(origin, engine=engine, settings={"workers": 1, "cache.ttl": "1h"}, ahead_s=0)
     keys = ["pauses", "stops"]
     with server.client() as client:
@@ -472,7 +477,8 @@ def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, ori
 
 
 def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
-    """It holds a connection of the origin. The log says that the client was slow, not that it left."""
+    """It holds a connection of the origin. The log says that the client was slow, not that it
+    left."""
     server = start(origin, settings={"workers": 1}, ahead_s=0)
     with server.connection() as connection:
         connection.send(
@@ -496,8 +502,9 @@ def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
 
 @pytest.mark.both_engines
 def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, origin, engine):
-    """The space of an evicted segment is free when its last reader has left. While paused readers hold a quarter of
-    the segments they get half a minute, not ten, and then the whole cache serves the others again."""
+    """The space of an evicted segment is free when its last reader has left. While paused readers
+    hold a quarter of the segments they get half a minute, not ten, and then the whole cache serves
+    the others again."""
     size, count = 900 << 10, 8
     server = start(
         origin,
@@ -550,13 +557,15 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
 def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(
     start, origin, buffer, is_short
 ):
-    """A batch delete of 2 MiB is counted as soon as it begins, and others are refused while it holds their share. One
-    that comes with 2.5 KiB/s, more than limits.min_rate, is then cut after half a minute."""
+    """A batch delete of 2 MiB is counted as soon as it begins, and others are refused while it
+    holds their share. One that comes with 2.5 KiB/s, more than limits.min_rate, is then cut after
+    half a minute."""
     server = start(origin, ahead_s=0, settings={"workers": 1, "limits.max_buffer": buffer})
     body = b"<Delete><Object><Key>one</Key></Object></Delete>"
     header = "Content-MD5: " + base64.b64encode(hashlib.md5(body).digest()).decode()
     other = (
-        f"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        f"POST /bkt?delete HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"{header}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
     with server.connection() as slow:

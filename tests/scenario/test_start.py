@@ -188,7 +188,8 @@ def test_a_cache_directory_in_use(start, origin):
 
 
 def test_a_cache_directory_open_to_others(start, origin, tmp_path):
-    """As an emptyDir is (0777, setgid): the cache keeps to a folder of its own and is there again."""
+    """As an emptyDir is (0777, setgid): the cache keeps to a folder of its own and is there
+    again."""
     cache = tmp_path / "shared"
     cache.mkdir()
     cache.chmod(0o2777)
@@ -367,7 +368,8 @@ def test_inherited_sockets(start, origin, what):
 
 
 def test_inherited_sockets_by_name(start, origin, certificate):
-    """LISTEN_FDNAMES: one that speaks TLS, one in the place of admin.listen; a unix socket can be neither."""
+    """LISTEN_FDNAMES: one that speaks TLS, one in the place of admin.listen; a unix socket can be
+    neither."""
 
     def named(what, name, **settings):
         server = handed_over(start, origin, what, **settings)

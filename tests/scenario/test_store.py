@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the limit."""
+"""What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the
+limit."""
 
 import base64
 import contextlib
@@ -94,8 +95,9 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
     """At random moments: no wrong byte ever; what was complete a second before is a hit; no index
     is thought damaged.
 
-    Looked at are objects that were complete a second before the kill of the process that fetched them,
-    and all that were hits after an earlier kill. What is younger may be lost, and is only counted.
+    Looked at are objects that were complete a second before the kill of the process that fetched
+    them, and all that were hits after an earlier kill. What is younger may be lost, and is only
+    counted.
     """
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "8GiB"})
     rounds = int(os.environ.get("FOREBAY_KILLS", 500 if scale() >= 1 else 25))
@@ -141,7 +143,8 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
             thread.join(60)
         assert not wrong, wrong[0]
         ages.update((key, killed_at - at) for key, at in born)
-        # A fast machine makes more in the last second than are kept: of either age as many, and as many are looked at.
+        # A fast machine makes more in the last second than are kept: of either age as many, and as
+        # many are looked at.
         of_age = [key for key in ages if ages[key] >= 1.0][-KILL_KEYS // 2 :]
         ages = {
             key: ages[key]
@@ -242,7 +245,8 @@ class Cells:
 
 
 def flip_beneath(dice, path, at):
-    """Flips one bit of the cell that begins AT beneath the page cache; says whether it is still there."""
+    """Flips one bit of the cell that begins AT beneath the page cache; says whether it is still
+    there."""
     at += dice.randrange(CELL)
     flipped = None
 
@@ -258,10 +262,11 @@ def flip_beneath(dice, path, at):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("verify", ["page-in", "always"])
 def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure, tmp_path):
-    """Each one is found when its page is next brought from the device, and healed inside that response.
+    """Each one is found when its page is next brought from the device, and healed inside that
+    response.
 
-    Others read meanwhile. Under `page-in` none of them reads the same object in the moment of
-    the flip, since a page that somebody drops between our check and our send is not promised to be
+    Others read meanwhile. Under `page-in` none of them reads the same object in the moment of the
+    flip, since a page that somebody drops between our check and our send is not promised to be
     looked at again; `always` promises it, so there they do.
     """
     if verify == "always" and engine != "threads" and scale() < 1:
@@ -301,7 +306,8 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
             errors.append(error)
 
     def flip(client, key):
-        """Flips a bit of KEY and reads it; False if that was not found, though the copy in use had it."""
+        """Flips a bit of KEY and reads it; False if that was not found, though the copy in use had
+        it."""
         for _ in range(10):
             places = cells.pick(dice, key)
             before = server.metric("forebay_cache_checksum_failures_total")
@@ -320,8 +326,8 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
             judge(client.get(key), origin, key, 0, origin.version(key).size)
             if server.metric("forebay_cache_checksum_failures_total") > before:
                 return True
-            # Written again since the last look, by somebody who met an older flip in another copy? Or a neighbour
-            # was just written to the same page, over the flip?
+            # Written again since the last look, by somebody who met an older flip in another copy?
+            # Or a neighbour was just written to the same page, over the flip?
             copies = len(cells.at[key])
             server.settle()
             cells.look()
@@ -455,8 +461,9 @@ GONE = {
 
 @pytest.mark.both_engines
 def test_injured_indexes(start, origin, engine, figure, tmp_path):
-    """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving. Every other one is too
-    large for the child that looks at it: found by whoever comes to it, the round behind serving at last."""
+    """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving. Every
+    other one is too large for the child that looks at it: found by whoever comes to it, the round
+    behind serving at last."""
     stranger = start(origin, engine=engine, file=IMMUTABLE)
     for i in range(50):
         origin.put(f"other/{i}", 3000)
@@ -530,7 +537,8 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
 
 @pytest.mark.both_engines
 def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp_path):
-    """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts again."""
+    """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts
+    again."""
     hold = tmp_path / "hold"
     server = start(
         origin,
@@ -682,8 +690,8 @@ def freed_bytes(server):
 
 
 def overread(server, origin, size, total, slow):
-    """Reads TOTAL bytes of ever new objects beside SLOW readers that hold on to old ones; then on until
-    the whole cache went over four times."""
+    """Reads TOTAL bytes of ever new objects beside SLOW readers that hold on to old ones; then on
+    until the whole cache went over four times."""
     count = total // (2 * MIB)
     for i in range(count + 1000):
         origin.put(f"flood/{i}", 2 * MIB)
@@ -741,7 +749,8 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
         ):
             overread(server, origin, size, 10 * size, scaled(200, 40))
         figure(
-            f"cache.size 64 MiB, 640 MiB read, {scaled(200, 40)} slow readers ({engine}): highest du "
+            f"cache.size 64 MiB, 640 MiB read, {scaled(200, 40)} "
+            f"slow readers ({engine}): highest du "
             f"{du.highest / MIB:.1f} MiB of {du.count} samples, statfs "
             f"{statfs.highest / MIB:.1f} MiB of {statfs.count}; freed and still open up to "
             f"{freed.highest / MIB:.0f} MiB"
@@ -770,7 +779,8 @@ def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine)
 
 @pytest.mark.both_engines
 def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
-    """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room by evicting."""
+    """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room
+    by evicting."""
     size, count = 24 * MIB, scaled(60_000, 24_000)
     env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20", "FOREBAY_TEST_STEADY": "1"}
     server = start(
@@ -786,8 +796,10 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     with Sampler(server.disk_bytes) as du:
         fill(server, origin, keys)
     figure(
-        f"cache.size 24 MiB, {count} objects of 10 bytes ({engine}): highest du {du.highest / MIB:.1f} MiB, index "
-        f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, {server.metric('forebay_cache_objects'):.0f} objects held"
+        f"cache.size 24 MiB, {count} objects of 10 bytes ({engine}): "
+        f"highest du {du.highest / MIB:.1f} MiB, index "
+        f"{server.metric('forebay_index_bytes') / MIB:.1f} MiB, "
+        f"{server.metric('forebay_cache_objects'):.0f} objects held"
     )
     assert du.highest <= size, f"du {du.highest} > {size}"
     assert server.metric("forebay_store_events_total", event="index-commit-failed") == 0
@@ -887,7 +899,8 @@ def told(server, of):
 
 @pytest.mark.both_engines
 def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
-    """Below cache.min_free the cache gives way, stores no more, and fills again when there is space."""
+    """Below cache.min_free the cache gives way, stores no more, and fills again when there is
+    space."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
         server = start(
             origin,
@@ -969,7 +982,8 @@ def fill_up(path):
 def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
     start, origin, engine, tmp_path
 ):
-    """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as if it had begun with it."""
+    """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as
+    if it had begun with it."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
         other = fill_up(disk.mount / "other")
         server = start(
@@ -1043,7 +1057,8 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
 
 @contextlib.contextmanager
 def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
-    """The disk, a server with a cache of 100 MiB there that may take all of it, and OBJECTS keys of 1 MiB."""
+    """The disk, a server with a cache of 100 MiB there that may take all of it, and OBJECTS keys of
+    1 MiB."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, inodes) as disk:
         server = start(
             origin,
@@ -1060,7 +1075,8 @@ def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
 
 @pytest.mark.both_engines
 def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
-    """Somebody took all space while it was stopped: an old segment makes room for the start, and the rest is there."""
+    """Somebody took all space while it was stopped: an old segment makes room for the start, and
+    the rest is there."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=4000, objects=60) as (
         disk,
         server,
@@ -1086,7 +1102,8 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
 
 @pytest.mark.both_engines
 def test_no_inodes_left(start, origin, engine, tmp_path):
-    """Somebody else has the last one: what is not stored is streamed, older segments make room, nothing is broken."""
+    """Somebody else has the last one: what is not stored is streamed, older segments make room,
+    nothing is broken."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=400, objects=70) as (
         disk,
         server,
@@ -1121,7 +1138,8 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("was_used", [False, True])
 def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
-    """Found read-only at the start: served from the origin, uncached, where there was a cache or none is needed."""
+    """Found read-only at the start: served from the origin, uncached, where there was a cache or
+    none is needed."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         (disk.mount / "cache").mkdir()
         server = start(
@@ -1279,13 +1297,15 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     early, late = map(statistics.median, halves)
     peak = server.metric("forebay_buffer_peak_bytes")
     figure(
-        f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
+        f"memory with {readers} slow readers ({engine}), "
+        f"{sum(taken) / (1 << 30):.1f} GiB streamed: "
         f"buffers up to {peak / MIB:.1f} of {buffer // MIB} MiB; {before / MIB:.0f} MiB before, "
         f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
         f"highest {memory.highest / MIB:.0f} MiB"
     )
-    # Above the limit a reply goes on through what is on its way, a chunk or two, and each worker through 512 KiB more. What a
-    # request holds besides is charged when it comes, also where chunks have taken all there is.
+    # Above the limit a reply goes on through what is on its way, a chunk or two, and each worker
+    # through 512 KiB more. What a request holds besides is charged when it comes, also where chunks
+    # have taken all there is.
     assert peak > buffer / 2, "memory was never short"
     assert peak <= buffer + (readers + len(keys)) * (2 * 65536 + REQUEST_BYTES) + 2 * (512 << 10), (
         f"buffers of {peak / MIB:.0f} MiB"
@@ -1336,7 +1356,8 @@ def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, fig
         f"buffers with {count} slow readers beside as many fast ones ({engine}): "
         f"up to {peak / MIB:.1f} of {buffer // MIB} MiB"
     )
-    # Each run: how far the slower may be behind while memory is short, and a chunk or two per reply.
+    # Each run: how far the slower may be behind while memory is short, and a chunk or two per
+    # reply.
     assert peak <= buffer + count * (256 * 1024 + 4 * 65536), f"buffers of {peak / MIB:.0f} MiB"
 
 
@@ -1363,7 +1384,8 @@ def test_eviction_under_load(start, origin, engine):
 
 @pytest.mark.both_engines
 def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
-    """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched anew, once."""
+    """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched
+    anew, once."""
     if not direct_works(tmp_path):
         not_run("no direct I/O on this file system")
     server = start(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that was given one endpoint for all services can still assume its role: that one call goes on to STS,
-unsigned and unchanged; nothing else does."""
+"""A client that was given one endpoint for all services can still assume its role: that one call
+goes on to STS, unsigned and unchanged; nothing else does."""
 
 import http.server
 import threading

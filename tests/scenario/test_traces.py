@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retention policy reaches its hit ratios on every trace, rewrites little, and reads traces from files.
+"""The retention policy reaches its hit ratios on every trace, rewrites little, and reads traces
+from files.
 
     FOREBAY_TRACE_RUNNER  the test binary (default: trace_runner beside FOREBAY_BIN, or in build/)
 
-The figures are those of traces of 20,000 blocks. Here they have 5,000, where two spare segments and the time it takes to learn weigh
-more: the margins are for that. j2_disjoint changes its data set as often as a cache of a quarter can be filled, which a small one
-notices too late.
+The figures are those of traces of 20,000 blocks. Here they have 5,000, where two spare segments and
+the time it takes to learn weigh more: the margins are for that. j2_disjoint changes its data set as
+often as a cache of a quarter can be filled, which a small one notices too late.
 """
 
 import csv
@@ -101,7 +102,8 @@ def test_every_trace_reaches_its_hit_ratio():
 
 
 def test_a_trace_from_a_file(tmp_path):
-    """Twice the capacity in a cycle: half of it is hit, by a policy that keeps what it has, and nothing by `lru`."""
+    """Twice the capacity in a cycle: half of it is hit, by a policy that keeps what it has, and
+    nothing by `lru`."""
     trace = tmp_path / "cycle"
     with trace.open("w") as out:
         out.write(f"{2000 * 65536}\n")
@@ -117,7 +119,8 @@ def test_a_trace_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("readers", (2, 4, 8))
 def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, readers):
-    """In step over twice the capacity: one in two blocks is kept, and of the others the first request is a miss."""
+    """In step over twice the capacity: one in two blocks is kept, and of the others the first
+    request is a miss."""
     trace = tmp_path / "ranks"
     with trace.open("w") as out:
         out.write(f"{1000 * 65536}\n")
@@ -133,7 +136,8 @@ def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, re
 
 
 def test_parts_beside_what_is_read_again(tmp_path):
-    """A block that nobody reads again, in eight parts, behind each of a set of twice the capacity."""
+    """A block that nobody reads again, in eight parts, behind each of a set of twice the
+    capacity."""
     trace = tmp_path / "parts"
     with trace.open("w") as out:
         out.write(f"{2000 * 65536}\n")
@@ -161,7 +165,8 @@ def test_parts_beside_what_is_read_again(tmp_path):
 
 
 def test_blocks_of_very_different_lengths_have_a_bound_that_none_exceeds(tmp_path):
-    """0.5 to 60 KB and one in a hundred of 3 MB: what is read again last is not what goes best first, and no optimum."""
+    """0.5 to 60 KB and one in a hundred of 3 MB: what is read again last is not what goes best
+    first, and no optimum."""
     random = Random(5)
     lengths = [
         3_000_000 if block % 100 == 0 else random.randrange(500, 60_001) for block in range(3000)

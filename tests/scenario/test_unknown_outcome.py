@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes whose outcome nobody knows: until it is certain what became of them, nothing of their keys is believed."""
+"""Writes whose outcome nobody knows: until it is certain what became of them, nothing of their keys
+is believed."""
 
 import threading
 
@@ -46,7 +47,8 @@ def request(client, name):
 
 
 def unanswered(server, origin, ask):
-    """What ASK() is answered while the origin, which has the request, says nothing for longer than it may."""
+    """What ASK() is answered while the origin, which has the request, says nothing for longer than
+    it may."""
     mark, replies = origin.mark(), []
     asker = threading.Thread(target=lambda: replies.append(ask()))
     asker.start()
@@ -232,12 +234,14 @@ IN_A_DOCUMENT = {
         True,
     ),
     "one-key": (
-        b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>k</Key><Code>InternalError</Code></Error>"
+        b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error>"
+        b"<Key>k</Key><Code>InternalError</Code></Error>"
         b"</DeleteResult>",
         True,
     ),
     "denied": (
-        b"<Error><Code>AccessDenied</Code><Message>&lt;Code>InternalError&lt;/Code></Message></Error>",
+        b"<Error><Code>AccessDenied</Code>"
+        b"<Message>&lt;Code>InternalError&lt;/Code></Message></Error>",
         False,
     ),
     "blanks": (b"  \n  ", True),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no request is
-refused; a program that does not start, whenever it fails, leaves the old one serving."""
+"""`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no
+request is refused; a program that does not start, whenever it fails, leaves the old one serving."""
 
 import collections
 import contextlib
@@ -55,8 +55,9 @@ def warm(server, origin, keys):
 
 @contextlib.contextmanager
 def hears(server, busy):
-    """Of a server with one worker, BUSY connections of which are: `with` begins an upgrade, and behind it the worker has heard of
-    it, since it has passed an idle connection on; what connects from then on waits for the process that follows."""
+    """Of a server with one worker, BUSY connections of which are: `with` begins an upgrade, and
+    behind it the worker has heard of it, since it has passed an idle connection on; what connects
+    from then on waits for the process that follows."""
     with server.connection():
         server.wait_metric("forebay_http_connections", lambda v: v == busy + 1)
         yield
@@ -65,7 +66,8 @@ def hears(server, busy):
 
 
 class Load:
-    """Clients that never ask twice: what fails has failed. Half keep their connections as long as they may."""
+    """Clients that never ask twice: what fails has failed. Half keep their connections as long as
+    they may."""
 
     def __init__(self, server, origin, keys, count):
         self.server, self.origin, self.keys = server, origin, keys
@@ -147,7 +149,8 @@ def test_upgrades_under_load(serve, origin, engine, figure):
 
 
 def test_idle_connections_go_on_in_the_new_process(serve, origin, engine):
-    """They are not closed, however many upgrades they sit through; what was sent meanwhile is answered."""
+    """They are not closed, however many upgrades they sit through; what was sent meanwhile is
+    answered."""
     origin.put("a", 1000)
     server = serve(origin, engine=engine)
     connections = [server.connection() for _ in range(20)]
@@ -164,7 +167,8 @@ def test_idle_connections_go_on_in_the_new_process(serve, origin, engine):
 
 
 def test_what_is_under_way_ends_first(serve, origin, engine):
-    """A reply that the origin is slow with, and a write: both end well in the old process, and the new one knows."""
+    """A reply that the origin is slow with, and a write: both end well in the old process, and the
+    new one knows."""
     go = threading.Event()
     origin.put("slow", 1000)
     origin.put("w", 1000)
@@ -263,7 +267,8 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
 
 @pytest.mark.both_engines
 def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
-    """The old process has given the cache up already: it starts itself anew, same id, and nobody notices."""
+    """The old process has given the cache up already: it starts itself anew, same id, and nobody
+    notices."""
     origin.put("a", 1000)
     name = installed.path.with_name("s3.sock")
     server = serve(origin, engine=engine, settings={"listen": f"127.0.0.1:0,unix:{name}"})
@@ -292,7 +297,8 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
 
 @pytest.mark.both_engines
 def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
-    """While the old one drains: without the new one it comes back, without the old one the new one goes on."""
+    """While the old one drains: without the new one it comes back, without the old one the new one
+    goes on."""
     origin.put("a", 300_000)
     go = threading.Event()
     server = serve(origin, engine=engine, settings={"workers": 1})
@@ -335,7 +341,8 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
 
 
 def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
-    """SIGTERM while it drains for the one that follows: what is under way ends well, and then nobody serves."""
+    """SIGTERM while it drains for the one that follows: what is under way ends well, and then
+    nobody serves."""
     origin.put("slow", 1000)
     go = threading.Event()
     origin.fault("slow", "hold", (go,))
@@ -358,7 +365,8 @@ def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
 
 
 def test_who_stops_the_old_one_leaves_nobody_waiting(serve, origin, engine, tmp_path):
-    """Nor those that had been passed on or waited for the one that follows: they are answered, and the next is refused."""
+    """Nor those that had been passed on or waited for the one that follows: they are answered, and
+    the next is refused."""
     origin.put("a", 1000)
     name = tmp_path / "s3.sock"
     server = serve(
@@ -398,7 +406,8 @@ def child_of(pid):
 
 @contextlib.contextmanager
 def draining(server, origin):
-    """A server that upgrades by a signal and is held up by one request; gives the id of the process that follows."""
+    """A server that upgrades by a signal and is held up by one request; gives the id of the process
+    that follows."""
     go = threading.Event()
     origin.put("slow", 1000)
     origin.fault("slow", "hold", (go,))
@@ -413,7 +422,8 @@ def draining(server, origin):
 
 
 def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
-    """SIGTERM when the cache is on its way to the one that follows, which has not said yet that it serves."""
+    """SIGTERM when the cache is on its way to the one that follows, which has not said yet that it
+    serves."""
     origin.put("a", 1000)
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])
@@ -435,7 +445,8 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
 
 @pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, origin, told):
-    """A signal to read files again when the cache is given up and who follows does not come: the old one starts anew."""
+    """A signal to read files again when the cache is given up and who follows does not come: the
+    old one starts anew."""
     origin.put("a", 1000)
     server = serve(origin)
     old = server.process.pid
@@ -456,7 +467,8 @@ def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, or
 
 
 def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, tmp_path):
-    """SIGHUP and SIGUSR1 to the process that is known: the new one has read its files already, so it reads them again."""
+    """SIGHUP and SIGUSR1 to the process that is known: the new one has read its files already, so
+    it reads them again."""
     log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
     server = serve(origin, settings={"access_log.path": log})
     old = server.process
@@ -471,7 +483,8 @@ def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, t
 
 
 def test_orders_while_it_drains_are_refused(serve, origin):
-    """Another upgrade, a reload: nobody takes them before the old process ends, so they hear that, not silence until then."""
+    """Another upgrade, a reload: nobody takes them before the old process ends, so they hear that,
+    not silence until then."""
     server = serve(origin, settings={"shutdown.grace": "10m"})
     old = server.process
     with draining(server, origin) as new:
@@ -484,7 +497,8 @@ def test_orders_while_it_drains_are_refused(serve, origin):
 
 
 def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
-    """Nothing was handed over yet: the new one ends, too, and the next start finds the cache free."""
+    """Nothing was handed over yet: the new one ends, too, and the next start finds the cache
+    free."""
     origin.put("a", 1000)
     server = serve(origin)
     warm(server, origin, ["a"])
@@ -510,7 +524,8 @@ def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
 
 
 def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
-    """Each is handed over as what it is; the unix socket's name stays, and goes with the last process."""
+    """Each is handed over as what it is; the unix socket's name stays, and goes with the last
+    process."""
     origin.put("a", 1000)
     path = tmp_path / "s3.sock"
     server = serve(
@@ -540,7 +555,8 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
     assert get(waits) is None
     os.kill(server.process.pid, signal.SIGUSR2)
     server.wait_stderr('"draining"')
-    # Its keys cannot be handed over: it ends with a reply, the next one or, where its worker had not heard yet, one behind.
+    # Its keys cannot be handed over: it ends with a reply, the next one or, where its worker had
+    # not heard yet, one behind.
     wait_for(lambda: get(waits) == "close", "the end of the connection")
     # One that such a worker took, too, is told to end as well; the next one is the new process's.
     wait_for(lambda: get(https()) is None, "a connection that goes on")
@@ -591,7 +607,8 @@ def held(pid):
 
 @pytest.mark.both_engines
 def test_only_what_is_handed_over_is_inherited(serve, origin, engine):
-    """Neither the index, nor the log's pipe, nor a socket of a library goes on from process to process."""
+    """Neither the index, nor the log's pipe, nor a socket of a library goes on from process to
+    process."""
     origin.put("a", 3 * MIB)
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])

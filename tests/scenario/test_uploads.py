@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads that ask first: the interim answer comes at once, a refusal arrives whole, and the next one works."""
+"""Uploads that ask first: the interim answer comes at once, a refusal arrives whole, and the next
+one works."""
 
 import hashlib
 import socket
@@ -22,7 +23,8 @@ def put_head(server, target, size, headers=(), signer=None, body=b""):
 
 
 def test_small_uploads_wait_for_nothing(forebay, origin, figure):
-    """20 uploads of 5 bytes on one connection: the head alone brings 100 Continue, the body its answer."""
+    """20 uploads of 5 bytes on one connection: the head alone brings 100 Continue, the body its
+    answer."""
     began = time.monotonic()
     with forebay.connection() as connection:
         for i in range(20):
@@ -75,7 +77,8 @@ def test_small_uploads_of_botocore(forebay, origin, figure):
 @pytest.mark.parametrize("size", [5, 65536, 8 << 20])
 @pytest.mark.parametrize("eager", [False, True])
 def test_refused_uploads_close_cleanly(start, origin, tmp_path, size, eager):
-    """Refused by its head: no interim answer, the final one whole, then the end; the next upload works."""
+    """Refused by its head: no interim answer, the final one whole, then the end; the next upload
+    works."""
     server = start(origin, settings=verify(keys_file(tmp_path)))
     body, alice = b"x" * size, signer_of("ALICE")
     for target, signer, status in (("/bkt/bob/x", alice, 403), ("/bkt/alice/x", None, 403)):
@@ -131,7 +134,8 @@ def put_half(connection, server, target, size=1000):
 
 @pytest.mark.parametrize("how", ["down", 503, 502, 403, "reset"])
 def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
-    """Answered in the middle of its body: the other half is thrown away; who was not told of a close goes on."""
+    """Answered in the middle of its body: the other half is thrown away; who was not told of a
+    close goes on."""
     if how == "down":
         origin.down()
     else:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is not fetched again."""
+"""Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is
+not fetched again."""
 
 import contextlib
 import json
@@ -20,7 +21,8 @@ CALLS = 12  # to the admin port that only look, at once
 
 
 def warm_in_the_middle(server, origin, count, dice):
-    """`warm --wait` as its user runs it, and how far the origin is when it should end: at any object, in the middle of one."""
+    """`warm --wait` as its user runs it, and how far the origin is when it should end: at any
+    object, in the middle of one."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     command = subprocess.Popen(
         [server.binary_path, *PATIENT, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"],
@@ -49,8 +51,8 @@ def put_to_warm(origin, count):
 
 @pytest.mark.both_engines
 def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
-    """kill -9 of the server, again and again: what it has answered for is never fetched again, and of what was on its way
-    no more than was: eight requests, and what their runs had not written."""
+    """kill -9 of the server, again and again: what it has answered for is never fetched again, and
+    of what was on its way no more than was: eight requests, and what their runs had not written."""
     dice, count, kills = random.Random(11), scaled(600, least=90), scaled(40, least=6)
     size = put_to_warm(origin, count)
     server = start(origin, engine=engine, settings={"access_log.path": "off"})
@@ -74,7 +76,8 @@ def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
         if n > 1
     ]
     figure(
-        f"warm, {kills} kills of the server ({engine}): {twice} of {size} bytes sent twice, {len(again)} of {count} objects"
+        f"warm, {kills} kills of the server ({engine}): {twice} of {size} "
+        f"bytes sent twice, {len(again)} of {count} objects"
     )
     assert twice <= kills * 8 * 3 * MIB and len(again) <= kills * 12
     mark = origin.mark()
@@ -99,7 +102,8 @@ def test_warm_whose_command_is_killed(start, origin, engine):
 
 
 def test_warm_whose_origin_goes_away(start, origin, engine, figure):
-    """Its connections are cut at any moment: bodies go on where they broke, so nothing that has arrived is fetched again."""
+    """Its connections are cut at any moment: bodies go on where they broke, so nothing that has
+    arrived is fetched again."""
     dice, count = random.Random(13), scaled(300, least=60)
     size = put_to_warm(origin, count)
     server = start(
@@ -117,7 +121,8 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     server.settle()
     received = server.metric("forebay_origin_received_bytes_total")
     figure(
-        f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings"
+        f"warm, {cuts} cuts of the origin ({engine}): {received} "
+        f"bytes received of {size} and the listings"
     )
     assert received < size * 1.02 + 200_000 * (cuts + 1)
 
@@ -125,7 +130,8 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("was, now", [(0, 100_000), (100_000, 0), (0, 0)])
 def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
-    """An object without bytes has them all before anything is known of it: it is asked for nevertheless, and once."""
+    """An object without bytes has them all before anything is known of it: it is asked for
+    nevertheless, and once."""
     uri = "s3://bkt/k/" if listed else "s3://bkt/k/a"
     server = start(origin, engine=engine, settings={"access_log.path": "off"}, ahead_s=0)
     for size in (was, now):
@@ -142,7 +148,8 @@ def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
 
 
 def test_a_server_with_many_calls_is_asked_again(start, origin):
-    """Where more calls wait than the server takes (32 pods that warm at once) the command waits, and its job is not lost to it."""
+    """Where more calls wait than the server takes (32 pods that warm at once) the command waits,
+    and its job is not lost to it."""
     origin.put("a", 1000)
     origin.put("b", 1000, bucket="slow")
     server = start(origin, settings={"access_log.path": "off"})
@@ -195,8 +202,9 @@ def order(server, job=None, **more):
 
 
 def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path):
-    """Each job finds some room, half of what is left. Who finds none is told how much there is, and what to do; the command says so,
-    waits, and has all of a list that is larger than the room. In the end nothing is held."""
+    """Each job finds some room, half of what is left. Who finds none is told how much there is, and
+    what to do; the command says so, waits, and has all of a list that is larger than the room. In
+    the end nothing is held."""
     keys = [f"{i}-" + "n" * 900 for i in range(4)]
     for key in keys:
         origin.put(key, 100)
@@ -255,7 +263,8 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
 
 
 def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
-    """Twenty jobs of a listing, each with 1,024 requests at once: what they have at hand is bounded, each goes on, all ends."""
+    """Twenty jobs of a listing, each with 1,024 requests at once: what they have at hand is
+    bounded, each goes on, all ends."""
     count = scaled(20_000, least=1200)
     for i in range(count):
         origin.put(f"p/{i:05}" + "n" * 800, 10)
@@ -307,7 +316,8 @@ def fluid(tmp_path, paths, config=None):
 
 
 def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
-    """A path is a folder or a file of a mount, by its path or its name; of mounts inside each other the inner one counts."""
+    """A path is a folder or a file of a mount, by its path or its name; of mounts inside each other
+    the inner one counts."""
     keys = ("k/a", "k/ab/1", "k/ab/2", "k/abc", "k/deep/x", "other/b")
     for key in keys:
         origin.put(key, 10_000)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a warm job fetches while the store takes nothing for a moment: it waits, and asks the origin once for each byte; what is final,
-and a disk that stays broken, is told with its reason."""
+"""What a warm job fetches while the store takes nothing for a moment: it waits, and asks the origin
+once for each byte; what is final, and a disk that stays broken, is told with its reason."""
 
 import json
 import os
@@ -86,7 +86,8 @@ def test_a_disk_whose_last_write_was_slow_is_tried_again(start, origin, engine):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, workers):
-    """No sync ends, so nothing becomes durable: the job waits before it asks the origin, and leaves room to a reader. Then it goes on."""
+    """No sync ends, so nothing becomes durable: the job waits before it asks the origin, and leaves
+    room to a reader. Then it goes on."""
     keys = [f"k/{i:04}" for i in range(1500)]
     for key in keys:
         origin.put(key, 100)
@@ -112,7 +113,8 @@ def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, 
 
 
 def test_a_disk_that_is_behind_is_waited_for(start, origin, engine, tmp_path, figure):
-    """No write ends: of what is on its way then a little is fetched twice, and of all the rest nothing is asked for."""
+    """No write ends: of what is on its way then a little is fetched twice, and of all the rest
+    nothing is asked for."""
     keys = [f"k/{i:02}" for i in range(24)]
     for key in keys:
         origin.put(key, 8 * MIB)
@@ -133,15 +135,16 @@ def test_a_disk_that_is_behind_is_waited_for(start, origin, engine, tmp_path, fi
     assert done["objects_done"] == len(keys) and done["bytes_done"] == len(keys) * 8 * MIB
     twice = sum(origin.sent_twice(key) for key in keys)
     figure(
-        f"warm, a disk that stands still ({engine}): {twice / MIB:.1f} of {len(keys) * 8} MiB sent twice"
+        f"warm, a disk that stands still ({engine}): "
+        f"{twice / MIB:.1f} of {len(keys) * 8} MiB sent twice"
     )
     assert twice <= 2 * 4 * 4 * MIB
 
 
 @pytest.mark.parametrize("listed, size", [(False, 2000), (True, 2000), (False, 0), (True, 0)])
 def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_path, listed, size):
-    """Writes fail, and then do not: what had been fetched then is fetched once more, one at a time, and all is there, also what has
-    no bytes."""
+    """Writes fail, and then do not: what had been fetched then is fetched once more, one at a time,
+    and all is there, also what has no bytes."""
     keys = [f"k/{i:03}" for i in range(200)]
     for key in keys:
         origin.put(key, size)
@@ -173,7 +176,8 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_
 
 
 def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
-    """A job that has begun takes more names while it waits for the disk, from a list that comes in batches of 2,000."""
+    """A job that has begun takes more names while it waits for the disk, from a list that comes in
+    batches of 2,000."""
     keys = [f"k/{i:04}" for i in range(2100)]
     for key in keys:
         origin.put(key, 100)
@@ -216,7 +220,8 @@ def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
 
 
 def test_a_disk_that_stays_broken_is_told(start, origin, engine):
-    """After a minute in which nothing was stored the rest is given up without being asked for, with the reason and exit code 5."""
+    """After a minute in which nothing was stored the rest is given up without being asked for, with
+    the reason and exit code 5."""
     keys = [f"k/{i:03}" for i in range(300)]
     for key in keys:
         origin.put(key, 2000)
@@ -237,7 +242,8 @@ def test_a_disk_that_stays_broken_is_told(start, origin, engine):
 
 
 def test_a_rule_is_final_at_once(start, origin, tmp_path):
-    """Also by a reload that comes while objects wait: what is tried again goes by the rule of then."""
+    """Also by a reload that comes while objects wait: what is tried again goes by the rule of
+    then."""
     keys = [f"k/{i:02}" for i in range(40)]
     for key in keys:
         origin.put(key, 2000)
@@ -265,7 +271,8 @@ def test_a_rule_is_final_at_once(start, origin, tmp_path):
 
 @pytest.mark.parametrize("how", ["cancel", "upgrade", "stop", "kill"])
 def test_a_job_that_waits_ends(start, origin, tmp_path, request, how):
-    """Whatever ends it, it does so at once, and the same command has the rest fetched afterwards."""
+    """Whatever ends it, it does so at once, and the same command has the rest fetched
+    afterwards."""
     keys = [f"k/{i:03}" for i in range(200)]
     for key in keys:
         origin.put(key, 2000)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever becomes of a write, nothing of it stays counted or open, and the cache agrees with the origin."""
+"""Whatever becomes of a write, nothing of it stays counted or open, and the cache agrees with the
+origin."""
 
 import base64
 import contextlib
@@ -74,8 +75,8 @@ def agrees(server, origin, keys):
     ids=str,
 )
 def test_batch_deletes_that_fail_at_the_origin_leave_nothing(start, origin, fault):
-    """300 keys are more than a request may hold uncounted. Each failure is one after which the origin may have
-    deleted them, or not: all doubts end, and reads then say what the origin has."""
+    """300 keys are more than a request may hold uncounted. Each failure is one after which the
+    origin may have deleted them, or not: all doubts end, and reads then say what the origin has."""
     server = start(
         origin,
         ahead_s=0,
@@ -107,14 +108,16 @@ def test_batch_deletes_that_fail_at_the_origin_leave_nothing(start, origin, faul
 
 
 def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
-    """Each piece is sent, then the client resets, or says that no more comes: nothing stays open or counted."""
+    """Each piece is sent, then the client resets, or says that no more comes: nothing stays open or
+    counted."""
     server = start(origin, ahead_s=0, settings={"cache.ttl": "1h", "limits.max_buffer": "4MiB"})
     for key in KEYS:
         origin.put(key, SIZE)
     agrees(server, origin, KEYS[:20])
     body = batch(KEYS)
     form = (
-        b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nbatch/000\r\n--b\r\nContent-Disposition: form-data; '
+        b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\n'
+        b"batch/000\r\n--b\r\nContent-Disposition: form-data; "
         b'name="file"; filename="x"\r\n\r\n' + b"x" * 5000 + b"\r\n--b--\r\n"
     )
     form_head = head_of(
@@ -164,7 +167,8 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
 
 
 def test_two_writes_of_one_key_with_overlapping_windows(start, origin, engine):
-    """The second begins before the first has ended and ends after it: what is read in between is not kept."""
+    """The second begins before the first has ended and ends after it: what is read in between is
+    not kept."""
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "workers": 2})
     for key in KEYS[:20]:
         origin.put(key, SIZE)
@@ -195,8 +199,8 @@ def test_two_writes_of_one_key_with_overlapping_windows(start, origin, engine):
 def test_a_server_that_ends_in_the_middle_of_a_write_starts_again_without_stale_objects(
     start, origin, engine
 ):
-    """The origin has the request and works on it, the server ends by SIGTERM and by kill -9: what the next process
-    finds of these keys is confirmed before it is given."""
+    """The origin has the request and works on it, the server ends by SIGTERM and by kill -9: what
+    the next process finds of these keys is confirmed before it is given."""
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "shutdown.grace": "1s"})
     for key in KEYS:
         origin.put(key, SIZE)

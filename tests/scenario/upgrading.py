@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of `forebay upgrade` needs: a server started through a name that can be given to another
-program, and the process that follows it, which becomes a child of ours when the old one ends."""
+"""What a test of `forebay upgrade` needs: a server started through a name that can be given to
+another program, and the process that follows it, which becomes a child of ours when the old one
+ends."""
 
 import ctypes
 import json
@@ -18,7 +19,8 @@ def adopt_orphans(on):
 
 
 class Successor:
-    """The part of subprocess.Popen that Forebay uses, of a process that somebody else has started."""
+    """The part of subprocess.Popen that Forebay uses, of a process that somebody else has
+    started."""
 
     def __init__(self, pid, former):
         self.pid, self.returncode = pid, None

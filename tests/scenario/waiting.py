@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to wait for something that tells nobody when it happens: look again, up to a bound."""
+"""The one way to wait for something that tells nobody when it happens: look again, up to a
+bound."""
 
 import time
 
