@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup of its own for one server: what the kernel counts, and kills above."""
+"""Puts a server into a memory cgroup of its own, and reads what the kernel counts for it. The
+kernel kills the server when it exceeds the limit."""
 
 import contextlib
 import os
@@ -16,11 +17,12 @@ WORDS = {
 
 
 class NoCgroup(Exception):
-    """This machine lets us make none."""
+    """This machine does not let us create a memory cgroup."""
 
 
 class MemoryCgroup:
-    """Version 1 or 2, below the root of the hierarchy. `wrapper` puts a server into it."""
+    """A memory cgroup of version 1 or 2 below the root of the hierarchy. `wrapper` starts a server
+    in it."""
 
     def __init__(self, name, limit):
         self.version = 1 if (ROOT / "memory").is_dir() else 2
@@ -56,7 +58,7 @@ class MemoryCgroup:
         wait_for(gone, "the cgroup's last process to end")
 
     def stat(self):
-        """(anonymous bytes, page cache bytes)."""
+        """Returns (anonymous bytes, page cache bytes)."""
         rows = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
         return int(rows[self.anon_word]), int(rows[self.file_word])
 

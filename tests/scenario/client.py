@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A strict HTTP/1.1 client on a raw socket.
 
-It accepts nothing that two parsers could read differently, and tells a truncated reply apart from a
-complete one. `Connection` is one socket; `Client` adds keep-alive, S3 paths and the oracle.
+It rejects replies that two parsers could read differently, and it distinguishes a truncated reply
+from a complete one. `Connection` is one socket. `Client` adds keep-alive, S3 paths and the oracle.
 """
 
 import re
@@ -19,7 +19,7 @@ STATUS = re.compile(rb"^HTTP/1\.1 (\d{3}) ([ -~]+)$")
 
 
 class ProtocolError(AssertionError):
-    """The server sent something that is not clean HTTP."""
+    """The server sent invalid or ambiguous HTTP."""
 
 
 class Closed(Exception):
@@ -27,7 +27,8 @@ class Closed(Exception):
 
 
 class Truncated(Exception):
-    """The connection ended inside a reply: visible to the reader, as it must be."""
+    """The connection ended inside a reply. Every truncation must be visible to the client in this
+    way."""
 
     def __init__(self, reply):
         super().__init__(f"{len(reply.body)} of {reply.length} bytes")
@@ -57,7 +58,7 @@ class Reply:
 
     @property
     def code(self):
-        """The S3 error code of an XML body."""
+        """The S3 error code in an XML body."""
         match = re.search(rb"<Code>([^<]*)</Code>", bytes(self.body))
         return match.group(1).decode() if match else None
 
@@ -67,7 +68,7 @@ class Reply:
 
     @property
     def span(self):
-        """(first, last, total) of Content-Range."""
+        """Returns (first, last, total) of Content-Range."""
         match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", self.header("content-range") or "")
         return tuple(map(int, match.groups())) if match else None
 
@@ -101,7 +102,7 @@ class Connection:
         self.sock.close()
 
     def reset(self):
-        """Leaves: a mere end of what the client sends leaves it waiting for its reply."""
+        """Disconnects with RST. After a FIN alone, the server still sends the reply."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
@@ -120,7 +121,7 @@ class Connection:
         return bool(piece)
 
     def read_head(self):
-        """One reply head, interim ones included. Raises Closed at a clean end."""
+        """Reads one reply head, and the interim replies before it. Raises Closed at a clean end."""
         while b"\r\n\r\n" not in self.buf:
             if len(self.buf) > 320 << 10:
                 raise ProtocolError("reply head over 320 KiB")
@@ -159,7 +160,7 @@ class Connection:
         return int(length)
 
     def read_reply(self, method="GET", interim=False):
-        """One whole reply. Raises Truncated if the connection ends inside its body."""
+        """Reads one whole reply. Raises Truncated if the connection ends inside its body."""
         reply = self.read_head()
         while reply.status < 200 and not interim:
             reply = self.read_head()
@@ -171,7 +172,8 @@ class Connection:
         return reply
 
     def read_body(self, length, reply):
-        """The next LENGTH bytes of REPLY's body. Raises Truncated, with what came in reply.body."""
+        """Reads the next LENGTH bytes of REPLY's body. Raises Truncated, with the bytes received so
+        far in reply.body."""
         body = bytearray(length)
         have = min(length, len(self.buf))
         body[:have] = self.buf[:have]
@@ -221,7 +223,7 @@ class Connection:
         return line
 
     def at_end(self):
-        """True once the server has closed and nothing was left unread."""
+        """True if the server has closed the connection and every byte has been read."""
         while True:
             if self.buf:
                 return False
@@ -244,8 +246,8 @@ def request_bytes(method, target, host, headers=(), body=b""):
 
 
 class Client:
-    """Requests one after another on one kept-alive connection; reconnects when the server
-    closed."""
+    """Sends requests one after another on a kept-alive connection. Reconnects when the server has
+    closed it."""
 
     def __init__(self, port, bucket="bkt", timeout=TIMEOUT_S, host=None):
         self.port, self.bucket, self.timeout = port, bucket, timeout
@@ -292,7 +294,7 @@ class Client:
         return f"/{bucket or self.bucket}/{quote(key)}{'?' + query if query else ''}"
 
     def get(self, key, first=None, last=None, bucket=None, headers=(), query="", method="GET"):
-        """GET of a key; with FIRST a range up to LAST (None: to the end)."""
+        """Sends a GET of a key. FIRST asks for a range up to LAST (None: to the end)."""
         headers = list(headers)
         if first is not None:
             headers.append(("Range", f"bytes={first}-{'' if last is None else last}"))
@@ -306,7 +308,7 @@ class Client:
 
 
 def judge(reply, origin, key, first=0, length=None, version=None, bucket=None):
-    """A complete 200 or 206 whose every byte is of the one version that its ETag names."""
+    """Checks a complete 200 or 206: every byte belongs to the version that its ETag names."""
     assert reply.status in (200, 206), reply
     name = origin.name(key, bucket)
     if reply.status == 206:
@@ -321,8 +323,8 @@ def judge(reply, origin, key, first=0, length=None, version=None, bucket=None):
 
 
 def judge_streamed(connection, origin, key, first=0, length=None, head=None):
-    """judge() of a reply too large to keep: reads it, unless its HEAD has been read, and judges
-    piece by piece."""
+    """Like judge(), for a reply that is too large to keep. Reads the head unless that was done,
+    then reads and judges the body piece by piece."""
     reply = head or connection.read_head()
     assert reply.status in (200, 206) and reply.etag, reply
     assert reply.status == 200 or reply.span[0] == first, (reply.span, first)
@@ -338,7 +340,7 @@ def judge_streamed(connection, origin, key, first=0, length=None, head=None):
 
 
 def judge_truncated(reply, origin, key, first=0, bucket=None):
-    """What came before a cut must be right as well."""
+    """Checks that the bytes before a truncation are right too."""
     if reply.status in (200, 206) and len(reply.body):
         return oracle_judge(origin.name(key, bucket), reply.body, first)
     return None

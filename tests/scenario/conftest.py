@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the scenario tests, and the summary that tells "not run" apart from "passed"."""
+"""Fixtures of the scenario tests, and a summary that lists tests that were not run apart from those
+that passed."""
 
 import contextlib
 import os
@@ -31,7 +32,7 @@ TOGETHER = ("test_main_job", "test_signer_vectors")
 
 
 def short_engine(name):
-    """The engine on which the short run has the test NAME. Each engine has about half of the
+    """The engine on which the short run runs the test NAME. Each engine gets about half of the
     tests."""
     if not io_uring_works():
         return "threads"
@@ -39,7 +40,7 @@ def short_engine(name):
 
 
 def is_in_short_run(item):
-    """Whether the short run has ITEM, a test with its parameters."""
+    """Whether the short run includes ITEM, a test with its parameters."""
     if item.get_closest_marker("long"):
         return False
     engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
@@ -63,9 +64,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def shortened(text, lines=60, columns=300):
-    """The beginning and, above all, the end of a long text."""
+    """Shortens a long text: keeps some of its beginning and more of its end."""
     rows = [row if len(row) <= columns else row[:columns] + " ..." for row in text.splitlines()]
-    if len(rows) > lines:  # the access log tells least
+    if len(rows) > lines:  # the access log is the least useful
         logged = [i for i, row in enumerate(rows) if '","client":"' in row]
         gone = set(logged[:-5])
         rows = [row for i, row in enumerate(rows) if i not in gone]
@@ -78,7 +79,8 @@ def shortened(text, lines=60, columns=300):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport():
-    """What a failed test prints fits a screen or two, whatever it compared or the server logged."""
+    """Limits the output of a failed test to a screen or two, however large its values or the
+    server's log are."""
     report = (yield).get_result()
     if report.failed:
         text = str(report.longrepr)
@@ -88,8 +90,8 @@ def pytest_runtest_makereport():
 
 
 def not_run(why):
-    """Reported loudly at the end; never counted as passed. A failure where what it needs was
-    installed for it."""
+    """Reports a test that this machine cannot run. It never counts as passed, and it fails where
+    its prerequisites were installed."""
     if os.environ.get("FOREBAY_TEST_ALL_RUN"):
         pytest.fail("NOT RUN: " + why)
     pytest.skip("NOT RUN: " + why)
@@ -97,7 +99,7 @@ def not_run(why):
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
-    """Both disk engines, or in the short run one of them; the ring is not run where the kernel
+    """Both disk engines, or only one of them in the short run. io_uring is not run where the kernel
     refuses it."""
     only = os.environ.get("FOREBAY_TEST_ENGINE")
     if only and request.param != only:
@@ -109,8 +111,8 @@ def engine(request):
 
 @contextlib.contextmanager
 def strict(made):
-    """Runs the scripted origin MADE within the block. Then the test fails for what a careful client
-    would not have sent."""
+    """Runs the scripted origin MADE within the block, then fails the test for every request that a
+    careful client would not have sent."""
     with made:
         yield made
     assert not made.violations, made.violations[:5]
@@ -124,7 +126,8 @@ def origin():
 
 @pytest.fixture
 def start(tmp_path, request):
-    """start(origin, engine=..., settings=..., file=...): a running server, stopped at the end."""
+    """start(origin, engine=..., settings=..., file=...) returns a running server, which the fixture
+    stops at the end."""
     running = []
 
     def make(origin=None, run=True, name=None, **more):
@@ -159,7 +162,7 @@ def start(tmp_path, request):
 
 @pytest.fixture
 def forebay(start, origin, engine):
-    """A server with default settings over the scripted origin, once per engine."""
+    """A server with default settings in front of the scripted origin, once per engine."""
     return start(origin, engine=engine)
 
 
@@ -179,5 +182,5 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture
 def figure(record_property):
-    """figure("text"): printed at the end of the run; for measurements that are not judged."""
+    """figure("text") prints a measurement at the end of the run. Such figures are not judged."""
     return lambda text: record_property("figure", text)

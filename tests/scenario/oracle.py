@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The byte oracle: object bytes that name themselves.
+"""The byte oracle: object bytes that identify themselves.
 
 Every object is a row of 32-byte cells, four little-endian 64-bit words each:
 
@@ -8,8 +8,9 @@ Every object is a row of 32-byte cells, four little-endian 64-bit words each:
     word 2   cell number, that is offset / 32
     word 3   a mix of the other three
 
-So any slice says whose it is, which version and which place, and can be made or judged without
-keeping the object anywhere. Both directions run at several hundred MB/s or more.
+So any slice shows its object, version and offset, and can be made or judged without keeping the
+object anywhere. Both directions run at several hundred MB/s or more.
+
 """
 
 import functools
@@ -18,7 +19,7 @@ import hashlib
 import numpy as np
 
 CELL = 32
-_PIECE_CELLS = 1 << 15  # 1 MiB: stays in the second-level cache
+_PIECE_CELLS = 1 << 15  # 1 MiB: fits the second-level cache
 _K1 = np.uint64(0x9E3779B97F4A7C15)
 _K2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _S1 = np.uint64(29)
@@ -42,7 +43,7 @@ def _mix(key_hash, version, cells):
 
 
 def _cells(name, version, first, count):
-    """COUNT whole cells from cell number FIRST as an array of shape (count, 4)."""
+    """Makes COUNT whole cells from cell number FIRST as an array of shape (count, 4)."""
     ret = np.empty((count, 4), dtype="<u8")
     key_hash = name_hash(name)
     numbers = np.arange(first, first + count, dtype=np.uint64)
@@ -66,14 +67,14 @@ def oracle_pieces(name, version, start, length):
 
 
 def oracle_bytes(name, version, start, length):
-    """The bytes [start, start+length) of one version."""
+    """Returns the bytes [start, start+length) of one version."""
     return b"".join(oracle_pieces(name, version, start, length))
 
 
 def oracle_judge(name, data, start, version=None):
-    """Checks that DATA lies at START of one version of NAME; returns that version.
+    """Checks that DATA is the bytes from START of one version of NAME, and returns that version.
 
-    With VERSION given it must be that one. Raises AssertionError with the first wrong byte's story.
+    With VERSION it must be that one. Raises AssertionError that describes the first wrong byte.
     """
     view = memoryview(data).cast("B") if not isinstance(data, memoryview) else data
     if len(view) == 0:
@@ -117,7 +118,8 @@ def _judge_whole(name, version, first, got, offset):
 
 
 def _read_version(name, view, start):
-    """Finds the version that the first few bytes claim; small ones are tried in turn."""
+    """Finds the version that the first few bytes claim. If there are too few, it tries small
+    numbers in turn."""
     skip = -start % CELL
     if len(view) >= skip + CELL:
         return int(np.frombuffer(view[skip : skip + CELL], dtype="<u8")[1])

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scripted S3 origin on a loopback port.
 
-Bytes come from the oracle (or from what a client has PUT), every request goes into a log that tests
-query, and faults are one word each:
+Bytes come from the oracle, or from what a client has PUT. Every request goes into a log that tests
+query. A fault is one word:
 
     origin.put("a", 10 << 20)                 an object of 10 MiB in bucket "bkt", version 1
     origin.fault("a", "cut", 5000)            the next GET of it ends after 5000 body bytes
     origin.fault("a", "status", 503, at=2)    the second request from now gets 503 SlowDown
-    origin.limit_rate(50, burst=8)            what comes faster gets 503 SlowDown
-    with origin.hold("a"):                    requests of it wait here until the block ends
+    origin.limit_rate(50, burst=8)            requests above that rate get 503 SlowDown
+    with origin.hold("a"):                    requests for it wait here until the block ends
         origin.wait_for(3, key="a")           ... and three of them have arrived
-    origin.requests(key="a", method="GET")    what was asked; origin.coverage("a") what was sent
+    origin.requests(key="a", method="GET")    the logged requests; origin.coverage("a") the bytes
+                                              sent
 
-One thread per connection. All shared state is guarded by `self.lock`; waiting uses `self.changed`.
-It is stricter than HTTP asks of a server: whatever a careful client would not send is listed in
-`origin.violations`, which the fixtures assert to be empty.
+It has one thread per connection. `self.lock` guards all shared state, and waits use `self.changed`.
+It is stricter than HTTP asks of a server: `origin.violations` lists every request that a careful
+client would not send. The fixtures assert that the list is empty.
+
 """
 
 import base64
@@ -40,7 +42,7 @@ from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa:
 from waiting import WAIT_S
 
 WAITING = {"delay", "hold", "overwrite", "delete"}  # faults before an object is looked up
-QUIET_S = 3  # how long a count waits for replies under way
+QUIET_S = 3  # how long a count waits for replies in flight
 MAX_HEAD = 256 << 10
 BODY_KEPT = 64 << 10
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
@@ -106,17 +108,17 @@ class Version:
 
     size: int
     number: int
-    etag: str  # with its quotes, None = the origin sends none
+    etag: str  # with its quotes; None: the origin sends none
     mtime: float
     headers: dict = field(default_factory=dict)
-    body: bytes = None  # None = oracle bytes
+    body: bytes = None  # None: oracle bytes
     parts: list = None  # sizes of the parts of a multipart upload
     checksums: dict = field(default_factory=dict)
 
 
 @dataclass
 class Entry:
-    """One request as it was seen and answered."""
+    """One request as it was received and answered."""
 
     number: int
     connection: int
@@ -126,15 +128,15 @@ class Entry:
     key: str
     query: dict
     headers: list
-    range: tuple = None  # (first, last) of the body that was answered
+    range: tuple = None  # (first, last) of the body in the reply
     status: int = 0
-    sent: int = 0  # body bytes handed to the socket
+    sent: int = 0  # body bytes that the socket took
     version: int = 0
     body_size: int = 0  # of the request
     body: bytes = b""  # its first BODY_KEPT bytes
     done: bool = False
     arrived: float = 0.0
-    found: Version = None  # what a read was asked of, where nothing holds it up
+    found: Version = None  # reads this object, if no fault delays it
 
     def header(self, name):
         for have, value in self.headers:
@@ -167,7 +169,7 @@ class Fault:
 
 
 class Cut(Exception):
-    """The connection ends here, by FIN or (reset) by RST."""
+    """Ends the connection here, by FIN or (reset) by RST."""
 
     def __init__(self, reset=False):
         super().__init__()
@@ -188,12 +190,13 @@ def etag_of(name, number):
 
 
 class Origin:
-    """See the head of this file. Use as a context manager, or call start() and stop()."""
+    """The scripted origin; the head of this file describes it. Use it as a context manager, or call
+    start() and stop()."""
 
     def __init__(self, bucket="bkt", sloppy=False, credentials=None, tls=None, region="us-east-1"):
         self.bucket = bucket
-        self.sloppy = sloppy  # conditional headers are ignored
-        self.credentials = credentials  # {access key: secret}: signatures are verified
+        self.sloppy = sloppy  # it ignores conditional headers
+        self.credentials = credentials  # {access key: secret}: it verifies signatures
         self.region = region
         self.tls = tls  # (certificate file, key file)
         self.lock = threading.RLock()
@@ -213,10 +216,8 @@ class Origin:
         self.serial = 0
         self.rate = None  # limit_rate()
         self.delay_s = 0.0  # added before every reply head
-        self.replicas = {}  # key: which Version (None: it is not there) answers a read, by its Entry
-        self.clock_s = (
-            None  # ahead of ours by so much, and requests are refused by it; None: they are not
-        )
+        self.replicas = {}  # key: a function of the Entry; returns the Version that answers a read (None: no object)
+        self.clock_s = None  # its clock is ahead of ours by this, and it refuses requests by that clock; None: it does not
         self.keep_alive = True
         self.connection_class = _Connection
         self.added_headers = []  # to every reply without object data: [(name, value)]
@@ -245,7 +246,7 @@ class Origin:
         self.threads.add(thread)
 
     def down(self):
-        """Stops listening and drops every connection; start() brings it back on the same port."""
+        """Stops listening and drops every connection. start() brings it back on the same port."""
         listener, self.listener = self.listener, None
         if listener:
             with contextlib.suppress(OSError):
@@ -292,7 +293,7 @@ class Origin:
         mtime=None,
         checksums=None,
     ):
-        """Makes the next version of KEY; an existing one is overwritten. Returns its number."""
+        """Makes the next version of KEY, and overwrites an existing one. Returns its number."""
         bucket = bucket or self.bucket
         with self.lock:
             number = self.counters.get((bucket, key), 0) + 1
@@ -316,7 +317,7 @@ class Origin:
             return number
 
     def overwrite(self, key, size=None, bucket=None):
-        """A new version of an existing key, of the same size unless told."""
+        """Makes a new version of an existing key, of the same size by default."""
         with self.lock:
             old = self.buckets[bucket or self.bucket][key]
             return self.put(
@@ -330,7 +331,7 @@ class Origin:
             )
 
     def redescribe(self, key, headers=None, bucket=None, mtime=None):
-        """The same bytes under the same ETag, uploaded again: other headers, a later date."""
+        """Uploads the same bytes under the same ETag again, with other headers and a later date."""
         with self.lock:
             objects = self.buckets[bucket or self.bucket]
             old = objects[key]
@@ -349,7 +350,7 @@ class Origin:
             return self.buckets[bucket or self.bucket][key]
 
     def number_of(self, key, etag, bucket=None):
-        """The version number that an ETag (without quotes or a part count) names, else None."""
+        """The version number that an ETag (without quotes or a part count) names, or None."""
         name = self.name(key, bucket)
         with self.lock:
             last = self.counters.get((bucket or self.bucket, key), 0)
@@ -370,9 +371,9 @@ class Origin:
     # --- faults and barriers --------------------------------------------------------------------
 
     def fault(self, key, word, argument=None, at=1, times=1, method=None, bucket=None):
-        """From the AT-th matching request on, TIMES of them (None: all) suffer WORD.
+        """Applies fault WORD to TIMES matching requests (None: all), from the AT-th on.
 
-        KEY None means any request. Words: see _FAULTS_* below.
+        KEY None means any request. The words are in _FAULTS_* below.
         """
         assert word in FAULT_WORDS, word
         made = Fault(bucket or self.bucket, key, word, argument, at, times, method)
@@ -381,7 +382,8 @@ class Origin:
         return made
 
     def limit_rate(self, per_s, burst):
-        """Requests above PER_S a second, BURST at once, get 503 SlowDown. None: no limit."""
+        """Answers requests above PER_S a second, in bursts of up to BURST, with 503 SlowDown. None:
+        no limit."""
         with self.lock:
             self.rate = per_s and (per_s, burst)
             self.tokens, self.tokens_at = burst, time.monotonic()
@@ -404,7 +406,7 @@ class Origin:
 
     @contextlib.contextmanager
     def hold(self, key, method=None, bucket=None):
-        """Requests of KEY (None: all) wait before their reply head until the block ends."""
+        """Holds requests of KEY (None: all) before their reply head until the block ends."""
         held = (bucket or self.bucket, key, method, threading.Event())
         with self.lock:
             self.held.append(held)
@@ -416,7 +418,7 @@ class Origin:
                 self.held.remove(held)
 
     def release(self):
-        """Lets go everything that is held or stalled."""
+        """Releases everything that is held or stalled."""
         with self.lock:
             for held in self.held:
                 held[3].set()
@@ -427,7 +429,8 @@ class Origin:
                     fault.argument[-1].set()
 
     def wait_for(self, count, timeout=WAIT_S, done=False, **which):
-        """Waits until COUNT matching requests have arrived (done=True: were answered in full)."""
+        """Waits until COUNT matching requests have arrived. With done=True, until they were
+        answered in full."""
 
         def enough():
             found = self.requests(**which)
@@ -456,12 +459,13 @@ class Origin:
             ]
 
     def mark(self):
-        """A place in the log, for requests(since=...)."""
+        """A position in the log, for requests(since=...)."""
         with self.lock:
             return len(self.log)
 
     def _answered(self, **which):
-        """Matching requests; what is not held or stalled is counted to its last byte by then."""
+        """Returns the matching requests, after waiting until each that is not held or stalled has
+        been answered in full."""
         with self.changed:
             self.changed.wait_for(lambda: all(e.done for e in self.requests(**which)), QUIET_S)
             return self.requests(**which)
@@ -474,7 +478,8 @@ class Origin:
         )
 
     def coverage(self, key, version=None, since=0):
-        """[(first, stop, times)]: how often each byte range of KEY was sent, gaps left out."""
+        """Returns [(first, stop, times)]: how often each byte range of KEY was sent, without the
+        gaps."""
         edges = {}
         for entry in self._answered(key=key, method="GET", since=since):
             if entry.status not in (200, 206) or not entry.range or entry.sent == 0:
@@ -495,7 +500,7 @@ class Origin:
     block_coverage = coverage
 
     def sent_twice(self, key, version=None, since=0):
-        """Bytes of KEY that were sent more than once."""
+        """Returns the bytes of KEY that were sent more than once."""
         return sum(
             (stop - first) * (times - 1)
             for first, stop, times in self.coverage(key, version, since)
@@ -547,8 +552,8 @@ class Origin:
             self.violations.append(text)
 
 
-# Words that act before the reply head ("early" before the request's body is read), on it, and in
-# the body.
+# Faults before the reply head ("early": before the request's body is read), in the head, and in the
+# body.
 _FAULTS_BEFORE = {
     "delay",
     "hold",
@@ -615,7 +620,7 @@ FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
 
 
 class _Connection:
-    """One client connection; runs on its own thread."""
+    """One client connection, which runs on its own thread."""
 
     def __init__(self, origin, sock, number):
         self.origin, self.sock, self.number = origin, sock, number
@@ -722,7 +727,8 @@ class _Connection:
                 for b, k, m, event in self.origin.held
                 if (k is None or (k == key and b == bucket)) and m in (None, method)
             ]
-            # Whoever waits for a read in the log may change the object next: that comes after it.
+            # A test that waits for a read in the log may change the object next. That change comes
+            # after the read.
             if method in ("GET", "HEAD") and not held and not WAITING & faults.keys():
                 entry.found = self.origin.buckets.get(bucket, {}).get(key)
             self.origin.changed.notify_all()
@@ -750,9 +756,10 @@ class _Connection:
                 self.origin.changed.notify_all()
 
     def _answer_early(self, entry, how):
-        """HOW is a status, or "reset"; what comes of the body after a status is thrown away.
+        """Answers before reading the body. HOW is a status, or "reset".
 
-        A (status, code), above: the connection stays, and from then on answers 499 to everything.
+        The body that follows a status is discarded. After a (status, code), see above, the
+        connection stays, and every further request on it gets 499.
         """
         if how == "reset":
             raise Cut(reset=True)
@@ -821,14 +828,14 @@ class _Connection:
                 entry.status = -1
                 self.sock.sendall(faults["raw"])
                 raise Cut()
-            if "endless" in faults:  # an answer that never comes to its end
+            if "endless" in faults:  # an answer that never ends
                 status, piece, pause = faults["endless"]
                 entry.status = status
                 self.sock.sendall(
                     f"HTTP/1.1 {status} {REASONS[status]}\r\n"
                     "Content-Length: 1000000000000\r\n\r\n".encode()
                 )
-                while True:  # at its own pace, until the peer gives up
+                while True:  # at its own pace, until the peer disconnects
                     self.sock.sendall(piece)
                     time.sleep(pause)
             if "status" in faults:
@@ -1008,11 +1015,11 @@ class _Connection:
         self._send_body(entry, head, pieces, length, faults, framing)
 
     def _send_body(self, entry, head, pieces, length, faults, framing):
-        if "stray" in faults:  # the answer and what nobody asked for, at once
+        if "stray" in faults:  # the answer and unrequested bytes, at once
             self.sock.sendall(head + b"".join(map(bytes, pieces)) + faults["stray"])
             entry.sent += length
             return
-        stops = []  # places in the body where something happens
+        stops = []  # offsets in the body where something happens
         for word in ("cut", "reset_at", "stall", "hold_at", "overwrite_at"):
             if word in faults:
                 argument = faults[word]
@@ -1073,7 +1080,8 @@ class _Connection:
             raise Cut()
 
     def _send_all(self, entry, part):
-        """Counts what the socket has taken, also if the client then closes the connection."""
+        """Sends everything. Counts the bytes that the socket takes, even if the client then closes
+        the connection."""
         view = memoryview(part)
         while view:
             taken = self.sock.send(view)
@@ -1095,7 +1103,7 @@ class _Connection:
             self.origin.overwrite(entry.key, bucket=entry.bucket)
         elif word == "hold_at":
             argument[-1].wait(WAIT_S)
-        elif word == "stall":  # until the peer gives up
+        elif word == "stall":  # until the peer disconnects
             self.sock.settimeout(WAIT_S)
             self.sock.recv(1)
             raise Cut()
@@ -1262,7 +1270,8 @@ class _Connection:
     # --- writes ---------------------------------------------------------------------------------
 
     def _payload(self, headers, body):
-        """The object's bytes: aws-chunked framing is taken off, declared hashes are checked."""
+        """Returns the object's bytes: removes aws-chunked framing and checks the declared
+        hashes."""
         declared = headers.get("x-amz-content-sha256", "")
         coding = headers.get("content-encoding", "")
         if declared.startswith("STREAMING-") or "aws-chunked" in coding:
@@ -1294,7 +1303,7 @@ class _Connection:
             raise S3Error(411, "MissingContentLength")
         source = headers.get("x-amz-copy-source")
         data = self._payload(headers, body) if source is None else None
-        with origin.lock:  # a copy is of one moment
+        with origin.lock:  # a copy is a snapshot of one moment
             etag = self._store(entry, headers, source, data)
         if source is not None:
             kind = "CopyPartResult" if "uploadId" in query else "CopyObjectResult"
@@ -1306,7 +1315,7 @@ class _Connection:
         self._reply(entry, 200, [("ETag", etag)])
 
     def _store(self, entry, headers, source, data):
-        """What an upload or a copy changes; the lock is held. Returns the ETag."""
+        """Stores an upload or a copy and returns the ETag. The caller holds the lock."""
         origin, query = self.origin, entry.query
         kept = {"Content-Type": headers.get("content-type", "binary/octet-stream")}
         if source is not None:
@@ -1421,7 +1430,8 @@ class _Connection:
         raise S3Error(501, "NotImplemented")
 
     def _late(self, entry, result, blanks, go):
-        """200 and blanks at once; the document, in small pieces, when told."""
+        """Sends 200 and blanks at once. Sends the document later, in small pieces, when the event
+        is set."""
 
         def chunk(data):
             self.sock.sendall(b"%x\r\n%s\r\n" % (len(data), data))
@@ -1484,7 +1494,7 @@ class _Connection:
     # --- signatures -----------------------------------------------------------------------------
 
     def _verify(self, entry, headers, body):
-        """Header signatures only; everything else is refused."""
+        """Verifies signatures in headers only, and refuses every other form."""
         match = re.fullmatch(
             r"AWS4-HMAC-SHA256 Credential=([^/,]+)/(\d{8})/([^/]+)/s3/"
             r"aws4_request,\s*SignedHeaders=([a-z0-9;\-]+),\s*"
@@ -1596,7 +1606,7 @@ def _conditions(version, headers):
 
 
 def _parse_range(text, size):
-    """(first, last), None for a range that is to be ignored, or "unsatisfiable"."""
+    """Returns (first, last), None for a range to ignore, or "unsatisfiable"."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", text)
     if not match or (not match.group(1) and not match.group(2)):
         return None
@@ -1629,7 +1639,8 @@ def _part_range(version, part, headers):
 
 
 def _reply_head(connection, entry, status, reply, length, faults):
-    """The bytes of a GET's reply head, faults of the head included; and how the body is framed."""
+    """Returns the bytes of a GET's reply head, with faults of the head, and the framing of the
+    body."""
     version = "HTTP/1.1"
     framing = "length"
     lengths = [str(length)]
@@ -1690,7 +1701,7 @@ def _reply_head(connection, entry, status, reply, length, faults):
         headers.append(faults["header"])
     for name, value in faults.get(
         "replace", {}
-    ).items():  # None: without it; or made from what is true
+    ).items():  # None: leave the header out; or a value made from the true one
         value = value(dict(headers).get(name)) if callable(value) else value
         if name == "Content-Length":
             lengths = [value]

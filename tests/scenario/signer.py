@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SigV4 as an S3 client signs, written apart from the server's own signer.
+"""SigV4 as an S3 client signs, written independently of the server's own signer.
 
     signer = Signer("key", "secret")
     headers = signer.headers("PUT", "/bkt/key?acl", host, [("x-amz-acl", "private")], body)
     target = signer.presign("GET", "/bkt/key", host, expires=60)
-    headers, framed = signer.chunked("PUT", "/bkt/key", host, [], [b"first", b"second"],
-    trailer=...)
+    headers, framed = signer.chunked(
+        "PUT", "/bkt/key", host, [], [b"first", b"second"], trailer=...)
 
-Targets are raw, as they go over the wire. `when` is epoch seconds; tests move it.
+Targets are raw, as the client sends them. `when` is epoch seconds, which tests change.
+
 """
 
 import base64
@@ -85,9 +86,9 @@ class Signer:
     def headers(
         self, method, target, host, headers=(), body=b"", payload=None, when=None, unsigned=()
     ):
-        """The request's headers with x-amz-date, the payload's hash and Authorization.
+        """Returns the request's headers with x-amz-date, the payload's hash and Authorization.
 
-        UNSIGNED: names that are sent but left out of the signature.
+        UNSIGNED names headers that are sent but left out of the signature.
         """
         moment = self.moment(when)
         out = list(headers) + [
@@ -126,7 +127,7 @@ class Signer:
         return out
 
     def presign(self, method, target, host, headers=(), expires=300, when=None):
-        """The target with its signature in the query; HEADERS are to be sent with it."""
+        """Returns the target with its signature in the query. HEADERS must be sent with it."""
         moment = self.moment(when)
         pairs = sorted([("host", host)] + [(n.lower(), v) for n, v in headers])
         more = {
@@ -147,9 +148,10 @@ class Signer:
     def chunked(
         self, method, target, host, headers, chunks, payload=STREAMING, trailer=None, when=None
     ):
-        """(headers, chunk texts): one text for each chunk, the last one and the trailer.
+        """Returns (headers, chunk texts): one text for each chunk, for the last one and for the
+        trailer.
 
-        TRAILER: (name, value) of a trailing checksum, needed by the two kinds that have one.
+        TRAILER is the (name, value) of a trailing checksum. The two kinds that have one need it.
         """
         size = sum(map(len, chunks))
         coding = [v for n, v in headers if n.lower() == "content-encoding"] + ["aws-chunked"]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault soak's driver: readers and writers that suffer one fault after another, and the weather
-around them.
+"""Drives the fault soak: readers and writers that suffer one fault after another, and faults that
+affect everybody.
 
-A row of KINDS is one fault at the origin or at the client: threads take them in turn, each on keys
-of its own, so that what a reply may be is known. A row of WEATHER is one of the disk, the process,
-the clock or the whole origin, and meets whoever is under way. Every reply is judged byte by byte;
-`struck` counts what really happened, not what was planned.
+A row of KINDS is one fault at the origin or at the client. Threads apply them in turn, each to keys
+of its own, so that the allowed replies are known. A row of WEATHER is a fault of the disk, the
+process, the clock or the whole origin. It affects every request in flight. Every reply is judged
+byte by byte. `struck` counts the faults that really happened, not the planned ones.
 """
 
 import base64
@@ -36,7 +36,7 @@ from waiting import wait_for
 SIZES = (900, 900, 900, 900, 20_000, 20_000, 20_000, 70_000, 70_000, 300_000, 1_300_000)
 MODE = [("x-amz-checksum-mode", "ENABLED")]
 GONE = (Closed, OSError)
-NEWEST = 6  # segments where flipped bits meet somebody
+NEWEST = 6  # segments where a reader meets flipped bits
 TRIES = 8
 REFUSED = {
     301,
@@ -49,12 +49,12 @@ REFUSED = {
     502,
     503,
     504,
-}  # 301: a redirect that may not be followed is passed on
+}  # 301: Forebay passes on a redirect that it may not follow
 STRANGE = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 
 
 class Wrong(AssertionError):
-    """What must never be."""
+    """A violation: a wrong byte, a mixed reply or a dead server."""
 
 
 def half(dice, size):
@@ -109,7 +109,7 @@ AT_ORIGIN = {
     "extra-bytes": ("extra", lambda d, s: 1000),
     "stray-answer": ("stray", lambda d, s: STRANGE),
 }
-FLIPS = "flipped-bit"  # at the origin; only a checksum tells
+FLIPS = "flipped-bit"  # at the origin; only a checksum shows it
 AT_WRITES = {
     "write-reset": ("reset", None),
     "write-closed": ("close", None),
@@ -117,7 +117,7 @@ AT_WRITES = {
     "write-refused-early": ("early", 403),
     "write-delayed": ("delay", 0.03),
 }
-# the script that the server runs with: kind -> (operation, what)
+# The script that the server runs with: kind -> (operation, what)
 ON_DISK = {
     "read-eio": ("read", "eio"),
     "read-short": ("read", "short"),
@@ -211,7 +211,7 @@ class Soak:
                 wait_for(lambda: self.storms % 2 == 0, "the end of a storm")
                 try:
                     one.suffer(kind)
-                except Exception as error:  # a wrong byte, or a driver that is wrong itself
+                except Exception as error:  # a wrong byte, or a fault of the driver itself
                     with self.lock:
                         self.wrong.append(f"{kind}: {error!r}")
                     if len(self.wrong) > 10:
@@ -242,7 +242,8 @@ class Soak:
 
 
 class Storm:
-    """While it lasts, and for what began before it, a reply may be missing; it is never wrong."""
+    """While it lasts, a reply may be missing but never wrong. The same holds for requests that
+    began before it."""
 
     def __init__(self, soak):
         self.soak = soak
@@ -257,7 +258,8 @@ class Storm:
 
 
 class Sufferer:
-    """One thread: a fault, what came of it, and a second look at what was left behind."""
+    """One thread: applies a fault, judges the replies, and looks again at the state that it
+    left."""
 
     def __init__(self, soak, dice):
         self.soak, self.origin, self.dice = soak, soak.origin, dice
@@ -270,7 +272,7 @@ class Sufferer:
             self.client = None
 
     def port(self):
-        """Where it listens; a server that is being started again has none yet."""
+        """The server's port, or None while the server is being restarted."""
         wait_for(lambda: self.soak.server.port, "a port")
         return self.soak.server.port
 
@@ -297,7 +299,7 @@ class Sufferer:
     # --- judging ----------------------------------------------------------------------------------
 
     def read(self, key, size, first=None, last=None, headers=()):
-        """ "right", "refused", "cut" or "gone"; whatever came is right in every byte."""
+        """Returns "right", "refused", "cut" or "gone". Every byte that arrived must be right."""
         try:
             reply = self.connected().get(key, first, last, headers=headers)
         except Truncated as cut:
@@ -312,7 +314,7 @@ class Sufferer:
         else:
             if reply.status in (200, 206):
                 if first is not None and reply.status == 200:
-                    # Only as the origin answers a range itself, with all of the object.
+                    # Only if the origin answers a range itself, with the whole object.
                     assert "fwd=bypass" in reply.header("cache-status"), reply
                     first = None
                 want = size if first is None else min(size - 1, last) - first + 1
@@ -326,11 +328,11 @@ class Sufferer:
         return outcome
 
     def read_clean(self, key, size):
-        """Nothing is wrong with this key: a right reply comes soon, unless there was a storm.
+        """Reads a key without a fault: a right reply comes soon, unless there was a storm.
 
-        Not at once: the fault before may still be met by a run that goes on for what nobody has
-        read yet, a neighbour's may have cost the connection to the origin, and all of them together
-        what there is of retries.
+        It need not come at once. A run that fetches ahead may still meet the previous fault. A
+        neighbour's fault may have closed the connection to the origin. All faults together may use
+        up the retries.
         """
         before = self.soak.storms
         for _ in range(TRIES):
@@ -386,7 +388,7 @@ class Sufferer:
         fault = self.origin.fault(key, "flip", self.dice.randrange(size), method="GET")
         reply, described_by = None, None
         try:
-            # A HEAD tells the checksum, which this process keeps for the read after it.
+            # A HEAD names the checksum, which this process keeps for the read that follows.
             if (
                 self.connected()
                 .request("HEAD", self.connected().target(key), MODE)
@@ -407,7 +409,7 @@ class Sufferer:
     # --- writes -----------------------------------------------------------------------------------
 
     def put(self, key, number, size, cut=None, headers=()):
-        """True: done; False: refused; None: nobody knows."""
+        """True: done. False: refused. None: unknown."""
         body = oracle_bytes(self.origin.name(key), number, 0, size)
         try:
             reply = self.connected().request(
@@ -419,7 +421,7 @@ class Sufferer:
         return reply.status == 200
 
     def seen(self, key):
-        """The version that a read shows; None: no answer."""
+        """The version that a read shows, or None if there was no answer."""
         try:
             reply = self.connected().get(key)
         except (Truncated, *GONE):
@@ -430,8 +432,8 @@ class Sufferer:
         return oracle_judge(self.origin.name(key), reply.body, 0)
 
     def at_write(self, kind, word, argument):
-        """After the reply to a write nobody sees what was there before; without one, either, but
-        never back."""
+        """After the reply to a write no read shows the previous version. Without a reply a read
+        may, but never after a read of the new one."""
         key, size = self.soak.next_key(), self.dice.choice(SIZES[:-1])
         if self.put(key, 1, size) is not True or self.seen(key) is None:
             return
@@ -599,7 +601,7 @@ class Sufferer:
 
 
 class Weather:
-    """What meets everybody, one after another, until the sufferers are done."""
+    """Faults that affect everybody, one after another, until the sufferers are done."""
 
     def __init__(self, soak):
         self.soak, self.server, self.origin = soak, soak.server, soak.origin
@@ -621,7 +623,7 @@ class Weather:
         self.one.close()
 
     def rounds(self, threads):
-        """Each kind at least once, whatever the rest takes."""
+        """Applies each kind at least once, however long the rest takes."""
         kinds = [*ON_DISK, *WEATHER]
         first = True
         while first or any(thread.is_alive() for thread in threads):
@@ -643,7 +645,8 @@ class Weather:
             return 0
 
     def on_disk(self, kind):
-        """Until it has struck. Nobody is told: all of that is a miss, or not stored."""
+        """Repeats a disk fault until it has struck. Clients see only misses and objects that are
+        not stored."""
         trigger = self.soak.triggers / kind
         before = self.strikes()
         for _ in range(8):
@@ -657,7 +660,7 @@ class Weather:
             while time.monotonic() < until and self.strikes() < before + 100:
                 self.pages_go()
                 fresh = self.one.object()
-                self.one.read(*fresh, 0, fresh[1] // 2)  # of a part: a full cache stores it, too
+                self.one.read(*fresh, 0, fresh[1] // 2)  # of a part: a full cache stores it too
                 for key, size in [*stored, fresh]:
                     self.one.read_clean(key, size)
             trigger.unlink()
@@ -666,27 +669,28 @@ class Weather:
                 return
 
     def stored(self):
-        """Some objects that are held now: after every fault it stores again."""
+        """Returns some objects that are cached now. After every fault the server must store
+        again."""
         made = []
         for _ in range(4):
             key, size = (
                 self.soak.next_key(),
                 self.dice.choice((70_000, 300_000)),
-            )  # pages of their own
+            )  # pages of its own
             self.origin.put(key, size)
             wait_for(lambda: self.is_held(key, size), f"a hit of {key}")  # noqa: B023
             made.append((key, size))
         return made
 
     def is_held(self, key, size):
-        """A hit, or one that the origin confirms: after a crash with writes under way it is asked
-        for a while."""
+        """Whether a read is a hit or one that the origin confirms. After a crash with open writes,
+        Forebay confirms for a while."""
         if self.one.read(key, size) != "right":
             return False
         reply = self.one.connected().get(key)
         if (
             reply.status != 200
-        ):  # the region that a redirect named, perhaps: a HEAD is not told the right one
+        ):  # perhaps the region that a redirect named: a HEAD does not learn the right one
             assert reply.status in REFUSED, reply
             return False
         judge(reply, self.origin, key, 0, size)
@@ -700,7 +704,7 @@ class Weather:
                 drop_pages(path)
 
     def ahead(self, seconds):
-        with self.soak.storm():  # who waits for the origin has waited long
+        with self.soak.storm():  # those who waited for the origin waited long
             self.server.advance(seconds)
 
     def clock_hour(self):
@@ -739,15 +743,15 @@ class Weather:
             self.one.read_clean(key, size)
 
     def flip_bits(self, stored):
-        """Beneath the page cache, in the newest segments: a bit of each object of STORED, and some
-        of whatever is there."""
+        """Flips bits beneath the page cache, in the newest segments: one bit in each object of
+        STORED, and some elsewhere."""
 
         def flip(data):
             data[at % PAGE] ^= 1 << self.dice.randrange(8)
 
         names = [name_hash(self.origin.name(key)).to_bytes(8, "little") for key, _ in stored]
         for path in self.server.segment_files()[-NEWEST:]:
-            with contextlib.suppress(OSError):  # it has gone
+            with contextlib.suppress(OSError):  # its file is deleted
                 data = read_beneath(path)
                 found = [data.find(name) for name in names]
                 places = [at for at in found if at >= 0] + [

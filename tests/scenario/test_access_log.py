@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the access log says is what happened: blocks, results, times, who asked, and the ids of both
-sides."""
+"""The access log reports what happened: blocks, results, times, the client, and the request ids of
+both sides."""
 
 import json
 import os
@@ -28,7 +28,8 @@ def lines_of(server, key, count):
 
 
 def test_blocks_beyond_the_first_window(start, origin, engine):
-    """All 40 blocks of a warm object are hits; of one whose end is not here, those that are."""
+    """The log counts all 40 blocks of a warm object as hits. If the end of the object is not
+    cached, it counts only the cached blocks as hits."""
     origin.put("warm", 40 << 20)
     origin.put("part", 40 << 20)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "cache.readahead": "0"})
@@ -46,7 +47,7 @@ def test_blocks_beyond_the_first_window(start, origin, engine):
 
 
 def test_quick_reads_one_after_another(forebay, origin):
-    """What is here is a hit, at once after it came, in the header and in the log."""
+    """An object is a hit immediately after it arrived, both in Cache-Status and in the log."""
     origin.put("k", 1 << 20)
     with forebay.client() as client:
         says = [client.get("k").header("cache-status") for _ in range(4)]
@@ -58,7 +59,7 @@ def test_quick_reads_one_after_another(forebay, origin):
 
 
 def test_misses_without_an_object(start, origin):
-    """A 404 is a miss; one that is refused here has no result."""
+    """A 404 counts as a miss. A request that Forebay itself refuses has no result."""
     server = start(origin)
     with server.client() as client:
         reply = client.get("gone")
@@ -70,8 +71,9 @@ def test_misses_without_an_object(start, origin):
     assert "result" not in refused and "why" not in refused, refused
 
 
-def test_why_nothing_is_stored(start, origin, tmp_path):
-    """Too large for the setting, or a cache directory that fails: Cache-Status says which."""
+def test_cache_status_says_why_an_object_is_not_stored(start, origin, tmp_path):
+    """Cache-Status says why an object is not stored: it exceeds the size setting, or the cache
+    directory fails."""
     origin.put("k", 1 << 20)
     server = start(origin, settings={"cache.max_object_size": "100KiB"})
     with server.client() as client:
@@ -87,14 +89,14 @@ def test_why_nothing_is_stored(start, origin, tmp_path):
             server.settle()
             return said[-1].endswith(
                 "stored=?0; detail=disk-degraded"
-            )  # but for one in five seconds, which tries the disk
+            )  # except one in five seconds, which tries the disk
 
         wait_for(is_said, lambda: f"a disk that is given up: {said[-5:]}")
 
 
 def test_ids_of_both_sides(start, origin):
-    """traceparent and x-request-id go on; the origin's id stands beside ours: miss, error,
-    pass-through."""
+    """Forebay forwards traceparent and x-request-id. The log has the origin's request id in
+    addition to ours, for a miss, an error and a relayed request."""
     origin.put("k", 1000)
     origin.added_headers = [("x-amz-request-id", "ORIGIN-7")]
     origin.fault("k", "header", ("x-amz-request-id", "ORIGIN-8"), times=None)
@@ -131,7 +133,8 @@ FIELDS = re.compile(
 
 
 def test_the_form_of_s3(start, origin):
-    """The fields of S3's server access log, in its order; total time is not turn-around time."""
+    """The S3 format has the fields of S3's server access log, in its order. The total time differs
+    from the turn-around time."""
     origin.put("dir/k", 1 << 20)
     server = start(origin, settings={"access_log.format": "s3"})
     with server.client() as client:
@@ -161,8 +164,8 @@ LONG = {
 
 @pytest.mark.parametrize("form", ["json", "s3", "text"])
 def test_no_request_is_too_long_for_the_log(start, origin, form):
-    """Nobody keeps a read out of the log by what it sends along: what a client chose is shortened,
-    the line stays."""
+    """However long a client makes its headers or target, the log has a line for each request. The
+    client's own values are shortened."""
     origin.put("k", 1000)
     server, lines = start(origin, settings={"access_log.format": form}), 0
     for name, target in LONG.items():
@@ -193,7 +196,7 @@ def test_no_request_is_too_long_for_the_log(start, origin, form):
 
 @pytest.mark.parametrize("mode", ["prefix", "hash"])
 def test_keys_are_hidden(start, origin, mode):
-    """In no log stands what log.keys hides; the same key has the same hash in all of them."""
+    """No log shows a key that log.keys hides. All logs show the same hash for the same key."""
     origin.put("dir/private", 1000, checksums={"crc32": "AAAAAA=="})
     for name in ("json", "s3", "text"):
         server = start(origin, settings={"log.keys": mode, "access_log.format": name})
@@ -207,7 +210,7 @@ def test_keys_are_hidden(start, origin, mode):
 
 
 def test_on_a_terminal_it_is_readable(tmp_path, origin):
-    """Of `auto` on a terminal: one short line for each request."""
+    """With `auto` on a terminal, the access log is one short readable line for each request."""
     origin.put("k", 700)
     server = Forebay(tmp_path, origin)
     main, child = pty.openpty()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of one object under two names of its bucket, whose rules give its blocks different
+"""Two readers of one object use two names of its bucket, whose rules give the blocks different
 sizes."""
 
 import contextlib
@@ -36,8 +36,8 @@ def take(connection, origin, start, end):
 
 @contextlib.contextmanager
 def two_readers(server, origin, first, second):
-    """The second one asks while the first one's bytes are on their way, and held. Yields both and
-    the gate."""
+    """The second reader asks while the first reader's bytes are in flight, and held. Yields both
+    and the gate."""
     gate = threading.Event()
     origin.fault("a", "hold_at", (1000, gate), method="GET")
     with server.connection() as one, server.connection() as other:
@@ -55,9 +55,9 @@ def two_readers(server, origin, first, second):
         (("bkt", 20 * MIB, 21 * MIB), ("fine", 20 * 64 * KIB, 21 * 64 * KIB)),
     ],
 )
-def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
-    """The second reader wants blocks with the numbers of those that are on their way, but other
-    bytes."""
+def test_same_block_numbers_of_another_size_give_the_right_bytes(server, origin, first, second):
+    """The second reader's blocks have the same numbers as those in flight but other bytes. It gets
+    its own bytes."""
     with two_readers(server, origin, first, second) as (one, other, gate):
         take(other, origin, *second[1:])  # it does not wait for bytes that it has not asked for
         gate.set()
@@ -74,6 +74,7 @@ def test_blocks_of_one_number_lie_elsewhere(server, origin, first, second):
     ],
 )
 def test_bytes_on_their_way_are_for_both(server, origin, first, second):
+    """Bytes in flight serve both readers, if both want them."""
     with two_readers(server, origin, first, second) as (one, other, gate):
         server.wait_metric("forebay_fills_total", lambda n: n == 1, state="joined")
         gate.set()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent on is what was understood: bodies that name keys, read strictly or refused.
+"""Forebay forwards only bodies that it understood: it reads bodies that name keys strictly, or
+refuses them.
 
-The scripted origin executes generously, as other readers of XML might: a body that this server
-cannot judge must not arrive there.
+The scripted origin reads XML generously, as other origins might. A body that Forebay cannot judge
+must not reach it.
 """
 
 import base64
@@ -19,7 +20,7 @@ NS = "http://s3.amazonaws.com/doc/2006-03-01/"
 K = "<Key>victim</Key>"
 OBJECT = f"<Object>{K}</Object>"
 
-# Each names "victim" for some reader, and something else, or nothing, for another.
+# Each names "victim" for one kind of reader, and something else, or nothing, for another.
 TWO_WAYS = [
     "<Delete><Object><Key>victim<a/></Key></Object></Delete>",
     "<Delete><Object><Key><a/>victim</Key></Object></Delete>",
@@ -74,7 +75,7 @@ def bodies():
 
 @pytest.fixture(params=["open", "verify"])
 def asked(request, start, origin, tmp_path):
-    """ask(method, target, headers, body) of a server in either mode, with every right."""
+    """Returns ask(method, target, headers, body) of a server in either mode, with every right."""
     settings = verify(keys_file(tmp_path)) if request.param == "verify" else {}
     server = start(origin, settings={**settings, "cache.ttl": "1h"})
     client = Client(server.port)
@@ -91,6 +92,7 @@ def asked(request, start, origin, tmp_path):
 
 
 def test_deletes_that_read_two_ways(asked, origin, figure):
+    """Forebay refuses a batch delete that two XML readers could read differently."""
     origin.put("victim", 1000)
     origin.put("own", 1000)
     cells = 0
@@ -108,8 +110,8 @@ def md5_of(body):
 
 
 def test_deletes_go_on_as_they_were_understood(asked, origin):
-    """What arrives is one canonical document under digests of its own, whatever the client's
-    form."""
+    """Whatever form the client used, the origin receives one canonical document with its own
+    digests."""
     keys = ["plain", "a b", " edge ", "<&>'\"", "é😀", "tab\tlf\ncr\r", "]]>", "a/../b", "%2F+"]
     for key in keys:
         origin.put(key, 100)
@@ -149,6 +151,7 @@ def reference(text):
 
 
 def test_digests_of_deletes_are_held_against_what_came(asked, origin):
+    """Forebay compares the digests of a batch delete with the body that arrived."""
     origin.put("victim", 100)
     body = f"<Delete>{OBJECT}</Delete>".encode()
     for name, value, code in [
@@ -163,6 +166,7 @@ def test_digests_of_deletes_are_held_against_what_came(asked, origin):
 
 
 def test_restores_write_nowhere_else(asked, origin):
+    """A restore request cannot write its result anywhere else."""
     origin.put("cold", 100)
     select = (
         f"<RestoreRequest xmlns='{NS}'><Type>SELECT</Type><OutputLocation><S3><BucketName>other"
@@ -239,18 +243,20 @@ FORMS = [
 
 
 def test_forms_that_read_two_ways(asked, origin):
+    """Forebay refuses a form upload that two readers could read differently."""
     origin.put("victim", 1000)
     for kind, body in FORMS:
         mark = origin.mark()
         reply = asked("POST", "/bkt", [kind], body)
         assert (reply.status, reply.code) == (400, "InvalidArgument"), (body, reply)
-        for entry in origin.requests(since=mark):  # a wrong end: asked, never completed
+        for entry in origin.requests(since=mark):  # a wrong end: started, never completed
             assert len(entry.body) < len(body), body
     reply = asked("POST", "/bkt", [FORM_TYPE, ("content-type", "text/plain")], KEY + FILE + END)
     assert reply.status in (400, 403), reply
 
 
 def test_forms_go_on_as_they_came(asked, origin):
+    """Forebay forwards an accepted form unchanged."""
     for body in (
         KEY + FILE + END,
         field("acl", "private") + KEY + FILE + END[:-2],

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A browser on the same host: pages from anywhere get nothing out of an open listener and change
-nothing behind it, by the headers that browsers send and by a real one where it is installed."""
+"""A browser on the same host: a web page from anywhere reads nothing through an open listener and
+changes nothing.
+
+The tests send the headers that browsers send, and use a real browser where one is installed.
+"""
 
 import contextlib
 import http.server
@@ -19,8 +22,8 @@ from test_auth import SECRETS, keys_file, verify
 
 DELETE = b"<Delete><Object><Key>victim</Key></Object></Delete>"
 SANDBOX = ("sandbox", "nosniff")
-# What Chromium sends for a page of another origin (taken from it), and for one on another port
-# here.
+# What Chromium sends for a page of another origin (recorded), and for a page on another port of
+# this host.
 PAGES = {
     "fetch no-cors": [
         ("Origin", "http://evil.example"),
@@ -65,6 +68,7 @@ ATTACKS = [
 
 
 def test_pages_of_others_are_refused(start, origin):
+    """Requests from web pages of other origins are refused."""
     origin.put("victim", 1000)
     server = start(origin, settings={"cache.list_ttl": "1h"})
     with Client(server.port) as client:
@@ -87,6 +91,7 @@ def test_pages_of_others_are_refused(start, origin):
 
 
 def test_listed_pages_are_answered_by_the_buckets_rules(start, origin):
+    """Forebay answers listed web origins with the CORS rules of the bucket."""
     origin.put("victim", 1000)
     page = "https://console.example:8443"
     server = start(origin, settings={"auth.allowed_origins": page})
@@ -104,6 +109,7 @@ def test_listed_pages_are_answered_by_the_buckets_rules(start, origin):
 
 
 def test_verify_mode_asks_for_signatures_not_origins(start, origin, tmp_path):
+    """With `verify`, signatures decide. Forebay does not check the web origin."""
     origin.put("victim", 1000)
     server = start(origin, settings=verify(keys_file(tmp_path), **{"cache.list_ttl": "1h"}))
     signer = Signer("ROOT", SECRETS["ROOT"])
@@ -120,7 +126,8 @@ def test_verify_mode_asks_for_signatures_not_origins(start, origin, tmp_path):
 
 
 def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
-    """What an object brings along leaves room for the headers that keep it in its sandbox."""
+    """However many headers an object has, its reply still has the headers that sandbox it in a
+    browser."""
     many = {f"x-amz-meta-{i}": "v" for i in range(120)}
     origin.put("page", 3000, headers={"Content-Type": "text/html", **many})
     server = start(origin)
@@ -136,8 +143,8 @@ def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
 
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
-    """Hits, misses, passes, listings, errors: each in a sandbox of its own, whatever the origin
-    says."""
+    """Every reply is sandboxed, whatever the origin sends: hits, misses, relayed replies, listings
+    and errors."""
     origin.put(
         "page",
         3000,
@@ -179,7 +186,7 @@ def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
         )
         assert reply.status in (400, 403)
         assert reply.header("content-security-policy") == SANDBOX[0]
-    with Client(server.port) as client:  # what the front refuses by itself
+    with Client(server.port) as client:  # refused by the front itself
         reply = client.get("page", headers=[("Connection", "If-Match"), ("If-Match", "x")])
         assert reply.status == 400
         assert reply.all("content-security-policy") == [SANDBOX[0]], reply.headers
@@ -243,7 +250,7 @@ function post() {
   await fetch("/report", {method: "POST", body: JSON.stringify(results)});
 })();
 </script>"""
-# Opened from the listener itself: its script would have the origin of the API.
+# The listener's own URL is opened, so a script in it would have the origin of the API.
 OBJECT = """<!doctype html><body>untouched<script>
 document.body.textContent = "script ran";
 fetch("/bkt?delete", {method: "POST", body:
@@ -252,7 +259,7 @@ fetch("/bkt?delete", {method: "POST", body:
 
 
 class Attacker:
-    """Serves one page on a port of its own and waits for what the page has to report."""
+    """Serves one page on a port of its own, and waits for the page's report."""
 
     def __init__(self, page):
         attacker = self
@@ -289,7 +296,7 @@ class Attacker:
 
 @pytest.fixture
 def browser(tmp_path):
-    """browser(url, *flags): a running Chromium that reaches nothing but this machine."""
+    """browser(url, *flags) runs a Chromium that reaches nothing but this machine."""
     path = shutil.which("chromium")
     if path is None:
         not_run("no chromium on PATH (Debian package chromium)")
@@ -332,7 +339,11 @@ def browser(tmp_path):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_page_in_chromium_gets_nothing(start, origin, browser, host):
-    """HOST localhost is another site than the target's 127.0.0.1; 127.0.0.1 another port of it."""
+    """A page in Chromium reads nothing, from another site or from another port of the same host.
+
+    The target is 127.0.0.1. HOST localhost is another site, HOST 127.0.0.1 another port of the same
+    one.
+    """
     origin.added_headers = [
         ("Access-Control-Allow-Origin", "*"),
         ("Access-Control-Allow-Methods", "*"),
@@ -360,15 +371,15 @@ def test_a_page_in_chromium_gets_nothing(start, origin, browser, host):
     report = attacker.report
     assert report.pop("no-cors delete") == "read ", (
         report
-    )  # sent, and answered 403 out of its sight
+    )  # sent, and answered 403 where the page cannot see it
     assert report.pop("form") == "sent", report
-    assert report.pop("frame") == "loaded", report  # the refusal is what it loads
+    assert report.pop("frame") == "loaded", report  # it loads the refusal
     assert set(report.values()) == {"blocked"}, report
     assert server.metric("forebay_http_refused_total", reason="browser") >= 9
 
 
 def test_an_object_in_chromium_runs_no_script(start, origin, browser):
-    """Opened by the reader himself, from the cache and past it."""
+    """An object that the user opens in Chromium runs no script, whether it is cached or relayed."""
     origin.put("victim", 1000)
     origin.put("page.html", 0, body=OBJECT.encode(), headers={"Content-Type": "text/html"})
     server = start(origin)
@@ -400,7 +411,7 @@ RULES = [
 
 
 def answered(origin, status, headers=(), body=b""):
-    """What the origin says to the next OPTIONS."""
+    """Returns the origin's answer to the next OPTIONS."""
     lines = [f"HTTP/1.1 {status} Whatever"] + [f"{n}: {v}" for n, v in headers]
     lines += [f"Content-Length: {len(body)}", "Server: scripted", "x-amz-secret: canary"]
     origin.fault(None, "raw", ("\r\n".join(lines) + "\r\n\r\n").encode() + body, method="OPTIONS")
@@ -408,6 +419,7 @@ def answered(origin, status, headers=(), body=b""):
 
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
+    """The bucket's own CORS rules answer a preflight."""
     origin.put("victim", 1000)
     settings = (
         verify(keys_file(tmp_path))
@@ -456,7 +468,7 @@ def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
             assert b"secret" not in bytes(reply.body)
             origin.clear_faults()
         assert "hit" in read().header("cache-status")
-        # What is no preflight needs a signature, or an origin that is listed.
+        # A request that is not a preflight needs a signature or a listed web origin.
         mark = origin.mark()
         for headers in (
             ASK[1:],
@@ -475,6 +487,7 @@ def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
 
 
 def test_preflights_are_bounded(start, origin, tmp_path):
+    """At most 16 preflights are in flight. A further one gets 503, and is counted."""
     server = start(origin, settings=verify(keys_file(tmp_path), workers=1))
     clients = [server.connection() for _ in range(17)]
     ask = request_bytes("OPTIONS", "/bkt/k", f"127.0.0.1:{server.port}", ASK)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that may change any key of a bucket: what was cached of it is out of reach for good."""
+"""A request that may change any key of a bucket invalidates everything that is cached of the
+bucket, for good."""
 
 import shutil
 import threading
@@ -29,12 +30,12 @@ def read(origin, server, keys, version=None):
 
 
 def write(client, target="/bkt?delete&z=1", method="POST", body=DELETE_X):
-    """One that nothing here knows; the origin deletes "gone"."""
+    """Sends a write that Forebay does not know. The origin deletes "gone"."""
     return client.request(method, target, [("Content-Length", str(len(body)))], body)
 
 
 def is_new(origin, server, connections=8):
-    """On whatever worker: "gone" is gone, everything else is as the origin has it now."""
+    """Checks every worker: "gone" is deleted, and everything else is as the origin has it now."""
 
     def one(_):
         with server.client() as client:
@@ -54,7 +55,7 @@ def overwrite_all(origin):
 
 
 def while_held(origin, server, act, key="", method="POST"):
-    """The write, held at the origin while ACT runs."""
+    """Runs ACT while the origin holds the write."""
     replies = []
 
     def run():
@@ -73,7 +74,8 @@ def while_held(origin, server, act, key="", method="POST"):
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 3, 16])
-def test_everything_of_the_bucket_is_asked_for_anew(start, origin, engine, workers):
+def test_every_key_of_the_bucket_is_fetched_again(start, origin, engine, workers):
+    """After such a write, every cached key of the bucket is fetched again."""
     origin.make_bucket("other")
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"workers": workers})
     populate(origin, server)
@@ -105,7 +107,8 @@ def test_everything_of_the_bucket_is_asked_for_anew(start, origin, engine, worke
         ("POST", "/bkt"),
     ],
 )
-def test_whatever_the_origin_answers(start, origin, engine, method, target):
+def test_bucket_is_invalidated_whatever_the_origin_answers(start, origin, engine, method, target):
+    """The bucket is invalidated whatever status the origin answers with."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     overwrite_all(origin)
@@ -116,6 +119,7 @@ def test_whatever_the_origin_answers(start, origin, engine, method, target):
 
 
 def test_a_browser_asking_first_drops_nothing(start, origin, engine):
+    """A browser's preflight invalidates nothing."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     with server.client() as client:
@@ -126,6 +130,7 @@ def test_a_browser_asking_first_drops_nothing(start, origin, engine):
 
 
 def test_listings(start, origin, engine):
+    """Kept listings of the bucket are dropped too."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.list_ttl": "1h"})
     populate(origin, server)
     with server.client() as client:
@@ -150,14 +155,14 @@ def test_listings(start, origin, engine):
         mark = origin.mark()
         assert b"gone" not in bytes(client.list().body)
         assert b"gone" not in bytes(client.list("list-type=2&prefix=g").body)
-        # What was on its way while the bucket changed is not kept.
+        # A fill that was in flight while the bucket changed is not kept.
         assert len(origin.requests(since=mark, key="", method="GET")) == 2
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_fills_across_the_write(start, origin, engine, workers):
-    """One that began before, one that began while it was open: their readers get whole old
-    versions, whoever comes later the new one."""
+    """Fills that began before the write, and fills that began during it, give their readers whole
+    old versions. Every later reader gets the new version."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"workers": workers})
     populate(origin, server)
     origin.put("before", 3 * MIB)
@@ -210,6 +215,8 @@ def lose_index(server):
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 @pytest.mark.parametrize("harm", [lambda server: None, lose_index], ids=["", "index-lost"])
 def test_for_good(start, origin, engine, end, harm):
+    """Objects stay invalid over restarts, kills and losses of the index, and the fresh copies stay
+    hits."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     reply = while_held(origin, server, lambda: overwrite_all(origin))
@@ -230,7 +237,8 @@ def test_for_good(start, origin, engine, end, harm):
 
 
 def test_killed_while_it_is_open(start, origin, engine):
-    """Nobody got a reply, but the origin has done it."""
+    """The server is killed during the write. Nobody got a reply, but the origin has applied it, and
+    the next process serves nothing old."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     with origin.hold("", method="POST"):
@@ -241,7 +249,7 @@ def test_killed_while_it_is_open(start, origin, engine):
                 b"%d\r\n\r\n%s" % (len(DELETE_X), DELETE_X)
             )
             origin.wait_for(1, since=mark, key="", method="POST")
-            read(origin, server, [*SIZES, "gone"], version=1)  # the old state, fetched anew
+            read(origin, server, [*SIZES, "gone"], version=1)  # the old state, fetched again
             server.settle()
             server.kill9()
     overwrite_all(origin)
@@ -251,8 +259,8 @@ def test_killed_while_it_is_open(start, origin, engine):
 
 
 def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
-    """Its old version is fetched after the bucket's change and before its own: its reply ends
-    that."""
+    """A key's old version is fetched after the bucket's change, while a write to that key is open.
+    The reply to that write invalidates it."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     replies = []
@@ -284,8 +292,8 @@ def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
 
 
 def test_a_damaged_note_is_not_overlooked(start, origin, engine):
-    """The note stands in `format`: without it, or with another, nothing in the directory is
-    believed."""
+    """The file `format` records the bucket's epoch. If the record is missing or damaged, the server
+    trusts nothing in the cache directory."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     with server.client() as client:
@@ -311,8 +319,8 @@ def test_a_damaged_note_is_not_overlooked(start, origin, engine):
 
 
 def test_a_directory_that_cannot_note_it(start, origin, engine):
-    """The write is refused before the origin is asked: its effect would be forgotten by a
-    restart."""
+    """If the cache directory cannot record the change, Forebay refuses the write before it asks the
+    origin. Otherwise a restart would serve old copies."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     (server.cache / "format.new").mkdir()
@@ -334,6 +342,7 @@ def test_a_directory_that_cannot_note_it(start, origin, engine):
 
 @pytest.mark.parametrize("own", [False, True], ids=["same-origin", "own-origin"])
 def test_a_second_name_of_the_bucket(start, origin, engine, own):
+    """The write invalidates copies under every name of the bucket."""
     second = {"name": "second", "origin": "s3://bkt"}
     if own:
         second["endpoint"] = origin.endpoint
@@ -353,13 +362,14 @@ def test_a_second_name_of_the_bucket(start, origin, engine, own):
 
 
 def test_more_buckets_than_are_noted_one_by_one(start, origin, engine):
+    """The invalidation holds even for more buckets than the directory records individually."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     for name in ("late", "later"):
         origin.make_bucket(name)
         origin.put("k", 2000, bucket=name)
     with server.client() as client:
-        assert write(client).status == 200  # "bkt" has a note of its own
+        assert write(client).status == 200  # "bkt" has a record of its own
         for i in range(255):
             write(client, f"/none-{i}?z", "PUT")
         assert server.metric("forebay_limit_reached_total", limit="bucket-epochs") == 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The origin's checksums: kept with the object, sent only where S3 sends them, and believed: a
-whole object that does not match its own is not kept."""
+"""Forebay keeps the origin's checksums with an object and sends them only where S3 does. A whole
+object that does not match its own checksum is not kept."""
 
 import base64
 import hashlib
@@ -62,13 +62,16 @@ def describe(kind, value):
 
 @pytest.mark.parametrize("kind", sorted(RIGHT))
 def test_sent_where_s3_sends_them(forebay, origin, kind):
+    """Forebay sends checksums in the same replies as S3 does."""
     want = describe(kind, RIGHT[kind])
     origin.put("a", len(BODY), body=BODY, checksums=want)
     with forebay.client() as client:
-        # HEAD is the same as direct, cold and warm, whether or not it asks.
+        # HEAD gives the same answer as a direct one, cold and warm, whether or not it asks for
+        # checksums.
         assert sums(client.head("a", headers=MODE)) == want
         assert sums(client.head("a")) == {}
-        # A condition has the object described by a HEAD, whose checksums are kept with the bytes.
+        # For a condition Forebay describes the object by a HEAD. The checksums in its reply are
+        # kept with the bytes.
         reply = client.get("a", headers=MODE + [("If-None-Match", '"x"')])
         assert reply.status == 200 and bytes(reply.body) == BODY
         forebay.settle()
@@ -104,7 +107,8 @@ def ranged(request):
 
 @pytest.mark.parametrize("kind", sorted(RIGHT))
 def test_first_read_has_them(origin, start, engine, kind):
-    """Cold as warm as direct, at the one request that fetches the object."""
+    """The first read has the checksums, cold and warm as in a direct read, from the one request
+    that fetches the object."""
     want = describe(kind, RIGHT[kind])
     server = start(origin, engine=engine)
     for key in ("d/a.bin", "d/b.bin", "e/c.bin"):
@@ -137,9 +141,12 @@ def test_first_read_has_them(origin, start, engine, kind):
 
 @pytest.mark.parametrize("small_cache", [False, True])
 def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, small_cache):
-    """Chunks of an array, all of them asked for before the first has shown how large they are. In a
-    small cache there is no room for a long run for most of them. These are asked for by ranges with
-    a HEAD beside, so that no byte comes twice."""
+    """The origin sends no byte twice when many chunks of an array are read at once, before the
+    first has shown their size.
+
+    In a small cache most of them have no room for a long run. Forebay asks for these by range, with
+    a HEAD in addition.
+    """
     settings = (
         {"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"} if small_cache else {}
     )
@@ -167,12 +174,12 @@ def test_objects_of_a_new_kind_read_at_once_cost_no_cut(origin, start, engine, s
     assert server.metric("forebay_checksum_requests_total", kind="whole-cut") == 0
 
 
-SCORE = 16  # so many small objects make up for one that is larger than a run
+SCORE = 16  # enough small objects make up for one that is larger than a run
 
 
 def read_small(forebay, origin, client, name, count, headers=()):
-    """Reads `count` small objects for the first time. Returns for each whether it was asked for by
-    its range."""
+    """Reads `count` small objects for the first time. Returns for each whether Forebay asked for it
+    by range."""
     by_range = []
     for i in range(count):
         key = name.format(i)
@@ -193,8 +200,11 @@ def read_small(forebay, origin, client, name, count, headers=()):
     "name", ["d/{}.bin", "array/c/{}/3/2", "array/{}/0.3.2", "tree/{}/part.bin"]
 )
 def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, name):
-    """A kind is a bucket, a folder and an ending. Chunks, a few to a folder, are of the kind of the
-    first folder."""
+    """After one large object, Forebay asks for further objects of its kind by range.
+
+    A kind is a bucket, a folder and an ending. Chunks with a few in each folder belong to the kind
+    of the first folder.
+    """
     with forebay.client() as client:
         assert read_small(forebay, origin, client, name, 3, MODE) == [0] * 3
         for i in range(2):
@@ -210,8 +220,11 @@ def test_after_a_large_object_its_kind_is_asked_for_by_ranges(forebay, origin, n
 
 @pytest.mark.parametrize("query", ["list-type=2", "list-type=2&encoding-type=url", ""])
 def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
-    """Listed as small: one request, whatever its kind is. Listed as large: ranges, whatever its
-    kind is. The first request for an object that has grown since ends with its first run."""
+    """A listing decides whether Forebay asks for the whole object, whatever its kind is.
+
+    An object listed as small costs one request. One listed as large is asked for by range. If an
+    object has grown since, its first request ends with its first run.
+    """
     small, sums_of_small = BODY[:1000], describe("crc32", crc32_of(BODY[:1000]))
     sums_of_large = describe("crc32", crc32_of(LARGE))
     names = ["d/a.bin", "d/b c+&<é%41>.bin", "e/grown.bin"]
@@ -237,7 +250,8 @@ def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
 
 
 def test_reader_who_does_not_ask_sees_no_other_requests(forebay, origin):
-    """A range for each, whatever is known of its kind, and nothing beside it."""
+    """A client that asks for no checksums causes one range request for each run, and nothing more,
+    whatever is known of the kind."""
     with forebay.client() as client:
         assert read_small(forebay, origin, client, "d/{}.bin", SCORE + 3) == [1] * (SCORE + 3)
         origin.put("d/large.bin", len(LARGE), body=LARGE)
@@ -255,7 +269,7 @@ def test_reader_who_does_not_ask_sees_no_other_requests(forebay, origin):
     "asked", [{"first": 0, "last": 99}, {"first": 5}, {"headers": [("Range", "bytes=-100")]}]
 )
 def test_reader_of_a_range_who_asks_causes_no_head(forebay, origin, asked):
-    """S3 names no checksums of a range, so nobody has to ask for them."""
+    """A client that reads a range causes no HEAD, because S3 sends no checksums with a range."""
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
     teach_large(forebay, origin, "taught.tar")
     with forebay.client() as client:
@@ -265,13 +279,15 @@ def test_reader_of_a_range_who_asks_causes_no_head(forebay, origin, asked):
     assert all(ranged(r) and r.method == "GET" for r in origin.requests(key="a.tar"))
 
 
-# What a socket on this machine may hold of a transfer that is cut, on either side.
+# The most that a socket on this machine may hold of a cut transfer, on either side.
 IN_FLIGHT = 16 << 20
 
 
 def test_large_first_read_has_them(forebay, origin):
-    """An object of several runs, of a kind that is not known: one request for each run, the first
-    of them without a range. Nothing is asked beside them, and every run is kept with the checksums.
+    """The first read of an object of several runs, of an unknown kind, has checksums.
+
+    Each run costs one request, the first of them without a range. There are no further requests,
+    and every run is kept with the checksums.
     """
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
@@ -297,7 +313,8 @@ def test_large_first_read_has_them(forebay, origin):
 
 
 def teach_large(forebay, origin, key):
-    """An object of this kind is read that is larger than a run."""
+    """Reads an object of this kind that is larger than a run, so that Forebay knows the kind as
+    large."""
     origin.put(key, len(LARGE), body=LARGE)
     with forebay.client() as client:
         assert client.get(key, first=0, last=99).status == 206
@@ -305,8 +322,11 @@ def teach_large(forebay, origin, key):
 
 
 def test_large_kind_has_a_head_beside_its_first_run(forebay, origin):
-    """No byte is fetched twice. What HEAD says before the run's head comes is sent and judged
-    by."""
+    """An object of a kind known as large costs one HEAD in addition to its first run. No byte is
+    fetched twice.
+
+    If the HEAD answers before the run's head, the reply has its checksums and is judged by them.
+    """
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
     teach_large(forebay, origin, "taught.tar")
@@ -324,8 +344,8 @@ def test_large_kind_has_a_head_beside_its_first_run(forebay, origin):
 
 
 def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
-    """The reply waits for HEAD as long as it took to come itself. Then another HEAD is sent, which
-    nobody waits for."""
+    """If the HEAD hangs, the reply goes out without checksums after as long again as the reply
+    itself took. Forebay then sends another HEAD, for which nobody waits."""
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
     teach_large(forebay, origin, "taught.tar")
@@ -339,9 +359,9 @@ def test_large_first_read_goes_without_where_head_hangs(forebay, origin):
     assert origin.bytes_sent("a.tar") == len(LARGE)
 
 
-def test_what_is_not_known_is_asked_once(forebay, origin):
-    """Objects that were stored without checksums, or that have none at the origin, cost one HEAD
-    and no more. A reader of bytes does not wait for it."""
+def test_unknown_checksums_cost_one_head(forebay, origin):
+    """An object that was stored without checksums, or has none at the origin, costs one HEAD and no
+    more. A client that reads bytes does not wait for it."""
     want = describe("crc32c", RIGHT["crc32c"])
     origin.put("a", len(BODY), body=BODY, checksums=want)
     origin.put("none", len(BODY), body=BODY)
@@ -366,7 +386,7 @@ def test_what_is_not_known_is_asked_once(forebay, origin):
 
 
 def test_a_read_does_without_where_head_fails(start, origin, engine):
-    """Who may read and not ask is given the bytes."""
+    """If the keys may GET but not HEAD, the client still gets the bytes, without checksums."""
     forebay = start(origin, engine=engine, ahead_s=0)
     teach_large(forebay, origin, "large")
     origin.put("a", len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))
@@ -385,8 +405,8 @@ def test_a_read_does_without_where_head_fails(start, origin, engine):
 
 
 def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
-    """A hit is sent without checksums at once; a HEAD that asks for them waits. They are learnt in
-    the background."""
+    """If the origin hangs, a hit is sent at once without checksums, and they are learnt in the
+    background. A client's HEAD that asks for them waits."""
     want = describe("crc32", RIGHT["crc32"])
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     for key in ("a", "b"):
@@ -415,8 +435,8 @@ def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
 
 
 def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
-    """Objects of large kinds, many clients, each with its turn, and one place at the origin: HEAD
-    has it first."""
+    """With one slot at the origin and many clients of large objects, no read holds the slot that
+    its own HEAD waits for. The HEAD gets the slot first."""
     server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 1})
     keys, connections = [f"d/{i}" for i in range(8)], []
     teach_large(server, origin, "d/taught")
@@ -439,8 +459,8 @@ def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
 
 
 def test_head_that_asks_is_never_without(forebay, origin):
-    """A version that fills brought without checksums is asked about when they are wanted by
-    name."""
+    """A HEAD that asks for checksums always gets them. If fills stored the version without them,
+    Forebay asks the origin."""
     want = describe("crc32", crc32_of(BODY))
     origin.put("a", len(BODY), body=BODY, checksums=want)
     with forebay.client() as client:
@@ -452,8 +472,8 @@ def test_head_that_asks_is_never_without(forebay, origin):
 
 @pytest.mark.parametrize("kind", ["crc32", "crc32c", "sha1", "sha256"])
 def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
-    """Bytes that are not what the origin itself says they are: counted, logged, cut or refused,
-    never a hit."""
+    """A whole object whose bytes differ from the origin's own checksum is counted, logged, and cut
+    or refused. It never becomes a hit."""
     wrong = {
         "crc32": crc32_of(b"x"),
         "crc32c": crc32c(b"x"),
@@ -466,8 +486,8 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
         with forebay.client() as client:
             try:
                 reply = client.get("a", headers=ask)
-                # Its last bytes may have gone out before the sum was known; the client can see it
-                # too.
+                # Its last bytes may have been sent before the sum was known. The client can check
+                # it too.
                 assert reply.status == 503 or sums(reply) == describe(kind, wrong), reply
             except (Truncated, Closed):
                 pass
@@ -479,7 +499,7 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
     with forebay.client() as client:
         client.head(
             "a", headers=[("Cache-Control", "no-cache")]
-        )  # what HEAD named before was of the other version
+        )  # the earlier HEAD described the other version
         for _ in range(2):
             reply = client.get("a", headers=ask)
             assert bytes(reply.body) == BODY and sums(reply) == describe(kind, RIGHT[kind])
@@ -492,7 +512,8 @@ LARGE = bytes(range(256)) * (80 * 4096)  # 80 MiB: many runs, of more than one w
 
 @pytest.mark.parametrize("right", [True, False])
 def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, right):
-    """Read in pieces, out of order: the last run to come says whether what is kept may stay."""
+    """If an object is read in pieces and out of order, its checksum is verified when the last run
+    arrives. If it does not match, nothing stays cached."""
     origin.put(
         "a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE if right else b"x"))
     )
@@ -511,7 +532,7 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
             assert bytes(reply.body) == LARGE
             assert "hit" in reply.header("cache-status")
             assert not origin.requests(since=mark, method="GET")
-        else:  # fetched anew, and still not what the origin says
+        else:  # fetched again, and still unlike the origin's checksum
             with pytest.raises(Truncated):
                 client.get("a")
             assert origin.requests(since=mark, method="GET")
@@ -521,8 +542,8 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
 
 @pytest.mark.parametrize("run, at", [(1, 1000), (8, 2 << 20), (20, (4 << 20) - 1)])
 def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, engine, run, at):
-    """Wherever it is, the reply is cut, never whole; nothing of it is kept; read again it is
-    right."""
+    """A reply with a wrong byte is cut, never complete, wherever the byte is. Nothing of the object
+    is kept, and the next read is right."""
     want = describe("crc32", crc32_of(LARGE))
     origin.put("a", len(LARGE), body=LARGE, checksums=want)
     server = start(origin, engine=engine)
@@ -548,8 +569,8 @@ def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, e
     assert server.metric("forebay_origin_checksums_total", result="unjudged") == 0
 
 
-def test_what_is_not_stored_is_judged_too(origin, start, engine):
-    """No home has a say about it: the replies are all there is."""
+def test_unstored_objects_are_verified_too(origin, start, engine):
+    """An object that is not stored is verified too, by its reply alone."""
     origin.put("a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
     server = start(origin, engine=engine, settings={"cache.max_object_size": "1MiB"})
     with server.client() as client:
@@ -564,8 +585,10 @@ def test_what_is_not_stored_is_judged_too(origin, start, engine):
 
 
 def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
-    """Killed and with its index gone, the server finds its runs again in the segments, but not the
-    ones that are known to be wrong: the origin would confirm their version, which is still current.
+    """Runs that were found wrong do not come back after a kill and the loss of the index.
+
+    The server recovers runs from the segments, but not those. The origin would confirm their
+    version, which is still current.
     """
     origin.put("a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
     origin.put("b", len(BODY), body=BODY)
@@ -581,7 +604,7 @@ def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
         assert wrong == 1  # nobody could know yet
         server.wait_metric("forebay_origin_checksums_total", lambda v: v == 1, result="mismatch")
         server.settle()
-        # Behind it in the index's queue: when this is stored the marks are, too.
+        # It follows the marks in the index's queue. When this is stored, the marks are too.
         origin.put("c", len(BODY), body=BODY)
         assert bytes(client.get("c").body) == BODY
         server.settle()
@@ -595,7 +618,7 @@ def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
 
 
 def test_a_broken_body_is_summed_once(forebay, origin):
-    """A body that breaks off and is resumed adds up to the same sum."""
+    """A body that breaks and is resumed gives the same checksum."""
     origin.put("a", len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))
     origin.fault("a", "cut", 100_000, method="GET")
     with forebay.client() as client:
@@ -607,8 +630,8 @@ def test_a_broken_body_is_summed_once(forebay, origin):
 
 
 def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
-    """Both ask by themselves, or by a flag: cold and warm they are given the checksum, and never a
-    wrong object."""
+    """boto3 and the AWS command line ask for checksums, by default or by a flag. Cold and warm they
+    get the checksum, and never a wrong object."""
     boto3 = pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
     config = importlib.import_module("botocore.config").Config(
         s3={"addressing_style": "path"},
@@ -680,15 +703,15 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
             and got.read_bytes() == LARGE
         )
         forebay.settle()
-    # The first of its kind, so its first run was asked for whole.
+    # The first of its kind, so Forebay asked for its first run without a range.
     assert len(LARGE) <= origin.bytes_sent("large") < len(LARGE) + IN_FLIGHT
     assert origin.bytes_sent("cli") == len(LARGE)
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_an_object_that_is_one_long_run_of_a_small_cache_is_judged(start, origin, engine, right):
-    """3 MiB in 256 MiB: one run, or several where there is no room for a long one. A reply does not
-    know which."""
+    """An object of 3 MiB in a cache of 256 MiB is verified, whether it is one run or several. It is
+    several where there is no room for a long run, and a reply does not know which."""
     body = BODY * (3 * (1 << 20) // len(BODY))
     origin.put(
         "a", len(body), body=body, checksums=describe("crc32", crc32_of(body if right else b"x"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object's checksums belong to what is stored of it: the origin is asked for them once at most,
-no reader of bytes waits for them, and they last as long as the object does."""
+"""An object's checksums are kept with its bytes. Forebay asks the origin for them at most once, no
+client that reads bytes waits for them, and they last as long as the object."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ def body_of(i, version=1):
 
 
 def put_some(origin, count, none_every=0):
-    """Every none_every-th has no checksum."""
+    """Puts objects; every none_every-th has no checksum."""
     want = {}
     for i in range(count):
         body = body_of(i)
@@ -43,7 +43,7 @@ def put_some(origin, count, none_every=0):
 
 
 def read_ranged(server, count):
-    """As readers who ask for ranges and for no checksums."""
+    """Reads as clients that ask for ranges and for no checksums."""
 
     def read(part):
         with server.client() as client:
@@ -57,7 +57,8 @@ def read_ranged(server, count):
 
 
 def read_as_boto3(server, want, step=None):
-    """One pass. `step`: waits after as many that what they have had asked is known."""
+    """Reads everything once, as boto3 does. `step`: after this many reads, waits for the answers to
+    the HEADs that they caused."""
     given = 0
     with server.client() as client:
         for i, key in enumerate(sorted(want)):
@@ -81,8 +82,8 @@ def on_disk(server):
 
 
 def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origin, engine):
-    """The first pass of readers who want checksums has one HEAD sent for each object and waits for
-    none of them; later passes, restarts and kills send nothing."""
+    """The first clients that want checksums cause one HEAD for each object, and wait for none.
+    Later reads, restarts and kills cause no more."""
     count = scaled(10_000, least=500)
     want = put_some(origin, count, none_every=10)
     server = start(origin, engine=engine, settings={"access_log.path": "off"}, file=IMMUTABLE)
@@ -109,8 +110,8 @@ def test_many_objects_stored_by_ranged_readers_are_asked_about_once(start, origi
 
 
 def test_warm_learns_them_before_any_reader(start, origin, engine):
-    """Listed as small: with the bytes. Several runs: a HEAD. Objects that are here already: a HEAD,
-    once."""
+    """`warm` learns checksums: of a small listed object with its bytes, of an object of several
+    runs by a HEAD, and of an object already cached by one HEAD."""
     count = 60
     want = put_some(origin, count, none_every=7)
     large = bytes(range(256)) * (9 * MIB // 256)
@@ -138,8 +139,8 @@ def test_warm_learns_them_before_any_reader(start, origin, engine):
 
 
 def test_an_overwritten_object_has_its_own(start, origin, engine):
-    """Whatever was learnt of the version before it is sent with no byte of the next one, also where
-    they are learnt while it is written."""
+    """Checksums of one version are never sent with bytes of the next, even if they were learnt
+    while the object was overwritten."""
     server = start(origin, engine=engine, file={"rules": [{"match": "**", "freshness": "strict"}]})
     with server.client() as client:
         for version in range(1, 12):
@@ -148,7 +149,7 @@ def test_an_overwritten_object_has_its_own(start, origin, engine):
             if version % 3 == 0:
                 client.get("a", first=0, last=9)
                 server.durable()
-            if version % 4 == 0:  # it goes out, and its answer is of the next version
+            if version % 4 == 0:  # the HEAD is sent, and its answer is about the next version
                 with origin.hold(None, method="HEAD"):
                     client.get("a", first=0, last=9)
                     body = body_of(0, version + 100)
@@ -162,6 +163,7 @@ def test_an_overwritten_object_has_its_own(start, origin, engine):
 
 
 def test_a_write_through_forebay_forgets_them(start, origin, engine):
+    """A write through Forebay drops the old checksums."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     with server.client() as client:
         for version in range(1, 6):
@@ -179,7 +181,8 @@ def test_a_write_through_forebay_forgets_them(start, origin, engine):
 
 
 def test_they_are_sent_with_whole_objects_only(start, origin, engine):
-    """Learnt ones as stored ones: not with 206, not with 304, not where they are not asked for."""
+    """Checksums are sent only with a whole object, and only if the client asks: not with 206, not
+    with 304."""
     body = body_of(2)
     origin.put("a", len(body), body=body, checksums=named(body))
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -207,7 +210,7 @@ def test_they_are_sent_with_whole_objects_only(start, origin, engine):
 
 
 def test_an_object_in_several_runs_keeps_them(start, origin, engine):
-    """Its first runs were stored by readers of ranges, others later: one HEAD."""
+    """An object whose first runs were stored by range readers, and others later, costs one HEAD."""
     large = bytes(range(256)) * (10 * MIB // 256)
     origin.put("a", len(large), body=large, checksums=named(large))
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -229,9 +232,12 @@ def test_an_object_in_several_runs_keeps_them(start, origin, engine):
     assert len(origin.requests(key="a", method="HEAD")) == 1
 
 
-def test_long_checksums_are_never_told_as_none_or_in_part(start, origin, engine):
-    """SHA-512 is kept. Several that are too long together are not: a HEAD has the origin asked for
-    them each time, and a reader of bytes goes without and has nobody asked again."""
+def test_long_checksums_are_never_sent_as_none_or_in_part(start, origin, engine):
+    """Long checksums are sent whole or not at all, and never as absent.
+
+    SHA-512 is kept. Several that are too long together are not: each HEAD of a client then asks the
+    origin, while a client that reads bytes gets none and causes no further request.
+    """
     body = body_of(5)
     sha512 = {"x-amz-checksum-sha512": base64.b64encode(hashlib.sha512(body).digest()).decode()}
     for key, named_so, heads in (
@@ -253,7 +259,8 @@ def test_long_checksums_are_never_told_as_none_or_in_part(start, origin, engine)
 
 
 def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
-    """1,024 of all workers: further objects are asked about when they are read again."""
+    """At most 1,024 such HEADs are in flight, over all workers. Further objects are asked about
+    when they are read again."""
     count = 1100
     for i in range(count):
         origin.put(f"k/{i:06}", len(body_of(i)), body=body_of(i), checksums=named(body_of(i)))
@@ -278,8 +285,8 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
 
 
 def messages_of_hits(server, count, key="a"):
-    """How many messages workers send each other while so many hits want checksums that are not
-    known."""
+    """Returns how many messages workers send each other during this number of hits whose checksums
+    are unknown."""
     before = server.metric("forebay_mailbox_messages_total")
     with server.client() as client:
         for _ in range(count):
@@ -292,8 +299,8 @@ def messages_of_hits(server, count, key="a"):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, workers):
-    """While the object is being asked about; while 1,024 other HEADs are out; after one has
-    failed."""
+    """Hits send no message to other workers while no HEAD can be sent: the object is being asked
+    about, 1,024 other HEADs are in flight, or one has failed."""
     count = 1023
     for key in ["a", "b", *(f"k/{i:06}" for i in range(count))]:
         origin.put(key, len(body_of(0)), body=body_of(0), checksums=named(body_of(0)))
@@ -328,8 +335,8 @@ def test_hits_send_no_message_while_no_head_can_be_sent(start, origin, engine, w
 
 
 def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
-    """It says nothing of the stored bytes, also after a restart. A client's HEAD goes to the
-    origin."""
+    """A HEAD that names another size is sent once, and says nothing about the stored bytes, even
+    after a restart. A client's HEAD goes to the origin."""
     body = body_of(6)
     origin.put("a", len(body), body=body, checksums=named(body))
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -359,6 +366,7 @@ def test_a_head_that_names_another_size_is_sent_once(start, origin, engine):
 
 
 def test_explain_and_trace_say_what_is_known(start, origin, engine):
+    """`explain` and `trace` say whether the checksums are known."""
     body = body_of(3)
     origin.put("a", len(body), body=body, checksums=named(body))
     origin.put("none", len(body), body=body)
@@ -395,6 +403,7 @@ def test_explain_and_trace_say_what_is_known(start, origin, engine):
 
 @pytest.mark.parametrize("status", [403, 405, 501])
 def test_a_store_that_refuses_head_is_not_asked_again_at_once(start, origin, engine, status):
+    """If the store refuses HEAD, Forebay does not ask it again at once."""
     body = body_of(4)
     for key in ("a", "b"):
         origin.put(key, len(body), body=body, checksums=named(body))
@@ -421,8 +430,8 @@ def test_a_store_that_refuses_head_is_not_asked_again_at_once(start, origin, eng
 
 @pytest.mark.parametrize("status", [403, 405])
 def test_warm_goes_on_without_checksums_where_the_store_refuses_head(start, origin, engine, status):
-    """Only the HEADs that are out when the first one has failed are sent, one for each object in
-    flight."""
+    """If the store refuses HEAD, `warm` goes on without checksums. Only the HEADs that were in
+    flight at the first refusal are sent, one for each object in flight."""
     count = 800
     put_some(origin, count)
     server = start(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first read of an object never costs more requests at the origin than its client would have
-sent itself."""
+"""The first read of an object never costs more requests at the origin than the client itself would
+have sent."""
 
 import threading
 
@@ -20,6 +20,7 @@ def asked(origin, key="a", **more):
 
 @pytest.mark.tsan
 def test_if_match_goes_to_the_origin_with_the_run(start, origin, engine):
+    """The client's If-Match goes to the origin with the run's request."""
     server = start(origin, engine=engine)
     origin.put("a", 3 * MIB)
     etag = origin.version("a").etag
@@ -44,8 +45,8 @@ def test_if_match_goes_to_the_origin_with_the_run(start, origin, engine):
 def test_a_condition_that_fails_costs_one_request_and_no_other_reader(
     start, origin, engine, name, value, status
 ):
-    """The origin's 412 and 304 are the client's answer; who asks without a condition gets the
-    bytes."""
+    """A failed condition costs one request. The client gets the origin's 412 or 304, and a client
+    without a condition gets the bytes."""
     server = start(origin, engine=engine)
     origin.put("a", 3 * MIB)
     etag = origin.version("a").etag
@@ -76,6 +77,7 @@ def test_a_condition_that_fails_costs_one_request_and_no_other_reader(
     ],
 )
 def test_a_condition_that_holds_costs_one_request(start, origin, name, value):
+    """A condition that holds costs one request."""
     server = start(origin)
     origin.put("a", 3 * MIB)
     etag = origin.version("a").etag
@@ -88,6 +90,7 @@ def test_a_condition_that_holds_costs_one_request(start, origin, name, value):
 
 
 def test_if_range_of_another_version_gives_the_whole_object(forebay, origin):
+    """If-Range with another version's ETag returns the whole object."""
     origin.put("a", 3 * MIB)
     with forebay.client() as client:
         reply = client.get("a", 2 * MIB, 2 * MIB + 99, headers=[("If-Range", '"nothing"')])
@@ -99,8 +102,8 @@ def test_if_range_of_another_version_gives_the_whole_object(forebay, origin):
 @pytest.mark.parametrize("size", [100, MIB, 3 * MIB + 777, 70 * MIB + 5])
 @pytest.mark.parametrize("suffix", [8, 65536])
 def test_a_suffix_costs_one_request(start, origin, engine, size, suffix):
-    """The block that it begins in comes with it, and is stored, wherever the object ends and
-    whoever owns its stripe."""
+    """A suffix range costs one request. The block in which it begins is fetched and stored with it,
+    whatever the object's size and whichever worker owns its stripe."""
     server = start(origin, engine=engine, settings={"workers": "4"})
     origin.put("a", size)
     first = max(size - suffix, 0)
@@ -130,6 +133,7 @@ def test_a_suffix_costs_one_request(start, origin, engine, size, suffix):
 
 
 def test_a_suffix_that_is_longer_than_a_run(forebay, origin):
+    """A suffix range that is longer than a run returns the right bytes."""
     origin.put("a", 40 * MIB)
     with forebay.client() as client:
         judge(
@@ -142,6 +146,7 @@ def test_a_suffix_that_is_longer_than_a_run(forebay, origin):
 
 
 def test_a_suffix_of_an_empty_object(forebay, origin):
+    """A suffix range of an empty object is answered as S3 does."""
     origin.put("a", 0)
     with forebay.client() as client:
         for _ in range(2):
@@ -150,6 +155,7 @@ def test_a_suffix_of_an_empty_object(forebay, origin):
 
 @pytest.mark.tsan
 def test_many_readers_of_one_suffix_ask_once(start, origin, engine):
+    """Many clients that ask for one suffix range cause one request."""
     server = start(origin, engine=engine, settings={"workers": "4"})
     origin.put("a", 200 * MIB + 3)
 
@@ -173,8 +179,8 @@ def test_many_readers_of_one_suffix_ask_once(start, origin, engine):
 
 @pytest.mark.tsan
 def test_a_failed_condition_is_no_answer_for_a_reader_without_one(start, origin, engine):
-    """Both are on their way at once, on several workers; each gets the answer to its own
-    question."""
+    """Requests with a failing condition and without one are in flight at once on several workers.
+    Each gets the answer to its own request."""
     server = start(origin, engine=engine, settings={"workers": "4"})
     for turn in range(10):
         key = f"k{turn}"
@@ -203,6 +209,7 @@ def test_a_failed_condition_is_no_answer_for_a_reader_without_one(start, origin,
 
 
 def test_wrong_conditions_alike_share_one_answer(start, origin):
+    """Requests that fail with the same condition share one answer."""
     server = start(origin)
     origin.put("a", 1000)
 
@@ -219,8 +226,8 @@ def test_wrong_conditions_alike_share_one_answer(start, origin):
 
 
 def test_if_match_of_a_newer_version_than_a_run_in_flight(start, origin):
-    """The run began before the object changed: its version says nothing of a condition that names
-    the new one."""
+    """The object changes after a run began. The run's old version does not decide an If-Match that
+    names the new one."""
     server = start(origin)
     origin.put("a", 3 * MIB)
     go = threading.Event()

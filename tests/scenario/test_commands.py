@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that need no running server, as a user meets them: help, the manual, completion,
-mistakes."""
+"""The commands that need no running server, as users see them: help, the manual, completion and
+error messages."""
 
 import json
 import os
@@ -22,6 +22,7 @@ COMMANDS = [
 
 
 def test_help_of_every_command_is_the_same_however_it_is_asked_for():
+    """`forebay help COMMAND` and `forebay COMMAND -h` print the same text."""
     assert {"serve", "check", "help", "completion"} <= set(COMMANDS)
     for name in COMMANDS:
         told = run_forebay("help", name)
@@ -60,12 +61,14 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
         (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
     ],
 )
-def test_mistakes_are_told_in_one_line(words, code, line):
+def test_mistakes_give_one_line(words, code, line):
+    """A mistake on the command line gives a message of one line."""
     got = run_forebay(*words)
     assert got.returncode == code and got.stdout == "" and got.stderr.startswith(line)
 
 
 def test_short_forms():
+    """The short forms of help and version print the same as the long ones."""
     assert run_forebay("-h").stdout == run_forebay("help").stdout == run_forebay("--help").stdout
     assert (
         run_forebay("-V").stdout == run_forebay("version").stdout == run_forebay("--version").stdout
@@ -77,6 +80,7 @@ def test_short_forms():
 
 @pytest.mark.parametrize("page", [[], ["forebay.yaml"]])
 def test_the_manual_is_good_mdoc(page, tmp_path):
+    """The manual is valid mdoc."""
     source = run_forebay("help", "--man", *page).stdout
     path = tmp_path / "page"
     path.write_text(source)
@@ -101,6 +105,7 @@ def test_the_manual_is_good_mdoc(page, tmp_path):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_of_its_shell(shell):
+    """The completion script is valid in its shell."""
     got = run_forebay("completion", shell)
     assert got.returncode == 0
     for word in [*COMMANDS, "cache.size"]:
@@ -128,6 +133,7 @@ def test_completion_is_a_script_of_its_shell(shell):
     ],
 )
 def test_bash_completes(words, offered, others):
+    """Completion works in bash."""
     script = run_forebay("completion", "bash").stdout + "\n".join(
         [
             "",
@@ -149,8 +155,7 @@ def test_bash_completes(words, offered, others):
 
 
 def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
-    """Its output is the keys file of a server as it stands; the client's half is in its
-    comments."""
+    """The output of `keys new` is a complete keys file. Its comments contain the client's half."""
     made = run_forebay("keys", "new", "trainer", "--allow", "bkt/train/")
     assert made.returncode == 0 and made.stderr == ""
     keys = tmp_path / "keys.yaml"
@@ -167,7 +172,8 @@ def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
             assert client.request("GET", target, headers).status == status
 
 
-def test_what_prepare_made_serves(start, origin, tmp_path):
+def test_a_prepared_directory_serves(start, origin, tmp_path):
+    """A server can use the directory that `prepare` made."""
     cache = tmp_path / "nvme" / "cache"
     made = run_forebay("prepare", cache, "--owner", f"{os.getuid()}:{os.getgid()}")
     assert (made.returncode, made.stdout, made.stderr) == (0, f"{cache}: ready\n", "")
@@ -189,6 +195,7 @@ def test_what_prepare_made_serves(start, origin, tmp_path):
 
 
 def test_bench_measures_and_leaves_nothing_behind(tmp_path):
+    """`bench` reports figures and leaves no files or processes."""
     (tmp_path / "data" / "b").mkdir(parents=True)
     (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(16 << 20))
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
@@ -221,6 +228,7 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
+    """`bench` leaves nothing behind when it is interrupted."""
     (tmp_path / "data" / "b").mkdir(parents=True)
     (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(1 << 20))
     flags = [
@@ -251,12 +259,13 @@ def rows_of(told):
 
 
 def test_plan_says_what_the_policy_reaches():
+    """`plan` predicts the hit ratio of the retention policy."""
     told = run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json")
     *sizes, result = rows_of(told)
     half = next(row for row in sizes if row["cache"] == 500e9)
     assert (
         0.40 < half["each_reads_all"]["hit_ratio"] < 0.50
-    )  # 45 % of the data, and no policy beats that
+    )  # 45 % of the data, which no policy exceeds
     assert half["gateway"] == {
         "hit_ratio": 1.0,
         "origin_bytes": 0,
@@ -279,8 +288,8 @@ def test_plan_says_what_the_policy_reaches():
 
 
 def test_plan_says_what_it_costs():
-    """By AWS's prices, which it names, or by those given; the smaller the objects, the dearer their
-    requests."""
+    """`plan` estimates costs from AWS's prices, which it names, or from given ones. Smaller objects
+    make requests more expensive."""
     words = ["plan", "--dataset=1TB", "--cache=250GB", "--nodes=2"]
     row, *_, result = rows_of(run_forebay(*words, "--json"))
     assert result["uncached_cost"] == pytest.approx(
@@ -309,7 +318,8 @@ def test_plan_says_what_it_costs():
 
 
 def test_profile_of_a_real_log(start, origin, tmp_path):
-    """Two epochs over four objects, one of several blocks: half of the reads are no first ones."""
+    """`profile` reads an access log. Over two epochs of four objects, half of the reads are not
+    first reads."""
     server = start(origin)
     for i in range(3):
         origin.put(f"small/{i}", 5000)
@@ -343,6 +353,7 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
 
 
 def test_support_has_what_helps_and_no_secret(start, origin, tmp_path):
+    """`support` collects what helps to find a fault, and no secret."""
     server = start(origin)
     origin.put("precious-key", 100)
     with server.client() as client:
@@ -377,7 +388,7 @@ def test_support_has_what_helps_and_no_secret(start, origin, tmp_path):
         assert part in text, part
     assert text.count("===== /metrics =====") == 2 and "AWS_SECRET_ACCESS_KEY is set" in text
     assert "canary" not in text and "precious-key" not in text
-    origin.violations.clear()  # the secret is not the origin's
+    origin.violations.clear()  # the secret does not belong to the origin
     again = run_forebay("support", "-o", path, *words, env=env)
     assert again.returncode == 1 and path.read_text() == text
     origin.violations.clear()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""-q, -v and --no-color, which every command takes, and what else may stand in front of one."""
+"""The options -q, -v and --no-color, which every command takes, and other options in front of a
+command."""
 
 import contextlib
 import json
@@ -22,7 +23,7 @@ def admin_of(server):
 
 
 def rest_of(terminal):
-    """What comes until nobody has the other end, which an error says; closes it."""
+    """Reads until the other end is closed, which the terminal reports as an error; then closes."""
     seen = b""
     with contextlib.suppress(OSError):
         while piece := os.read(terminal, 4096):
@@ -36,8 +37,8 @@ def rest_of(terminal):
 
 @pytest.mark.parametrize("front", [["-q"], ["--no-color", "-v"]])
 def test_every_command_takes_them_on_either_side(front):
-    """Without a server or a configuration each ends at once, by what it lacks; serve and run would
-    not."""
+    """Every command takes these options before and after its name. Without a server or
+    configuration each command ends at once; serve and run would not."""
     env = {
         "FOREBAY_ADMIN": "unix:/dev/null/none/socket",
         "FOREBAY_CONFIG": "/dev/null/none/forebay.yaml",
@@ -123,17 +124,19 @@ def test_every_command_takes_them_on_either_side(front):
         ),
         (["-v", "--", "status"], 2, "forebay: --: no option that stands in front of a command"),
         (["-v", ""], 2, "forebay: : no such command"),
-        # a value is a value, whatever it looks like
+        # A value stays a value, whatever it looks like.
         (["log", "--where", "-v", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
         (["--admin", "-v", "status"], 6, "forebay status: no server answers at -v"),
     ],
 )
 def test_in_front_of_a_command(words, code, line):
+    """A mistake in front of a command gives a message of one line."""
     got = run_forebay(*words)
     assert (got.returncode, got.stdout) == (code, "") and got.stderr.startswith(line), got
 
 
 def test_results_are_the_same_in_front():
+    """Common options have the same effect in front of a command as after it."""
     assert run_forebay("--json", "version").stdout == run_forebay("version", "--json").stdout
     assert run_forebay("-q", "-h").stdout == run_forebay("help").stdout
     assert run_forebay("--no-color", "--version").stdout == run_forebay("version").stdout
@@ -151,6 +154,7 @@ def test_results_are_the_same_in_front():
 
 
 def test_a_command_behind_run_keeps_its_own(origin, tmp_path):
+    """Options after `run`'s own command belong to that command."""
     env = {
         "AWS_ENDPOINT_URL_S3": origin.endpoint,
         "AWS_ACCESS_KEY_ID": "a",
@@ -170,6 +174,7 @@ def test_a_command_behind_run_keeps_its_own(origin, tmp_path):
 
 
 def test_v_says_what_is_asked(start, origin, tmp_path):
+    """-v prints each request that a command sends."""
     server = start(origin)
     got = run_forebay("status", "--json", "-v", env={"FOREBAY_ADMIN": admin_of(server)})
     assert got.returncode == 0 and json.loads(got.stdout.splitlines()[-1])["type"] == "result"
@@ -185,7 +190,7 @@ def test_v_says_what_is_asked(start, origin, tmp_path):
     ]
     got = run_forebay("-v", "check", "--live", "-c", file)
     assert f"forebay: GET /livez at 127.0.0.1:{server.admin_port}: 200" in got.stderr
-    # a refusal has its status; the look again and again of a round is said once; a secret never
+    # A refusal shows its status. Repeated polls are printed once. A secret is never printed.
     got = run_forebay("-v", "explain", "x://", env={"FOREBAY_ADMIN": admin_of(server)})
     assert got.returncode == 2
     got = run_forebay(
@@ -207,6 +212,7 @@ def test_v_says_what_is_asked(start, origin, tmp_path):
 
 
 def test_q_leaves_errors_and_warnings(start, origin):
+    """-q leaves errors and warnings."""
     assert "may do nothing yet" in run_forebay("keys", "new", "me").stderr
     assert run_forebay("keys", "new", "me", "-q").stderr == ""
     server = start(origin)
@@ -220,8 +226,8 @@ def test_q_leaves_errors_and_warnings(start, origin):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_q_shows_no_progress(start, origin, quiet):
-    """On a terminal it comes five times a second; what is warmed waits until some was seen, or the
-    job is known to run."""
+    """-q prints no progress. On a terminal, progress comes five times a second, so the job waits
+    until some was seen or it is known to run."""
     server = start(origin)
     origin.put("a", 1000)
     main, child = pty.openpty()
@@ -253,6 +259,7 @@ def test_q_shows_no_progress(start, origin, quiet):
     ],
 )
 def test_colour(words, variables, coloured, tmp_path):
+    """--no-color and the environment turn colours off."""
     main, child = pty.openpty()
     env = {
         "PATH": os.environ["PATH"],
@@ -270,8 +277,8 @@ def test_colour(words, variables, coloured, tmp_path):
 
 
 class Worded(Forebay):
-    """A server with words of its own behind its settings. One with -q names no port: its socket is
-    asked."""
+    """A server with extra words after its settings. A server with -q names no port, so the test
+    asks its socket."""
 
     words = ()
 
@@ -306,7 +313,8 @@ class Worded(Forebay):
     ],
 )
 def test_serve(tmp_path, origin, words, level):
-    """-q: neither lines at the start nor the log's information; also of what follows an upgrade."""
+    """With -q, serve prints neither the start-up lines nor informational log lines, before and
+    after an upgrade."""
     server = Worded(
         tmp_path,
         origin,

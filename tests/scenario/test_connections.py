@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to the origin: which may carry another request, over plain HTTP and TLS."""
+"""Connections to the origin, over plain HTTP and TLS: which of them may carry another request."""
 
 import subprocess
 import threading
@@ -52,7 +52,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(params=["plain", "tls"])
 def wire(request, start):
-    """An origin and a server with one worker in front of it, over either wire."""
+    """An origin, and a server with one worker in front of it, over plain HTTP or TLS."""
     tls = request.getfixturevalue("certificate") if request.param == "tls" else None
     with strict(Origin(credentials=KEYS, tls=tls)) as origin:
         settings = {"workers": 1, "origin.keepalive": "60s", "origin.retries": 0}
@@ -66,7 +66,7 @@ def connections(origin, since=0):
 
 
 def test_connections_are_kept(wire):
-    """What the other tests of this file measure against: one connection carries everything."""
+    """One connection carries all requests. The other tests of this file compare with this one."""
     origin, server = wire
     with server.client() as client:
         for i in range(5):
@@ -78,8 +78,8 @@ def test_connections_are_kept(wire):
 
 
 def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_path):
-    """Reading and parsing all authorities takes 35 ms of a worker. What is read once shows when the
-    file is gone."""
+    """Certificates are not read for each connection, because parsing all authorities takes 35 ms of
+    a worker. The test deletes the file after the first read."""
     authorities = tmp_path / "authorities.pem"
     authorities.write_bytes(Path(certificate[0]).read_bytes())
     with Origin(credentials=KEYS, tls=certificate) as origin:
@@ -96,14 +96,14 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
             for i in range(3):
                 origin.put(f"k{i}", 3000)
                 judge(client.get(f"k{i}"), origin, f"k{i}")
-                server.advance(10)  # nothing is kept of connections so long unused
+                server.advance(10)  # unused connections are not kept for so long
         assert len(connections(origin)) == 4
 
 
 @pytest.mark.parametrize("size", [0, 100, 16000, 70000, 1 << 20])
 def test_an_answer_behind_the_answer(wire, size):
-    """A second answer in one piece with the first: the next request has its own, not a wrong
-    byte."""
+    """A second answer arrives in one piece with the first. The next request gets its own answer,
+    not a wrong byte."""
     origin, server = wire
     origin.put("first", size)
     origin.put("second", 3000)
@@ -113,12 +113,15 @@ def test_an_answer_behind_the_answer(wire, size):
         judge(client.get("second"), origin, "second")
         for name in ("first", "second"):
             judge(client.get(name), origin, name)  # and none was kept
-    assert len(connections(origin)) == 2 or size == 0  # all of it came with an empty body's head
+    assert (
+        len(connections(origin)) == 2 or size == 0
+    )  # all of it came with the head of an empty body
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_an_answer_while_the_connection_idles(wire, method):
-    """The same some time after: whatever comes next goes out on another connection, once."""
+    """A second answer arrives later, while the connection idles. The next request uses another
+    connection, and is sent once."""
     origin, server = wire
     gone, go = threading.Event(), threading.Event()
     origin.put("first", 70000)
@@ -139,7 +142,7 @@ def test_an_answer_while_the_connection_idles(wire, method):
             assert origin.bytes_of("second") == b"new"
     assert len(origin.requests(since=mark)) == 1
     assert len(connections(origin)) == 2
-    # A deletion never goes out on a used connection, so it closes none.
+    # A deletion never uses a connection again, so it closes none.
     assert server.metric(CLOSED, reason="stray") == (0 if method == "DELETE" else 1)
 
 
@@ -148,7 +151,8 @@ def test_an_answer_while_the_connection_idles(wire, method):
     [(503, "SlowDown"), (403, "AccessDenied"), (412, "PreconditionFailed"), (400, "BadDigest")],
 )
 def test_a_refused_upload_costs_its_connection(wire, status, code):
-    """After the whole body, with an origin that would go on: the next request has a new one."""
+    """The origin refuses an upload after its whole body and would keep the connection. The next
+    request still uses a new one."""
     origin, server = wire
     origin.put("k", 1000)
     with server.client() as client:
@@ -164,8 +168,8 @@ def test_a_refused_upload_costs_its_connection(wire, status, code):
 
 @pytest.mark.parametrize("status", [499, 444, 520, 599])
 def test_a_status_that_nobody_gives(wire, status):
-    """On a used connection it is no answer: a read is asked once more, on a new one; an upload is
-    not."""
+    """On a reused connection an invalid status is not an answer. Forebay repeats a read on a new
+    connection, and does not repeat an upload."""
     origin, server = wire
     origin.put("first", 1000)
     origin.put("k", 3000)
@@ -185,8 +189,8 @@ def test_a_status_that_nobody_gives(wire, status):
 
 
 def test_a_region_is_learnt_once(start):
-    """Eight workers, one bucket elsewhere: one request goes to the wrong region, whoever sends
-    it."""
+    """Eight workers use a bucket in another region. Only one request goes to the wrong region,
+    whichever worker sends it."""
     with Origin(credentials=KEYS, region="eu-central-1") as origin:
         server = start(origin, settings={"workers": 8, "origin.region": "auto"})
         for i in range(64):
@@ -201,7 +205,8 @@ def test_a_region_is_learnt_once(start):
     "status,code", [(503, "SlowDown"), (403, "AccessDenied"), (400, "RequestTimeout")]
 )
 def test_an_upload_refused_in_its_middle(wire, status, code):
-    """The origin answers while the client pauses: told at once, and the connection is given up."""
+    """The origin answers an upload while the client pauses. The client gets the answer at once, and
+    the connection is closed."""
     origin, server = wire
     origin.put("k", 1000)
     half, head = (
@@ -212,7 +217,7 @@ def test_an_upload_refused_in_its_middle(wire, status, code):
         judge(client.get("k"), origin, "k")
         origin.fault("up", "early", (status, code), method="PUT")
         raw.send(head.encode() + half)
-        reply = raw.read_reply("PUT")  # nothing more has been sent by then
+        reply = raw.read_reply("PUT")  # nothing more was sent by then
         assert reply.status == status and reply.code == code, reply
         mark = origin.mark()
         for i in range(20):

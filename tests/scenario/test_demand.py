@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As many requests as readers want and the origin takes: bursts above its rate, turns of
-clients."""
+"""Forebay sends as many requests as clients want and the origin takes: bursts above the origin's
+rate, and fair turns among clients."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +13,7 @@ SIZE = 4096
 
 
 def read_each(server, origin, keys):
-    """A connection for each of KEYS, all at once."""
+    """Reads each of KEYS on a connection of its own, all at once."""
 
     def read(i):
         with server.client() as client:
@@ -31,8 +31,8 @@ def put(origin, name, count):
 
 @pytest.mark.tsan
 def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine):
-    """Far more readers at once than it takes: each gets its bytes, none a 503, and the origin is
-    not asked over and over by those who wait."""
+    """Far more clients read at once than the origin takes. Each gets its bytes and no 503, and
+    waiting requests do not ask the origin repeatedly."""
     server = start(origin, engine=engine)
     keys = put(origin, "burst", 200)
     read_each(server, origin, keys[:1])
@@ -42,7 +42,9 @@ def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine
             readers = pool.submit(read_each, server, origin, keys)
             origin.wait_for(60)
         wait_for(lambda: sum(e.status == 503 for e in origin.requests()) >= 10, "ten refused")
-        origin.limit_rate(100, burst=10)  # from now on as fast as a slow machine, too, may ask
+        origin.limit_rate(
+            100, burst=10
+        )  # from now on at a rate that even a slow machine may ask at
         readers.result()
     asked = origin.requests(method="GET")
     refused = sum(e.status == 503 for e in asked)
@@ -58,8 +60,8 @@ def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine
 
 
 def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
-    """The origin answers everybody else: it is asked again for 20 s, beyond the retries of other
-    failures, and its reader is told SlowDown."""
+    """The origin refuses one key and answers all others. Forebay retries for 20 s, longer than
+    after other failures, and then the client gets SlowDown."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 0})
     origin.put("hot", SIZE)
     origin.fault("hot", "status", 503, times=None)
@@ -80,9 +82,9 @@ def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
     assert server.metric("forebay_origin_slowdown_retries_total") >= 6
 
 
-def test_what_may_be_stale_does_not_wait_for_it(start, origin, engine):
-    """Refused beside others that are answered, the question whether a version is current is asked a
-    few times; then the version is served as it is."""
+def test_stale_version_is_served_after_a_few_throttled_checks(start, origin, engine):
+    """The origin throttles a revalidation while it answers others. Forebay asks a few times, and
+    then serves the stale version."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 1})
     origin.put("held", SIZE)
     cold = put(origin, "cold", 2)
@@ -102,7 +104,8 @@ def test_what_may_be_stale_does_not_wait_for_it(start, origin, engine):
 
 
 def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engine):
-    """As for other failures: the retries, then the reader is told."""
+    """If the origin refuses every request, Forebay makes the usual retries and then answers the
+    client."""
     server = start(origin, engine=engine, settings={"origin.retries": 2})
     origin.put("a", SIZE)
     origin.fault(None, "status", 503, times=None)
@@ -114,10 +117,12 @@ def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engin
 
 
 @pytest.mark.tsan
-def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(start, origin, engine):
-    """A client with 60 cold objects in line, then another with three: they take turns. One
-    connection keeps the order in which the origin meets the requests: of two, one may be slow to
-    connect."""
+def test_a_small_client_does_not_wait_for_a_busy_one(start, origin, engine):
+    """One client has 60 cold objects in line, and then another asks for three: they take turns.
+
+    One connection to the origin keeps the order of requests visible. With two, one may be slow to
+    connect.
+    """
     server = start(
         origin,
         engine=engine,
