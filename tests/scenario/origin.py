@@ -216,8 +216,10 @@ class Origin:
         self.serial = 0
         self.rate = None  # limit_rate()
         self.delay_s = 0.0  # added before every reply head
-        self.replicas = {}  # key: a function of the Entry; returns the Version that answers a read (None: no object)
-        self.clock_s = None  # its clock is ahead of ours by this, and it refuses requests by that clock; None: it does not
+        self.replicas = {}  # key: a function of the Entry that returns the Version for a read, or None
+        self.clock_s = (
+            None  # how far its clock is ahead, by which it refuses requests; None: it checks none
+        )
         self.keep_alive = True
         self.connection_class = _Connection
         self.added_headers = []  # to every reply without object data: [(name, value)]

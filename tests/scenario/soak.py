@@ -704,7 +704,7 @@ class Weather:
                 drop_pages(path)
 
     def ahead(self, seconds):
-        with self.soak.storm():  # those who waited for the origin waited long
+        with self.soak.storm():  # waiting readers waited long
             self.server.advance(seconds)
 
     def clock_hour(self):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forebay answers as the real server behind it does: status, headers and body.
+"""Forebay answers as the real server behind it does: the same status, headers and body.
 
-Thousands of generated requests (operations x headers x ranges x conditionals x odd keys). A read
-goes to the same object directly and through Forebay, twice. A write goes directly to a key of one
-bucket and through Forebay to the same key of its twin, and both must leave the same behind.
-Differences that are meant stand in REASONS, each is counted and printed; anything else fails.
+The tests generate thousands of requests (operations x headers x ranges x conditionals x odd keys).
+A read goes to the same object directly and through Forebay, twice. A write goes directly to a key
+of one bucket and through Forebay to the same key of its twin, and both must have the same result.
+REASONS lists the intended differences, each of which is counted and printed. Any other difference
+fails.
 """
 
 import email.utils
@@ -50,7 +51,7 @@ KEYS = [
 ]
 SIZES = [0, 1, 2, 31, 100, 4096, 65535, 65536, 65537, 200_000]
 
-# What may differ, and why. Headers first: never compared by value.
+# Allowed differences and their reasons. Headers first, which are never compared by value.
 HEADERS_IGNORED = {
     "date": "each reply has its own",
     "x-amz-request-id": "each server names its own requests",
@@ -65,7 +66,7 @@ HEADERS_IGNORED = {
     "transfer-encoding": "framing of the reply, the body is compared decoded",
     "content-length": "framing of the reply, the body is compared decoded",
 }
-# What a server adds of its own and S3 does not know: not kept in the cache.
+# Headers that a server adds and S3 does not define. The cache does not keep them.
 OWN_PREFIXES = ("seaweed-", "x-minio-", "x-seaweedfs-")
 REASONS = {
     "S3's own answer": "where this server answers otherwise than S3 does, the cache answers as S3",
@@ -243,7 +244,8 @@ class Differ:
                 self.report("header " + name, want, got, f"{story}: {a.get(name)} {b.get(name)}")
 
     def status_reason(self, method, target, asked, got):
-        """A status that is not the server's must be the one that S3 gives for this object."""
+        """If the status differs from the server's, it must be the one that S3 gives for this
+        object."""
         if (
             "?" in target
             and "x-id" not in target
@@ -268,14 +270,14 @@ class Differ:
 
 
 def plain(values):
-    """Content codings without the framing of uploads."""
+    """Removes the framing of uploads from the content codings."""
     return [
         v.strip() for value in values or [] for v in value.split(",") if v.strip() != "aws-chunked"
     ]
 
 
 def s3_status(asked, etag, modified, size):
-    """What S3 answers to a read with these headers."""
+    """The status that S3 gives for a read with these headers."""
 
     def names_it(value):
         return value.strip() == "*" or etag.strip('"') in [
@@ -415,13 +417,13 @@ def make_headers(rng):
 
 
 def usable(differ, key):
-    """Some servers refuse some keys (that is theirs to say), and some cannot hold both k and
-    k/x."""
+    """Whether the server can store the key. Some servers refuse some keys, and some cannot hold
+    both k and k/x."""
     return not (differ.name == "versitygw" and ("\\" in key))
 
 
 def write(differ, rng, method, key, query="", headers=(), body=b"", how="hash"):
-    """The same write to both twins; replies and what is there after are compared."""
+    """Sends the same write to both twins, and compares the replies and the results."""
     suffix = "?" + query if query else ""
     differ.requests += 1
     paths = [f"/{bucket}/{quote(key)}{suffix}" for bucket in (DIRECT, TWIN)]
@@ -434,7 +436,7 @@ def write(differ, rng, method, key, query="", headers=(), body=b"", how="hash"):
 
 
 def same_after(differ, key):
-    """Both twins hold the same, and Forebay tells of its own as the server does."""
+    """Checks that both twins hold the same, and that Forebay reports its own as the server does."""
     left = differ.direct.send("HEAD", f"/{DIRECT}/{quote(key)}")
     right = differ.direct.send("HEAD", f"/{TWIN}/{quote(key)}")
     differ.compare("left behind", left, right, ("HEAD", f"/{TWIN}/{quote(key)}"), twin=True)
@@ -442,7 +444,7 @@ def same_after(differ, key):
 
 
 def fill(differ, rng):
-    """Every key once, in all body forms."""
+    """Writes every key once, in all body forms."""
     forms = ["hash", UNSIGNED, "query", STREAMING, STREAMING_TRAILER, UNSIGNED_TRAILER]
     for i, key in enumerate(KEYS):
         write(
@@ -479,7 +481,8 @@ def read_once(differ, rng, state):
 
 
 def read_elsewhere(differ, rng, state):
-    """Everything that is read and no object: listings, sub-resources, what is not there."""
+    """Reads everything that is not an object: listings, sub-resources, and keys that do not
+    exist."""
     key = quote(rng.choice(KEYS))
     target = rng.choice(
         [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are
-read."""
+"""The dir: origin serves a folder tree as buckets, and nothing outside it. Files may change while
+they are read."""
 
 import os
 import threading
@@ -31,8 +31,8 @@ def write(root, name, data, old=True):
     return path
 
 
-# A file changed less than 2 s ago is streamed, not stored; its ctime cannot be set back, but a
-# server's clock that is so far ahead finds it old. A ttl of 1s is over by then as well.
+# A file that changed less than 2 s ago is streamed, not stored. Its ctime cannot be set back, but a
+# server whose clock is ahead finds it old. A ttl of 1s is over by then as well.
 SETTLED_S = 3
 
 
@@ -103,7 +103,8 @@ def test_odd_names(start, root):
 
 
 def test_nothing_outside_the_tree(start, root, tmp_path):
-    """Symbolic links and dot segments do not lead out; special files are no objects."""
+    """Symbolic links and dot segments do not lead out of the tree. Special files are not
+    objects."""
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "file").write_bytes(b"canary-outside")
@@ -177,10 +178,11 @@ def test_nothing_outside_the_tree(start, root, tmp_path):
 
 @pytest.mark.tsan
 def test_a_file_that_changes_while_it_is_read(start, root, engine):
-    """Rewritten, replaced, grown, shrunk: a complete reply is one of the contents, never a mix.
+    """A file is rewritten, replaced, extended or truncated while it is read. A complete reply has
+    one of its contents, never a mix.
 
-    But for a file that is being written over in place, where read() itself returns a mix of the two
-    contents and no time stamp tells: that may be streamed, and is never kept.
+    There is one exception. While a file is overwritten in place, read() itself can return a mix of
+    both contents, and no time stamp shows it. Forebay may stream that, and never keeps it.
     """
     size = 6 * MIB
 
@@ -214,7 +216,7 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
             for _ in range(60):
                 try:
                     reply = client.get("f")
-                except (Truncated, Closed):  # Closed: cut before its head was on its way
+                except (Truncated, Closed):  # Closed: cut before its head was sent
                     continue
                 if reply.status != 200:
                     assert reply.status in (404, 412, 503), reply
@@ -256,7 +258,8 @@ def test_changes_are_seen_after_the_ttl(start, root):
 
 
 def test_immutable_needs_the_directory_no_more(start, root, engine):
-    """After the first pass the whole tree can be taken away."""
+    """With `immutable`, the whole tree can be removed after the first read. Every object stays a
+    hit."""
     data = {f"d{i % 3}/f{i}": os.urandom(1000 + i * 5000) for i in range(40)}
     for name, content in data.items():
         write(root / "bkt", name, content)
@@ -276,8 +279,8 @@ def test_immutable_needs_the_directory_no_more(start, root, engine):
             assert reply.status == 200 and bytes(reply.body) == content, (name, reply)
 
 
-def test_what_a_directory_refuses_is_named_in_the_log(start, root):
-    """As of an S3 origin, the error that went on has its code in the access log."""
+def test_refusals_of_a_directory_are_in_the_access_log(start, root):
+    """If a directory refuses a read, the access log has the error code, as with an S3 origin."""
     server = start(f"dir:{root}")
     with server.client() as client:
         assert client.request("PUT", "/bkt/new", body=b"x").status == 501
@@ -295,7 +298,7 @@ def test_top_level_files_are_reported(start, root):
 
 
 def test_buckets_of_the_file(start, tmp_path, origin):
-    """buckets[]: one from a folder, one from S3 under another name."""
+    """`buckets` may map one bucket to a folder and another to S3 under another name."""
     folder = tmp_path / "elsewhere"
     write(folder, "x/y", b"from the folder")
     origin.put("k", 3000, bucket="upstream")
@@ -317,8 +320,8 @@ def test_buckets_of_the_file(start, tmp_path, origin):
 
 
 def test_overrides_are_judged_alike_with_the_cache_and_without(start, root):
-    """response-*: for signed requests only, said in the same words; what no header can hold
-    replaces nothing."""
+    """The response-* overrides are allowed for signed requests only. Cached and uncached objects
+    give the same errors, and a value that no header can hold replaces nothing."""
     server = start(f"dir:{root}", file={"rules": [{"match": "bkt/past/**", "cache": False}]})
     for name in ("cached", "past/it"):
         write(root / "bkt", name, b"0123456789")
@@ -380,8 +383,8 @@ def test_many_files_in_one_folder_listed_in_pages(start, root):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_a_read_past_the_cache_was_given(start, root, engine, method):
-    """Nobody is given older bytes afterwards, or a file that is gone."""
+def test_no_read_goes_back_behind_a_read_past_the_cache(start, root, engine, method):
+    """After a read past the cache, no read returns older bytes, or a file that is deleted."""
     server = serve(
         start, root, engine, SETTLED_S, **{"cache.client_directives": "all", "cache.ttl": "1h"}
     )
@@ -406,7 +409,7 @@ def test_what_a_read_past_the_cache_was_given(start, root, engine, method):
 
 
 def test_conditions_and_suffixes_of_a_file_that_is_not_cached(start, root, engine):
-    """They are judged with the first read of the file."""
+    """Conditions and suffix ranges of an uncached file are judged with its first read."""
     data = os.urandom(3 * MIB + 5)
     server = serve(start, root, engine, ahead_s=SETTLED_S)
     before, after = "Mon, 01 Jan 2001 00:00:00 GMT", "Tue, 01 Jan 2036 00:00:00 GMT"

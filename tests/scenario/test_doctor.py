@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and
-within a bounded time."""
+"""`doctor` finds each fault that a test plants. It names a remedy, returns the right exit code and
+ends within a bounded time."""
 
 import datetime
 import json
@@ -36,7 +36,7 @@ class Report:
         self.exit, self.rows, self.took_s = done.returncode, rows[:-1], took_s
 
     def find(self, check, state):
-        """The findings of that check and state, as one text with their remedies."""
+        """Returns the findings of that check and state, with their remedies, as one text."""
         return "\n".join(
             f"{row['found']} -> {row['remedy']}"
             for row in self.rows
@@ -50,8 +50,8 @@ class Report:
 
 @pytest.fixture
 def doctor(tmp_path, origin):
-    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these.
-    What answers has long for it, unless the arguments say otherwise."""
+    """doctor(*arguments, env=..., **settings) returns a report on settings that are right except
+    for these. Servers that answer have plenty of time, unless the arguments say otherwise."""
 
     def make(*arguments, env=None, **settings):
         if not any(word.startswith("--timeout") for word in arguments):
@@ -76,8 +76,8 @@ def doctor(tmp_path, origin):
 
 
 def hurried(report_of, is_right):
-    """With a second for what never answers; a machine that is so busy that what does answer takes
-    longer has more."""
+    """Gives peers that never answer one second. If a busy machine makes others exceed it, they get
+    more."""
     for timeout_s in (1, 5, 15):
         report = report_of(f"--timeout={timeout_s}")
         assert report.took_s < 20 * timeout_s
@@ -267,7 +267,7 @@ def test_an_origin_without_a_name(doctor):
 def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
     report = doctor(origin__endpoint=origin.endpoint.replace("http:", "https:"))
     origin.stop()
-    origin.violations.clear()  # TLS on a plain port is no HTTP
+    origin.violations.clear()  # TLS on a plain port is not HTTP
     assert report.exit == 4 and "say http://" in report.find("origin", "red")
 
 
@@ -344,7 +344,7 @@ def test_credentials(doctor, origin):
     report = doctor(env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
     assert report.exit == 4 and report.red == {"credentials"}
     report = doctor(env={"AWS_SECRET_ACCESS_KEY": "wrong"})
-    origin.violations.clear()  # that is what it is about
+    origin.violations.clear()  # this is what the test checks
     assert report.exit == 4 and "refuses the signature of Forebay" in report.find("rights", "red")
     report = doctor(env={"AWS_ACCESS_KEY_ID": "nobody"})
     assert report.exit == 4 and "does not know the access key of Forebay" in report.find(
@@ -353,8 +353,8 @@ def test_credentials(doctor, origin):
 
 
 class Keys(BaseHTTPRequestHandler):
-    """A container's endpoint, and an instance's, that gives the keys of the origin for so many
-    seconds."""
+    """The endpoint of a container's credentials and of an instance's. The keys of the origin that
+    it returns expire after this many seconds."""
 
     def answer(self, text):
         self.send_response(200)
@@ -414,7 +414,8 @@ def test_credentials_that_end(doctor, origin, service, lasts_s, state, words):
 
 
 def test_the_instance_metadata_service(doctor, origin, service):
-    """It answers; it does not, and is needed or not; it is switched off."""
+    """The instance metadata service answers; it hangs, and is needed or not; or it is switched
+    off."""
     origin.put("a", 100)
     no_keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     with socket.socket() as nobody:
@@ -433,8 +434,8 @@ def test_the_instance_metadata_service(doctor, origin, service):
 
 
 def test_an_origin_that_is_slow(doctor, origin):
-    """What it gives in the time is counted, and it stops there; at most 48 MiB are read of one that
-    is fast."""
+    """`doctor` reports how much a slow origin delivered within the time, and stops. It reads at
+    most 48 MiB from a fast one."""
     origin.put("a", 40 << 20)
     mark = origin.mark()
     report = doctor("bkt")
@@ -471,7 +472,8 @@ def test_a_directory_as_origin(doctor, tmp_path):
 
 
 def test_a_directory_that_hangs(doctor, tmp_path):
-    """A read that the kernel holds, which not even a cancel ends."""
+    """`doctor` ends although the kernel holds a read of the directory, which not even a cancel
+    ends."""
     if build_kind() != "debug":
         not_run("what hangs is never given back, and a release has no faults")
     (tmp_path / "data" / "set").mkdir(parents=True)
@@ -492,7 +494,7 @@ def test_a_directory_that_hangs(doctor, tmp_path):
 
 
 def test_every_remedy_names_what_there_is():
-    """A key or command that a remedy names exists."""
+    """Every setting or command that a remedy names exists."""
     source = "".join(
         path.read_text()
         for path in (Path(__file__).resolve().parents[2] / "src/cli/doctor").glob(

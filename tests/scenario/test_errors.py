@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the origin on the cached path: its own code, message, details and headers reach the
-client."""
+"""An error of the origin on the cached path reaches the client with its own code, message, details
+and headers."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -59,7 +59,7 @@ def check(reply, status, code, message, details, headers, key, bucket="bkt"):
         assert have[element.tag] == element.text, have
     for name, value in headers:
         assert reply.all(name) == [value], (name, reply)
-    # One request, one name for it, and ours: not a word of the origin's names.
+    # The reply has one request id and ours. Nothing in it uses the origin's names.
     assert have["RequestId"] == reply.header("x-amz-request-id")
     assert have["HostId"] == reply.header("x-amz-id-2")
     assert have["Resource"] == f"/{bucket}/{key}"
@@ -68,7 +68,8 @@ def check(reply, status, code, message, details, headers, key, bucket="bkt"):
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda v: f"{v[0]}-{v[1]}")
 def test_the_origins_verdict(start, origin, verdict):
-    """Word for word to GET; to HEAD its status and headers, no body; and nothing of it is kept."""
+    """A GET gets the origin's error word for word. A HEAD gets its status and headers, without a
+    body. Nothing of it is kept."""
     status, code, message, details, headers = verdict
     server = start(origin, settings={"origin.retries": 0})
     origin.put("k", 1000)
@@ -86,8 +87,8 @@ def test_the_origins_verdict(start, origin, verdict):
 
 
 def test_names_are_the_clients(start, origin):
-    """A bucket with another name at the origin: key, bucket and resource as the client knows
-    them."""
+    """If a bucket has another name at the origin, errors name key, bucket and resource as the
+    client does."""
     server = start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]})
     with server.client() as client:
         reply = client.get("gone/a b", bucket="mine")
@@ -108,8 +109,9 @@ def test_names_are_the_clients(start, origin):
 
 
 @pytest.mark.parametrize("code", ["SignatureDoesNotMatch", "InvalidAccessKeyId"])
-def test_what_is_about_our_keys(start, origin, code):
-    """The client's signature was good: it hears that access is denied, and nothing of our keys."""
+def test_errors_about_our_own_keys_are_hidden(start, origin, code):
+    """If the origin rejects Forebay's own credentials, the client gets AccessDenied and learns
+    nothing about them. The client's own signature was valid."""
     server = start(origin)
     secrets = (
         "<AWSAccessKeyId>canary</AWSAccessKeyId><StringToSign>canary</StringToSign>"
@@ -124,7 +126,8 @@ def test_what_is_about_our_keys(start, origin, code):
 
 @pytest.mark.parametrize("size", [10000, 60000, 100000])
 def test_long_errors_are_bounded(start, origin, size):
-    """Details of any length: the code stands, and what is too long is left out as a whole."""
+    """An error with long details keeps its code. A detail that is too long is left out as a
+    whole."""
     server = start(origin)
     for i, extra in enumerate((f"<Long>{'x' * size}</Long>", "<Many>x</Many>" * (size // 14))):
         origin.fault(f"k{i}", "error", (404, "NoSuchKey", "Gone", extra))
@@ -136,7 +139,8 @@ def test_long_errors_are_bounded(start, origin, size):
 
 
 def test_an_answer_that_is_no_s3_error(start, origin):
-    """Of a web server's page nothing goes on but what its status means."""
+    """If the answer is a web server's page, the client gets an S3 error for its status, and nothing
+    of the page."""
     server = start(origin)
     page = b"<html><body>canary</body></html>"
     origin.fault(
@@ -152,7 +156,8 @@ def test_an_answer_that_is_no_s3_error(start, origin):
 
 
 def test_each_key_has_its_own_error(start, origin):
-    """Many readers of several keys at once: one request per key, and each hears of its own."""
+    """Many clients read several failing keys at once. Each key costs one request, and each client
+    gets the error of its own key."""
     server = start(origin, settings={"workers": 4})
     for k in range(8):
         origin.fault(f"k{k}", "error", (404, "NoSuchKey", f"message {k}"), times=None)
@@ -173,7 +178,8 @@ FLOOD, DRIP = (b" " * 65536, 0), (b" ", 0.02)
 @pytest.mark.parametrize("speed", [FLOOD, DRIP], ids=["flood", "drip"])
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_error_without_end_is_no_answer_without_end(start, origin, status, speed):
-    """Its status is an answer; more than an error's document nobody waits for."""
+    """If an error body does not end, the client still gets an answer with its status. Forebay reads
+    no more than an error document may have."""
     server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
     origin.put("k", 1000)
     origin.fault(None, "endless", (status, *speed), times=None)
@@ -185,7 +191,8 @@ def test_an_error_without_end_is_no_answer_without_end(start, origin, status, sp
 @pytest.mark.parametrize("status", [404, 500])
 @pytest.mark.parametrize("query", ["", "uploadId=u"])
 def test_an_error_without_end_to_a_write_ends_with_its_client(start, origin, status, query):
-    """What a write came to is known from the head: nobody reads on when the client has gone."""
+    """Forebay knows a write's outcome from the head. It stops reading an endless error body when
+    the client has disconnected."""
     server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
     origin.fault(None, "endless", (status, *FLOOD), times=None)
     with server.connection() as wire:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tens of thousands of faults of all kinds at once: no wrong byte, no mixed or falsely complete
-reply, and it lives."""
+"""Tens of thousands of faults of all kinds at once cause no wrong byte and no mixed or falsely
+complete reply. The server survives."""
 
 import itertools
 
@@ -16,7 +16,7 @@ LEAST_KINDS = 46
 
 
 def test_soak(start, origin, engine, figure, tmp_path):
-    """50,000 faults on both engines together; each kind strikes."""
+    """50,000 faults on both engines together. Each kind strikes."""
     if build_kind() == "release":
         not_run("a release has no fault hooks")
     if not direct_works(tmp_path):
@@ -48,7 +48,7 @@ def test_soak(start, origin, engine, figure, tmp_path):
     )
     assert not run.wrong, f"{len(run.wrong)} wrong: " + "\n".join(run.wrong[:5])
     assert not [kind for kind in soak.ALL if run.struck[kind] == 0], "these never struck"
-    # It lives, and stores again as soon as the disk has caught up.
+    # The server lives, and stores again as soon as the disk has caught up.
     tries = itertools.count()
 
     def stores_again():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands cat and get: an object by way of the cache, whole or not at all."""
+"""The commands cat and get fetch an object through the cache, as a whole or not at all."""
 
 import os
 import stat
@@ -67,7 +67,8 @@ def test_cat_and_get_give_what_the_origin_has(forebay, origin, tmp_path):
         (("cut", 2 * MIB), 4, "in the middle"),
     ],
 )
-def test_what_does_not_come_replaces_nothing(start, origin, tmp_path, fault, code, words):
+def test_a_failed_transfer_replaces_nothing(start, origin, tmp_path, fault, code, words):
+    """A transfer that fails does not replace the existing file."""
     server = start(origin, settings={"origin.retries": 0})
     origin.put("a", 3 * MIB)
     if fault[0] == "cut":
@@ -103,7 +104,7 @@ def test_a_file_that_cannot_be_written(forebay, origin, tmp_path):
 
 
 def read_fifo(path):
-    """A thread that reads PATH to its end, and the list that gets what it read."""
+    """Returns a thread that reads PATH to its end, and the list that receives its contents."""
     got = []
     reader = threading.Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
     reader.start()
@@ -111,7 +112,8 @@ def read_fifo(path):
 
 
 def test_a_device_or_a_fifo_is_written_to(forebay, origin, tmp_path):
-    """get never replaces it by a regular file: as root it would replace /dev/null."""
+    """`get` writes to a device or FIFO and never replaces it by a regular file. As root it would
+    otherwise replace /dev/null."""
     origin.put("a", 3 * MIB + 7)
     fifo = tmp_path / "sub" / "fifo"
     fifo.parent.mkdir()

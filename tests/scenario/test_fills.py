@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or
-overwrites."""
+"""Fills: one fetch serves many readers, whichever of them leaves. The origin may cut, stall, lie or
+overwrite."""
 
 import random
 import socket
@@ -16,14 +16,15 @@ MIB = 1 << 20
 
 
 def wanted_once(origin, key, size):
-    """Each byte of KEY was sent at most once by the origin."""
+    """Checks that the origin sent each byte of KEY at most once."""
     assert origin.sent_twice(key) == 0, origin.coverage(key)[:20]
     assert origin.bytes_sent(key) <= size
 
 
 @pytest.mark.tsan
 def test_a_hundred_readers_of_a_cold_object(forebay, origin):
-    """They all start while the origin holds its first reply; it sends every byte once."""
+    """100 clients start while the origin holds its first reply. The origin sends every byte
+    once."""
     size = scaled(256 * MIB, 24 * MIB) // MIB * MIB + 5
     origin.put("big", size)
     with origin.hold("big") as gate:
@@ -54,7 +55,7 @@ def test_a_hundred_readers_of_a_cold_object(forebay, origin):
 
 
 def test_the_first_bytes_leave_with_the_head(start, origin, engine):
-    """What comes from the origin in one piece leaves in one."""
+    """A head and body that the origin sends in one piece leave in one piece."""
     forebay = start(origin, engine=engine, settings={"workers": "1"})
     for name in ("other", "small"):
         origin.put(name, 10 << 10)
@@ -67,13 +68,13 @@ def test_the_first_bytes_leave_with_the_head(start, origin, engine):
 
 
 def segments(connection):
-    """How many with data have come on it: tcpi_data_segs_in."""
+    """Returns how many TCP segments with data arrived on the connection: tcpi_data_segs_in."""
     info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
     return struct.unpack_from("I", info, 152)[0]
 
 
 def test_the_first_reader_leaves_half_way(forebay, origin):
-    """The fill goes on for the others: no byte is asked twice."""
+    """When the first reader leaves, the fill goes on for the others. No byte is fetched twice."""
     size, others = scaled(256 * MIB, 24 * MIB), scaled(99, 20)
     origin.put("big", size)
     gate = threading.Event()
@@ -105,7 +106,7 @@ def test_the_first_reader_leaves_half_way(forebay, origin):
 
 
 def test_ten_ranges_of_an_object_nobody_has_seen(forebay, origin):
-    """Different blocks, all asked at once, the version unknown: one request for each block."""
+    """Different blocks of an unknown object are asked for at once. Each block costs one request."""
     size, readers = scaled(256 * MIB, 40 * MIB), scaled(100, 30)
     part = size // 10
     origin.put("big", size)
@@ -134,7 +135,8 @@ def test_ten_ranges_of_an_object_nobody_has_seen(forebay, origin):
 
 
 def test_a_stripe_apart(start, origin):
-    """Blocks on both sides of a 64 MiB stripe belong to different workers; still one fetch."""
+    """Blocks on both sides of a 64 MiB stripe belong to different workers, and still cost one
+    fetch."""
     server = start(origin, settings={"workers": 3})
     edge = 64 * MIB
     origin.put("big", edge + 8 * MIB)
@@ -150,7 +152,8 @@ def test_a_stripe_apart(start, origin):
 
 
 def test_the_last_reader_leaves(forebay, origin):
-    """Before the head: cancelled. In the body: the block is finished, the rest not fetched."""
+    """If the last reader leaves before the head, the fetch is cancelled. In the body, the current
+    block is completed and the rest is not fetched."""
     size = 64 * MIB
     origin.put("big", size)
     with origin.hold("big"):
@@ -169,19 +172,20 @@ def test_the_last_reader_leaves(forebay, origin):
         judge(client.get("big"), origin, "big", 0, size)
 
 
-# A reader who asks for checksums has the first run asked for without a range, and cut where the run
-# ends.
+# For a reader who asks for checksums, Forebay asks for the first run without a range, and cuts the
+# answer where the run ends.
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("headers", [[], CHECKSUMS], ids=["range", "whole"])
 def test_a_cut_body_is_resumed(forebay, origin, headers):
-    """The reader gets the whole right object; the rest is asked with Range and If-Match."""
+    """A body that is cut is resumed with Range and If-Match. The client gets the whole right
+    object."""
     size = 9 * MIB + 17
     for i, at in enumerate((1, 5000, MIB - 1, MIB, MIB + 1, 3 * MIB + 77, 4 * MIB - 1)):
         for word in ("cut", "reset_at"):
-            key = f"{word}/{i}/a.{word}{i}"  # each of a kind of its own
+            key = f"{word}/{i}/a.{word}{i}"  # each is the only one of its kind
             origin.put(key, size)
             origin.fault(key, word, at)
             with forebay.client() as client:
@@ -210,7 +214,8 @@ def test_cut_past_the_budget_is_a_visible_truncation(forebay, origin):
         judge(client.get("a"), origin, "a", 0, size)
 
 
-def test_who_joins_a_broken_run_brings_attempts_of_his_own(forebay, origin):
+def test_a_reader_who_joins_a_broken_run_adds_retries(forebay, origin):
+    """A reader who joins a run that broke off adds retries of its own."""
     size = MIB
     origin.put("a", size)
     gate = threading.Event()
@@ -234,7 +239,8 @@ def test_who_joins_a_broken_run_brings_attempts_of_his_own(forebay, origin):
 
 
 def test_resumes_stay_within_the_retry_budget(forebay, origin):
-    """An origin that breaks every body is not asked four times as much."""
+    """If the origin breaks every body, resumes stay within the retry budget. Forebay does not send
+    four times as many requests."""
     count = 30
     for i in range(count):
         origin.put(f"k{i}", MIB)
@@ -246,7 +252,7 @@ def test_resumes_stay_within_the_retry_budget(forebay, origin):
                 client.get(f"k{i}")
     spent_s = time.monotonic() - began
     retries = len(origin.requests(method="GET")) - count
-    # Ten at the start, a tenth of what was asked, and one a second.
+    # The budget has ten retries at the start, a tenth of the requests, and one a second.
     assert retries <= 10 + (count + retries) / 10 + spent_s + 2, (retries, spent_s)
     assert forebay.metric("forebay_origin_retries_refused_total") >= 1
 
@@ -267,7 +273,8 @@ def test_a_cut_after_the_object_changed_is_never_mended_with_the_new_version(for
 
 
 def test_errors_of_the_origin(forebay, origin):
-    """Retried within the budget; then 503 SlowDown to everybody, never a 404, nothing kept."""
+    """Errors of the origin are retried within the budget. Then every client gets 503 SlowDown,
+    never a 404, and nothing is kept."""
     for i, (word, argument) in enumerate(
         (
             ("status", 503),
@@ -334,7 +341,7 @@ def test_idle_origin_connections_that_die_are_not_noticed(start, origin):
             origin.drop_connections()
 
 
-# What the origin lies about; whether what came may be kept afterwards.
+# The origin's lies, and whether Forebay may keep the received bytes afterwards.
 NEVER_STORED = [
     "wrong_length",
     "wrong_range",
@@ -364,7 +371,7 @@ ONLY_OF_RANGES = [
     "wrong_range",
     "no_content_range",
     "whole",
-]  # what is asked for whole is answered truly
+]  # a request for the whole object is answered truly
 
 
 @pytest.mark.parametrize("word", NEVER_STORED + HARMLESS)
@@ -374,7 +381,8 @@ ONLY_OF_RANGES = [
     ids=["range", "whole", "cut"],
 )
 def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
-    """No wrong byte, nothing stored, other objects unharmed, and the truth is served afterwards."""
+    """A lying reply causes no wrong byte, nothing of it is stored, and other objects are unharmed.
+    Later the true answer is served."""
     server = start(
         origin, settings={"origin.first_byte_timeout": "2s", "origin.idle_timeout": "2s"}
     )
@@ -399,8 +407,8 @@ def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
         server.settle()
         mark = origin.mark()
         if size == 9 * MIB and word == "wrong_length":
-            # Nothing contradicts the length of an answer that was cut before its end, but the next
-            # range does.
+            # Nothing contradicts the length of an answer that was cut before its end, until the
+            # next range.
             with pytest.raises(Truncated):
                 client.get("a")
             server.settle()
@@ -413,8 +421,8 @@ def test_a_lying_reply_is_never_believed(start, origin, word, size, headers):
 @pytest.mark.parametrize("word", ["chunked", "whole"])
 @pytest.mark.parametrize("size", [0, 300_000])
 def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size):
-    """In chunks, HEAD without a length, or whole to a range: the client gets what it would get from
-    the origin."""
+    """An answer that cannot be cached reaches the client as it would directly: in chunks, HEAD
+    without a length, or the whole object instead of a range."""
     server = start(origin)
     origin.put("a", size)
     origin.fault("a", word, times=None, method="GET")
@@ -443,9 +451,9 @@ def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size)
                 assert reply.etag == etag or reply.status == 416, (method, headers, reply)
 
 
-def test_what_was_taken_for_a_chunk_is_not_continued(start, origin):
-    """A body that says it comes in chunks and does not: its first bytes may look like one. It is no
-    body that breaks."""
+def test_a_body_that_only_looks_chunked_is_not_resumed(start, origin):
+    """The first bytes of an answer that claims to be chunked, and is not, may look like a chunk.
+    Such a body is not resumed."""
     server = start(origin)
     origin.put("a", 5000)
     head = (
@@ -464,7 +472,7 @@ def test_what_was_taken_for_a_chunk_is_not_continued(start, origin):
 
 
 def test_a_wrong_etag_in_mid_object(forebay, origin):
-    """A later fill that names another version is not mixed in."""
+    """A later fill that names another version is not mixed into the reply."""
     origin.put("a", 12 * MIB)
     origin.fault("a", "wrong_etag", at=2, times=1)
     with forebay.client() as client:
@@ -478,7 +486,7 @@ def test_a_wrong_etag_in_mid_object(forebay, origin):
 
 
 def test_a_sloppy_origin_that_ignores_conditions(start, origin):
-    """If-Match ignored: the ETag of each reply is compared all the same."""
+    """If the origin ignores If-Match, Forebay still compares the ETag of each reply."""
     origin.sloppy = True
     server = start(origin, settings={"cache.ttl": "1h"})
     size = 10 * MIB
@@ -512,7 +520,8 @@ def test_stalls_end_and_are_resumed(forebay, start, origin):
 
 @pytest.mark.tsan
 def test_overwrites_during_reads_never_mix_versions(start, origin, engine, figure):
-    """The origin overwrites at random requests; each complete reply is of the version it names."""
+    """The origin overwrites objects during reads. Each complete reply has the version that it
+    names, and no other."""
     server = start(
         origin,
         engine=engine,
@@ -557,7 +566,7 @@ def test_overwrites_during_reads_never_mix_versions(start, origin, engine, figur
                 except Truncated as cut:
                     judge_truncated(cut.reply, origin, key, first)
                     what = "cut"
-                except Closed:  # in front of the first byte of the head
+                except Closed:  # before the first byte of the head
                     what = "cut"
                 with lock:
                     counts[what] += 1
@@ -591,7 +600,8 @@ def test_deleted_in_the_middle_of_a_read(forebay, origin):
 
 
 def test_a_wrong_total_is_found_out_and_forgotten(start, origin):
-    """In itself such a reply is sound; the next answer for the version contradicts it."""
+    """A reply with a wrong total looks valid by itself. The next answer for the version contradicts
+    it, and Forebay then drops both."""
     server = start(origin)
     origin.put("a", 3 * MIB)
     origin.fault("a", "wrong_total")
@@ -607,7 +617,8 @@ def test_a_wrong_total_is_found_out_and_forgotten(start, origin):
 
 
 def test_redirects_are_followed_inside_or_refused(start, origin):
-    """A region that is named is asked; a host that may not be asked is the client's to judge."""
+    """Forebay follows a redirect to another region. It passes on a redirect to a host that it may
+    not ask."""
     server = start(origin)
     origin.put("a", 3000)
     origin.fault("a", "redirect", (301, f"{origin.endpoint}/bkt/a"))
@@ -620,7 +631,8 @@ def test_redirects_are_followed_inside_or_refused(start, origin):
 
 
 def test_requests_of_one_object_are_signed_and_clean(start, origin):
-    """The origin verifies each signature (the fixture asserts no violation), odd keys included."""
+    """The origin verifies the signature of each request, also for odd keys. The fixture asserts
+    that there is no violation."""
     server = start(origin)
     keys = ["a b", "a+b", "a%2Fb", "grüße/ä", "a//b", "a/../b", "a=b&c", "~tilde", "(x)!'*"]
     with server.client() as client:
@@ -634,7 +646,7 @@ def test_requests_of_one_object_are_signed_and_clean(start, origin):
 
 
 def test_many_small_objects_interleaved(forebay, origin):
-    """Pooled origin connections never hand one object's bytes to another's reader."""
+    """Reused connections to the origin never give one object's bytes to another's reader."""
     count = scaled(2000, 200)
     for i in range(count):
         origin.put(f"s/{i}", 500 + i % 4000)
@@ -659,8 +671,12 @@ def test_many_small_objects_interleaved(forebay, origin):
 def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(
     start, origin, engine, workers
 ):
-    """The segments of 256 MiB have 4 MiB: 3 MiB are one request, 5 MiB two, also when it is full;
-    each reader by itself finds all of it afterwards."""
+    """A run of a small cache is as long as a segment.
+
+    The segments of a cache of 256 MiB have 4 MiB. An object of 3 MiB costs one request and one of 5
+    MiB two, even when the cache is full. Afterwards each client that reads alone finds all of it
+    cached.
+    """
     server = start(
         origin,
         engine=engine,
@@ -673,7 +689,7 @@ def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(
     )
     server.wait_metric(
         "forebay_segments", lambda segments: segments >= max(4, workers + 3)
-    )  # made behind the start
+    )  # made after the start
     sizes = {f"{size}/{i}": size * MIB for i in range(scaled(400, 60)) for size in (3, 5)}
     with server.client() as client:
         for key, size in sizes.items():

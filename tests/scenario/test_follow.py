@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that stay with a running server: log, trace, top and scrub; what they do when it, they
-or their reader end."""
+"""Commands that stay connected to a running server: log, trace, top and scrub. They end cleanly if
+the server, they themselves or their reader ends."""
 
 import fcntl
 import json
@@ -28,7 +28,7 @@ from waiting import WAIT_S, wait_for
 
 
 class Follower:
-    """A command that follows SERVER's requests, from when the server knows of it."""
+    """A command that follows SERVER's requests. The server knows of it before the test goes on."""
 
     def __init__(self, server, *words):
         before = server.metric("forebay_admin_streams")
@@ -49,16 +49,19 @@ class Follower:
         return out if code == 0 else out + err
 
     def ended(self, count, code=0):
-        """It ends by itself: its lines as JSON, COUNT of them before the result."""
+        """Waits until the command ends by itself. Returns its lines as JSON, COUNT of them before
+        the result."""
         lines = [json.loads(line) for line in self.end(code, interrupt=False).splitlines()]
         assert [line["type"] for line in lines] == ["item"] * count + ["result"]
         return lines
 
 
 def within(server, interval_s, words, work):
-    """A `top` that has seen work(client) whole. The server counts the seconds of its interval, one
-    less at the least; where the work took longer, because the machine was busy, it is done once
-    more under another one that looks for longer."""
+    """Runs a `top` that sees the whole of work(client).
+
+    The server counts the seconds of its interval, and may start one early. If a busy machine made
+    the work take longer, it is repeated with a longer interval.
+    """
     while True:
         began = time.monotonic()
         top = Follower(server, "top", *words, "-i", str(interval_s))
@@ -75,8 +78,8 @@ def within(server, interval_s, words, work):
 
 
 def test_top_ranks_what_is_asked_for(start, origin):
-    """Keys, prefixes, buckets, clients and reasons, the most frequent first, of those alone that
-    --where names."""
+    """`top` ranks keys, prefixes, buckets, clients and reasons by frequency. With --where it counts
+    only matching requests."""
     server = start(origin, file={"rules": [{"match": "bkt/never/**", "cache": False}]})
     for key in ("hot/a", "hot/b", "never/x"):
         origin.put(key, 1000)
@@ -86,7 +89,7 @@ def test_top_ranks_what_is_asked_for(start, origin):
             assert client.get(key).status == 200
 
     def ranked(*words):
-        """What `top` says of three reads of hot/a, two of hot/b, one of never/x."""
+        """The output of `top` for three reads of hot/a, two of hot/b and one of never/x."""
         return within(server, 2, words, six).end(interrupt=False)
 
     result = json.loads(ranked("keys", "--json").splitlines()[-1])
@@ -111,8 +114,8 @@ def test_top_ranks_what_is_asked_for(start, origin):
 
 
 def test_top_is_bounded(start, origin):
-    """More keys than are counted: what is asked for often is there, and says how far it may be off;
-    503 beyond the watchers."""
+    """With more keys than `top` can count, the frequent ones are listed, with the largest possible
+    error. Too many watchers get 503."""
     origin.put("hot", 10)
     server = start(origin, settings={"cache.ttl": "1h"})
     held = [Follower(server, "top", "keys", "--json", "-i", "3600") for _ in range(3)]
@@ -135,7 +138,8 @@ def test_top_is_bounded(start, origin):
     )
 
 
-def test_log_follows_what_it_is_told_to(forebay, origin):
+def test_log_shows_the_requests_that_its_filter_selects(forebay, origin):
+    """`log` shows only the requests that its filter selects."""
     for key in ("a", "b c", 'q"'):
         origin.put(key, MIB)
     every = Follower(forebay, "log", "--json", "-n", "4")
@@ -176,7 +180,8 @@ def test_log_follows_what_it_is_told_to(forebay, origin):
 
 
 def test_log_without_an_access_log_on_many_workers(start, origin):
-    """What is followed has nothing to do with what is written, and nobody follows after the end."""
+    """`log` works without an access log, on many workers. After its end the server has no
+    follower."""
     server = start(
         origin, settings={"access_log.path": "off", "access_log.format": "s3", "workers": 4}
     )
@@ -199,8 +204,9 @@ def test_log_without_an_access_log_on_many_workers(start, origin):
     assert '"exit":6' in told and "has ended" in told
 
 
-def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
-    """It holds nobody up: others see each line, and the lines that did not fit are counted."""
+def test_a_slow_follower_learns_how_many_lines_it_missed(start, origin):
+    """A follower that does not read holds up nobody. Others see each line, and the lines that did
+    not fit are counted and reported to it."""
     server = start(origin, settings={"workers": 1})
     origin.put("a", 10)
     slow = Connection(server.admin_port)
@@ -269,7 +275,8 @@ def test_trace_shows_where_the_time_went(forebay, origin):
 
 @pytest.mark.parametrize("end", ["interrupt", "gone"])
 def test_top_redraws_one_screen_on_a_terminal(start, origin, end):
-    """Frames are cut to the size of the terminal, whose settings stay as they are."""
+    """`top` cuts its frames to the size of the terminal, and does not change the terminal's
+    settings."""
     server = start(origin)
     pid, terminal = pty.fork()
     if pid == 0:
@@ -315,9 +322,9 @@ def test_top_is_one_frame_where_there_is_no_terminal(forebay, origin):
 # --- scrub (what it finds: test_store.py) ---------------------------------------------------------
 
 
-def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
-    """A round is the server's: it outlives its command, is joined by the next, and can be
-    cancelled."""
+def test_scrub_starts_a_round_and_reports_it(start, origin, tmp_path):
+    """`scrub` starts a round of the server. The round outlives its command, the next command joins
+    it, and it can be cancelled."""
     if not direct_works(tmp_path):
         not_run("no direct I/O on this file system")
     server = start(origin, settings={"cache.size": "64MiB", "workers": 1})
@@ -326,7 +333,7 @@ def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
     for i in range(12):
         origin.put(f"k{i}", MIB)
     read(server, *(f"k{i}" for i in range(12)))
-    server.durable()  # what is there to verify changes no more
+    server.durable()  # the data to verify no longer changes
     wait_for(lambda: ask(server, "scrub", "-q")[-1]["runs"], "a full segment")
     rounds = ask(server, "scrub", "--status")[-1]["round"]
     child = subprocess.Popen(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freshness: ttl, immutable, strict, one question to the origin for all, stale answers while down.
+"""Freshness: ttl, immutable, strict, one revalidation for all readers, and stale answers while the
+origin is down.
 
-A ttl runs on the server's own clock, which these tests move past it; everything else waits for
+A ttl runs on the server's own clock, which these tests move past it. All other waits are for
 events.
 """
 
@@ -40,7 +41,8 @@ def read_all(server, origin, keys, size):
 
 @pytest.mark.tsan
 def test_the_three_kinds(ruled, origin):
-    """immutable never asks; ttl asks once, bodiless, when it is over; strict asks each time."""
+    """`immutable` never revalidates. A ttl revalidates once when it is over, without a body.
+    `strict` revalidates for each request."""
     keys = {
         kind: [f"{kind}/{i}" for i in range(20)]
         for kind in ("immutable", "strict", "short", "long")
@@ -138,7 +140,8 @@ def test_deleted_at_the_origin(ruled, origin):
 
 @pytest.mark.tsan
 def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
-    """A reader that starts after the overwrite never joins a question asked before it."""
+    """Under `strict`, a reader that starts after an overwrite never joins a revalidation that began
+    before it."""
     origin.put("strict/a", 30_000)
     read_all(ruled, origin, ["strict/a"], 30_000)
     stop = threading.Event()
@@ -171,7 +174,8 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
 
 
 def test_stale_if_error(start, origin):
-    """Down origin: what we have is served, marked; what we lack is 503, never 404."""
+    """While the origin is down, cached objects are served and marked as stale. Uncached objects
+    give 503, never 404."""
     server = start(
         origin,
         settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"},
@@ -222,7 +226,8 @@ def test_head_alone_revalidates_too(ruled, origin):
 
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_freshness_survives_a_restart(start, origin, engine, how):
-    """After a restart immutable objects are hits; a ttl that is over is asked again once."""
+    """After a restart immutable objects are hits. An object whose ttl is over is revalidated
+    once."""
     server = start(origin, engine=engine, file=RULES)
     keys = [f"{kind}/{i}" for kind in ("immutable", "short", "long") for i in range(10)]
     for key in keys:
@@ -245,7 +250,8 @@ def test_freshness_survives_a_restart(start, origin, engine, how):
 
 
 def test_client_directives(start, origin):
-    """cache.client_directives revalidate: no-cache asks the origin, no-store does nothing."""
+    """With cache.client_directives revalidate, no-cache asks the origin and no-store has no
+    effect."""
     server = start(origin, settings={"cache.ttl": "1h"})
     origin.put("a", 5000)
     read_all(server, origin, ["a"], 5000)

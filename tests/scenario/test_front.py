@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished
-clients."""
+"""The HTTP front: refused requests, pipelining, Expect, limits, and slow or vanished clients."""
 
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ def head(line=b"GET /bkt/a HTTP/1.1", headers=(), host=b"Host: 127.0.0.1"):
 
 
 def malformed():
-    """[(name, bytes)]: requests that must be refused with 4xx or 5xx and a close."""
+    """Returns [(name, bytes)]: requests that must be refused with 4xx or 5xx and a close."""
     rows = []
 
     def row(name, data):
@@ -357,7 +356,8 @@ ROWS = malformed()
 
 
 def refused(server, data, tail=TAIL):
-    """None if DATA gets one 4xx or 5xx and a close; else what is wrong."""
+    """Returns None if DATA gets one 4xx or 5xx and a close, else a description of the
+    difference."""
     with server.connection(timeout=15) as connection:
         try:
             connection.send(data + tail)
@@ -372,7 +372,7 @@ def refused(server, data, tail=TAIL):
         except TimeoutError:
             return "no answer"
         except ConnectionResetError:
-            return None  # refused; the reply was lost to our unread bytes
+            return None  # refused; unread bytes made the reply get lost
         if not 400 <= reply.status <= 599:
             return f"answered {reply.status}"
         try:
@@ -392,7 +392,8 @@ def test_the_table_is_large_enough():
 
 @pytest.mark.tsan
 def test_malformed_requests_are_refused_and_closed(start, origin, figure):
-    """Every row: one error, a close, nothing behind it is believed, nothing reaches the origin."""
+    """Each malformed request gets one error and a close. Nothing after it is read as a request, and
+    nothing reaches the origin."""
     server = start(origin)
     origin.put("a", 100)
     origin.put("canary", 100)
@@ -410,7 +411,8 @@ def test_malformed_requests_are_refused_and_closed(start, origin, figure):
 
 
 def test_a_tls_hello_is_closed_at_once_and_explained(start, origin):
-    """No HTTP error to a client that waits for a handshake; the log says what to set."""
+    """A client that starts TLS on the plain port gets a close and no HTTP error, because it waits
+    for a handshake. The log says which setting to use."""
     server = start(origin)
     hello = bytes.fromhex("16030100c8010000c40303") + b"\x00" * 190 + b"\r\n\r\n"
     with server.connection(timeout=15) as connection:
@@ -421,7 +423,7 @@ def test_a_tls_hello_is_closed_at_once_and_explained(start, origin):
 
 
 def test_refused_in_pieces_as_in_one(start, origin):
-    """A split of the bytes changes nothing."""
+    """A malformed request is refused in the same way if it arrives in pieces."""
     server = start(origin)
     rows = ROWS[:: max(1, len(ROWS) // scaled(400, 40))]
 
@@ -457,7 +459,7 @@ def test_good_requests_split_at_every_byte(start, origin):
             connection.send(data[:cut])
             connection.send(data[cut:])
             judge(connection.read_reply(), origin, "a", 5, 2000)
-        for byte in data:  # one byte a packet
+        for byte in data:  # one byte in each packet
             connection.send(bytes([byte]))
         judge(connection.read_reply(), origin, "a", 5, 2000)
 
@@ -508,8 +510,8 @@ def test_keep_alive_and_close(start, origin):
 
 
 def test_half_a_close_behind_the_last_request(start, origin, figure):
-    """Misses, hits, large replies, listings and uploads, alone and pipelined: each gets its reply,
-    then the end."""
+    """A client may half-close its connection after the last request. It still gets every reply,
+    then the end: misses, hits, large replies, listings and uploads, alone and pipelined."""
     server = start(origin)
     origin.put("large", 3 << 20)
     asked = 0
@@ -559,7 +561,8 @@ def test_bodies_on_get_are_never_taken_for_requests(start, origin):
 
 
 def test_expect_continue(start, origin):
-    """100 Continue at once; or a final status and a close. Never a hang, never a stalled body."""
+    """Expect gets 100 Continue at once, or a final status and a close. The client never hangs and
+    its body never stalls."""
     server = start(origin)
     for length in (0, 5):
         with server.connection(timeout=15) as connection:
@@ -599,8 +602,8 @@ UPGRADES = [
 
 
 def test_upgrade_is_ignored_and_never_reaches_the_origin(forebay, origin):
-    """Java's HttpClient and curl --http2 ask to upgrade with each request: they get their reply in
-    HTTP/1.1."""
+    """Java's HttpClient and curl --http2 ask to upgrade with each request. They get their reply in
+    HTTP/1.1, and the origin sees no upgrade."""
     for i, asked in enumerate(UPGRADES):
         origin.put(f"read{i}", 5000)
         with forebay.connection() as connection:
@@ -628,7 +631,7 @@ def test_upgrade_is_ignored_and_never_reaches_the_origin(forebay, origin):
 
 
 def test_nothing_after_an_ignored_upgrade_is_read_as_http2(start, origin):
-    """A client that goes on in HTTP/2 without a 101 gets one reply, an error, and a close."""
+    """A client that goes on in HTTP/2 without a 101 gets one reply, an error and a close."""
     server = start(origin)
     origin.put("a", 100)
     with server.connection(timeout=15) as connection:
@@ -640,7 +643,8 @@ def test_nothing_after_an_ignored_upgrade_is_read_as_http2(start, origin):
 
 
 def test_curl_http2_reads_and_writes(start, origin, tmp_path):
-    """curl --http2 asks for h2c on the first request of each connection."""
+    """curl --http2, which asks for h2c on the first request of each connection, can read and
+    write."""
     curl = shutil.which("curl")
     if (
         curl is None
@@ -671,7 +675,8 @@ def test_curl_http2_reads_and_writes(start, origin, tmp_path):
 
 
 def test_limits_at_minus_one_zero_plus_one(start, origin):
-    """The documented sizes: target 16 KiB, head 48 KiB, 512 headers, one header 16 KiB."""
+    """The documented limits hold exactly: target 16 KiB, head 48 KiB, 512 headers, one header 16
+    KiB."""
     server = start(origin)
     origin.put("a", 100)
 
@@ -701,7 +706,8 @@ def test_limits_at_minus_one_zero_plus_one(start, origin):
 
 
 def test_slow_heads_and_idle_connections_are_cut(start, origin):
-    """A head has to arrive whole within limits.header_timeout, however it trickles."""
+    """A request head must arrive whole within limits.header_timeout, even if it arrives in small
+    pieces."""
     server = start(
         origin, settings={"limits.header_timeout": "5s", "limits.idle_timeout": "5s"}, ahead_s=0
     )
@@ -722,7 +728,8 @@ def test_slow_heads_and_idle_connections_are_cut(start, origin):
 
 @pytest.mark.tsan
 def test_vanishing_clients_leave_nothing_behind(forebay, origin):
-    """Clients that leave at random moments: gauges go back to zero, others are unharmed."""
+    """When clients disconnect at random moments, all gauges return to zero and other clients notice
+    nothing."""
     size = 5 << 20
     for i in range(4):
         origin.put(f"k{i}", size)
@@ -769,7 +776,7 @@ def test_connection_limit_answers_503(start, origin):
 
 
 def test_drain_finishes_what_is_in_flight(start, origin):
-    """SIGTERM: the request in flight is answered whole, the process ends with 0."""
+    """After SIGTERM the request in flight is answered in full, and the process ends with 0."""
     server = start(origin)
     origin.put("a", 8 << 20)
     gate = threading.Event()
@@ -781,7 +788,7 @@ def test_drain_finishes_what_is_in_flight(start, origin):
     stopper = threading.Thread(target=lambda: ended.append(server.stop()))
     stopper.start()
     with pytest.raises((ConnectionRefusedError, ConnectionResetError, Closed, AssertionError)):
-        for _ in range(2000):  # the listener goes at once
+        for _ in range(2000):  # the listener closes at once
             with server.connection(timeout=5) as late:
                 late.send(head(b"GET /bkt/other HTTP/1.1"))
                 reply = late.read_reply()

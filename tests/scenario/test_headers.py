@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a client's headers reach the origin: those that S3 defines, whatever Connection says;
-and none of them where the answer is shared."""
+"""Only headers that S3 defines reach the origin, whatever Connection says. None of them do where
+the answer is shared."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from client import Client, Connection, request_bytes
 from signer import Signer
 from test_auth import SECRETS, keys_file, verify
 
-# Meant for the origin, on a request that is passed on.
+# Meant for the origin, on a relayed request.
 KEPT = [
     ("Cache-Control", "max-age=1"),
     ("Content-Disposition", "inline"),
@@ -28,7 +28,7 @@ KEPT = [
     ("tracestate", "a=b"),
     ("x-request-id", "r-1"),
 ]
-# Everybody else's.
+# All other headers.
 GONE = [
     ("Accept", "application/json"),
     ("Accept-Language", "de"),
@@ -58,7 +58,8 @@ GONE = [
 ]
 
 
-def test_what_goes_on(start, origin):
+def test_headers_that_are_relayed(start, origin):
+    """A relayed request keeps the headers that S3 defines, and no others."""
     server = start(origin)
     with Client(server.port) as client:
         for method, body in (("PUT", b"bytes"), ("GET", b"")):
@@ -98,7 +99,8 @@ def test_what_goes_on(start, origin):
     ],
 )
 def test_connection_takes_nothing_off(start, origin, tmp_path, named):
-    """It is not signed itself: whoever stands between could take off what is."""
+    """Connection removes no header from a relayed request, because it is not signed. Otherwise
+    anybody on the way could remove one."""
     server = start(origin, settings=verify(keys_file(tmp_path)))
     signer = Signer("ROOT", SECRETS["ROOT"])
     host = f"127.0.0.1:{server.port}"
@@ -138,7 +140,7 @@ def test_connection_takes_nothing_off(start, origin, tmp_path, named):
 
 def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
     """A fetch for many readers carries no header of a client, except the condition of a first read,
-    which the origin judges. A header whose name is not valid stays."""
+    which the origin judges. A header whose name is invalid is not relayed."""
     origin.put("a", 5 << 20)
     server = start(origin, settings={"cache.ttl": "0s"})
     extra = GONE + [
@@ -182,7 +184,8 @@ SHARED = {"host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept
 
 
 def test_kept_listings_are_asked_for_without_headers(start, origin):
-    """A page that others are answered with depends on nothing that they have not sent."""
+    """Forebay fetches a listing that it keeps without client headers, because other clients get the
+    same page."""
     origin.put("a", 1)
     server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
     with Client(server.port) as client:
@@ -228,7 +231,8 @@ def test_listings_that_headers_select_are_not_kept(start, origin, header):
 
 
 def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):
-    """S3 reads it as a blank: so do rights, scopes and the cache, and so it is sent on."""
+    """Forebay reads '+' in a query as a blank, as S3 does: in rights, scopes and the cache. It also
+    sends a blank on."""
     for key in ("a b/1", "a b/2", "a+b/1", "a+b/2", "a%2Bb/1"):
         origin.put(key, 1)
     server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
@@ -250,7 +254,7 @@ def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):
             assert bytes(want.body) == bytes(got.body), query
         assert "hit" in through.list("prefix=a%20b%2F").header("cache-status")
         assert "hit" not in through.list("prefix=a%2Bb%2F").header("cache-status")
-        # A write to what the listing covers is seen, however it was spelled.
+        # A write to an object in the listing is seen, however the listing's query was spelled.
         assert through.request("DELETE", "/bkt/a%20b/1").status == 204
         assert b"a b/1" not in bytes(through.list("list-type=2&prefix=a+b").body)
     finally:
@@ -270,7 +274,7 @@ def test_rights_read_a_plus_as_the_origin_does(start, origin, tmp_path):
             ("ALICE", "in%2Bmine%2F", "in%2Bmine%2F", 403),
             ("BOB", "in%2Bmine%2F", "in%2Bmine%2F", 200),
             ("BOB", "in+mine%2F", "in%20mine%2F", 403),
-            # One signature, one meaning: not what was signed as a plus.
+            # One signature has one meaning: a blank is not accepted where a plus was signed.
             ("ALICE", "in+mine%2F", "in%2Bmine%2F", 403),
             ("BOB", "in+mine%2F", "in%2Bmine%2F", 403),
         ):

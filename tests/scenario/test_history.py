@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers and readers at once through Forebay, and writers past it: no read that begins after a
-write's reply sees older bytes or older headers, none sees older ones than another saw before it,
-and none sees two versions. A third of the writes past it, and some of those through it, change an
-object's metadata alone. At full scale one million operations."""
+"""Clients write and read at once through Forebay, and others write past it. No read goes back in
+time.
+
+No read that begins after a write's reply sees older bytes or headers. None sees older ones than
+another read saw before it began, and none mixes two versions. A third of the writes past Forebay,
+and some of those through it, change only an object's metadata. At full scale there are one million
+operations.
+"""
 
 import json
 import subprocess
@@ -21,7 +25,8 @@ KEYS = [f"{LISTED}{i}" for i in range(6)] + [f"k/{i}" for i in range(10)]
 
 
 def test_the_judge_sees_what_is_wrong():
-    """A stale read, a read from the future and a lost write are found; what is allowed is not."""
+    """The judge finds a stale read, a read from the future and a lost write, and accepts what is
+    allowed."""
     first, second = ["w", "a", 1, 1.0, 2.0], ["w", "a", 2, 3.0, 4.0]
     assert judge([first, second, ["r", "a", 1, 4.5, 5.0]], {})
     assert judge([first, second, ["r", "a", 0, 2.5, 2.8]], {})

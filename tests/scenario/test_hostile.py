@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control interface and the commands against what means no good: numbers at the end of their
-range, bodies of the wrong kind, lists that are none, listings without an end, names that are no
-text. Nothing dies, nothing is taken for done that was not, and nothing is hidden."""
+"""The control interface and the commands withstand hostile input.
+
+The input has numbers at the end of their range, bodies of the wrong kind, malformed lists, endless
+listings and names that are not text. No process dies, no command reports success falsely, and
+nothing is hidden.
+"""
 
 import json
 import os
@@ -17,7 +20,7 @@ from waiting import WAIT_S, wait_for
 
 
 def post(server, path, body):
-    """Status and answer of a body as it stands."""
+    """Returns status and answer for a body sent as it is."""
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     with Connection(server.admin_port) as connection:
         connection.send(
@@ -30,7 +33,7 @@ def post(server, path, body):
 
 
 def piped(server, text, *words, code):
-    """A command that is given TEXT (bytes) by a pipe; what it says."""
+    """Runs a command with TEXT (bytes) on a pipe, and returns its output."""
     got = subprocess.run(
         [binary(), *words],
         input=text,
@@ -44,8 +47,8 @@ def piped(server, text, *words, code):
 
 @pytest.mark.parametrize("key", ["k", "empty", "missing"])
 def test_ranges_behind_every_object(start, origin, key):
-    """What is reckoned from a range does not overflow: such a one is refused, or has nothing in
-    it."""
+    """A range beyond the end of every object causes no overflow. It is refused, or selects
+    nothing."""
     server = start(origin, settings={"workers": 1})
     origin.put("k", 3 << 20)
     origin.put("empty", 0)
@@ -85,7 +88,8 @@ def test_ranges_behind_every_object(start, origin, key):
     ],
 )
 def test_a_warm_body_of_the_wrong_kind_is_refused(start, origin, body):
-    """It is no job that has nothing to do, or that does more than was asked for."""
+    """A warm body of the wrong kind is refused. It never starts an empty job, or a job larger than
+    the request."""
     server = start(origin)
     status, answer = post(server, "/api/v1/warm", body)
     assert status == 400 and answer["reason"]
@@ -93,8 +97,8 @@ def test_a_warm_body_of_the_wrong_kind_is_refused(start, origin, body):
 
 
 def test_a_job_that_is_closed_takes_no_more(start, origin):
-    """What would be dropped is refused: the job has all of its names, has been cancelled, or has
-    ended."""
+    """A closed job refuses further names instead of dropping them: it has all of its names, was
+    cancelled, or has ended."""
     server = start(origin)
     origin.put("k", 10)
     more = {"uris": ["s3://bkt/k"], "job": 1}
@@ -112,8 +116,8 @@ def test_a_job_that_is_closed_takes_no_more(start, origin):
 
 
 def test_lists_that_are_none(forebay, origin, tmp_path):
-    """Each is told of as what it is; none is taken for an empty one, or for the first of its
-    names."""
+    """A malformed list is reported as what it is. It is never taken for an empty one, or for its
+    first name."""
     origin.put("a", 10)
     origin.put("b", 10)
     warm = ["warm", "--wait", "-f", "-"]
@@ -128,7 +132,8 @@ def test_lists_that_are_none(forebay, origin, tmp_path):
 
 
 def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
-    """The command waits while the job is full, and ends when the job is cancelled."""
+    """If a list is longer than a job takes at once, the command waits. It ends when the job is
+    cancelled."""
     server = start(origin, file={"rules": [{"match": "none/**", "cache": False}]})
     count = scaled(1_000_000, 200_000)
     names = b"".join(b"s3://none/%07d\n" % i for i in range(count))
@@ -159,7 +164,8 @@ def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
 
 
 def test_listings_in_a_wider_circle_end(start, origin):
-    """A, B, C, A, ...: found before a dozen pages have been asked for, by commands and by a job."""
+    """Listings that go in a circle (A, B, C, A, ...) are detected within a dozen pages, by commands
+    and by a job."""
 
     class Circle(origin.connection_class):
         def _list(self, entry):
@@ -192,7 +198,7 @@ def test_listings_in_a_wider_circle_end(start, origin):
 
 
 def test_no_key_hides_a_request(start, origin):
-    """A NUL in a key, which no text of C has, hides its request neither from log nor from trace."""
+    """A NUL in a key hides its request neither from the log nor from the trace."""
     server = start(origin)
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     words = (
@@ -207,7 +213,7 @@ def test_no_key_hides_a_request(start, origin):
     ]
     try:
         server.wait_metric("forebay_admin_streams", lambda n: n == len(words))
-        time.sleep(0.2)  # the last of them has its first line
+        time.sleep(0.2)  # the last of them contains its first line
         with server.client() as client:
             for target in ("/bkt/n%00hidden", "/bkt/n"):
                 assert client.request("GET", target).status == 404
@@ -225,14 +231,14 @@ def test_no_key_hides_a_request(start, origin):
 
 
 def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
-    """Below a prefix, by the bytes that it has; not the one whose name is the percent coding of
-    it."""
+    """A key that is not valid text is evicted below its prefix by its own bytes. The key that
+    spells its percent coding stays."""
     folder = tmp_path / "o" / "bkt" / "p"
     folder.mkdir(parents=True)
     for name in (b"\xff\xfe", b"%FF%FE", b"a b"):
         (folder / os.fsdecode(name)).write_bytes(b"x" * 1000)
         os.utime(folder / os.fsdecode(name), (1_600_000_000, 1_600_000_000))
-    server = start(f"dir:{tmp_path}/o", ahead_s=5)  # what is younger than two seconds is not kept
+    server = start(f"dir:{tmp_path}/o", ahead_s=5)  # a file younger than two seconds is not kept
     with server.client() as client:
         for target in ("/bkt/p/%FF%FE", "/bkt/p/%25FF%25FE", "/bkt/p/a%20b"):
             assert client.request("GET", target).status == 200
@@ -254,7 +260,8 @@ def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
 
 
 def test_the_job_of_another_server_is_not_followed(start, origin):
-    """A server that was killed and started anew gives the same number to somebody else's job."""
+    """A command does not follow the job of another server. After a kill and a restart, the same
+    number may belong to a different job."""
     server = start(origin)
     server.settings.update(
         {"listen": f"127.0.0.1:{server.port}", "admin.listen": f"127.0.0.1:{server.admin_port}"}
@@ -271,8 +278,8 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
         )
         try:
             wait_for(lambda: ask(server, "jobs")[-1]["jobs"] == 1, "the job")
-            time.sleep(2)  # it is older then than any of the next server
-            os.kill(process.pid, 19)  # sees nothing of what happens now
+            time.sleep(2)  # it is then older than any of the next server
+            os.kill(process.pid, 19)  # sees nothing of the present
             server.kill9()
             server.start()
             assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/theirs"]})[1]["id"] == 1
@@ -285,8 +292,8 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
 
 
 def test_orders_find_a_place_while_listings_hang(start, origin):
-    """An origin that answers no listing takes the places of who looks, not those of who has to end
-    a job or drain."""
+    """An origin that answers no listing takes only the slots of commands that look. Commands that
+    end a job or drain still work."""
     server = start(origin, settings={"workers": 1, "shutdown.grace": "1s"})
     origin.put("k", 10)
     with origin.hold(None):
@@ -317,7 +324,7 @@ def test_orders_find_a_place_while_listings_hang(start, origin):
     ],
 )
 def test_check_reads_the_token_file(start, origin, tmp_path, token):
-    """As the start does, which refuses it."""
+    """`check` reads the token file as the start does, which would refuse it."""
     path = tmp_path / "token"
     path.write_bytes(token)
     path.chmod(0o600)

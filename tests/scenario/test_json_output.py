@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that takes --json prints objects of one shape, the last of type result with ok and
-the exit code. Shapes of commands that ask a server: SHAPES of test_control.py, where they are
-asked; those of the others are here."""
+"""Every command with --json prints objects of one shape. The last is of type result, with ok and
+the exit code.
+
+SHAPES in test_control.py has the shapes of commands that ask a server. The others are here.
+"""
 
 import json
 import re
@@ -124,7 +126,7 @@ LINE = {
     "object_size": 5,
     "result": "miss",
 }
-# what is run: (exit code, shape); DIR is the test's folder
+# command line: (exit code, shape); DIR is the test's folder
 RUNS = {
     "check": (0, "check"),
     "check -T -c DIR/good.yaml": (0, "check"),
@@ -178,7 +180,7 @@ def test_the_shape_of(tmp_path, command):
         shape = ERROR if line["type"] == "error" else ALONE[name][line["type"]]
         if name == "profile" and line["type"] == "item":
             shape = PROFILED["prefix" in line]
-        if line["type"] == "result" and code != 0:  # what it could not find out is not there
+        if line["type"] == "result" and code != 0:  # absent: `doctor` could not find it out
             shape = {key: kind for key, kind in shape.items() if key in RESULT or key in line}
         if name == "version":
             assert all(type(text) is str for text in line.pop("libraries").values())
@@ -192,7 +194,7 @@ def test_the_shape_of(tmp_path, command):
 
 
 def test_no_command_is_left_out():
-    """Who adds one with --json says what its lines look like."""
+    """A new command with --json needs a row that describes its lines."""
     listed = re.findall(r"^  (\w+)  ", run_forebay("help").stdout, re.MULTILINE)
     takes = {name for name in listed if "--json" in run_forebay("help", name).stdout}
     assert takes == set(SHAPES) | {name.split()[0] for name in ALONE}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A HEAD that went to the origin answers the next ones, conditions and where the first bytes lie,
-by the rule's freshness."""
+"""The answer to a HEAD that went to the origin is kept for as long as the rule says. It answers
+later HEADs and conditions, and places a suffix range."""
 
 import pytest
 from client import judge
@@ -27,7 +27,7 @@ def methods(origin, key, **more):
 
 
 def head(client, origin, key, times=1):
-    """The replies, which name the origin's version."""
+    """Returns the replies, which name the origin's version."""
     replies = [client.head(key) for _ in range(times)]
     for reply in replies:
         assert (reply.status, reply.etag) == (200, origin.version(key).etag), reply
@@ -37,7 +37,8 @@ def head(client, origin, key, times=1):
 
 @pytest.mark.tsan
 def test_six_heads_and_a_get_are_one_of_each(server, origin):
-    """As cloudpathlib asks before it reads."""
+    """Six HEADs and a GET cost one HEAD and one GET at the origin, as cloudpathlib asks before it
+    reads."""
     origin.put("a", 3 * MIB)
     with server.client() as client:
         first, *others = head(client, origin, "a", times=6)
@@ -75,7 +76,7 @@ def test_heads_of_many_objects_before_any_is_read(server, origin):
 
 
 def test_if_match_of_what_the_head_named(server, origin):
-    """As s3fs opens a file."""
+    """An If-Match with the ETag that the HEAD named works, as s3fs opens a file."""
     origin.put("a", 3 * MIB)
     with server.client() as client:
         (named,) = head(client, origin, "a")
@@ -134,8 +135,8 @@ def test_past_the_ttl_one_head_asks_again(server, origin):
 
 
 def test_a_change_at_the_origin_is_met_by_the_first_get(server, origin):
-    """What is read is never older than what the origin has, though the HEAD before is still
-    fresh."""
+    """A GET never returns an older object than the origin has, even if the answer of an earlier
+    HEAD is still fresh."""
     origin.put("a", 1000)
     with server.client() as client:
         head(client, origin, "a")
@@ -205,7 +206,8 @@ def test_a_deletion_past_the_cache_is_met_by_the_first_get(server, origin):
     "target", ["s3://bkt/immutable/a", "s3://bkt/immutable/*", "s3://bkt/*", "s3://bkt"]
 )
 def test_evict_drops_it(server, origin, target):
-    """An operator's way to make a change past Forebay seen, also where `immutable` never asks."""
+    """`evict` drops a kept answer. So an operator can make a change past Forebay visible, even
+    under `immutable`."""
     for key in ("immutable/a", "immutable/never-asked"):
         origin.put(key, 1000)
     environment = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
@@ -223,7 +225,8 @@ def test_evict_drops_it(server, origin, target):
 @pytest.mark.parametrize(
     "word,argument", [("header", ("Vary", "Cookie")), ("weak_etag", None), ("no_etag", None)]
 )
-def test_what_must_not_be_stored_is_not_kept(server, origin, word, argument):
+def test_answers_for_unstorable_objects_are_not_kept(server, origin, word, argument):
+    """The answer for an object that must not be stored is not kept."""
     origin.put("a", 1000)
     origin.fault("a", word, argument, times=None)
     with server.client() as client:
@@ -246,7 +249,8 @@ def test_it_is_served_stale_while_the_origin_is_down(server, origin):
 
 
 def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
-    """One principal's origin denies what another's allows."""
+    """A kept answer serves one realm only: one principal's origin may deny an object that another's
+    allows."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
     origin.credentials = {
@@ -264,9 +268,9 @@ def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
     assert len(origin.requests(key="a")) == 3
 
 
-def test_what_they_take_of_memory_is_bounded(start, origin):
-    """1,000 objects: a sixteenth of the memory for data in transit, and the oldest answers give
-    way."""
+def test_their_memory_is_bounded(start, origin):
+    """Kept answers of 1,000 objects take at most a sixteenth of the memory for data in transit. The
+    oldest make room."""
     server = start(origin, settings={"limits.max_buffer": "4MiB"})
     for i in range(1000):
         origin.put(f"many/{i:04}", 10, headers={"x-amz-meta-note": "n" * 500})

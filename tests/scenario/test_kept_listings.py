@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept listings (`cache.list_ttl`) are one cache of all workers: equal ones are asked for once, a
-write ends them."""
+"""All workers share the kept listings (`cache.list_ttl`). Equal listings cost one request, and a
+write drops them."""
 
 import contextlib
 import threading
@@ -20,7 +20,8 @@ CRT = [
 
 
 class Asker(Client):
-    """A client that asks in a thread of its own. It stays open until that thread has ended."""
+    """A client that asks in a thread of its own. Its connection stays open until that thread has
+    ended."""
 
     thread = reply = error = None
 
@@ -53,7 +54,7 @@ def connections(server, count=CONNECTIONS):
 
 
 def at_once(clients, ask):
-    """ASK runs for all CLIENTS in threads, which have begun when it returns; the call returned
+    """Runs ASK for all CLIENTS in threads. Returns when they have begun, and the returned call
     waits for their replies."""
     for client in clients:
         client.begin(ask)
@@ -65,13 +66,13 @@ def status_of(reply):
 
 
 def asked_nobody(reply):
-    """A page; or one that was whole, but had not reached its owner yet."""
+    """The page was kept; or it was complete, but had not reached its owner yet."""
     return "hit" in status_of(reply) or "collapsed" in status_of(reply)
 
 
 @pytest.mark.tsan
 def test_all_workers_share_one_listing(start, origin):
-    """Whichever worker a connection is on, the origin is asked once."""
+    """One request at the origin serves the workers of all connections."""
     origin.put("a", 1)
     server = start(origin, settings=KEPT)
     with connections(server) as clients:
@@ -84,7 +85,7 @@ def test_all_workers_share_one_listing(start, origin):
 
 
 def one_fetch_for_all(server, clients):
-    """All clients ask for one listing, and all but the first have joined its fetch; returns what
+    """All clients ask for one listing, and all but the first join its fetch. Returns a call that
     gives their replies."""
     join = at_once(clients, lambda client: client.list())
     server.wait_metric("forebay_listings_joined_total", lambda v: v == CONNECTIONS - 1)
@@ -120,7 +121,8 @@ def test_an_error_is_shared_by_those_in_flight_and_not_kept(start, origin):
 
 
 def test_an_origin_that_cannot_be_reached_fails_all_in_flight(start, origin):
-    """Those that joined do not each wait for the same time-outs once more."""
+    """If the origin cannot be reached, clients that joined a fetch fail with it. They do not wait
+    for the same timeouts again."""
     server = start(origin, settings=KEPT | {"origin.retries": 0})
     with connections(server) as clients:
         with origin.hold(None):
@@ -154,7 +156,8 @@ def test_a_client_that_leaves_hands_its_fetch_on(start, origin):
 
 
 def test_a_slow_client_does_not_hold_up_who_joined_it(start, origin):
-    """The page comes as fast as the origin sends it; its first client reads nothing."""
+    """If the first client of a listing does not read, clients that joined it still get the page as
+    fast as the origin sends it."""
     for i in range(1000):
         origin.put(f"{i:04d}" + "k" * 600, 1)
     server = start(origin, settings=KEPT)
@@ -187,7 +190,8 @@ def test_a_listing_after_a_write_shows_it_on_every_worker(start, origin):
 
 @pytest.mark.tsan
 def test_a_listing_that_began_before_a_write_is_not_joined_after_it(start, origin):
-    """It is held at the origin, with its old answer, over the whole write."""
+    """A client does not join a listing that began before a write. The origin holds that listing,
+    with its old answer, during the whole write."""
     origin.put("old", 1)
     server = start(origin, settings=KEPT)
     held = threading.Event()
@@ -216,7 +220,8 @@ def test_a_listing_that_began_before_a_write_is_not_joined_after_it(start, origi
     assert len(origin.requests(method="GET")) == 2
 
 
-def test_no_cache_asks_anew_and_what_it_brings_is_kept(start, origin):
+def test_no_cache_fetches_a_listing_that_is_then_kept(start, origin):
+    """A listing with no-cache is fetched from the origin, and its page is kept."""
     origin.put("a", 1)
     server = start(origin, settings=KEPT)
     with connections(server) as clients:
@@ -233,7 +238,8 @@ def test_no_cache_asks_anew_and_what_it_brings_is_kept(start, origin):
 
 
 @pytest.mark.parametrize("headers", [CPP_SDK, CRT], ids=["cpp-sdk", "crt"])
-def test_what_real_clients_send_is_kept(start, origin, headers):
+def test_listings_of_real_clients_are_kept(start, origin, headers):
+    """Listings with the headers and parameters of real clients are kept."""
     origin.put("a", 1)
     server = start(origin, settings=KEPT)
     with connections(server) as clients:
@@ -281,7 +287,8 @@ def test_a_page_belongs_to_its_access_key(start, origin, tmp_path):
 
 
 def test_listings_stay_within_their_share_of_the_budget(start, origin):
-    """An eighth of `limits.max_buffer`: beyond it a listing is answered and not kept."""
+    """Kept listings take at most an eighth of `limits.max_buffer`. A listing that does not fit is
+    answered and not kept."""
     for i in range(1000):
         origin.put(f"{i:04d}" + "k" * 60, 1)
     server = start(origin, settings=KEPT | {"limits.max_buffer": "16MiB"})

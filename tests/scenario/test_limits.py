@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process may take: a cache.size that changes, descriptors, connections, lines of log."""
+"""Limits of the process: a cache.size that changes, descriptors, connections and log lines."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 
 def read_all(server, origin, keys, readers=4):
-    """Reads everything, judged; waits until what is to be stored is."""
+    """Reads and judges everything, then waits until it is stored."""
 
     def one(worker):
         with server.client() as client:
@@ -38,7 +38,7 @@ def read_all(server, origin, keys, readers=4):
 
 
 def hits(server, origin, keys):
-    """How many of KEYS are answered, rightly, without a word to the origin."""
+    """Counts the KEYS that are answered rightly without a request at the origin."""
     count = 0
     with server.client() as client:
         for key in keys:
@@ -56,11 +56,12 @@ def capacity(server):
 
 
 def stores_and_is_within(server, origin, key):
-    """A new object becomes a hit, nothing is degraded, and du stays within the limit of now."""
+    """A new object becomes a hit, the server is not degraded, and du stays within the current
+    limit."""
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
     origin.put(key, 300_000)
 
-    def is_hit():  # while room is being made it may pass unstored
+    def is_hit():  # while the cache shrinks, it may be streamed unstored
         read_all(server, origin, [key])
         return hits(server, origin, [key]) == 1
 
@@ -72,7 +73,7 @@ def stores_and_is_within(server, origin, key):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 def test_an_empty_cache_made_smaller(start, origin, engine, end):
-    """Made for 50 GiB, never used, and started again with 1 GiB."""
+    """A cache that was made for 50 GiB and never used can start again with 1 GiB."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "50GiB"})
     getattr(server, end)()
     server.settings["cache.size"] = "1GiB"
@@ -80,8 +81,8 @@ def test_an_empty_cache_made_smaller(start, origin, engine, end):
     stores_and_is_within(server, origin, "a")
 
 
-def test_what_fits_stays_a_hit(start, origin, engine):
-    """Few bytes in a large cache are still there in a small one, and in a large one again."""
+def test_objects_that_fit_stay_hits(start, origin, engine):
+    """A few objects in a large cache are still hits after the cache shrinks and grows again."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "1GiB"})
     keys = [f"k{i}" for i in range(12)]
     for key in keys:
@@ -105,7 +106,7 @@ def test_what_fits_stays_a_hit(start, origin, engine):
 
 @pytest.mark.both_engines
 def test_an_index_larger_than_the_new_size(start, origin, engine):
-    """Many small objects: what the index takes has to fit the new size, too; the newest stay
+    """The index of many small objects must fit the new, smaller size too. The newest objects stay
     hits."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "4GiB"})
     keys = [f"small/{i:05d}" for i in range(scaled(20000, 2000))]
@@ -125,7 +126,8 @@ SIZES = ["16MiB", "20MiB", "64MiB", "300MiB", "1GiB", "5GiB", "50GiB", "1%", "20
 @pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(scaled(20, 2)))
 def test_any_order_of_sizes(start, origin, engine, seed):
-    """Empty and full, after a stop and after kill -9: it serves, stores and is within its limit."""
+    """After each sequence of sizes, of an empty or full cache, after a stop or kill -9, the server
+    serves, stores and keeps its limit."""
     dice = random.Random(seed)
     server = start(origin, run=False, engine=engine, file=IMMUTABLE)
     for turn in range(10):
@@ -146,7 +148,8 @@ def test_any_order_of_sizes(start, origin, engine, seed):
 
 
 def reload(server, cache, **more):
-    """Writes the file anew and waits until SIGHUP has had its answer: whether it was taken."""
+    """Rewrites the file, sends SIGHUP and waits for the answer. Returns whether the server accepted
+    it."""
     server.file = {**server.file, "cache": cache, **more}
     (server.folder / "forebay.yaml").write_text(json.dumps(server.file, indent=1))
 
@@ -166,7 +169,7 @@ def reload(server, cache, **more):
 
 @contextlib.contextmanager
 def readers(server, origin, keys, size, count=2):
-    """Meanwhile KEYS of that size are read, and judged, all the time."""
+    """During the block, threads read and judge KEYS of that size continuously."""
     stop, wrong = threading.Event(), []
 
     def read_on(seed):
@@ -176,7 +179,7 @@ def readers(server, origin, keys, size, count=2):
                 while not stop.is_set():
                     key = dice.choice(keys)
                     judge(client.get(key), origin, key, 0, size)
-        except Exception as error:  # told by the test's own thread
+        except Exception as error:  # raised by the test's own thread
             wrong.append(error)
 
     threads = [threading.Thread(target=read_on, args=(seed,)) for seed in range(count)]
@@ -202,7 +205,8 @@ def live(start, origin, engine, size, **more):
 
 @pytest.mark.both_engines
 def test_a_size_that_changes_while_it_runs(start, origin, engine):
-    """Smaller: what is too much goes while readers go on; larger: it holds more again."""
+    """The size changes while readers go on. A smaller size evicts the excess, and a larger one
+    makes room."""
     server = live(start, origin, engine, "128MiB")
     keys = [f"k{i}" for i in range(120)]
     for key in keys:
@@ -235,8 +239,8 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
 
 
 def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
-    """A bad file or a size that does not work: nothing changes, and the log says where. What waits
-    for a restart is named."""
+    """A bad file or an impossible size changes nothing, and the log names the place. It also names
+    the settings that need a restart."""
     server = live(start, origin, engine, "128MiB")
     stores_and_is_within(server, origin, "a")
     for cache, word in (
@@ -261,8 +265,8 @@ def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
 
 
 def test_reloads_without_end(start, origin, engine):
-    """One after the other and many at once, half of them with a bad file: no reader notices, the
-    last good one counts."""
+    """Many reloads, one after the other and at once, half of them with a bad file, disturb no
+    reader. The last valid file is in force."""
     server = live(start, origin, engine, "64MiB")
     keys = [f"k{i}" for i in range(60)]
     for key in keys:
@@ -281,7 +285,7 @@ def test_reloads_without_end(start, origin, engine):
                 os.kill(server._pid(), signal.SIGHUP)
         wait_for(
             lambda: not reload(server, {"size": "1MiB"}), server.output
-        )  # an answer may be to one before
+        )  # the answer may be to an earlier one
         wait_for(
             lambda: reload(server, {"size": "32MiB"}) and capacity(server) == 32 * MIB,
             server.output,
@@ -294,8 +298,8 @@ def test_reloads_without_end(start, origin, engine):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(scaled(10, 1)))
 def test_killed_while_the_size_changes(start, origin, engine, seed):
-    """kill -9 at any moment of it: the next process keeps to the size that the file says, and every
-    byte is right."""
+    """After kill -9 at any moment of the change, the next process keeps to the size in the file.
+    Every byte is right."""
     dice = random.Random(seed)
     server = live(start, origin, engine, "128MiB")
     keys = [f"k{i}" for i in range(50)]
@@ -310,7 +314,7 @@ def test_killed_while_the_size_changes(start, origin, engine, seed):
             }
             (server.folder / "forebay.yaml").write_text(json.dumps(server.file))
             os.kill(server._pid(), signal.SIGHUP)
-            with server.client() as client:  # so long it goes on
+            with server.client() as client:  # the change takes this long
                 for key in dice.sample(keys, dice.randrange(8)):
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
         server.kill9()
@@ -320,8 +324,8 @@ def test_killed_while_the_size_changes(start, origin, engine, seed):
 
 @pytest.mark.both_engines
 def test_a_size_below_what_is_being_read(start, origin, engine):
-    """Readers that stand still keep their bytes; what they hold goes when they do, and all of it is
-    right."""
+    """If the cache shrinks below the data that paused readers hold, they keep their bytes, all of
+    them right. Their space is freed when they leave."""
     server = live(start, origin, engine, "128MiB", **{"cache.policy": "lru"})
     keys = [f"k{i}" for i in range(24)]
     for key in keys:
@@ -342,8 +346,8 @@ def test_a_size_below_what_is_being_read(start, origin, engine):
 
 
 def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, engine):
-    """It becomes as large as it can, which the answer and the log name; after a restart it is what
-    was asked for."""
+    """If the cache cannot grow to the new size without a restart, it grows as far as it can. The
+    answer and the log name that size; a restart reaches the new one."""
     server = start(
         origin,
         engine=engine,
@@ -376,7 +380,8 @@ def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, en
 
 
 def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
-    """More than there is: it fills what there is but cache.min_free, and goes on replacing."""
+    """If cache.size exceeds the file system, the cache fills it except for cache.min_free, and goes
+    on replacing objects."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
         server = start(
             origin,
@@ -403,8 +408,8 @@ def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
 
 
 def test_other_certificate_files(start, origin, tmp_path):
-    """Their names count at once as well; those of which the key is another's are refused, and
-    nothing changes."""
+    """A reload can name other certificate files. A certificate whose key does not match is refused,
+    and nothing changes."""
     files = []
     for name in ("first", "second"):
         files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
@@ -459,8 +464,8 @@ def test_other_certificate_files(start, origin, tmp_path):
 
 @pytest.mark.both_engines
 def test_segments_too_large_for_a_size(start, origin, engine):
-    """Segments keep their size while it runs: below three of them a size is refused, and a restart
-    has its way."""
+    """The size of segments does not change while the server runs. A size with room for fewer than
+    three of them is refused until a restart."""
     server = live(start, origin, engine, "2GiB")  # segments of 32 MiB
     stores_and_is_within(server, origin, "a")
     assert not reload(server, {"size": "64MiB"})
@@ -478,12 +483,12 @@ def test_segments_too_large_for_a_size(start, origin, engine):
 
 MANY = scaled(2000, 800)
 DESCRIPTORS = 256
-# A small segment holds one of these: a test of many segments stays small on disk.
+# A small segment holds one of these objects: a test with many segments stays small on disk.
 SMALL_SEGMENT, ONE_A_SEGMENT = 131072, 65_000
 
 
 class Descriptors:
-    """The most descriptors the server had open at once, as seen from outside."""
+    """The most descriptors that the server had open at once, as seen from outside."""
 
     def __init__(self, server):
         self.folder = f"/proc/{server._pid()}/fd"
@@ -506,7 +511,7 @@ class Descriptors:
 
 
 def limited(start, origin, engine, count, **more):
-    """A server with at most COUNT descriptors and a segment for each object."""
+    """A server with at most COUNT descriptors and one segment for each object."""
     return start(
         origin,
         engine=engine,
@@ -523,7 +528,7 @@ def limited(start, origin, engine, count, **more):
 
 
 def all_are_hits(server, origin, keys, readers=8):
-    """Reads everything, judged, from READERS connections; nothing of it comes from the origin."""
+    """Reads and judges everything over READERS connections. Nothing of it comes from the origin."""
     mark = origin.mark()
     read_all(server, origin, keys, readers)
     asked = origin.requests(since=mark)
@@ -531,8 +536,8 @@ def all_are_hits(server, origin, keys, readers=8):
 
 
 def test_many_segments_and_few_descriptors(start, origin, engine, figure):
-    """Hundreds of segments (at full scale 2,000) and 256 descriptors: every byte right, hits stay
-    hits, everybody is let in, over restarts and a rebuilt index."""
+    """With hundreds of segments (at full scale 2,000) and 256 descriptors, every byte is right,
+    hits stay hits and no client is turned away, over restarts and a rebuilt index."""
     if build_kind() == "release":
         not_run("small segments are for builds for tests")
     server = limited(start, origin, engine, DESCRIPTORS)
@@ -568,7 +573,9 @@ def test_many_segments_and_few_descriptors(start, origin, engine, figure):
     (server.cache / "index" / "data.mdb").unlink()
     server.start()
     server.wait_metric("forebay_degraded", lambda v: v == 0, component="index")
-    look(lambda: read_all(server, origin, keys, 8))  # asked about once, for they may have changed
+    look(
+        lambda: read_all(server, origin, keys, 8)
+    )  # revalidated once, because they may have changed
     assert not [r for r in origin.requests() if r.status not in (200, 206, 304)]
     look(look_at_hits)
     assert server.metric("forebay_cache_checksum_failures_total") == 0
@@ -596,8 +603,8 @@ def stderr_bytes(server):
 
 @pytest.mark.parametrize("count", (64, 96, 128))
 def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
-    """It says how many it needs. With these it lives: who finds no connection to the origin is told
-    so, others are served."""
+    """If the descriptor limit is too low, the log says how many the server needs. It survives:
+    clients for whom no connection to the origin is left get an error, others are served."""
     server = start(
         origin,
         run=False,
@@ -626,7 +633,8 @@ def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
 
 
 def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, engine, figure):
-    """160 connections that say nothing: probes and clients are answered, the log stays small."""
+    """160 idle connections to the admin port do not keep probes and clients from an answer. The log
+    stays small."""
     server = start(
         origin,
         engine=engine,
@@ -654,7 +662,8 @@ def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, en
 
 
 def test_connections_of_one_source(start, origin):
-    """Above its share a source is told SlowDown; others are not, and room comes back."""
+    """A source with more connections than its share gets SlowDown. Other sources do not, and closed
+    connections make room again."""
     server = start(origin, settings={"limits.max_connections_per_source": 5})
     origin.put("a", 1000)
 
@@ -677,8 +686,8 @@ def test_connections_of_one_source(start, origin):
 
 
 def test_clients_without_descriptors(start, origin, engine, figure):
-    """Far more connections than descriptors: those that are let in are served, the rest is told so,
-    and nothing is thrown out of the cache."""
+    """With far more connections than descriptors, admitted clients are served and others get an
+    error. Nothing is evicted from the cache."""
     server = start(
         origin,
         engine=engine,
@@ -706,8 +715,8 @@ def test_clients_without_descriptors(start, origin, engine, figure):
 
 
 def test_long_heads_that_never_end(start, origin, figure):
-    """Heads without an end, 30 KB each from more clients than there is memory for: those above
-    limits.max_buffer are told SlowDown, everybody else is served, and what ends makes room."""
+    """Endless heads of 30 KB, from more clients than there is memory for, get SlowDown above
+    limits.max_buffer. All others are served, and closed connections make room."""
     server = start(
         origin,
         settings={

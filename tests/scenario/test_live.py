@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person who looks on sees: the last requests of all workers, and what each bucket was asked
-for. Both are bounded, keys are shown as log.keys says, and only to who may."""
+"""Live view: the last requests of all workers, and counters for each bucket.
+
+Both are bounded. Keys are shown as log.keys says, and only to clients with the right to see them.
+"""
 
 import contextlib
 import json
@@ -24,7 +26,7 @@ def asked(server, path, name):
 
 
 def test_the_last_requests(start, origin):
-    """Fifty, the latest first, whichever worker answered them."""
+    """The live view lists the last fifty requests, newest first, of all workers."""
     origin.put("a", 100)
     server = start(origin, settings={"workers": 3, "cache.ttl": "1h"})
     clients = [server.client() for _ in range(6)]
@@ -32,7 +34,7 @@ def test_the_last_requests(start, origin):
         assert clients[i % 6].get("a" if i < 59 else "none").status == (200 if i < 59 else 404)
     server.wait_metric(
         "forebay_http_requests_total", lambda v: v == 60
-    )  # a worker may be late to count what it has answered
+    )  # a worker may be late to count its replies
     wait_for(
         lambda: asked(server, "/api/v1/requests", "requests")[0]["key"] == "none",
         "the last request is told",
@@ -64,7 +66,7 @@ def test_the_last_requests(start, origin):
 
 
 def many_objects(start, tmp_path, count):
-    """A server whose cache holds COUNT small objects of a directory, warmed; its settings for a
+    """A server whose cache holds COUNT small objects of a directory, warmed, with settings for the
     page."""
     for i in range(count):
         if i % 1000 == 0:
@@ -74,7 +76,7 @@ def many_objects(start, tmp_path, count):
         f"dir:{tmp_path}/tree", settings={"cache.ttl": "1h", "cache.size": "4GiB"}, ahead_s=3
     )
     env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    # A directory gives faster than a disk takes: the job waits for it.
+    # A directory delivers faster than a disk writes, so the job waits.
     done = run_forebay(*PATIENT, "warm", "s3://bkt/", "--wait", "--json", env=env, wait=7200)
     assert done.returncode == 0, done.stdout[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["objects"] == count
@@ -87,8 +89,10 @@ MANY = 1_000_000 if scale() >= 1 else 10_000
 
 
 def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
-    """With MANY objects each answer that the page asks for is small and quick, whatever there is:
-    the quickest of several, so that it is the answer's time and not a busy machine's."""
+    """With MANY objects, each answer that the page asks for is small and quick.
+
+    The quickest of several counts, so that a busy machine does not decide.
+    """
     server = many_objects(start, tmp_path, MANY)
     took = {}
     for _ in range(5):
@@ -143,7 +147,8 @@ def test_keys_are_shown_as_in_the_log(start, origin, keys):
     assert second["key_is_cut"] == (keys == "full") and logged[1].startswith(second["key"])
 
 
-def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
+def test_clients_without_the_right_see_no_names(start, origin, tmp_path):
+    """A client without the right to see names sees none."""
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
@@ -162,10 +167,10 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
 
 
 def child_of(server):
-    """The id of a process that the server has begun; 0: there is none."""
+    """The id of a process that the server has started; 0: there is none."""
     tasks, children = f"/proc/{server._pid()}/task", []
     for task in os.listdir(tasks):
-        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+        with contextlib.suppress(OSError):  # a thread that has ended since
             children += open(f"{tasks}/{task}/children").read().split()
     return int(children[0]) if children else 0
 
@@ -182,8 +187,8 @@ def ask_doctor(server, header=("X-Forebay-Control", "1")):
 
 
 def test_the_doctor_looks_at_a_server(start, origin):
-    """Its findings as an answer, with this server's settings; one at a time; no web page can ask
-    for it; a stop ends it."""
+    """The page can run `doctor` on this server's settings, one run at a time. No web page of
+    another origin can, and a stop of the server ends the run."""
     origin.put("a", 100)
     server = start(origin)
     reply = ask_doctor(server)
@@ -204,8 +209,8 @@ def test_the_doctor_looks_at_a_server(start, origin):
 
 @contextlib.contextmanager
 def doctor_at_work(server):
-    """The answer, to come, of a doctor that stands still in the middle until the block ends: what
-    holds it up otherwise it waits for two seconds, and then it is done."""
+    """Yields the future answer of a doctor that hangs half-way until the block ends. Its wait is
+    two seconds, and then it finishes."""
     with ThreadPoolExecutor(1) as pool:
         while True:
             answer = pool.submit(ask_doctor, server)
@@ -216,7 +221,7 @@ def doctor_at_work(server):
                     os.kill(pid, signal.SIGSTOP)
                     if wait_for(lambda: state_of(pid), "a doctor that stands") == "T":
                         break
-            assert answer.result().status == 200  # it had ended before: another one
+            assert answer.result().status == 200  # the previous one had ended: another one
         try:
             yield answer
         finally:
@@ -230,9 +235,9 @@ def looked(server):
     return json.loads(reply.body)
 
 
-def test_what_the_doctor_found_lately_is_told_again(start, origin):
-    """GET wants no header, so it runs a doctor at most once a minute; POST runs one whenever it is
-    asked to."""
+def test_get_returns_the_last_doctor_report_for_a_minute(start, origin):
+    """GET, which needs no header, runs `doctor` at most once a minute and returns the last report
+    until then. POST always runs it."""
     server = start(origin, ahead_s=0)
     first = looked(server)
     assert first["age_s"] == 0 and first["findings"] != []
@@ -243,7 +248,7 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
         and 0 <= again["age_s"] < 60
         and origin.requests(since=mark) == []
     )
-    with origin.hold(None), doctor_at_work(server) as other:  # also while another one looks
+    with origin.hold(None), doctor_at_work(server) as other:  # also during a run of another one
         assert looked(server)["findings"] == first["findings"]
         assert ask_doctor(server).status == 503
         origin.release()
@@ -257,8 +262,8 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
 
 
 def buckets_when(server, requests):
-    """By name, when as many as REQUESTS are counted: a request is when its reply has gone out,
-    which its client sees first."""
+    """The counters by bucket name, once REQUESTS are counted. A request is counted after its reply
+    was sent, which the client sees first."""
 
     def look():
         rows = {row["bucket"]: row for row in asked(server, "/api/v1/buckets", "buckets")}
@@ -270,8 +275,8 @@ def buckets_when(server, requests):
 
 
 def test_buckets_are_counted_up_to_a_bound(start, origin):
-    """Names come from clients: the first 64 that are there have rows of their own, what is not
-    there has none."""
+    """Clients choose bucket names. The first 64 that exist have counters of their own, and names
+    that do not exist have none."""
     origin.put("a", 100)
     server = start(origin, settings={"workers": 2, "cache.ttl": "1h"})
     with server.client() as client:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Location names the endpoint that the client used, as it addressed the bucket, not the
-origin's."""
+"""Location names the endpoint and bucket as the client addressed them, not the origin's."""
 
 import threading
 import xml.etree.ElementTree as ElementTree
@@ -45,7 +44,8 @@ def elements(reply):
 @pytest.mark.parametrize("key,path", KEYS_AND_PATHS)
 @pytest.mark.parametrize("virtual", [False, True])
 def test_a_completed_upload(renamed, origin, key, path, virtual):
-    """Path-style and virtual-host-style, any key, a bucket with another name at the origin."""
+    """A completed upload has the client's Location: with path style and virtual-host style, any
+    key, and a bucket with another name at the origin."""
     host = "mine.s3.example:8080" if virtual else f"127.0.0.1:{renamed.port}"
     target = f"/{path}" if virtual else f"/mine/{path}"
     with Client(renamed.port, host=host) as client:
@@ -60,7 +60,8 @@ def test_a_completed_upload(renamed, origin, key, path, virtual):
 
 @pytest.mark.parametrize("blanks", [b" \n", b" " * 100000, None])
 def test_a_result_that_comes_late(renamed, origin, blanks):
-    """Blanks ahead of it pass at once, as many as there are; the result is mended all the same."""
+    """If the result of an upload comes late, the blanks before it are relayed at once. Its Location
+    is still rewritten."""
     go = threading.Event()
     with renamed.client(timeout=60) as client, renamed.connection() as raw:
         upload = begin(client, "/mine/k")
@@ -76,7 +77,7 @@ def test_a_result_that_comes_late(renamed, origin, blanks):
         reply = raw.read_head()
         assert reply.status == 200
         while raw.buf.count(b" ") < len(blanks or b"") // 2:
-            assert raw._fill()  # they are here before the result is
+            assert raw._fill()  # they arrive before the result
         go.set()
         reply = raw._read_chunked(reply)
         assert elements(reply)["Location"] == "http://localhost/mine/k"
@@ -86,14 +87,14 @@ def test_a_result_that_comes_late(renamed, origin, blanks):
 
 
 def test_a_new_bucket(renamed, origin):
-    """CreateBucket's header names the bucket as S3 does."""
+    """The Location of CreateBucket names the bucket as S3 does."""
     with renamed.client() as client:
         reply = client.request("PUT", "/mine")
         assert reply.status == 200 and reply.all("location") == ["/mine"], reply
 
 
 def test_an_early_error_is_not_touched(renamed, origin):
-    """A 200 whose document is an error is passed on as it is."""
+    """A 200 whose document is an error is relayed unchanged."""
     page = b"<Error><Code>InternalError</Code><Message>Location of it</Message></Error>"
     with renamed.client() as client:
         upload = begin(client, "/mine/k")
@@ -118,7 +119,8 @@ def test_an_early_error_is_not_touched(renamed, origin):
 
 
 def test_a_form_upload(renamed, origin):
-    """201 and its document: the key of the form below the bucket that it was posted to."""
+    """A form upload gets 201 and a document with the form's key below the bucket that it was posted
+    to."""
     edge = "x" * 30
     body = (
         "".join(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that would go round in a circle end with 508 at once; what only looks like one works."""
+"""Requests that would go round in a circle end with 508 at once. Similar but valid chains work."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def balancer():
 
 
 def ring(start, balancer, count, **more):
-    """COUNT servers, each with the next one as its origin and the first behind the last."""
+    """Starts COUNT servers, each with the next one as its origin, and the last with the first."""
     fronts = [balancer() for _ in range(count)]
     servers = []
     for i in range(count):
@@ -89,8 +89,8 @@ def is_loop(reply):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_ring_ends_at_once(start, balancer, engine, count):
-    """Every kind of request; no origin time-out passes before the answer, nothing is asked
-    again."""
+    """In a ring of servers every kind of request ends before any timeout of the origin. No request
+    is retried."""
     servers, fronts = ring(start, balancer, count, engine=engine)
     with servers[0].client() as client:
         assert is_loop(client.get("a")).code == "LoopDetected"
@@ -108,7 +108,8 @@ def test_a_ring_ends_at_once(start, balancer, engine, count):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_ring_asked_from_all_sides(start, balancer, engine, count):
-    """Readers of the same objects at every server at once: none waits for another in a circle."""
+    """Clients read the same objects at every server of a ring at once. None waits for another in a
+    circle."""
     servers, fronts = ring(start, balancer, count, engine=engine)
 
     def read(i):
@@ -124,8 +125,8 @@ def test_a_ring_asked_from_all_sides(start, balancer, engine, count):
 
 
 def test_a_chain_is_no_ring(start, origin, engine):
-    """A Forebay may be the origin of another: right bytes, hits at both, Via is on the way up
-    only."""
+    """A Forebay may be the origin of another. Bytes are right, both have hits, and Via is sent
+    towards the origin only."""
     origin.put("a", 100_000)
     origin.put("b", 3_000_000)
     peer = start(origin, engine=engine)
@@ -148,7 +149,7 @@ def test_a_chain_is_no_ring(start, origin, engine):
 
 
 def test_more_stations_than_anybody_needs(start, origin):
-    """A Via that grows without end is a loop, too, whoever is in it."""
+    """A Via header with too many entries counts as a loop, whoever is in it."""
     origin.put("a", 100)
     server = start(origin)
     with server.client() as client:
@@ -172,8 +173,8 @@ def free_port():
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("setting", ["listen", "admin.listen"])
 def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
-    """The probe comes back to its own process: log, /readyz and gauge name the loop and the
-    remedy."""
+    """If the start-up probe comes back to its own process, log, /readyz and gauge name the loop and
+    the remedy."""
     port = free_port()
     server = start(
         f"http://{host}:{port}",
@@ -195,7 +196,7 @@ def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
 
 
 def test_the_endpoint_of_a_bucket_that_leads_back(start, origin):
-    """Reads of this bucket get 508; the other buckets work."""
+    """If one bucket's endpoint leads back, reads of this bucket get 508. Other buckets work."""
     port = free_port()
     origin.put("a", 1000)
     server = start(
@@ -211,7 +212,7 @@ def test_the_endpoint_of_a_bucket_that_leads_back(start, origin):
 
 
 def test_an_sts_endpoint_that_leads_back(start, origin):
-    """The relay of the STS call meets its own Via."""
+    """The relayed STS call comes back and meets its own Via."""
     port = free_port()
     server = start(
         origin,

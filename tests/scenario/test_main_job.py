@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a whole data set read twice through Forebay, from a directory and from a real S3
-server.
+"""The main job: a client reads a whole data set twice through Forebay, from a directory and from a
+real S3 server.
 
-First pass: the origin sends each byte once. Second pass: under `immutable` no GET or HEAD of an
-object reaches the origin; under a ttl that is over, one HEAD per object. After a restart all hits
-still. Every SHA-256 equals the original's; with our own client and with real ones.
+In the first pass the origin sends each byte once. In the second, under `immutable`, no GET or HEAD
+of an object reaches the origin. Under a ttl that is over, there is one HEAD per object. After a
+restart all reads are still hits. Every SHA-256 equals the original's, with our own client and with
+real ones.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from forebay import parallel, scale
 
 BIN = Path(sys.executable).parent
 IMMUTABLE = {"rules": [{"match": f"{BUCKET}/**", "freshness": "immutable"}]}
-SETTLED_S = 3  # what a directory's file changed 2 s ago or less is not stored
+SETTLED_S = 3  # a directory's file that changed 2 s ago or less is not stored
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def weed(tree, tmp_path_factory):
 
 
 class Source:
-    """One origin of the data set, with a count of what it was asked and what it sent."""
+    """One origin of the data set. Counts its requests and the bytes it sent."""
 
     def __init__(self, kind, tree, weed, stack):
         self.kind = kind
@@ -88,9 +89,9 @@ class Source:
         )
 
     def since(self, server):
-        """(object requests, HEADs among them, [(path, bytes)], body bytes) since mark().
+        """Returns (object requests, HEADs among them, [(path, bytes)], body bytes) since mark().
 
-        With a directory only the last is known, from the server's own count.
+        For a directory only the last is known, from the server's own count.
         """
         if not self.relay:
             received = server.metric("forebay_origin_received_bytes_total") - self.marked[1]
@@ -121,7 +122,7 @@ def source(request, tree):
 
 
 def read_all(server, manifest, threads=8):
-    """Every object with a plain GET; hashes compared."""
+    """Reads every object with a plain GET and compares the hashes."""
     keys = list(manifest)
 
     def one(worker):
@@ -169,15 +170,15 @@ def judge_first_pass(source, server, listed=False):
 
 
 def first_pass(source, server, read, listed=False):
-    """Everything by read(), judged."""
+    """Reads everything by read(), and judges it."""
     source.mark(server)
     read()
     judge_first_pass(source, server, listed)
 
 
 def test_a_tree_is_written_once(tmp_path, monkeypatch):
-    """Who wants a tree that somebody else is writing takes that one over: nobody may have a file
-    under a server written anew."""
+    """If another process is writing the tree, it is waited for and reused, so that no file is
+    rewritten while a server serves it."""
     real_pieces, real_flock = dataset.pieces, dataset.fcntl.flock
     second_moved = threading.Event()  # it waits, or it writes as well
     writers, got = [], {}
@@ -258,7 +259,7 @@ def test_read_twice_past_the_ttl(start, source, engine):
 
 
 def compare(folder, manifest):
-    """Files under FOLDER against the manifest."""
+    """Compares the files under FOLDER with the manifest."""
     seen = set()
     for path in Path(folder).rglob("*"):
         if path.is_file():
@@ -399,8 +400,8 @@ CLIENTS = {
 @pytest.mark.long(covered="test_read_twice_under_immutable and the clients of tests/clients")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_real_clients_read_twice(start, source, engine, client, tmp_path):
-    """Cold and warm by a real client; below scale 1 each of them takes one engine and one
-    origin."""
+    """Real clients read the data set cold and warm. Below scale 1 each of them runs with one engine
+    and one origin."""
     if scale() < 1:
         number = list(CLIENTS).index(client)
         mine = [

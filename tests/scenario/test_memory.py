@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup. One of 256 MiB,
-soaked.
+"""Slow and fast readers of large objects in a pod of 128 MiB, a real memory cgroup. A soak in a pod
+of 256 MiB.
 
-FOREBAY_SOAK_S   how long it is soaked (4, at scale 1 1800); from 120 on growth is judged
+FOREBAY_SOAK_S is the length of the soak (4, at scale 1 1800). From 120 on the test judges growth.
 """
 
 import contextlib
@@ -25,21 +25,21 @@ from oracle import oracle_bytes, oracle_judge, oracle_pieces
 MIB = 1 << 20
 POD = 128 * MIB
 SOAK_POD = 256 * MIB
-SOAK_JUDGED_S = 120  # before that not all of it has been used
+SOAK_JUDGED_S = 120  # earlier not all of it has been used
 ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
 WAITING_RUN_BYTES = 2048  # MEMORY_PENDING_BYTES
 CHUNK = 65536  # CHUNK_SIZE
 LEAD = 512 * 1024  # FILL_LEAD_AHEAD
-# Slow readers beside the fast ones of an object; the others have an object each.
+# Slow readers of the same object as the fast ones. The others have an object each.
 BESIDE = 20
-FILLED = 2 * MIB  # what they may take of those; in a folder the rest is a hole
+FILLED = 2 * MIB  # the most they may read of those; in a folder the rest is a hole
 
 
 class Tree:
-    """A folder as an origin, with the oracle's bytes; what only slow readers see is sparse
-    behind."""
+    """A folder as an origin, with the oracle's bytes. The tail of an object that only slow readers
+    read is sparse."""
 
     def __init__(self, folder):
         self.folder, self.sizes = Path(folder), {}
@@ -67,7 +67,7 @@ class Tree:
 
 
 class SlowReader:
-    """Takes a little at a time and judges it."""
+    """Reads a little at a time and judges it."""
 
     def __init__(self, server, origin, key, size):
         self.server, self.origin, self.key, self.size = server, origin, key, size
@@ -97,7 +97,7 @@ class SlowReader:
             self._judge(data)
 
     def _cut(self):
-        """Who cut it: a limit for clients, or what went wrong at the origin or on the disk."""
+        """Says which limit for clients cut it, or which fault of the origin or the disk."""
         said = "".join(self.server.stderr)[-2000:]
         return f"{self.key}: cut after {self.taken} bytes\n{self.server.troubles()}\n{said}"
 
@@ -112,7 +112,7 @@ class SlowReader:
 
 
 class Watch:
-    """The highest anonymous memory while the block runs, beside readers that sip."""
+    """Records the highest anonymous memory while the block runs, during slow reads."""
 
     def __init__(self, read, slow):
         self.read, self.slow = read, slow
@@ -141,7 +141,7 @@ class Watch:
 
 
 def socket_bytes(server, origin):
-    """(unsent to clients, unread from the origin) in the kernel's buffers."""
+    """Returns (unsent to clients, unread from the origin) in the kernel's buffers."""
     unsent = unread = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -162,8 +162,10 @@ def anonymous_of(server):
 
 @pytest.fixture
 def group(request):
-    """The cgroup, or None where this machine lets us make none. To be asked for before `start`,
-    whose servers must have ended when it goes."""
+    """The cgroup, or None where this machine lets us make none.
+
+    A test must ask for it before `start`, because its servers must have ended before it is removed.
+    """
     try:
         made = MemoryCgroup(hashlib.sha256(request.node.name.encode()).hexdigest()[:8], POD)
     except NoCgroup:
@@ -174,7 +176,7 @@ def group(request):
 
 
 def settings_of_the_pod(group, **more):
-    """limits.max_buffer is left to the server where it can see the cgroup."""
+    """The server itself chooses limits.max_buffer where it can see the cgroup."""
     return {"access_log.path": "off", "limits.max_buffer": None if group else "32MiB"} | more
 
 
@@ -187,8 +189,8 @@ def keys_of(fast_size, slow_size):
 @pytest.mark.parametrize("workers", (1, 16))
 @pytest.mark.parametrize("kind", ("dir", "s3"))
 def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path, figure):
-    """100 slow readers and four fast cold ones of large objects: nobody is killed, every byte is
-    right, and the fast ones are through while the slow ones still read."""
+    """In a pod of 128 MiB, 100 clients read large objects slowly and four fast, cold. Nothing is
+    killed and every byte is right. The fast ones finish while the slow ones still read."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     size = scaled(256 * MIB, 32 * MIB)
@@ -241,8 +243,7 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
             f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets "
             f"{unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB"
         )
-        # What each reply and each worker goes on through when all of it is in use: never more than
-        # that.
+        # Each reply and each worker may use this much more when all of the memory is in use.
         over = (SLOW + FAST) * 2 * CHUNK + workers * LEAD
         assert peak <= POD // 4 + over, f"buffers up to {peak / MIB:.1f} MiB"
         assert unsent <= SLOW * 256 * 1024, f"{unsent / MIB:.0f} MiB in the kernel's send buffers"
@@ -259,8 +260,8 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
 
 
 def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engine, figure):
-    """More requests than the pod has room for wait for a slow origin: those above are told
-    SlowDown, the others are answered, and what they held is given back."""
+    """More requests wait for a slow origin than the pod has room for. The excess gets SlowDown, the
+    others are answered, and their memory is given back."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     room = POD // 4 // 8 * 3 // REQUEST_BYTES
@@ -304,8 +305,8 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
 
 @pytest.mark.both_engines
 def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
-    """Small objects go on coming while the disk syncs nothing: memory stays flat, every read is
-    right; and when the disk goes on, what waited is stored."""
+    """Clients keep reading small objects while the disk completes no sync. Memory stays flat and
+    every read is right. When the disk goes on, the waiting objects are stored."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     if build_kind() == "release":
@@ -356,11 +357,11 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
         asked, runs_before = 1, 0
         while (
             runs_before < waiting * WAITING_RUN_BYTES
-        ):  # once, unless the disk is so slow that it takes few writes
+        ):  # once, unless the disk is so slow that it accepts few writes
             assert asked <= 20 * half, f"{runs_before} bytes wait: never full"
             middle = read_all(1, half)
             asked += half
-            server.settle()  # written, so that each that is to be stored waits for the sync
+            server.settle()  # written, so that each one that is to be stored waits for the sync
             runs_before = server.metric("forebay_buffer_bytes", kind="runs")
         unstored_before = server.metric("forebay_fills_total", state="unstored")
         last = read_all(half + 1, half - 1)
@@ -404,8 +405,8 @@ def larger_group(request):
 
 
 class Soaker:
-    """One client: whatever it thinks of next, on objects four times the cache in all, some read
-    much more often."""
+    """One client that reads and writes at random. The objects are four times the cache in total,
+    and some are read much more often."""
 
     def __init__(self, server, origin, keys, seed):
         self.server, self.origin, self.keys, self.dice, self.asked = (
@@ -461,7 +462,8 @@ class Soaker:
 
 @pytest.mark.long(covered="test_a_pod_of_128_mib")
 def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure):
-    """Nobody is killed, every byte is right, and memory does not grow once all has been used."""
+    """In a pod of 256 MiB nothing is killed, every byte is right, and memory stops growing once all
+    of it has been used."""
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     dice = random.Random(5)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that clients and origins make Forebay hold is counted, bounded and given back: for
-requests that name many keys in many realms, and for bodies that are collected before they go on. In
-a pod of 128 MiB."""
+"""Forebay counts, bounds and frees the memory that clients and origins make it hold.
+
+The tests send requests that name many keys in many realms, and bodies that Forebay collects before
+it relays them. They run in a pod of 128 MiB.
+"""
 
 import contextlib
 import json
@@ -39,7 +41,8 @@ KINDS = ("bodies", "writes")
 
 
 def keys_file(folder, realms):
-    """As many principals, each in a realm of its own; the first one acts."""
+    """A keys file with this number of principals, each in a realm of its own. The first one
+    acts."""
     path = folder / "keys.yaml"
     path.write_text(
         json.dumps(
@@ -59,8 +62,8 @@ def keys_file(folder, realms):
 
 
 class Actor:
-    """Signed requests of the first principal, or of nobody where there are no keys, on one
-    connection."""
+    """Sends signed requests of the first principal, or unsigned ones where there are no keys, on
+    one connection."""
 
     def __init__(self, server, is_signed=True):
         self.http = Client(server.port)
@@ -96,8 +99,8 @@ def nothing_is_kept(server):
 
 
 def invalidates_within_the_budget(group, server, figure, what, work, jobs, least):
-    """Runs WORK in JOBS threads at once. At least LEAST names are invalidated, within the memory of
-    a window, which is given back."""
+    """Runs WORK in JOBS threads at once. Checks that at least LEAST names are invalidated with the
+    memory of one window, which is given back."""
     read = memory_of(group, server)
     before = read()
     with Watch(read, []) as watch:
@@ -126,8 +129,8 @@ def no_sanitizer():
 def test_batch_deletes_in_many_realms_stay_within_the_budget(
     group, start, origin, engine, long_keys, tmp_path, figure
 ):
-    """One request of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms: every
-    name of every key is invalidated, and the memory for it is that of a window."""
+    """One batch delete of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms.
+    Every name of every key is invalidated with the memory of one window."""
     no_sanitizer()
     realms, requests, length = (REALMS, 1, 1000) if long_keys else (8, 14, 40)
     server = start(
@@ -162,8 +165,8 @@ def test_batch_deletes_in_many_realms_stay_within_the_budget(
 def test_evicting_many_objects_in_many_realms_stays_within_the_budget(
     group, start, origin, engine, tmp_path, figure
 ):
-    """Four orders at once, of 500 objects each, with 63 realms: each object is evicted from all
-    realms, and the memory for it is that of a window."""
+    """Four evictions at once, of 500 objects each, with 63 realms. Each object is evicted from all
+    realms with the memory of one window."""
     no_sanitizer()
     orders, objects = 4, 500
     server = start(
@@ -197,9 +200,11 @@ def test_evicting_many_objects_in_many_realms_stays_within_the_budget(
 
 
 def test_collected_bodies_stay_within_their_share(group, start, origin, engine, figure):
-    """40 uploads without a length, 1.9 MiB each, all but their end: a quarter of limits.max_buffer
-    is held of them, the others are told SlowDown, and those that are held are stored when their end
-    comes."""
+    """40 clients upload 1.9 MiB each without a length, all but the end.
+
+    Forebay holds at most a quarter of limits.max_buffer of them and answers the others with
+    SlowDown. It stores the held ones when their end arrives.
+    """
     no_sanitizer()
     server = start(
         origin,
@@ -249,7 +254,7 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     nothing_is_kept(server)
     for connection in connections:
         connection.close()
-    connections[0] = server.connection()  # what was given back may be used again
+    connections[0] = server.connection()  # memory that was given back can be used again
     send(0)
     finish(0)
     assert answers[0].status == 200
@@ -260,9 +265,9 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
 def test_requests_with_long_targets_stay_within_the_share_of_clients(
     group, start, origin, engine, is_signed, tmp_path, figure
 ):
-    """400 reads with a target of 14 KB each, which wait for the origin: what a head is read, parsed
-    and signed in counts, so as many are taken as have room. The others are told SlowDown, and all
-    is given back."""
+    """400 reads with targets of 14 KB wait for the origin. The memory to read, parse and sign a
+    head counts, so only those with room are admitted. The others get SlowDown, and all memory is
+    given back."""
     no_sanitizer()
     server = start(
         origin,
@@ -309,8 +314,8 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(
 
 
 def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, origin, engine, figure):
-    """2,000 connections send 45 KB of requests ahead and read no reply: once the share is used up,
-    what is received ahead of its turn is a little of each."""
+    """2,000 connections send 45 KB of requests ahead and read no reply. When the share is used up,
+    the server receives only a little ahead from each."""
     no_sanitizer()
     server = start(
         origin,
@@ -355,8 +360,8 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
 def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
     group, start, origin, engine, figure
 ):
-    """300 objects with 40 KB of metadata, whose readers read nothing: as many are answered as have
-    room, and the others are told SlowDown. Later each of them is answered."""
+    """300 objects with 40 KB of metadata have readers who read nothing. Those with room are
+    answered, and the others get SlowDown. Later each of them is answered."""
     no_sanitizer()
     server = start(
         origin,
@@ -401,8 +406,8 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
 def test_listings_of_a_huge_folder_stay_within_the_budget(
     group, start, origin, engine, tmp_path, figure
 ):
-    """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by
-    page, at once: each is given all names in order, and no more than windows of them are held."""
+    """Four clients at once list a folder of a million files with long names (100,000 at scale 0.1),
+    page by page. Each gets all names in order, and Forebay holds only windows of them."""
     no_sanitizer()
     count = scaled(1_000_000, 100_000)
     tree = Tree(tmp_path / "tree")
@@ -455,7 +460,7 @@ def test_listings_of_a_huge_folder_stay_within_the_budget(
 
 
 class SignedReader(SlowReader):
-    """A slow reader that signs what it asks for."""
+    """A slow reader that signs its requests."""
 
     def __init__(self, server, origin, key, size):
         self.server, self.origin, self.key, self.size = server, origin, key, size
@@ -472,8 +477,8 @@ def signed_get(server, key):
 
 
 def patient(server, ask):
-    """Asks again when it was told SlowDown and a body of the largest size has room; how often that
-    was."""
+    """Repeats a request that got SlowDown once a body of the largest size has room. Returns how
+    often."""
     for told in range(200):
         reply = ask()
         if reply.status != 503:
@@ -492,9 +497,12 @@ def patient(server, ask):
 def test_everything_at_once_in_a_pod_of_128_mib(
     group, start, origin, engine, kind, tmp_path, figure
 ):
-    """Slow and fast readers of large objects, and listings. With S3 also batch deletes in eight
-    realms and uploads that are collected, with a folder very many files. The server stays alive,
-    every byte is right, refused requests get SlowDown, and all memory is given back."""
+    """Everything at once in a pod of 128 MiB: slow and fast readers of large objects, and listings.
+
+    With S3 there are also batch deletes in eight realms and collected uploads; with a folder, very
+    many files. The server survives, every byte is right, refused requests get SlowDown, and all
+    memory is given back.
+    """
     no_sanitizer()
     size, slow, fast = scaled(64 * MIB, 16 * MIB), 60, 3
     source = Tree(tmp_path / "tree") if kind == "dir" else origin
