@@ -383,7 +383,7 @@ def test_many_files_in_one_folder_listed_in_pages(start, root):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_no_read_goes_back_behind_a_read_past_the_cache(start, root, engine, method):
+def test_nobody_gets_older_bytes_after_a_read_past_the_cache(start, root, engine, method):
     """After a read past the cache, no read returns older bytes, or a file that is deleted."""
     server = serve(
         start, root, engine, SETTLED_S, **{"cache.client_directives": "all", "cache.ttl": "1h"}

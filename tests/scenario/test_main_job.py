@@ -143,8 +143,8 @@ def cache_size(source):
 
 
 def judge_first_pass(source, server, listed=False):
-    """Each byte of each object came once and is stored. LISTED: there may be listings in a
-    directory's count."""
+    """Checks that each byte of each object came once and is stored. LISTED: a directory's count may
+    include listings."""
     log, _, bodies, received = source.since(server)
     if bodies is not None:
         sent = Counter()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects whose headers change while their bytes and their ETag stay: a copy onto itself, `rclone
-touch`, an upload of the same bytes to a versioned bucket. Whoever asks the origin shows the new
-headers, and nobody who asks later is shown the old ones."""
+"""An object's headers change while its bytes and ETag stay. Every revalidation shows the new
+headers, and no later read shows the old ones.
+
+Such changes are a copy onto itself, `rclone touch`, and an upload of the same bytes to a versioned
+bucket.
+"""
 
 import hashlib
 import threading
@@ -64,7 +67,8 @@ def change(origin, key, what):
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_new_headers_are_shown_after_the_ttl_and_by_strict_and_no_cache(ruled, origin, what):
-    """GET and HEAD show them, under every rule that asks, however often; the bytes are right."""
+    """After a change of headers, GET and HEAD show the new ones under every rule that revalidates,
+    however often they change. The bytes are right."""
     ways = {"short": [], "strict": [], "long": [("Cache-Control", "no-cache")]}
     for size in (5000, 9 * MIB):
         for kind in ways:
@@ -101,7 +105,7 @@ def test_new_headers_are_shown_after_the_ttl_and_by_strict_and_no_cache(ruled, o
 
 
 def test_headers_that_stay_are_confirmed_by_one_head(ruled, origin):
-    """Nothing is fetched again as long as nothing changes."""
+    """If nothing changes, one HEAD confirms the object, and nothing is fetched again."""
     origin.put("short/a", 9 * MIB, headers=FIRST)
     with ruled.client() as client:
         judge(client.get("short/a"), origin, "short/a", 0, 9 * MIB)
@@ -118,7 +122,7 @@ def test_headers_that_stay_are_confirmed_by_one_head(ruled, origin):
 
 
 def judge_again(client, origin, key, size):
-    """The object in every way, with the headers that the origin has now."""
+    """Reads the object in every way, and compares with the origin's current headers."""
     now = direct(origin, key)
     for reply in (client.head(key), client.get(key, 0, 9), client.get(key, size - 10, size - 1)):
         assert shown(reply) == now
@@ -129,7 +133,8 @@ def judge_again(client, origin, key, size):
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_new_headers_cost_one_head_and_no_byte(ruled, origin, what):
-    """The bytes stay, of one run and of several, whatever changes and however often."""
+    """New headers cost one HEAD and no byte. The bytes stay cached, in one run or several,
+    whichever headers change and however often."""
     sizes = (1, 5000, 300_000, 40 * MIB)
     for size in sizes:
         origin.put(f"short/{size}", size, headers=FIRST, parts=[size] if size == 300_000 else None)
@@ -155,8 +160,8 @@ def test_new_headers_cost_one_head_and_no_byte(ruled, origin, what):
 
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_kept_bytes_and_their_new_headers_outlast_a_restart(start, origin, engine, how):
-    """Who was given the new headers is not given the old ones by the next process, and the origin
-    is not asked."""
+    """Clients that got the new headers do not get the old ones from the next process. The origin is
+    not asked."""
     server = start(origin, engine=engine, file=RULES, ahead_s=0)
     sizes = (5000, 40 * MIB)
     with server.client() as client:
@@ -184,8 +189,8 @@ def test_kept_bytes_and_their_new_headers_outlast_a_restart(start, origin, engin
 
 
 def test_kept_bytes_of_a_rebuilt_index_are_confirmed_first(start, origin, engine):
-    """Segments name the old headers only. What is found in them is asked about before it is used,
-    and stays again."""
+    """Segments contain only the old headers. After a rebuild of the index, Forebay revalidates such
+    an object before it is used, and then keeps it."""
     server = start(origin, engine=engine, file=RULES, ahead_s=0)
     origin.put("long/a", 40 * MIB, headers=FIRST)
     with server.client() as client:
@@ -208,8 +213,8 @@ def test_kept_bytes_of_a_rebuilt_index_are_confirmed_first(start, origin, engine
 
 
 def test_bytes_do_not_stay_where_they_may_have_changed(ruled, origin):
-    """Another size, another ETag, a weak one, or headers that are too long for the index: fetched
-    again."""
+    """The bytes are fetched again if they may have changed: another size, another ETag, a weak
+    ETag, or headers too long for the index."""
     origin.put("short/long", 5000, headers=FIRST)
     origin.put("short/etag", 5000, headers=FIRST)
     origin.put("short/size", 5000, headers=FIRST)
@@ -295,8 +300,8 @@ def test_a_reader_in_mid_body_stores_no_headers_of_before_a_copy(ruled, origin):
 
 @pytest.mark.tsan
 def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
-    """A counter in the metadata only rises for whoever asks after a reply, on any worker, at any
-    place of the object, while a slow reader goes on with the version that it began."""
+    """A counter in the metadata never falls for a client that asks after a reply, on any worker, at
+    any offset. A slow reader still continues with the version that it began."""
     server = start(
         origin,
         engine=engine,
@@ -352,8 +357,8 @@ def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
 
 
 def test_headers_that_only_one_method_names_are_fetched_again_once(ruled, origin):
-    """A store whose HEAD names what its GET does not: the object is described by HEAD from then
-    on."""
+    """If a store's HEAD names headers that its GET does not, the object is fetched once more and
+    described by HEAD from then on."""
     origin.put("strict/a", 9 * MIB, headers=FIRST)
     origin.fault(None, "header", ("x-amz-storage-class", "ODD"), times=None, method="HEAD")
     with ruled.client() as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics, and the rules, alerts and dashboard of deploy/ against a live server."""
+"""/metrics of a live server, and the rules, alerts and dashboard of deploy/ that use it."""
 
 import json
 import re
@@ -72,8 +72,8 @@ def promtool(*words, text=None):
 
 
 def families(text):
-    """{family: type}, and every sample: (family, name, labels, value). Fails on what no scraper
-    takes."""
+    """Returns {family: type} and every sample: (family, name, labels, value). Fails on text that no
+    scraper accepts."""
     types, samples, family = {}, [], None
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -101,7 +101,7 @@ def test_metrics_are_prometheus_text_whatever_the_scraper_accepts(served):
     assert other_kind == kind and families(other_text)[0] == types
 
 
-def test_what_is_known_is_in_it(served):
+def test_known_events_are_counted(served):
     rows = served.metrics()
     assert abs(rows["forebay_clock_skew_seconds"]) < 60  # origin and server share a clock
     assert 0 <= time.time() - rows["forebay_config_last_reload_success_timestamp_seconds"] < 600
@@ -128,7 +128,7 @@ def test_calls_at_origins_are_gauged_by_state(start, origin):
     server.wait_metric("forebay_origin_connections", lambda v: v == 0)
 
 
-def test_the_origins_clock_is_told(start, origin):
+def test_the_origins_clock_offset_is_a_metric(start, origin):
     if build_kind() == "release":
         not_run("a release goes by no clock of a test's")
     server = start(origin, ahead_s=1200)
@@ -137,7 +137,7 @@ def test_the_origins_clock_is_told(start, origin):
     assert -1260 < server.metric("forebay_clock_skew_seconds") < -1140
 
 
-def test_a_reload_is_told_with_its_time(start, origin):
+def test_a_reload_and_its_time_are_metrics(start, origin):
     server = start(origin, ahead_s=0)
     name = "forebay_config_last_reload_success_timestamp_seconds"
     began = server.metric(name)
@@ -151,7 +151,7 @@ def test_a_reload_is_told_with_its_time(start, origin):
     assert server.metric(name) >= began + 2
 
 
-def test_credentials_that_end_and_are_not_renewed_are_told(start, origin, tmp_path):
+def test_credentials_that_expire_without_renewal_are_a_metric(start, origin, tmp_path):
     if build_kind() == "release":
         not_run("a release goes by no clock of a test's")
     answer, config = tmp_path / "answer", tmp_path / "config"
@@ -182,7 +182,7 @@ def test_credentials_that_end_and_are_not_renewed_are_told(start, origin, tmp_pa
     )
     with (
         server.client() as client
-    ):  # the worker is there, and has seen by the clock of now when it renews
+    ):  # the worker is there, and has read the current clock when it renews
         assert client.request("GET", "/bkt/none").status == 404
     assert server.metric("forebay_credentials_expiry_timestamp_seconds") == expires
     assert server.metric("forebay_credentials_refresh_failures_total") == 0
@@ -243,7 +243,8 @@ def test_every_name_in_use_is_in_a_live_scrape(served):
 
 
 def test_labels_in_use_are_in_a_live_scrape(served):
-    """A label that nothing has would leave a panel empty without a word."""
+    """Every label that rules and dashboard use is in a live scrape. A missing one would leave a
+    panel empty without any error."""
     own = {
         name
         for _, _, labels, _ in families(scrape(served)[1])[1]

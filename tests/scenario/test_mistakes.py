@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usual mistakes: the first line that is printed names the cause and the remedy."""
+"""For usual mistakes, the first line of output names the cause and the remedy."""
 
 import os
 import socket
@@ -235,9 +235,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_is_else_to_say_comes_behind(folder):
-    """Few descriptors, files outside of buckets, a variable that is no setting: warnings follow the
-    line that names the cause, and what only informs is not said at all."""
+def test_warnings_follow_the_line_with_the_cause(folder):
+    """Warnings follow the line that names the cause: few descriptors, files outside of buckets, a
+    variable that is not a setting. Information is not printed."""
     (folder / "tree" / "stray").write_text("")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -321,7 +321,7 @@ def test_at_the_command_line(folder, mistake):
 
         arguments = {}
         first, *rest = fill(command).split()
-        for flag, value in zip(rest[::2], rest[1::2]):  # what the row says beats SERVE
+        for flag, value in zip(rest[::2], rest[1::2]):  # the row's own arguments beat SERVE
             arguments[flag] = value
         line = (
             [first, *(word for pair in arguments.items() for word in pair)]
@@ -337,7 +337,8 @@ def test_at_the_command_line(folder, mistake):
 
 
 def test_a_directory_that_is_read_only(tmp_path, start, origin):
-    """EROFS by its name; with cache.optional it goes on."""
+    """A read-only cache directory is reported as read-only. With cache.optional the server starts
+    without a cache."""
     from disks import LoopDisk
 
     with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
@@ -366,7 +367,8 @@ def test_a_directory_that_is_read_only(tmp_path, start, origin):
 
 
 def test_a_disk_that_is_full_at_the_start(tmp_path, start, origin):
-    """It serves all the same; the first line says why nothing is stored."""
+    """If the disk is full at the start, the server serves anyway. The first line says why nothing
+    is stored."""
     from disks import LoopDisk
 
     origin.put("k", 100)
@@ -387,13 +389,14 @@ def test_a_disk_that_is_full_at_the_start(tmp_path, start, origin):
 
 
 def told_at_start(server):
-    """What is said of the origin, in the log and, if it was in time, behind its name."""
+    """Returns what the start says about the origin: in the log and, if it was in time, after the
+    origin's name."""
     server.wait_stderr("origin_unreachable")
     return next(line for line in server.stderr if "origin_unreachable" in line)
 
 
 def test_the_clock_is_off(start, origin):
-    """An origin that does not take our time, and names none of its own that helps."""
+    """An origin that rejects our clock, and names no usable time of its own, is reported."""
     origin.fault(None, "error", (403, "RequestTimeTooSkewed", "No"), times=None)
     told = told_at_start(start(origin, settings={"origin.probe": "true"}))
     assert "clocks" in told and "NTP" in told, told
@@ -406,7 +409,7 @@ def test_expired_credentials(start, origin):
 
 
 def test_the_wrong_region(start):
-    """The origin names its own: it is asked there, and nobody notices."""
+    """The origin names its own region. Forebay uses that one, and clients notice nothing."""
     with Origin(credentials=KEYS, region="eu-west-1") as origin:
         origin.put("k", 100)
         server = start(origin, settings={"origin.probe": "true"})
@@ -417,7 +420,7 @@ def test_the_wrong_region(start):
 
 
 def test_a_name_that_is_no_name(start):
-    """An endpoint that cannot be resolved."""
+    """An endpoint whose name does not resolve is reported."""
     told = told_at_start(
         start(
             "http://no-such-host.invalid",
@@ -428,8 +431,8 @@ def test_a_name_that_is_no_name(start):
 
 
 def test_a_bucket_before_a_name_that_has_none_below_it(start):
-    """Virtual-host style, where a name below that of the endpoint cannot be resolved: perhaps
-    because no name can."""
+    """Virtual-host style, but names below the endpoint's do not resolve. The reason may be that no
+    name resolves at all."""
     server = start(
         "http://no-such-host.invalid",
         settings={
@@ -446,8 +449,8 @@ def test_a_bucket_before_a_name_that_has_none_below_it(start):
 
 
 def test_a_name_server_that_is_down(start):
-    """Virtual-host style does not make it a question of the bucket's name, whichever of the two
-    names fails first, and the region stands in what is told."""
+    """When the name server is down, the message does not blame the bucket's name in virtual-host
+    style, whichever of the two names fails first. It includes the region."""
     server = start(
         "http://s3.{region}.invalid",
         settings={
@@ -480,7 +483,7 @@ def test_an_origin_that_wants_the_bucket_in_its_name(start, origin):
 
 
 def test_a_state_that_is_not_well_says_what_to_do(start, tmp_path):
-    """Neither `see the server log` nor a riddle: the remedy stands there."""
+    """A degraded state names its remedy, and never only refers to the server log."""
     server = start(
         "http://127.0.0.1:1",
         settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"},
@@ -504,8 +507,8 @@ def test_a_star_inside_is_no_wildcard(forebay, origin):
 
 
 def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
-    """Under https and virtual-host style no certificate covers it: it is asked for by its path, and
-    nobody notices."""
+    """With https and virtual-host style, no certificate covers a bucket name with dots. Forebay
+    uses path style for it, and clients notice nothing."""
     with Origin(credentials=KEYS, tls=certificate) as origin:
         origin.make_bucket("my.bucket")
         origin.put("k", 100, bucket="my.bucket")
@@ -525,8 +528,8 @@ def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
 
 
 def test_tls_on_the_plain_port_and_the_other_way(start, origin, certificate):
-    """A client of https on the plain port shows a hint in the log; one of http on the TLS port is
-    told."""
+    """An https client on the plain port causes a hint in the log. An http client on the TLS port
+    gets an explanation."""
     server = start(
         origin,
         settings={
@@ -560,7 +563,8 @@ def test_a_write_to_a_directory(start, tmp_path):
 
 
 def test_a_proxy_in_the_environment(start, origin):
-    """It is not used towards the origin, and clients are kept from it."""
+    """A proxy in the environment is not used for the origin. `env` sets NO_PROXY, so that clients
+    do not use it for Forebay."""
     origin.put("k", 100)
     server = start(
         origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
@@ -574,7 +578,7 @@ def test_a_proxy_in_the_environment(start, origin):
 
 
 def test_clients_without_keys(start, origin):
-    """`env` says that any keys do where none are verified, and sets some when asked to."""
+    """`env` says that any keys work where none are verified, and sets some on request."""
     server = start(origin)
     admin = f"http://127.0.0.1:{server.admin_port}"
     out = run_forebay("env", "--admin", admin)
@@ -586,9 +590,9 @@ def test_clients_without_keys(start, origin):
     assert "AWS_ACCESS_KEY_ID=any\n" in out.stdout and out.stderr == "", out
 
 
-def test_which_rule(tmp_path):
-    """check --explain BUCKET/KEY says which rule an object is under; -T what stands for something
-    else."""
+def test_check_explains_the_rule_of_an_object(tmp_path):
+    """`check --explain BUCKET/KEY` names the rule that applies to an object. `-T` prints a value in
+    the place of a secret."""
     config = tmp_path / "f.yaml"
     config.write_text(
         "rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n"

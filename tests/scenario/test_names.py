@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One object under several names: whoever may not have it gets it under none, and a write by one is
-seen by all.
+"""One object under several names. A client without rights gets it under none of them, and a write
+by one name is seen by all.
 
-Names are the keys that an origin on files takes for the same path, the names that the configuration
-gives to one bucket, and the realms that each hold a copy of their own.
+Such names are keys that an origin on files maps to the same path, several names that the
+configuration gives to one bucket, and realms, each of which holds a copy of its own.
 """
 
 import threading
@@ -30,7 +30,7 @@ SECRET = b"nobody else may read this"
 
 @pytest.fixture
 def files():
-    """An origin that takes a key for a path."""
+    """An origin that treats a key as a path."""
     with strict(Generous(files=True, credentials=KEYS)) as made:
         made.make_bucket("secret")
         made.store("key", SECRET, "secret")
@@ -186,7 +186,8 @@ def test_a_write_is_seen_under_every_name_of_its_bucket(origin, start, engine):
 
 
 def test_an_endpoint_is_the_same_however_it_is_spelt(origin, start, engine):
-    """Case, a dot or a slash at the end, a leading zero: the bucket behind them is one."""
+    """Two spellings of one endpoint are the same bucket: case, a final dot or slash, a leading
+    zero."""
     spelt = {
         name: f"http://{host}:{port}{path}"
         for name, (host, port, path) in {
@@ -268,7 +269,7 @@ def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engi
         reload(server)
         for caller in [
             Caller(server, "TEAM") for _ in range(8)
-        ]:  # each worker learns of it by a message
+        ]:  # each worker learns of it from a message
             wait_for(lambda: caller.get("none").status == status, status)
 
     assert bytes(team.get("k").body) == b"old"
@@ -281,10 +282,11 @@ def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engi
 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 @pytest.mark.parametrize("away", ["realm", "open", "bucket"])
-def test_who_was_away_over_a_restart_has_seen_the_writes(
+def test_a_realm_absent_over_a_restart_has_seen_the_writes(
     tmp_path, origin, start, engine, away, end
 ):
-    """What a realm or a name of a bucket holds outlives the lists that writes go by."""
+    """Forebay remembers that a realm or a name of a bucket may hold copies, even if a restart
+    removes it from the configuration. So writes in between invalidate those copies."""
     for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
@@ -321,8 +323,8 @@ def test_who_was_away_over_a_restart_has_seen_the_writes(
         return bytes(callers[who].ask("GET", f"/{bucket}/{key}").body)
 
     def fetched(mark, key=None):
-        """What was asked for to have it; a kill leaves the bucket in doubt, so that what is there
-        is confirmed."""
+        """Returns the requests that a read caused. A kill leaves the bucket in doubt, so that
+        cached objects are revalidated."""
         return [
             e for e in origin.requests(since=mark, key=key, method="GET") if e.status in (200, 206)
         ]
@@ -356,7 +358,7 @@ def test_who_was_away_over_a_restart_has_seen_the_writes(
             assert read(callers, who, bucket, "kept") == b"kpt"
         gone = {"realm": 1, "open": 3, "bucket": 2}[away] if turn == 0 else 0
         got = fetched(mark, "kept")
-        # What was read right before a kill may not have been committed.
+        # An object read just before a kill may not have been committed.
         assert len(got) == gone or end == "kill9" and len(got) > gone and turn == 0, (
             "who never was away keeps it"
         )
@@ -372,8 +374,8 @@ def test_who_was_away_over_a_restart_has_seen_the_writes(
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
 def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engine, method):
-    """The keys are read anew while the origin works on a write: who has a new realm then keeps
-    nothing older."""
+    """The keys file is read again while the origin works on a write. A realm that is new in it
+    keeps no copy older than the write."""
     for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
@@ -404,7 +406,7 @@ def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engi
         origin.wait_for(1, method=method)
         keys_file(tmp_path, ALLOW, extra=extra)
         reload(server)
-        for caller in team:  # each worker learns of it by a message
+        for caller in team:  # each worker learns of it from a message
             wait_for(lambda: caller.get("k").status == 200, "the new rights")
             assert bytes(caller.get("k").body) == b"old"
     writer.join()
@@ -415,7 +417,8 @@ def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engi
 
 
 def test_a_form_upload_is_where_its_key_is_whatever_else_it_changes(tmp_path, files, start, engine):
-    """Several places may hold what it replaces: realms, and the path that the key is."""
+    """A form upload invalidates every copy that it replaces: in all realms, and under the path that
+    the key is."""
     for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`warm --check --node-features`: the labels that a node gets say what is cached there and nothing
-else, and none outlives what it says: not what went from the cache, not a server or a writer that is
-gone, not a disk that is full."""
+"""`warm --check --node-features` labels a node with the data sets cached there, and with nothing
+else.
+
+No label outlives its data: not after an eviction, not after the end of the server or of the writer,
+not on a full disk.
+"""
 
 import datetime
 import fcntl
@@ -20,9 +23,11 @@ HOUR = 3600
 
 
 def labels(file, at=None):
-    """The lines of the file as Node Feature Discovery takes them, by its documentation: what has no
-    time above it that is yet to come is passed over, and so are a file larger than 64 KiB and one
-    that begins with a dot."""
+    """Returns the lines of the file as Node Feature Discovery reads it, by its documentation.
+
+    It ignores a line without a future expiry time above it, a file larger than 64 KiB, and a file
+    whose name begins with a dot.
+    """
     at = at or time.time()
     ends, found = 0, {}
     assert file.stat().st_size <= 65536 and not file.name.startswith(".")
@@ -48,7 +53,7 @@ def command(server, file, *words, admin=None):
 
 
 def once(server, file, *words, code=0):
-    """One round: its lines of JSON, and what went to stderr."""
+    """Runs one round. Returns its lines of JSON and its stderr."""
     argv, env = command(server, file, *words, "--json")
     got = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, umask=0o077)
     assert got.returncode == code, (words, got.stdout, got.stderr)
@@ -65,7 +70,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def repeated():
-    """Starts a command that goes on by itself; each is ended."""
+    """Starts a command that repeats by itself. The fixture ends each."""
     running = []
 
     def begin(argv_env):
@@ -131,15 +136,16 @@ def test_labels_say_what_is_cached(start, origin, file):
     assert labels(file, time.time() + HOUR - 60) and not labels(file, time.time() + HOUR + 60)
     once(server, file, "--ttl", "10m", "a=s3://bkt/a/")
     assert labels(file, time.time() + 540) and not labels(file, time.time() + 660)
-    # What is gone, and what was overwritten, is not what the node holds.
+    # Neither evicted nor overwritten objects count as held by the node.
     ask(server, "evict", "s3://bkt/c/1")
     origin.overwrite("a/1")
     once(server, file, *wanted, code=5)
     assert labels(file) == {}
 
 
-def test_what_is_not_there_is_not_cached(start, origin, file):
-    """All of nothing is cached, and so would be what is misspelled."""
+def test_a_prefix_without_objects_is_not_labelled(start, origin, file):
+    """A prefix without objects gets no label. Otherwise a misspelled prefix would count as
+    cached."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -156,8 +162,8 @@ def test_what_is_not_there_is_not_cached(start, origin, file):
 
 
 def test_it_follows_the_cache(start, origin, file, repeated):
-    """The line comes as the data set does and goes with it; while the server is away it stays until
-    its time; SIGTERM ends it."""
+    """A label appears when the data set is cached and disappears with it. While the server is down
+    it stays until its expiry time. SIGTERM ends the command."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     writer = repeated(command(server, file, "--every", "1s", "a=s3://bkt/a/"))
@@ -184,7 +190,8 @@ def test_it_follows_the_cache(start, origin, file, repeated):
 
 
 def test_one_that_cannot_be_counted(start, origin, file, repeated):
-    """Its line stands until it ends, and that of the others is renewed."""
+    """If one data set cannot be counted, its label stays until it expires. The other labels are
+    renewed."""
     for key in ("a/1", "b/1"):
         origin.put(key, 100_000, bucket=key[0])
     server = start(origin, settings={"access_log.path": "off"}, ahead_s=0)
@@ -199,7 +206,7 @@ def test_one_that_cannot_be_counted(start, origin, file, repeated):
             break
     assert len(labels(file)) == 2
     server.advance(65)
-    ahead = 0 if build_kind() == "release" else 65  # whose clock nobody moves
+    ahead = 0 if build_kind() == "release" else 65  # a process whose clock nobody moves
     wait_for(
         lambda: labels(file, time.time() + ahead) == {"forebay.io/warm-a": "true"},
         "the one that is counted alone",
@@ -216,8 +223,8 @@ def test_no_server(tmp_path, file):
 
 
 def test_a_file_that_cannot_be_written(start, origin, tmp_path, file, repeated):
-    """One round says why and fails; one that goes on says so and tries again, since its pod's cache
-    works."""
+    """If the file cannot be written, a single round reports it and fails. A repeating command
+    reports it and tries again, because the pod's cache still works."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -239,7 +246,7 @@ def test_a_file_that_cannot_be_written(start, origin, tmp_path, file, repeated):
 
 
 def test_a_full_file_system(start, origin, tmp_path):
-    """What was there stays, whole, and nothing else."""
+    """On a full file system the old file stays, whole, and no other file does."""
     origin.put("a/1", 100_000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -266,8 +273,8 @@ def test_a_full_file_system(start, origin, tmp_path):
 
 
 def test_several_write_one_file(start, origin, file, repeated):
-    """Whoever comes last: the file is whole whenever it is looked at, none of them fails, and
-    nothing else stays there."""
+    """Several writers of one file do not fail. The file is complete whenever it is read, the last
+    writer wins, and no other file is left there."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -283,9 +290,9 @@ def test_several_write_one_file(start, origin, file, repeated):
     assert os.listdir(file.parent) == [file.name]
 
 
-def test_what_was_left_there(start, origin, file):
-    """By one that was killed in the middle of it, or stands still there; and what is no file, which
-    is never opened to wait."""
+def test_leftover_files_do_not_disturb(start, origin, file):
+    """Temporary files of a writer that was killed or hangs do not disturb the next one. Neither
+    does a FIFO or a device in their place, on which open() could hang."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -316,8 +323,9 @@ def test_what_was_left_there(start, origin, file):
     assert os.listdir(file.parent) == [file.name]
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path):
-    """As root a rename would make a file of /dev/full or /dev/stdout, for all."""
+def test_a_device_is_not_replaced(tmp_path):
+    """A device in the place of the file is not replaced. As root, a rename would replace /dev/full
+    or /dev/stdout for the whole machine."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/dev/full")
     for name in ("fifo", "link"):
@@ -364,8 +372,8 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
         ([], "what is to be"),
     ],
 )
-def test_what_is_no_label(tmp_path, file, words, says):
-    """Said before anything is asked for, and nothing is written."""
+def test_an_invalid_label_is_refused(tmp_path, file, words, says):
+    """An invalid label is reported before any request, and nothing is written."""
     argv, env = command(None, file, *words, admin=f"unix:{tmp_path}/none")
     got = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
     assert got.returncode == 2 and says in got.stderr, (got.returncode, got.stderr)
@@ -390,7 +398,7 @@ def test_names_that_are_no_file_of_it(tmp_path):
 
 
 def test_as_many_as_there_may_be(start, origin, file):
-    """256 names as long as they may be: fewer than the 64 KiB that are read."""
+    """256 names of the greatest length fit in the 64 KiB that Node Feature Discovery reads."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores whose HEAD and GET describe an object differently, and stores that date every object now.
-Cached objects stay usable: a check costs a request or two, not the object, and no GET shows headers
-that only HEAD has."""
+"""Stores whose HEAD and GET describe an object differently, and stores that give every object the
+current date.
+
+Cached objects stay usable: a check costs a request or two, not the object. No GET shows headers
+that only HEAD has.
+"""
 
 import email.utils
 import itertools
@@ -25,7 +28,7 @@ CALLS = itertools.count()
 
 
 def now(_=None):
-    """The time of the answer, another one each time."""
+    """The time of the answer, different each time."""
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - next(CALLS) % 2))
 
 
@@ -70,8 +73,8 @@ def test_head_tells_another_tale(ruled, origin, tale, size):
 
 
 def test_every_answer_calls_the_object_new(ruled, origin):
-    """After three checks the date of this moment is not taken for a change any more; a real change
-    is."""
+    """After three checks, the current date no longer counts as a change. A real change still
+    does."""
     origin.fault(None, "replace", {"Last-Modified": now}, times=None)
     origin.put("short/a", SIZE)
     with ruled.client() as client:
@@ -86,7 +89,7 @@ def test_every_answer_calls_the_object_new(ruled, origin):
             ruled.advance(3)
         assert sent <= 4 * SIZE + 8
         assert "dates-move" in explained(ruled, "short/a")
-        origin.clear_faults()  # an old date ends the doubt: then one of this moment is a change again
+        origin.clear_faults()  # an old date ends that state: then a current one is a change again
         for mtime in (time.time() - 3600, time.time()):
             origin.redescribe("short/a", mtime=mtime)
             ruled.advance(3)
@@ -97,7 +100,8 @@ def test_every_answer_calls_the_object_new(ruled, origin):
 
 
 def test_a_store_without_head_is_asked_for_checksums_once(ruled, origin):
-    """A refusal tells none, so the store is left alone for a while."""
+    """A store that refuses HEAD cannot name checksums, so Forebay does not ask it again for a
+    while."""
     origin.fault(None, "error", (405, "MethodNotAllowed"), times=None, method="HEAD")
     origin.put("long/a", SIZE)
     with ruled.client() as client:
@@ -139,8 +143,8 @@ def test_a_head_that_differs_tells_checksums_once(ruled, origin):
     ],
 )
 def test_a_head_that_names_no_length(ruled, origin, word, argument):
-    """GET of one byte describes the object instead, so that it is stored and checked like any
-    other."""
+    """If HEAD names no length, a GET of one byte describes the object. It is stored and checked
+    like any other."""
     origin.fault(None, word, argument, times=None, method="HEAD")
     keys = [f"short/{word}{i}" for i in range(3)]
     for key in keys:
@@ -168,8 +172,8 @@ def test_a_head_that_names_no_length(ruled, origin, word, argument):
     "word, argument", [("error", (405, "MethodNotAllowed")), ("no_length", None)]
 )
 def test_a_head_for_checksums_of_a_store_with_an_odd_head(ruled, origin, word, argument):
-    """It costs one request, as it does directly. Where HEAD is refused the answer goes without
-    checksums."""
+    """A HEAD for checksums costs one request, as it does directly. Where the store refuses HEAD,
+    the answer has no checksums."""
     origin.fault(None, word, argument, times=None, method="HEAD")
     keys = [f"short/{word}{i}" for i in range(3)]
     for key in keys:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Origins that answer in unusual but legal ways: clients get at least what they would get without
+"""Origins that answer in unusual but legal ways. Clients get at least what they would get without
 the cache."""
 
 import gzip
@@ -52,8 +52,8 @@ def test_several_hundred_small_headers_are_stored(start, origin, engine, count, 
 
 @pytest.mark.parametrize("count, value", [(119, "v" * 100), (900, "v"), (60, "v" * 4000)])
 def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value):
-    """Above 8 KiB they are not cached: all of them reach the client, and each request is one at the
-    origin."""
+    """An object with more than 8 KiB of headers is not cached. The client gets all of them, and
+    each request costs one at the origin."""
     server = start(origin, settings={"cache.ttl": "1h"})
     origin.put("a", SIZE, headers=metadata(count, value))
     asked = [
@@ -83,7 +83,7 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
             "forebay_cache_bypass_total", lambda v: v == 2 * len(asked), reason="answer"
         )
         assert server.metric("forebay_fills_uncacheable_total", why="answer") == 1
-        # A write makes the key unknown again: its next version fits.
+        # A write resets what is known of the key, so that its next version can be stored.
         assert client.request("PUT", "/bkt/a", body=b"x" * 100).status == 200
 
         def read():
@@ -97,7 +97,8 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
 
 
 def test_a_cached_object_that_is_overwritten_with_many_headers(start, origin):
-    """The new version passes through; nobody is given the old one."""
+    """A cached object is overwritten with too many headers. The new version is relayed, and no
+    client gets the old one."""
     server = start(origin, settings={"cache.ttl": "0s"})
     origin.put("a", SIZE)
     with server.client() as client:
@@ -158,7 +159,8 @@ def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, 
     ],
 )
 def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
-    """In Cache-Status, by explain, and in a counter; and no longer once it is gone."""
+    """If a header forbids storing, Cache-Status, `explain` and a counter name it, until it
+    disappears."""
     origin.put("a", SIZE)
     origin.fault("a", "header", header, times=None)
     server = start(origin, settings={"cache.ttl": "1h"})
@@ -182,7 +184,7 @@ def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
 
 @pytest.fixture
 def node():
-    """A second origin, where the first one says that objects are."""
+    """A second origin, to which the first one redirects."""
     with strict(Origin(credentials=KEYS)) as made:
         yield made
 
@@ -194,8 +196,8 @@ def both(origin, node, key, size=SIZE):
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, status):
-    """The request is signed again for the other host, which verifies it; the client sees neither
-    host."""
+    """For a redirected read Forebay signs the request again for the other host, which verifies it.
+    The client sees neither host."""
     both(origin, node, "a", 5 << 20)
     origin.fault("a", "moved", (status, f"{node.endpoint}/bkt/a?pid=t%5B1&x"), times=None)
     server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
@@ -208,9 +210,7 @@ def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, s
         assert len(origin.requests(key="a")) == len(node.requests(key="a"))
         mark = origin.mark()
         judge(client.get("a"), node, "a", 0, 5 << 20)
-        assert (
-            client.get("a?acl".split("?")[0], query="versionId=x").status == 200
-        )  # passes through
+        assert client.get("a?acl".split("?")[0], query="versionId=x").status == 200  # relayed
     assert len(origin.requests(since=mark)) == 1
     assert server.metric("forebay_origin_redirects_total", outcome="followed") == len(node.log)
     assert server.metric("forebay_origin_redirects_total", outcome="passed-on") == 0
@@ -240,7 +240,8 @@ def test_redirected_listings_and_deletes_are_followed(start, origin, node):
     ],
 )
 def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, location):
-    """The client gets the origin's answer, and no retries of an error that would not end."""
+    """If Forebay may not follow a redirect, the client gets the origin's answer. It is not
+    retried."""
     origin.put("a", SIZE)
     origin.fault("a", "moved", (307, location), times=None)
     server = start(origin)
@@ -257,8 +258,8 @@ def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, locatio
     "path", ["/", "/bkt", "/other/a", "/bkt/b", "/bkt/x/a", "/bkt/a/", "/bkt/a%2Fb"]
 )
 def test_a_redirect_to_something_else_is_not_signed(start, origin, node, path):
-    """A user who may set one object's redirect gets no other object, bucket or listing through our
-    keys."""
+    """Forebay does not sign a redirect to another object, bucket or listing. Otherwise a user who
+    may set one object's redirect could read others with its keys."""
     for key in ("a", "b", "x/a"):
         both(origin, node, key)
     node.put("a", SIZE, bucket="other")
@@ -282,7 +283,8 @@ def test_a_circle_of_redirects_ends(start, origin):
 
 
 def test_a_redirected_upload_is_passed_on(start, origin, node):
-    """Its body has left when the answer comes, and cannot be sent twice."""
+    """A redirect of an upload is passed on to the client, because the body has been sent and cannot
+    be sent twice."""
     both(origin, node, "a")
     origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), times=None)
     server = start(origin)
@@ -323,7 +325,8 @@ def test_a_url_with_a_signature_of_its_own_goes_out_without_ours(start, origin, 
 
 
 def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, node):
-    """The endpoint may name another node by then."""
+    """If the node named by a redirect is down, Forebay asks the endpoint again, which may now name
+    another node."""
     both(origin, node, "a")
     origin.fault("a", "moved", (307, "http://127.0.0.1:1/bkt/a"), times=1)
     origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), at=2, times=None)
@@ -339,8 +342,8 @@ def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, n
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("hours", [-5, 7])
 def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, origin, method, hours):
-    """All are signed before the first refusal teaches the difference; each is signed once more, by
-    it."""
+    """Many requests at once go to an origin whose clock differs by hours. All are signed before the
+    first refusal shows the difference. Each is signed again once, with the corrected time."""
     count = 40
     server = start(origin, settings={"workers": 1})
     for i in range(count):
@@ -375,7 +378,7 @@ def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, ori
 
 
 def read_in_parts(client, origin, key, size):
-    """All of it, HEAD, and ranges of each kind; every byte judged."""
+    """Reads the whole object, by HEAD and in ranges of each kind. Judges every byte."""
     whole = client.get(key)
     assert whole.status == 200, whole
     judge(whole, origin, key, 0, size)
@@ -404,7 +407,8 @@ def test_a_range_of_unknown_total_passes_through(start, origin, text):
 
 
 def test_a_range_that_is_shorter_than_asked_passes_through(start, origin):
-    """An origin may send less than was asked for (RFC 9110, 15.3.7); Content-Range says so."""
+    """An origin may send a shorter range than asked for, as Content-Range says (RFC 9110, 15.3.7).
+    The client gets it as it is."""
     origin.put("a", SIZE)
     origin.fault(
         "a",
@@ -443,7 +447,7 @@ def test_other_spellings_of_a_range_are_stored(start, origin, engine, text):
 @pytest.mark.parametrize("size", [SIZE, 20 << 20])
 @pytest.mark.parametrize("word", ["no_length", "chunked", "no_etag", "weak_etag"])
 def test_odd_but_complete_answers_are_readable(start, origin, word, size):
-    """In HTTP/1.0's way without a length, in chunks, or without a strong ETag."""
+    """Answers without a length as in HTTP/1.0, in chunks, or without a strong ETag can be read."""
     origin.put("a", size)
     origin.fault("a", word, times=None)
     server = start(origin)
@@ -487,7 +491,8 @@ HTML = b"<html><body><h1>Not Found</h1></body></html>"
     ],
 )
 def test_answers_that_are_no_documents_of_s3(start, origin, status, reason, body, code):
-    """The status stays, and where there is no code of S3's its own is in the reply."""
+    """An error that is not an S3 document keeps its status. If it has no S3 code, the reply
+    contains the origin's own text."""
     origin.fault(
         "a",
         "raw",
@@ -522,8 +527,8 @@ def put_packed(origin, key):
 
 
 def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine):
-    """ETag and size name the packed bytes, so these are stored, once an answer has shown that it
-    unpacks."""
+    """ETag and size name the packed bytes. After an answer has shown that the store unpacks,
+    Forebay asks for the packed bytes and stores those."""
     origin.put("plain", 0, body=b"some text, " * 1000)
     packed = put_packed(origin, "a")
     origin.fault("a", "unpacks", times=None)
@@ -561,8 +566,8 @@ def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine)
     "accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]]
 )
 def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin, accepted):
-    """Other requests do not, because Forebay reads their answers itself. Fetches ask for an object
-    as it is stored."""
+    """A relayed read keeps the client's Accept-Encoding. Other relayed requests do not, because
+    Forebay reads their answers. Fetches ask for an object as it is stored."""
     origin.put("a", SIZE)
     server = start(origin)
     headers = [("Accept-Encoding", value) for value in accepted]

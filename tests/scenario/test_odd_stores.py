@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that refuse what S3 promises: HEAD although GET works, If-Match with the store's own ETag.
-Cached objects stay usable, nothing is cut, and no versions are mixed."""
+"""Stores that refuse what S3 promises: HEAD although GET works, or If-Match with the store's own
+ETag.
+
+Cached objects stay usable, no reply is cut, and no versions are mixed.
+"""
 
 import threading
 from collections import defaultdict
@@ -28,14 +31,14 @@ def ruled(start, origin, engine):
 
 
 def explained(server, key):
-    """The oddities of the key's store that explain names."""
+    """The oddities of the key's store that `explain` names."""
     return [odd["word"] for odd in ask(server, "explain", f"s3://bkt/{key}")[-1]["oddities"]]
 
 
 @pytest.mark.parametrize("status", REFUSALS)
 def test_head_refused(ruled, origin, status):
-    """Past the ttl a GET of one byte confirms the object; the refusal is remembered. A new version
-    is seen, and so is that there is none any more."""
+    """If HEAD is refused, a GET of one byte confirms the object past its ttl, and Forebay remembers
+    the refusal. New versions and deletions are still seen."""
     origin.fault(None, "error", (status, REFUSALS[status]), times=None, method="HEAD")
     for key in ("short/a", "short/b", "short/empty"):
         origin.put(key, 0 if "empty" in key else SIZE)
@@ -67,8 +70,8 @@ def test_head_refused(ruled, origin, status):
 
 
 def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, origin, engine):
-    """That question is HEAD or nothing. A reader past the ttl who came while it was out asks by
-    itself."""
+    """A question for checksums can only be a HEAD. A reader past the ttl that arrives during it
+    does not share its refusal, and asks by itself."""
     origin.put("a", 5000)
     origin.fault(None, "status", 405, times=None, method="HEAD")
     server = start(
@@ -100,8 +103,8 @@ def test_a_check_does_not_share_the_refusal_of_a_question_for_checksums(start, o
 @pytest.mark.parametrize("size", [0, 5000, SIZE])
 @pytest.mark.parametrize("status", [403, 400])
 def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, origin, status, size):
-    """Past the ttl GET of one byte decides about a key whose HEAD alone is refused. The key is
-    remembered; all other keys are still asked by HEAD."""
+    """If a store refuses HEAD of one key only, a GET of one byte decides past the ttl. Forebay
+    remembers the key, and still asks for all others by HEAD."""
     keys = ("short/refused", "short/granted")
     for key in keys:
         origin.put(key, size)
@@ -125,8 +128,8 @@ def test_a_store_that_refuses_head_of_single_keys_serves_their_bytes(ruled, orig
 
 
 def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
-    """A client's HEAD gets the store's own answer. A GET that needs to know the size does not fail
-    with it, whether its HEAD is its own or one that it shares."""
+    """A client's HEAD gets the store's own refusal. A GET that must first learn the size does not
+    fail with it, whether that HEAD is its own or shared."""
     for key in ("granted", "a", "b"):
         origin.put(f"short/{key}", 5000)
     for key in ("a", "b"):
@@ -158,7 +161,7 @@ def test_a_refused_head_of_an_object_that_is_not_cached(ruled, origin):
 
 
 def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
-    """Where GET is refused as HEAD is, 403 stands, and from then on costs one request."""
+    """If GET is refused like HEAD, the client gets 403. From then on that costs one request."""
     origin.put("short/a", 5000)
     origin.put("strict/b", 5000)
     with ruled.client() as client:
@@ -177,8 +180,8 @@ def test_no_rights_are_not_taken_for_a_refused_head(ruled, origin):
 
 
 def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
-    """Two principals with keys of their own at the store, which refuses HEAD to both and then GET
-    to one: its success serves that one alone, although the key's refusal is remembered for both."""
+    """Two principals have their own keys at a store that refuses HEAD to both and GET to one. The
+    other's success serves only itself, although the refusal of HEAD is remembered for both."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in allow})
     origin.credentials = {**origin.credentials, **ORIGIN_SECRETS}
@@ -206,7 +209,8 @@ def test_a_get_that_decides_is_nobody_elses(tmp_path, origin, start, engine):
 
 
 def test_more_keys_refuse_head_than_are_remembered(ruled, origin):
-    """Each read is right; a key that made room for another one costs a HEAD again."""
+    """If more keys refuse HEAD than Forebay remembers, each read is still right. A forgotten key
+    costs one HEAD again."""
     keys = [f"strict/{i}" for i in range(300)]
     for key in keys:
         origin.put(key, 10)
@@ -227,7 +231,8 @@ def test_more_keys_refuse_head_than_are_remembered(ruled, origin):
 
 @pytest.mark.parametrize("status", [412, 400, 501])
 def test_if_match_fails(start, origin, engine, status):
-    """An object of several runs comes whole. After the first refusal it is left out."""
+    """If the store refuses If-Match with its own ETag, an object of several runs still arrives
+    whole. After the first refusal Forebay leaves If-Match out."""
     server = start(origin, engine=engine, file=RULES)
     origin.fault(None, "no_if_match", status, times=None)
     for key in ("a", "b"):
@@ -245,7 +250,8 @@ def test_if_match_fails(start, origin, engine, status):
 
 
 def test_without_if_match_versions_are_not_mixed(start, origin, engine):
-    """The object changes between two runs: the ETag of the answer tells, and the reply is cut."""
+    """Without If-Match, the object changes between two runs. Forebay sees it in the answer's ETag
+    and cuts the reply."""
     server = start(origin, engine=engine, file=RULES)
     origin.fault(None, "no_if_match", 412, times=None)
     origin.put("a", 3 * SIZE)
@@ -267,9 +273,11 @@ def test_without_if_match_versions_are_not_mixed(start, origin, engine):
 
 @pytest.mark.parametrize("other", ["version", "shorter", "absent"])
 def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
-    """Two replicas behind one endpoint have different versions of a key, or one has none. No reply
-    is cut or mixed where one direct GET is not: other connections are asked. Then reads of the key
-    pass through."""
+    """Two replicas behind one endpoint have different versions of a key, or one lacks it.
+
+    No reply is cut or mixed where a direct GET would not be: Forebay asks on other connections.
+    Later reads of the key are relayed.
+    """
     server = start(origin, engine=engine, settings={"cache.block_size": "1MiB", "cache.ttl": "1h"})
     replicas = []
     for size in (3 * SIZE, SIZE if other == "shorter" else 3 * SIZE):
@@ -281,13 +289,13 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
     asked = defaultdict(list)
 
     def answers(entry):
-        """The object's first range has the first version. Others are answered by the other replica,
-        twice."""
+        """The object's first range has the first version. The other replica answers the other
+        ranges, twice."""
         asked[entry.header("range")].append(entry.connection)
         return replicas[len(asked) > 1 and len(asked[entry.header("range")]) < 3]
 
     with server.client() as client:
-        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store takes If-Match
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store accepts If-Match
         origin.replicas["a"] = answers
         judge(client.get("a"), origin, "a", 0, 3 * SIZE, version=1)
         assert explained(server, "a") == ["versions-differ"]
@@ -306,9 +314,10 @@ def test_replicas_that_differ_cut_no_reply(start, origin, engine, other):
     assert server.metric("forebay_fills_uncacheable_total", why="versions") >= 1
 
 
-def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, engine):
-    """A reply goes on in the version that it began with, from a replica that a write has not
-    reached. Who asks after the write's reply is given none of that, though it is on its way."""
+def test_an_old_replica_serves_only_replies_that_began_with_it(start, origin, engine):
+    """A reply continues with the version that it began, from a replica that a write has not
+    reached. A client that asks after the write's reply gets none of that version, even while it is
+    in flight."""
     server = start(
         origin,
         engine=engine,
@@ -322,7 +331,7 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
     asked = []
 
     def answers(entry):
-        """The second one that is asked for a range of the old version has it."""
+        """The second replica that is asked for a range of the old version has it."""
         asked.append((entry.header("range"), entry.header("if-match")))
         return (
             old if asked[-1][1] == old.etag and asked.count(asked[-1]) > 1 else origin.version("a")
@@ -333,7 +342,7 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
         server.connection(receive_buffer=65536) as slow,
         server.connection() as later,
     ):
-        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store takes If-Match
+        judge(client.get("b"), origin, "b", 0, 3 * SIZE)  # the store accepts If-Match
         slow.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         origin.wait_for(1, key="a", method="GET")
         assert (
@@ -345,8 +354,8 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
         mark = origin.mark()
         begun.set()
         reply = slow.read_head()
-        # The third run is asked for when the second is being sent. The socket alone may not take
-        # the whole first one.
+        # The third run is asked for while the second is being sent. The socket alone must not hold
+        # the whole first run.
         body_begin = slow.read_body(origin.requests(key="a", method="GET")[1].range[0] + 1, reply)
         origin.wait_for(3, key="a", method="GET", since=mark)
         held = origin.requests(key="a", method="GET", since=mark)[2]
@@ -374,8 +383,8 @@ def test_what_an_old_replica_still_has_is_for_who_began_with_it(start, origin, e
 
 
 def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, engine):
-    """No replica has it any more: the reply is cut after two more requests, and the next reader
-    gets the new one."""
+    """If no replica has the old version any more, the reply is cut after two more requests. The
+    next client gets the new version."""
     server = start(origin, engine=engine, settings={"cache.block_size": "1MiB"})
     origin.put("a", 3 * SIZE)
     gate = threading.Event()
@@ -396,8 +405,8 @@ def test_a_version_that_was_replaced_is_asked_for_a_few_times(start, origin, eng
 
 @pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
 def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, engine, word):
-    """It takes the condition although no strong comparison holds, so the client gets what it would
-    get directly."""
+    """Forebay sends If-Match with a weak ETag to a store that accepts it, although no strong
+    comparison holds. The client gets what it would get directly."""
     server = start(origin, engine=engine)
     origin.put("a", 5000)
     origin.fault("a", word, times=None)
@@ -415,8 +424,8 @@ def test_the_store_judges_if_match_where_its_own_etag_is_weak(start, origin, eng
 
 @pytest.mark.parametrize("word", ["weak_etag", "no_etag"])
 def test_objects_without_a_strong_etag_cost_what_they_cost_directly(start, origin, engine, word):
-    """Nothing of them is stored, so each read is one request, for the bytes that the client
-    wants."""
+    """Objects without a strong ETag are not stored. Each read costs one request, for the bytes that
+    the client wants."""
     server = start(origin, engine=engine)
     origin.put("a", 9 * MIB)
     origin.fault("a", word, times=None)

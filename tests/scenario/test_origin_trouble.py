@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin that cannot be used: said at the start, once in the log, in the gauge, to the client;
-and its end."""
+"""An unusable origin is reported at the start, once in the log, in the gauge and to clients. Its
+recovery is reported too."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def certificate(tmp_path_factory):
 
 
 CASES = {
-    # what is wrong: (why, in the text, in the remedy, component, status and words for the client)
+    # The fault: (why, in the text, in the remedy, component, status and words for the client)
     "down": ("connect", "nobody accepts", "host and port", "origin", 503, "could not be reached"),
     "https": ("reset", "closes the connection", "https", "origin", 503, "closed"),
     "self-signed": ("tls", "not trusted", "origin.ca_file", "origin", 503, "TLS to the origin"),
@@ -77,8 +77,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_said_everywhere(start, certificate, case):
-    """Start-up text, log, gauge, /readyz, access log, and the client's error; the server is up and
-    ready."""
+    """The fault is in the start-up text, log, gauge, /readyz, access log and the client's error.
+    The server is up and ready."""
     why, text, remedy, component, status, words = CASES[case]
     with Origin(
         credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None
@@ -117,8 +117,8 @@ def test_it_is_said_everywhere(start, certificate, case):
 
 
 def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
-    """The probe finds it back without any request; then, and at a start where all is well, it is
-    silent."""
+    """The probe notices the recovery without any request, and then stops. After a start without a
+    fault it sends nothing."""
     origin.put("k", 1000)
     origin.down()
     server = start(origin, settings=PROBE)
@@ -140,8 +140,8 @@ def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
 
 
 def test_requests_notice_it_later(start, origin):
-    """An origin that goes away while it serves: hits go on, the first miss tells, and so does the
-    way back."""
+    """The origin fails while the server runs. Hits go on, the first miss reports the failure, and
+    the recovery is reported too."""
     for key in ("k", "l"):
         origin.put(key, 1000)
     server = start(origin, settings={**PROBE, "cache.ttl": "1h"})
@@ -159,7 +159,8 @@ def test_requests_notice_it_later(start, origin):
 
 
 def test_a_missing_object_says_nothing_of_the_origin(start, origin):
-    """404, 403 AccessDenied and a listing that is refused are answers."""
+    """404, 403 AccessDenied and a refused listing are answers, and no sign of a fault of the
+    origin."""
     origin.fault("secret", "error", (403, "AccessDenied", "No"), times=None)
     origin.fault(None, "error", (403, "AccessDenied", "No"), times=1)  # the probe
     server = start(origin, settings=PROBE)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache among the objects of a directory origin, or around them, is refused by every command; so
-is one among somebody's files. Logs, sockets and secrets there are warned of."""
+"""Every command refuses a cache directory that overlaps the objects of a directory origin, or is
+among somebody else's files. Logs, sockets and secrets there cause warnings."""
 
 import json
 import subprocess
@@ -104,7 +104,8 @@ def bind(what, where):
 
 
 def test_bind_mounts_show_one_directory_twice(data, tmp_path):
-    """The origin's directory at another place; and the cache's, below the origin."""
+    """A bind mount shows the origin's directory at another path, or the cache's below the origin.
+    Forebay finds the overlap."""
     (tmp_path / "cache").mkdir()
     mounted = []
     try:
@@ -131,7 +132,7 @@ def test_a_name_that_only_begins_alike(data, tmp_path):
 
 
 def test_secrets_and_logs_in_the_origin(data, tmp_path):
-    """They start all the same, with a warning for each."""
+    """Secrets and logs in the origin's directory cause a warning each, and the server starts."""
     for name in ("keys", "token", "access", "secret"):
         (data / "bkt" / name).write_text("- {id: AK, secret: ssssssss, allow: [{bucket: bkt}]}\n")
         (data / "bkt" / name).chmod(0o600)
@@ -161,7 +162,7 @@ def test_secrets_and_logs_in_the_origin(data, tmp_path):
 
 
 def test_a_reload_refuses_it_too(start, data):
-    """Nothing changes; what runs goes on."""
+    """A reload into an overlap is refused. Nothing changes, and the server goes on."""
     server = serve(start, f"dir:{data}")
     answer = change(
         server, {"buckets": [{"name": "set", "origin": f"dir:{server.cache}/segments"}]}, code=3
@@ -175,8 +176,8 @@ def test_a_reload_refuses_it_too(start, data):
 
 
 def test_a_directory_that_holds_something_else(data, tmp_path):
-    """Nothing is left in it; what a new file system and a start that came to nothing leave is no
-    obstacle."""
+    """Forebay refuses a non-empty directory that is not a cache, and leaves nothing in it.
+    Leftovers of a new file system and of a failed start are accepted."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "thesis.tex").write_text("x")
@@ -198,5 +199,5 @@ def test_an_empty_file_system(start, data):
     with server.client() as client:
         assert bytes(client.get("a").body) == b"hello"
     server.stop()
-    (server.cache / "note").write_text("somebody's, later")  # what is a cache stays one
+    (server.cache / "note").write_text("somebody's, later")  # a cache stays a cache
     server.start()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page for people at / of the admin port, in a real browser where one is installed: what it
-shows, at two widths, light and dark, that it asks nobody else and reports no error, and that names
-from the wire are text to it.
+"""The web page at / of the admin port, in a real browser where one is installed.
+
+The tests check its content at two widths, light and dark. It sends requests to nobody else and
+reports no error. Names from requests are shown as text.
 
     FOREBAY_TEST_SHOTS  a folder for its screenshots
+
 """
 
 import base64
@@ -29,7 +31,7 @@ LOOKS = [(360, 780, "light"), (360, 780, "dark"), (1440, 900, "light"), (1440, 9
 
 
 class Page:
-    """A tab of headless Chromium, driven over its pipe of DevTools."""
+    """A tab of headless Chromium, driven over its DevTools pipe."""
 
     def __init__(self, path, folder):
         to_browser, self.out = os.pipe()
@@ -126,7 +128,7 @@ class Page:
         )
 
     def look(self, width, height, scheme):
-        """What it looks like, as PNG in base64. Nothing sticks out of the window."""
+        """Returns a screenshot, as PNG in base64. Checks that nothing extends beyond the window."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -172,7 +174,7 @@ def text(page, id):
 
 
 def fields(page):
-    """Colours of the block map, and how many pixels have each."""
+    """The colours of the block map, and how many pixels have each."""
     return page.value("""(() => {
         const map = document.getElementById('map'), seen = {};
         const data = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
@@ -190,7 +192,8 @@ def explain(page, uri):
 
 
 def test_page_shows_what_the_server_does(start, origin, page):
-    """Nothing yet, then reads, a job, an object half cached; names from the wire stay text."""
+    """The page shows an empty server, then reads, a job and a half-cached object. Names from
+    requests stay text."""
     shots = os.environ.get("FOREBAY_TEST_SHOTS")
     server = start(origin)
     url = f"http://127.0.0.1:{server.admin_port}/"
@@ -261,7 +264,7 @@ def test_page_shows_what_the_server_does(start, origin, page):
             "doctor",
             "waits",
             "bypass",
-        ):  # nothing of these has to be looked for at the side
+        ):  # none of these needs horizontal scrolling
             assert page.value(
                 f"(t => t === null || t.parentElement.scrollWidth <= t.parentElement.clientWidth)"
                 f"(document.getElementById('{table}'))"
@@ -275,12 +278,12 @@ def test_page_shows_what_the_server_does(start, origin, page):
 
 
 def test_page_of_a_large_cache(start, tmp_path, page, figure):
-    """MANY objects, and a bucket of them looked at: it is drawn as soon as with none, and a turn of
-    it takes as little."""
+    """With MANY objects, and one bucket of them open, the page is drawn as soon as with none, and
+    an update takes as little time."""
     server = many_objects(start, tmp_path, MANY)
     url = f"http://127.0.0.1:{server.admin_port}/"
     page.send("Page.navigate", url="about:blank")
-    page.errors.clear()  # of a server that had gone
+    page.errors.clear()  # of a server that had ended
     began = time.monotonic()
     page.open(url)
     page.wait(
@@ -308,13 +311,14 @@ def test_page_of_a_large_cache(start, tmp_path, page, figure):
 
 
 def test_page_tells_how_old_what_goes_is(start, origin, page):
-    """Nothing while nothing goes; short ages with the remedy, long ones without."""
+    """The page shows no eviction age while nothing is evicted. It shows short ages with a remedy,
+    and long ones without."""
     server = start(origin)
     page.open(f"http://127.0.0.1:{server.admin_port}/")
     assert page.value("document.getElementById('age-text').hidden")
     page.value(
         "source.close(), source = { addEventListener() {}, close() {} }"
-    )  # what it is told now is ours
+    )  # from now on the test supplies its data
     for bucket, words in (
         (3, "in the last 1 min 0 s (last minute). That is short"),
         (14, "in the last 7 d 0 h"),
@@ -339,7 +343,7 @@ def test_page_says_that_the_server_has_gone_and_comes_back(start, origin, page):
     page.wait("document.getElementById('link').textContent === 'live'")
 
 
-def test_page_hides_names_from_who_may_not_see_them(start, origin, page, tmp_path):
+def test_page_hides_names_from_clients_without_the_right(start, origin, page, tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been delivered is there for whoever asks next, by name a hit; objects overwritten past
-the cache: who asks after somebody was given a version is given none that is older, also after kill
--9."""
+"""A delivered object is a hit for the next client. No client gets an older version than another got
+before, even if objects are overwritten past the cache or the server is killed."""
 
 import contextlib
 import random
@@ -31,8 +30,8 @@ def cache_status(reply):
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 4])
 def test_delivered_is_there(start, origin, engine, workers):
-    """GET, then at once, on connections of their own: HEAD, a condition, a range. No request
-    reaches the origin, each is a hit. no-cache: one question without a body."""
+    """After a GET, a HEAD, a condition and a range on new connections are hits at once. No request
+    reaches the origin. With no-cache there is one revalidation without a body."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
     keys = [f"immutable/{i}" for i in range(scaled(600))]
     for key in keys:
@@ -59,14 +58,14 @@ def test_delivered_is_there(start, origin, engine, workers):
     finally:
         for client in clients:
             client.close()
-    # Each of three requests of a key was answered from the cache, and says so in the metrics.
+    # Each of three requests for a key was answered from the cache, and the metrics count it so.
     server.wait_metric("forebay_cache_requests_total", lambda v: v >= 3 * len(keys), result="hit")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, workers, tmp_path):
-    """Three runs have come, and the disk takes none of them: whoever asks has a hit, by name, not a
-    part of one."""
+    """Three runs have arrived and the disk accepts none of them. A further read is a full hit, not
+    a partial one."""
     if build_kind() == "release":
         not_run("a release has no faults")
     gate = tmp_path / "gate"
@@ -95,7 +94,7 @@ def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, 
 
 
 def test_strict_fetches_no_second_body(start, origin, engine):
-    """Each reader after the first costs one question without a body, and no bytes."""
+    """Under `strict` each reader after the first costs one revalidation without a body."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     keys = [f"strict/{i}" for i in range(scaled(600))]
     for key in keys:
@@ -124,9 +123,9 @@ PAST = {
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("kind", PAST)
-def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, method):
-    """The newer version, or that there is none: nobody is given the old one afterwards, nor after a
-    crash."""
+def test_nobody_gets_older_bytes_after_a_read_past_the_cache(start, origin, engine, kind, method):
+    """A read past the cache returned the newer version, or that the object is deleted. No client
+    gets the old version afterwards, even after a crash."""
     server = start(
         origin,
         engine=engine,
@@ -170,9 +169,11 @@ def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, metho
     "query,headers",
     [("partNumber=2", "If-Match"), ("nothing=1", "If-Match"), ("partNumber=3", None)],
 )
-def test_what_a_read_past_the_cache_was_denied(start, origin, engine, query, headers):
-    """A download by parts that finds its version gone begins anew, and not with the same version
-    from the cache."""
+def test_a_version_that_a_relayed_read_found_gone_is_not_served(
+    start, origin, engine, query, headers
+):
+    """A download by parts that finds its version gone starts again, and does not get the same old
+    version from the cache."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     key = "immutable/a"
     origin.put(key, SIZE, parts=[100_000, 50_000, 50_000])
@@ -187,8 +188,8 @@ def test_what_a_read_past_the_cache_was_denied(start, origin, engine, query, hea
         judge(other.get(key), origin, key, 0, SIZE - 50_000, version=2)
 
 
-def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
-    """It says nothing of the current one."""
+def test_a_read_of_an_old_version_changes_nothing(start, origin, engine):
+    """A read of an old version, by its id, says nothing about the current one."""
     server = start(origin, engine=engine, file=RULES)
     origin.put("immutable/a", SIZE)
     with server.client() as client:
@@ -208,7 +209,7 @@ def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
 
 
 class Reader:
-    """Reads on connections of its own; remembers what it was given and when."""
+    """Reads on connections of its own. Records each version and when it was read."""
 
     def __init__(self, origin, keys, seed, wants_newest):
         self.origin, self.keys, self.rng = origin, keys, random.Random(seed)
@@ -253,7 +254,8 @@ class Reader:
 
 
 def steps_back(rows):
-    """Reads that were given an older version than one that had ended before they began."""
+    """Returns the reads that got an older version than another read that had ended before they
+    began."""
     back = []
     for key in {row[0] for row in rows}:
         ended = sorted((row[2], row[3]) for row in rows if row[0] == key)
@@ -274,8 +276,8 @@ def test_the_judge_of_steps_back():
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
-    """Immutable objects are overwritten at the origin while some ask for the newest and others do
-    not; the process is killed in between."""
+    """Immutable objects are overwritten at the origin while some clients ask for the newest and
+    others do not. The process is killed in between. No client sees a version go back."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
     keys = [f"immutable/{i}" for i in range(4)]
     for key in keys:
@@ -314,8 +316,8 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
 
 @contextlib.contextmanager
 def stands_still(start, origin, engine, tmp_path):
-    """A server with an old `k` in its cache, in a bucket that has been written to, whose disk syncs
-    no more: what is deleted now is not durable."""
+    """A server with an old `k` in its cache, in a bucket that has been written to. Its disk
+    completes no more syncs, so a delete now is not durable."""
     if build_kind() == "release":
         not_run("a release has no faults")
     held = tmp_path / "held"
@@ -343,8 +345,9 @@ def stands_still(start, origin, engine, tmp_path):
 
 
 def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin, engine, tmp_path):
-    """Overwritten past the cache: a check and who comes after it are given the new version though
-    no delete is durable. Killed then, the old record is there again, and is not believed."""
+    """An object was overwritten past the cache, and the disk completes no sync. A revalidation and
+    later reads still get the new version. After a kill the old record is there again, and is not
+    trusted."""
     with stands_still(start, origin, engine, tmp_path) as (server, _):
         origin.overwrite("k", 3000)
         with server.client(timeout=20) as client:
@@ -367,8 +370,8 @@ def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin
 
 
 def test_a_write_that_waits_for_the_disk_holds_no_reader(start, origin, engine, tmp_path):
-    """While a PUT waits for the disk to take its delete, and so does not reach the origin, its key
-    is read."""
+    """While a PUT waits for its delete to reach the disk, and so has not reached the origin, its
+    key can be read."""
     new = b"new" * 1000
     with (
         stands_still(start, origin, engine, tmp_path) as (server, held),

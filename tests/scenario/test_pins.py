@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is pinned, by rule or by command, stays: in a full cache, over restarts and kill -9, while
-cache.size shrinks; and what is unpinned goes like everything else."""
+"""Objects pinned by a rule or a command stay cached: in a full cache, over restarts and kill -9,
+and while cache.size shrinks. Unpinned objects are evicted like all others."""
 
 import json
 
@@ -34,14 +34,14 @@ def pins(server):
 
 
 def store_all(server, client, origin, keys):
-    """Until each of them is a hit, nothing is stored while the index is behind, and one after a
-    kill, too."""
+    """Reads each object until it is a hit. Nothing is stored while the index is behind, nor for a
+    moment after a kill."""
     wait_for(lambda: read(client, origin, keys) == len(keys), server.output)
     server.durable()
 
 
 def crowd(client, origin, others, rounds=2):
-    """More than the cache has room for, again and again."""
+    """Reads more than the cache has room for, several times."""
     for _ in range(rounds):
         read(client, origin, others)
 
@@ -51,8 +51,8 @@ BY = {"rule": (PIN_RULE,), "command": ()}
 
 @pytest.mark.parametrize("by", BY)
 def test_pins_survive_kill_9(start, origin, engine, by):
-    """Nobody reads them between the kill and the crowd: what was stored since the policy was saved
-    is known again by its name."""
+    """Pins survive kill -9 although nobody reads them between the kill and other reads. Objects
+    stored since the policy was saved are recognised by name."""
     server = small(start, origin, rules(*BY[by], {"match": "**"}), engine=engine)
     pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
     if by == "command":
@@ -74,8 +74,8 @@ def test_pins_survive_kill_9(start, origin, engine, by):
 
 
 def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
-    """What is cached already becomes pinned without being read, and gives its room back when it is
-    unpinned; the rest of the list and a clean restart do not change that."""
+    """A cached object can be pinned without being read, and its space is free again when it is
+    unpinned. Other pins and a clean restart do not change that."""
     server = small(start, origin, rules({"match": "**"}), engine=engine)
     first, second, others = (
         objects(origin, "pin", 20),
@@ -114,9 +114,9 @@ def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
         assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
 
 
-def test_pins_go_by_the_names_that_clients_use(start, origin):
-    """What is cached is known by the origin's names and the bucket's epoch: a pin finds it all the
-    same, and no other bucket's."""
+def test_pins_use_the_names_of_clients(start, origin):
+    """Pins use the bucket and key names of clients, although cached objects have the origin's names
+    and the bucket's epoch. A pin matches no other bucket."""
     file = {"buckets": [{"name": "renamed", "origin": "s3://upstream"}], **rules({"match": "**"})}
     server = small(start, origin, file)
     for bucket in ("upstream", "bkt"):
@@ -160,7 +160,7 @@ def test_a_pin_ends(start, origin):
 
 
 def test_the_list_has_an_end(start, origin):
-    """One more than may be changes nothing, and says what to do."""
+    """One pin beyond the limit changes nothing, and the message says what to do."""
     server = start(origin)
     ask(server, "pin", *[f"s3://bkt/{number}" for number in range(256)])
     ask(server, "pin", "s3://bkt/0", "--ttl", "1h")
@@ -199,7 +199,8 @@ def test_a_damaged_list_costs_nothing_else(start, origin, bytes_):
 
 
 def test_a_disk_that_does_not_take_the_list(start, origin):
-    """The command says so, nothing has changed, and the next one works."""
+    """If the disk does not accept the list of pins, the command reports it and nothing changes. The
+    next command works."""
     if build_kind() == "release":
         pytest.skip("a release has no faults")
     server = start(origin, env={"FOREBAY_DISK_FAULTS": "store.pins:3:enospc"})
@@ -215,8 +216,8 @@ def test_a_disk_that_does_not_take_the_list(start, origin):
 
 @pytest.mark.parametrize("by", BY)
 def test_pins_while_the_cache_shrinks(start, origin, by):
-    """cache.size goes before pins: they fall to what they may take then, the limit holds and bytes
-    stay right; what fits stays."""
+    """When cache.size shrinks, it takes priority over pins: they shrink to what they may use. The
+    limit holds, bytes stay right, and pins that fit stay."""
     everything = {"cache": {"size": "32MiB"}, **rules(*BY[by], {"match": "**"})}
     server = small(start, origin, everything, size=None)
     pinned, others = objects(origin, "pin", 200), objects(origin, "o", 300)
@@ -243,7 +244,7 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
 
         wait_for(
             falls, server.output
-        )  # counted with the next tick, and where segments come late of the next crowd
+        )  # counted at the next tick, and where segments come late at the next crowd
         read(client, origin, pinned)
         kept = [key for key in pinned if read(client, origin, [key])]
         assert len(kept) > 50
@@ -251,16 +252,16 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
         assert server.metric("forebay_cache_bytes") <= 16 << 20
         wait_for(
             lambda: server.disk_bytes() <= 16 << 20, server.output
-        )  # once what went is unlinked
+        )  # once evicted files are unlinked
         server.wait_metric(
             "forebay_cache_pins_lost_total", lambda v: v > 0
-        )  # told with the next tick
+        )  # reported at the next tick
 
 
 @pytest.mark.parametrize("by", BY)
 def test_a_cache_too_small_for_pins(start, origin, by):
-    """Fewer than 9 segments: pins are taken note of, nothing is kept for them, the command and the
-    log say so; the cache works."""
+    """A cache with fewer than 9 segments records pins but keeps no space for them. The command and
+    the log say so, and the cache works."""
     server = start(
         origin,
         file=rules(*BY[by], {"match": "**"}),
@@ -293,8 +294,8 @@ def test_a_cache_too_small_for_pins(start, origin, by):
     assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
 
 
-def test_who_may_pin(start, origin, tmp_path):
-    """Control: not without its rights; a list is shown to who may see keys."""
+def test_pinning_needs_the_control_right(start, origin, tmp_path):
+    """Pinning needs the control right. Only clients that may see keys can list pins."""
     token, socket = tmp_path / "token", tmp_path / "s"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
@@ -314,8 +315,8 @@ def test_who_may_pin(start, origin, tmp_path):
 
 
 def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
-    """A dry run asks for names alone, whatever it names is what is fetched then, and it is stored
-    as pinned."""
+    """`warm` with pinning has a dry run that sends only listings. It names exactly the objects that
+    the real run fetches and stores as pinned."""
     server = small(start, origin, rules({"match": "**"}))
     keys = objects(origin, "pin", 5)
     with server.client() as client:

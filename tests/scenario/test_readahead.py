@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte
-once."""
+"""Read-ahead fetches many runs at once for clients that read in sequence, and none for others. Each
+byte is fetched once."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ def read_whole(server, origin, key, size):
 
 
 def judge_once(origin, key, size):
-    """Each of SIZE bytes came once."""
+    """Checks that each of SIZE bytes was sent once."""
     assert origin.sent_twice(key) == 0 and origin.bytes_sent(key) == size, origin.coverage(key)[:20]
 
 
@@ -34,7 +34,7 @@ def asked_bytes(origin, key):
 
 
 def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
-    """No reply ends before four are under way."""
+    """At least four requests of a long read are in flight before any reply ends."""
     size = 64 * MIB + 77
     origin.put("long", size)
     gate = threading.Event()
@@ -53,7 +53,8 @@ def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
 
 
 def test_ranges_in_order_on_several_connections(start, origin, engine):
-    """What the next ranges will want is asked for ahead, up to the object's end, and once."""
+    """A client reads ranges in order on several connections. The next ranges are fetched ahead, up
+    to the object's end, and once."""
     server = start(origin, engine=engine, settings={"workers": 2})
     size = 48 * MIB + 5
     origin.put("parts", size)
@@ -70,7 +71,8 @@ def test_ranges_in_order_on_several_connections(start, origin, engine):
 
 
 def test_readers_with_a_part_each_are_run_ahead_of_each(start, origin, engine):
-    """Six connections, each with a part of one object, range after range; each byte once."""
+    """Six connections each read one part of one object, range after range. Read-ahead serves each,
+    and each byte is fetched once."""
     server = start(origin, engine=engine)
     count, part = 6, 24 * MIB
     origin.put("shared", count * part)
@@ -91,8 +93,8 @@ def test_readers_with_a_part_each_are_run_ahead_of_each(start, origin, engine):
 
 @pytest.mark.parametrize("part,stride", [(2 * MIB, 16 * MIB), (700_000, 5_000_003)])
 def test_parts_in_a_stride(start, origin, engine, part, stride):
-    """The same distance from one to the next: only they are fetched ahead, and nothing when it
-    ends."""
+    """A client reads at a constant stride. Only those parts are fetched ahead, and nothing after
+    the end."""
     server = start(origin, engine=engine, settings={"workers": 1})
     size = 24 * stride
     origin.put("strided", size)
@@ -119,7 +121,7 @@ def test_parts_in_a_stride(start, origin, engine, part, stride):
 
 @pytest.mark.tsan
 def test_ranges_of_one_object_in_any_order(start, origin, engine):
-    """Sixteen connections that share its ranges share what is asked for ahead of them."""
+    """Sixteen connections share the ranges of one object. They also share its read-ahead."""
     server = start(origin, engine=engine)
     count, part = 64, 2 * MIB
     origin.put("ranges", count * part)
@@ -140,8 +142,9 @@ def test_ranges_of_one_object_in_any_order(start, origin, engine):
     judge_once(origin, "ranges", count * part)
 
 
-def test_what_nobody_came_to_is_counted(start, origin, engine):
-    """Once its readers have been gone for a minute; what they have read is not in it."""
+def test_unread_bytes_are_counted(start, origin, engine):
+    """Bytes fetched ahead that nobody read are counted once their readers have been gone for a
+    minute. Bytes that were read do not count."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     for key, size in (("half", 96 * MIB), ("whole", 24 * MIB)):
         origin.put(key, size)
@@ -161,7 +164,7 @@ def test_what_nobody_came_to_is_counted(start, origin, engine):
 
 
 def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
-    """Only the blocks that were asked for, and where the reads end nothing goes on."""
+    """For random reads only the requested blocks are fetched, and nothing after the reads end."""
     size = 256 * MIB
     origin.put("random", size)
     rng = random.Random(3)
@@ -176,7 +179,7 @@ def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
 
 
 @pytest.mark.parametrize("how", ["off", "off by rule", "rule"])
-def test_who_does_not_want_it_gets_none(start, origin, engine, how):
+def test_read_ahead_can_be_switched_off(start, origin, engine, how):
     """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the
     next."""
     rule = {"rule": {"cache": False}, "off by rule": {"readahead": 0}, "off": None}[how]
@@ -198,8 +201,8 @@ def test_who_does_not_want_it_gets_none(start, origin, engine, how):
 
 @pytest.mark.parametrize("how", ["too large", "the origin's wish"])
 def test_nothing_is_fetched_ahead_that_is_not_stored(start, origin, engine, how):
-    """Who reads what is never stored costs the origin each byte once, in the order of a listing,
-    too."""
+    """Objects that are never stored are not fetched ahead, even if read in the order of a listing.
+    Each byte is fetched once."""
     server = start(
         origin,
         engine=engine,
@@ -221,7 +224,8 @@ def test_nothing_is_fetched_ahead_that_is_not_stored(start, origin, engine, how)
 
 
 def test_a_reader_that_leaves_stops_it(forebay, origin):
-    """What is on its way ends with the block under way; it is counted as not read."""
+    """When the reader leaves, read-ahead ends with the current block. The rest counts as not
+    read."""
     size = 512 * MIB
     origin.put("left", size)
     gate = threading.Event()
@@ -241,7 +245,8 @@ def test_a_reader_that_leaves_stops_it(forebay, origin):
 
 
 def test_an_origin_that_slows_down(start, origin, engine):
-    """503 SlowDown to some of the requests: the others go on, and no byte comes twice."""
+    """If the origin answers some requests with 503 SlowDown, the others go on. No byte is fetched
+    twice."""
     server = start(origin, engine=engine, settings={"origin.connections": 8, "workers": 1})
     origin.put("slow", 60 * MIB)
     origin.fault("slow", "status", 503, at=3, times=4)
@@ -250,7 +255,8 @@ def test_an_origin_that_slows_down(start, origin, engine):
 
 
 def test_places_at_the_origin_are_left_for_demand(start, origin, engine):
-    """With four places, three are never taken by what nobody has asked for yet."""
+    """With four slots at the origin, read-ahead never takes three of them, so that other reads find
+    one."""
     server = start(origin, engine=engine, settings={"origin.connections": 4, "workers": 1})
     origin.put("long", 64 * MIB)
     origin.put("small", 1000)
@@ -267,7 +273,8 @@ def test_places_at_the_origin_are_left_for_demand(start, origin, engine):
 
 
 def test_readers_of_many_objects_share_what_there_is(start, origin, engine):
-    """Memory for little: everybody is served, each byte once or nearly so."""
+    """With little memory, readers of many objects are all served, and each byte is fetched once or
+    nearly so."""
     server = start(origin, engine=engine, settings={"limits.max_buffer": "8MiB"})
     size = 12 * MIB
     for i in range(16):

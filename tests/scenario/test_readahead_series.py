@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-ahead past an object's end: large objects that were listed and are read in that order, and
-nothing else."""
+"""Read-ahead across objects: large objects that were listed and are read in that order are fetched
+ahead, and no others."""
 
 import json
 import random
@@ -16,7 +16,7 @@ from waiting import wait_for
 
 MIB = 1 << 20
 SHARD = 6 * MIB
-COUNT = 8  # so many that two in order are no chance
+COUNT = 8  # enough that two in order are not chance
 
 
 def shard(number):
@@ -34,8 +34,8 @@ def list_all(server, prefix="set/"):
 
 
 def ask(server, number):
-    """For all of it, on a connection of its own. The disk is not behind: else nothing is fetched
-    ahead."""
+    """Reads the whole object on a connection of its own. The test ensures that the disk is not
+    behind, because otherwise nothing is fetched ahead."""
     server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v == 0)
     connection = server.connection()
     connection.send(f"GET /bkt/{shard(number)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
@@ -43,7 +43,7 @@ def ask(server, number):
 
 
 def read(server, origin, number, size=SHARD):
-    """From front to back."""
+    """Reads from the beginning to the end."""
     server.settle()
     with ask(server, number) as connection:
         judge_streamed(connection, origin, shard(number), 0, size)
@@ -60,8 +60,8 @@ def judge_once(origin, numbers, size=SHARD):
 
 @pytest.mark.parametrize("workers", [1, 16])
 def test_the_next_of_a_series(start, origin, engine, workers):
-    """From the third in order on the one behind it is fetched before it is asked for, after one
-    HEAD; each byte once. A warm epoch asks for nothing, at the end of the series neither."""
+    """From the third object in order on, Forebay fetches the next one ahead, after one HEAD. Each
+    byte is fetched once. A warm pass fetches nothing, and neither does the end of the series."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": workers})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -96,7 +96,8 @@ def test_the_next_of_a_series(start, origin, engine, workers):
 
 @pytest.mark.parametrize("part", [2 * MIB, 5 * MIB])
 def test_objects_in_ranges_over_several_connections(start, origin, engine, part):
-    """As CRT and boto3 read: the next object is fetched ahead, too, and each byte once."""
+    """Objects are read in ranges over several connections, as CRT and boto3 do. The next object is
+    fetched ahead, and each byte once."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -121,8 +122,8 @@ def test_objects_in_ranges_over_several_connections(start, origin, engine, part)
 
 
 def test_nothing_without_a_listing_or_in_any_order(start, origin, engine):
-    """No name is made up; shuffled ones, reads from the middle, one alone and small ones cost
-    nothing."""
+    """Forebay makes up no names. Shuffled objects, reads from the middle, a single object and small
+    objects cause no read-ahead."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(40), SHARD)
     for number in range(4):
@@ -147,8 +148,8 @@ def test_nothing_without_a_listing_or_in_any_order(start, origin, engine):
 
 
 def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
-    """The order is the listing's: what is not there is not asked for, and what is read in one run
-    is no part of it."""
+    """The order is that of the listing. Missing numbers are not asked for, and objects read in one
+    run are not part of the series."""
     server = start(origin, engine=engine, settings={"workers": 1})
     numbers = [1, 2, 5, 9, 10, 31, 77, 78]
     put_shards(origin, numbers)
@@ -166,9 +167,9 @@ def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
 
 
 @pytest.mark.parametrize("how", ["gone", "denied"])
-def test_what_is_not_to_be_had_is_asked_about_once(start, origin, engine, how):
-    """Deleted since, or denied: its reader is told so, and nobody asks ahead again; behind a
-    deleted one is the next."""
+def test_an_unavailable_next_object_is_asked_about_once(start, origin, engine, how):
+    """The next object was deleted, or is denied. Its reader gets that answer, and Forebay does not
+    ask ahead again. After a deleted object the following one is next."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -186,8 +187,8 @@ def test_what_is_not_to_be_had_is_asked_about_once(start, origin, engine, how):
                 reply = client.get(shard(number), headers=[("Cache-Control", "no-cache")])
                 judge(reply, origin, shard(number), 0, SHARD)
     server.settle()
-    # Of a store that has answered no HEAD yet a denied one may be all HEADs: a GET of a byte finds
-    # out, once.
+    # At a store that has answered no HEAD yet, one denial may mean that all HEADs are denied. A GET
+    # of one byte finds out, once.
     asked = [entry.method for entry in origin.requests(key=shard(3))]
     assert asked == (["HEAD"] if how == "gone" else ["HEAD", "GET"])
     with server.client() as client:
@@ -195,7 +196,8 @@ def test_what_is_not_to_be_had_is_asked_about_once(start, origin, engine, how):
 
 
 def test_rights_and_rules_hold_for_the_next_one(tmp_path, start, origin, engine):
-    """The next object is under another rule, or not the reader's to read: it is not asked about."""
+    """If the next object is under another rule, or the reader may not read it, Forebay does not ask
+    about it."""
     put_shards(origin, range(COUNT))
     keys = tmp_path / "keys.yaml"
     allowed = [{"bucket": "bkt", "prefix": shard(number), "ops": ["read"]} for number in (0, 1, 2)]
@@ -242,7 +244,7 @@ def test_rights_and_rules_hold_for_the_next_one(tmp_path, start, origin, engine)
 
 
 @pytest.mark.parametrize("how", ["off", "off by rule"])
-def test_who_wants_no_read_ahead_gets_none(start, origin, engine, how):
+def test_series_read_ahead_can_be_switched_off(start, origin, engine, how):
     rules = {"rules": [{"match": "bkt/**", "readahead": 0}]} if how == "off by rule" else None
     server = start(
         origin,
@@ -259,8 +261,8 @@ def test_who_wants_no_read_ahead_gets_none(start, origin, engine, how):
 
 
 def test_overwritten_between(start, origin, engine):
-    """What was fetched ahead is of a version that is no more: past its ttl a reader gets the new
-    one, and what was fetched for nobody is counted; a write that passes through is seen at once."""
+    """An object is overwritten after it was fetched ahead. Past its ttl a reader gets the new
+    version, and the unread bytes are counted. A write through Forebay is seen at once."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "cache.ttl": "10s"})
     put_shards(origin, range(COUNT))
     list_all(server)
@@ -288,9 +290,8 @@ def test_overwritten_between(start, origin, engine):
 
 @pytest.mark.parametrize("large", [True, False])
 def test_a_wrong_byte_in_what_was_fetched_ahead(start, origin, engine, large):
-    """The origin names a checksum and sends something else: what a reader is protected from when it
-    asks for the checksums, it is protected from when the object was fetched ahead, whether it asks
-    for them or not."""
+    """The origin names a checksum and sends other bytes. A reader is protected from them if the
+    object was fetched ahead, whether it asks for checksums or not."""
     server = start(origin, engine=engine, settings={"workers": 1})
     size = SHARD if large else 4 * MIB + 1000
     for number in range(COUNT):
@@ -323,9 +324,9 @@ def test_a_wrong_byte_in_what_was_fetched_ahead(start, origin, engine, large):
     read(server, origin, 3, size)
 
 
-def test_what_is_fetched_ahead_in_vain_is_counted_and_ends_it(start, origin, engine):
-    """The reader goes elsewhere: what was fetched is counted as unread, and it takes more in order
-    until the next."""
+def test_unread_read_ahead_is_counted_and_stops_it(start, origin, engine):
+    """If the reader goes elsewhere, the bytes fetched ahead count as unread. More objects in order
+    are needed before the next read-ahead."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
     put_shards(origin, range(40))
     list_all(server)
@@ -345,8 +346,8 @@ def test_what_is_fetched_ahead_in_vain_is_counted_and_ends_it(start, origin, eng
     server.wait_metric("forebay_readahead_objects_total", lambda v: v == 2)
 
 
-def test_who_leaves_a_series_is_not_run_ahead_of(start, origin, engine):
-    """What is on its way of the next object ends with the block under way."""
+def test_a_reader_who_leaves_a_series_stops_it(start, origin, engine):
+    """If the reader leaves the series, the fetch of the next object ends with the current block."""
     server = start(origin, engine=engine, settings={"workers": 1})
     put_shards(origin, range(COUNT), 10 * MIB)
     list_all(server)
@@ -371,8 +372,8 @@ def test_who_leaves_a_series_is_not_run_ahead_of(start, origin, engine):
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [2, 16])
 def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
-    """Two at once, each with every other object: the origin sees each byte once, and each object is
-    asked about at most once; listings come meanwhile."""
+    """Two readers each read every other object at once. The origin sends each byte once and gets at
+    most one HEAD per object, while listings go on."""
     server = start(origin, engine=engine, settings={"workers": workers})
     count = 24
     put_shards(origin, range(count))
@@ -396,8 +397,8 @@ def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
 
 
 def test_random_readers_cost_little(start, origin, engine):
-    """Whole objects in random order, two readers side by side: nothing is fetched for nobody. (By
-    chance as many in order as are demanded come once in 64 times; in this order they do not.)"""
+    """Two readers read whole objects in random order. Nothing is fetched ahead. (Enough objects in
+    order occur by chance once in 64 times, and not in this order.)"""
     server = start(origin, engine=engine, settings={"workers": 2})
     count, size = 24, 4 * MIB + 1000
     put_shards(origin, range(count), size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 reads as a client sees them: ranges, conditionals, empty objects, headers, error bodies."""
+"""S3 reads as clients see them: ranges, conditionals, empty objects, headers and error bodies."""
 
 import email.utils
 import random
@@ -84,7 +84,8 @@ def check_range(client, origin, text, want, method):
 
 @pytest.mark.tsan
 def test_range_table_cold_and_warm(forebay, origin):
-    """Every row has the same answer from the origin and from cache, for GET and HEAD."""
+    """Every row of the table gets the same answer from the origin and from the cache, for GET and
+    HEAD."""
     with forebay.client() as client:
         for method in ("GET", "HEAD"):
             for text, want in RANGES.items():
@@ -98,7 +99,7 @@ def test_range_table_cold_and_warm(forebay, origin):
 
 
 def test_range_table_of_unknown_objects(start, origin):
-    """Each row asked first of an object that nobody has seen."""
+    """Each row is asked first of an object that Forebay does not know."""
     server = start(origin)
     with server.client() as client:
         for i, (text, (status, span)) in enumerate(RANGES.items()):
@@ -176,7 +177,7 @@ def test_sizes_around_every_boundary(forebay, origin, size):
 
 @pytest.mark.tsan
 def test_random_ranges_by_many_clients(forebay, origin):
-    """Cold and warm blocks mixed; every block is asked of the origin once."""
+    """Cold and warm blocks mixed: each block is fetched from the origin once."""
     size = (12 << 20) + 12345
     origin.put("a", size)
     origin.put("b", size // 3)
@@ -251,7 +252,8 @@ def test_conditionals(forebay, origin):
 
 
 def test_a_clients_condition_reaches_a_first_run_alone(start, origin):
-    """If-Match of every part is answered from what is known; other fills carry our own."""
+    """The If-Match of each part is answered from the cached version. Only a first run carries the
+    client's condition, and other fills carry Forebay's own."""
     server = start(origin)
     origin.put("a", 6 << 20)
     etag = origin.version("a").etag
@@ -267,7 +269,7 @@ def test_a_clients_condition_reaches_a_first_run_alone(start, origin):
 
 
 def test_if_match_mismatch_asks_the_origin_before_412(start, origin):
-    """The cache may be older than the client: a mismatch is checked upstream."""
+    """The cache may be older than the client. So Forebay asks the origin before it answers 412."""
     server = start(origin, settings={"cache.ttl": "1h"})
     origin.put("a", 1000)
     with server.client() as client:
@@ -354,7 +356,8 @@ def test_head_and_get_agree_in_any_order(start, origin):
 
 
 def test_reply_headers_of_hits(forebay, origin):
-    """Fresh ids and dates, no hop-by-hop header or origin id of the fill, Cache-Status on each."""
+    """Hits have their own ids and dates, no hop-by-hop header or origin id of the fill, and
+    Cache-Status."""
     origin.put(
         "a",
         50000,
@@ -503,7 +506,7 @@ ODD_KEYS = [
 
 
 def test_odd_keys(forebay, origin):
-    """Every key is its own object, decoded once, never normalised."""
+    """Every key is an object of its own, decoded once and never normalised."""
     for key in ODD_KEYS:
         origin.put(key, 700)
     with forebay.client() as client:
@@ -522,7 +525,8 @@ def test_odd_keys(forebay, origin):
 
 
 def test_addressing_styles(start, origin):
-    """Path style, bucket in the host name, dotted buckets, localhost, absolute form."""
+    """Path style, the bucket in the host name, dotted buckets, localhost and absolute form all
+    work."""
     server = start(origin, settings={"s3.domains": "s3.example.test"})
     origin.put("dir/a", 500)
     origin.put("dir/a", 600, bucket="my.dotted.bkt")
@@ -561,7 +565,8 @@ def test_addressing_styles(start, origin):
 
 
 def test_host_names_that_are_not_ours_are_refused(start, origin):
-    """A browser in the pod must not read the cache by rebinding a name to loopback."""
+    """Requests with a foreign host name are refused, so that a browser in the pod cannot read the
+    cache through DNS rebinding."""
     server = start(origin)
     origin.put("a", 10)
     for host in (
@@ -584,7 +589,8 @@ def test_host_names_that_are_not_ours_are_refused(start, origin):
 
 
 def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
-    """Nobody waits for a whole block: the first bytes come while the origin is still sending."""
+    """A waiting reader does not wait for a whole block. It gets the first bytes while the origin is
+    still sending."""
     server = start(origin)
     origin.put("a", 1 << 20)
     gate = threading.Event()
@@ -593,7 +599,7 @@ def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
         connection.send(f"GET /bkt/{quote('a')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         reply = connection.read_head()
         assert reply.status == 200
-        while len(connection.buf) < 100_000:  # arrives although the block is not whole
+        while len(connection.buf) < 100_000:  # arrives although the block is not complete
             assert connection._fill()
         oracle_judge("bkt/a", bytes(connection.buf[:100_000]), 0)
         gate.set()
@@ -604,8 +610,8 @@ def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
 
 @pytest.mark.parametrize("source", ["s3", "dir"])
 def test_an_empty_object_asked_for_by_many_at_once(start, origin, engine, tmp_path, source):
-    """A marker that all workers of a job wait for: each question has its own answer, whoever asked
-    first."""
+    """Many clients ask for an empty object at once, such as a marker that all workers of a job wait
+    for. Each gets the right answer to its own request."""
     keys = [f"job{i}/_SUCCESS" for i in range(scaled(40, least=15))]
     for key in keys:
         origin.put(key, 0)

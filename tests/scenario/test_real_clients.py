@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrades and reloads under clients as people have them, which are not to ask twice: boto3 (plain,
-TLS, a slow reader), s5cmd, rclone and the AWS command line read, list and upload, also in parts; no
-request fails, no byte is wrong.
+"""Upgrades and reloads under real clients that do not retry. No request fails and no byte is wrong.
 
-Each client's own retries are off, as far as it lets them be. How long anybody waited is measured by
-clients of our own beside them.
+The clients are boto3 (plain, TLS, a slow reader), s5cmd, rclone and the AWS command line. They
+read, list and upload, also in parts. Each client's own retries are off, as far as it allows.
+Additional clients of our own measure the longest wait.
 """
 
 import json
@@ -30,8 +29,8 @@ SIZES = (900, 70_000, 1_200_000, 9 * MIB)
 
 
 class Clients:
-    """Each is a function that runs until it is over; what it has done is counted, what failed is
-    raised."""
+    """Each client is a function that runs until the test is over. It counts what it has done, and
+    raises what failed."""
 
     def __init__(self, server, origin, tls, trust, folder):
         self.server, self.origin, self.tls, self.trust, self.folder = (
@@ -142,14 +141,14 @@ class Clients:
                 self.did(name)
 
     def slow_reader(self):
-        """Two seconds for each object, some of it after the upgrade that it met."""
+        """Takes two seconds for each object, some of it after the upgrade during the read."""
         s3, _ = self._boto3(self.plain)
         key = self.keys[3]
         while not self.over.is_set():
             body, got = s3.get_object(Bucket="bkt", Key=key)["Body"], b""
             while piece := body.read(MIB // 4):
                 got += piece
-                time.sleep(0.05)  # its pace is what it is for
+                time.sleep(0.05)  # it is a slow reader
             assert got == self.truth(key)
             self.did("slow reader")
 
@@ -226,7 +225,8 @@ class Clients:
         )
 
     def waiter(self):
-        """Small hits on connections of their own, one after another: how long the longest takes."""
+        """Reads small hits on connections of its own, one after another, and measures the
+        longest."""
         key = self.keys[0]
         while not self.over.is_set():
             began = time.monotonic()
@@ -235,7 +235,7 @@ class Clients:
                 assert reply.status == 200 and bytes(reply.body) == self.truth(key)
             self.longest = max(self.longest, time.monotonic() - began)
             self.did("small hits")
-            time.sleep(0.005)  # it is there to wait, not to load
+            time.sleep(0.005)  # it measures waits and causes no load
 
     def all(self):
         out = [
@@ -250,7 +250,7 @@ class Clients:
         ]
 
     def run_while(self, work):
-        """WORK, while all of them run."""
+        """Runs WORK while all clients run."""
         runners = self.all()
 
         def guarded(i):
@@ -262,7 +262,7 @@ class Clients:
         parallel(len(runners) + 1, guarded, wait=6000)
 
     def settle(self):
-        """Each has done something since."""
+        """Waits until each client has completed another request."""
         before = dict(self.counts)
         wait_for(
             lambda: (
@@ -327,7 +327,7 @@ def test_upgrades(clients, figure):
 
 @pytest.mark.timeout(7200)
 def test_reloads(clients, figure):
-    """Between files that differ in rules, limits, buckets and logs."""
+    """Reloads switch between files that differ in rules, limits, buckets and logs."""
     count = scaled(100, 10)
     server = clients.server
     base = server.file
@@ -340,7 +340,7 @@ def test_reloads(clients, figure):
         "log": {"keys": "hash"},
         "cache": {"list_ttl": "1s"},
     }
-    # A bucket with an origin of its own, the same place: cold, and not another object.
+    # A bucket gets an origin of its own at the same endpoint: cold, and not another object.
     moved = merged(
         base,
         {

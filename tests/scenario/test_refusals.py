@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not stored is told by the resource that is short, in the same word everywhere:
-Cache-Status, metrics, `status`, `explain`, `doctor`, the summary of the page. Each word of
-src/stats/refusals.def is reached here, but for those that need the store from within (index-full,
-index-degraded: unit/store/index/index_room_test.c)."""
+"""A run that is not stored names the scarce resource with one word everywhere.
+
+The same word is in Cache-Status, metrics, `status`, `explain`, `doctor` and the summary of the
+page. The tests reach each word of src/stats/refusals.def, except those that need the store from
+within (index-full, index-degraded: unit/store/index/index_room_test.c).
+"""
 
 import json
 import pathlib
@@ -27,7 +29,7 @@ def faults():
 
 
 def rows():
-    """{word: (text, remedy)} of the table."""
+    """Returns {word: (text, remedy)} of the table."""
     found = re.findall(
         r'^REFUSAL(?:_STATE)?\(\w+,(?: ERR_\w+,)? "([^"]*)",(?: \w+,)?\s+"([^"]*)",\s+"([^"]*)"\)',
         TABLE.read_text(),
@@ -37,7 +39,7 @@ def rows():
 
 
 def doctor(server):
-    """{check: [(state, found, remedy)]} of the server's own report."""
+    """Returns {check: [(state, found, remedy)]} of the server's own report."""
     found = {}
     with Client(server.admin_port) as client:
         report = client.request("POST", "/api/v1/doctor", [("X-Forebay-Control", "1")])
@@ -48,7 +50,7 @@ def doctor(server):
 
 
 def read_until(server, origin, word, size, most=4000):
-    """Reads new objects until one is refused by WORD; returns how many were read."""
+    """Reads new objects until one is refused with WORD. Returns how many were read."""
     told = []
     with server.client() as client:
         for i in range(most):
@@ -62,7 +64,7 @@ def read_until(server, origin, word, size, most=4000):
 
 
 def judge_now(server, word):
-    """The word of now, wherever a person or a program looks."""
+    """Checks the current word in every place where a person or a program looks."""
     text, remedy = rows()[word]
     where = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
 
@@ -88,8 +90,8 @@ def judge_now(server, word):
 
 
 def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
-    """No sync ends, so no commit begins: the queue of the index is full, and nothing is said of the
-    disk."""
+    """No sync ends, so no commit begins and the queue of the index is full. The word names the
+    index, not the disk."""
     gate = tmp_path / "gate"
     gate.touch()
     origin.put("absent", 10)
@@ -144,9 +146,9 @@ def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):
         ("store.create:1+:emfile", "descriptors"),
     ],
 )
-def test_what_fails_is_named(start, origin, engine, faults, fault, word):
-    """A full disk is not a broken one, and a process without descriptors says nothing of its
-    disk."""
+def test_the_failing_resource_is_named(start, origin, engine, faults, fault, word):
+    """A full disk is not reported as a broken one. A process without descriptors reports nothing
+    about its disk."""
     origin.put("absent", 10)
     server = start(
         origin,
@@ -170,7 +172,7 @@ def test_what_fails_is_named(start, origin, engine, faults, fault, word):
 
 
 def test_not_admitted_is_the_policy(start, origin, engine):
-    """A small cache that is full of what is read again."""
+    """A small cache full of objects that are read again refuses new ones, and names the policy."""
     server = start(
         origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"}
     )
@@ -204,7 +206,7 @@ def test_too_young_is_counted(start, tmp_path):
 
 
 def test_memory_is_memory(start, origin, engine):
-    """Readers who do not read hold limits.max_buffer: a warm job waits for memory, and says so."""
+    """Readers who do not read hold limits.max_buffer. A warm job waits for memory, and says so."""
     origin.put("k/0", 100_000)
     server = start(
         origin,

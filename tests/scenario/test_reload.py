@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reload: what it applies is gone by from the next request on, what it cannot is named, and who
-is served meanwhile notices nothing."""
+"""A reload applies its settings from the next request on. It names settings that it cannot apply,
+and clients notice nothing."""
 
 import contextlib
 import json
@@ -18,11 +18,11 @@ from test_control import ask
 from waiting import wait_for
 
 MIB = 1 << 20
-FLAGS = ("listen", "admin.listen", "workers", "cache.dir")  # the rest stands in the file here
+FLAGS = ("listen", "admin.listen", "workers", "cache.dir")  # the rest is in the file
 
 
 def serve(start, origin, file=None, **more):
-    """A server whose settings stand in a file, but for what a reload never changes."""
+    """A server whose settings are in a file, except for those that a reload never changes."""
     server = start(origin, run=False, **more)
     tree = {}
     for key, value in list(server.settings.items()):
@@ -50,7 +50,7 @@ def merged(one, other):
 
 
 def change(server, file, code=0, **env):
-    """The file says this now, and the server has read it; the answer of `forebay reload`."""
+    """Rewrites the file and reloads. Returns the answer of `forebay reload`."""
     path, text = (
         server.folder / "forebay.yaml",
         file if isinstance(file, str) else json.dumps(merged(server.base, file)),
@@ -67,14 +67,14 @@ def change(server, file, code=0, **env):
             or attempt == 4
         ):
             return answer
-        # Where writing and asking take more than two seconds, the server has looked and read it by
-        # itself: once more, then.
+        # If writing and reloading take more than two seconds, the server may have read the file by
+        # itself. Then reload again.
         path.write_text(before)
         ask(server, "reload", **env)
 
 
 def in_force(server):
-    """What settings are, as /api/v1/config has them, and which rules."""
+    """Returns the settings in force, as /api/v1/config has them, and the rules."""
     answer = json.loads(bytes(server.admin("/api/v1/config").body))
     return {row["key"]: row["value"] for row in answer["settings"]} | {
         "rules": [row["match"] for row in answer["rules"]]
@@ -82,7 +82,7 @@ def in_force(server):
 
 
 def asked(server, origin, key, **more):
-    """How many requests a read of KEY costs at the origin."""
+    """Returns how many requests a read of KEY costs at the origin."""
     mark = origin.mark()
     with server.client() as client:
         judge(client.get(key, **more), origin, key, 0, origin.version(key).size)
@@ -109,7 +109,7 @@ def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engin
     ):
         assert change(server, {"rules": [{"match": "bkt/**", **rule}]})["applied"] == ["rules"]
         assert (asked(server, origin, "k") > 0) == costs, rule
-    # Another rule in front of it, and the defaults behind all of them.
+    # Another rule before it, and the defaults after all rules.
     rules = [
         {"match": "bkt/k", "freshness": "strict"},
         {"match": "bkt/**", "freshness": "immutable"},
@@ -121,7 +121,7 @@ def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engin
     assert asked(server, origin, "k") == 0
     change(server, {"cache": {"ttl": "0s"}})
     assert asked(server, origin, "k") > 0
-    # Blocks of what is cached from now on, what is kept at all, listings.
+    # Blocks of objects cached from now on, whether objects are kept at all, and listings.
     change(server, {"cache": {"block_size": "2MiB", "ttl": "1h"}})
     origin.put("new", 3 * MIB)
     asked(server, origin, "new")
@@ -142,8 +142,8 @@ def kept_listings(server):
 
 
 def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, origin, engine):
-    """Their memory is nobody's from then on, also that of one whose fetch is in flight; those of
-    other buckets stay."""
+    """When a rule forbids kept listings, their memory is freed by the reload, also that of a
+    listing in flight. Kept listings of other buckets stay."""
 
     def keep(*buckets, **cache):
         return {
@@ -176,8 +176,8 @@ def test_listings_that_a_rule_forbids_are_given_back_with_the_reload(start, orig
 
 
 def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
-    """One under way while its rule goes, twice, is answered and stored as if nothing had
-    happened."""
+    """A request whose rule is removed while it runs, twice, is answered and stored as if nothing
+    had happened."""
     server = serve(
         start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine
     )
@@ -202,8 +202,8 @@ def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
 
 
 def test_groups_of_pins_follow_their_rules(start, origin, engine):
-    """A pin keeps what it holds over reloads that move its rule; without its rule, that counts as
-    anything else."""
+    """A pin keeps its objects over reloads that move its rule. If its rule is removed, they count
+    like all others."""
     server = serve(start, origin, {"rules": [{"match": "bkt/a/**", "pin": True}]}, engine=engine)
     origin.put("a/k", 2 * MIB)
     origin.put("b/k", MIB)
@@ -221,7 +221,7 @@ def test_groups_of_pins_follow_their_rules(start, origin, engine):
     change(
         server, {"rules": [{"match": "bkt/c/**", "pin": True}, {"match": "bkt/b/**", "pin": True}]}
     )
-    asked(server, origin, "b/k")  # what is read counts by its rule of now
+    asked(server, origin, "b/k")  # a read object counts by its current rule
     server.wait_metric("forebay_cache_pinned_bytes", lambda v: MIB <= v < 2 * MIB)
 
 
@@ -241,9 +241,8 @@ def test_blocks_too_large_for_the_segments_are_refused_whole(start, origin):
 
 @pytest.mark.tsan
 def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
-    """A hundred reloads, every third of them bad, between two configurations that differ in most of
-    what is live, while clients read hits, misses, parts and listings: all is answered, rightly, and
-    nothing grows."""
+    """100 reloads, every third of them bad, switch between two different configurations under load.
+    Hits, misses, parts and listings are all answered rightly, and nothing grows."""
     turns = scaled(1000, 100) if build_kind() == "debug" else 40
     one = {
         "rules": [
@@ -284,7 +283,8 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
                     count[worker] += 1
 
     def what_it_has():
-        """Between two requests: what waits for a slow disk is no growth."""
+        """Measures between two requests. Data that waits for a slow disk does not count as
+        growth."""
         with contextlib.ExitStack() as paused:
             for pause in pauses:
                 paused.enter_context(pause)
@@ -333,7 +333,8 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
 
 
 def test_logs_go_where_the_file_says(start, origin):
-    """Access log: another file, another form, off and on again; server log: level, form, keys."""
+    """A reload can move the access log to another file, change its form, and switch it off and on.
+    It can change level, form and keys of the server log."""
     server = serve(start, origin)
     first, second = server.folder / "first.log", server.folder / "second.log"
     origin.put("dir/k", 10)
@@ -373,7 +374,7 @@ def test_logs_go_where_the_file_says(start, origin):
     server.wait_stderr("level=info event=reloaded")
     assert (
         sum("event=reloaded" in line for line in server.stderr[count:]) == 1
-    )  # the one at `warn` says nothing
+    )  # the one at `warn` prints nothing
 
 
 def test_a_log_that_was_off_can_be_turned_on(start, origin):
@@ -388,8 +389,9 @@ def test_a_log_that_was_off_can_be_turned_on(start, origin):
 # --- requests, limits, the rest -------------------------------------------------------------------
 
 
-def test_what_requests_may_say_changes(start, origin):
-    """Cache-Control of clients, names of virtual hosts, web origins."""
+def test_a_reload_changes_what_requests_may_say(start, origin):
+    """A reload can change whether clients may use Cache-Control, the names of virtual hosts, and
+    the web origins."""
     server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
     rules = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
     origin.put("k", 10)
@@ -422,7 +424,8 @@ def test_what_requests_may_say_changes(start, origin):
 
 
 def test_limits_of_clients(start, origin):
-    """Requests at once and connections of one source; how long they may be idle."""
+    """A reload can change the limits of concurrent requests, of connections per source and of idle
+    time."""
     server = serve(start, origin)
     origin.put("k", 10)
     change(server, {"limits": {"max_inflight": "1"}})
@@ -441,7 +444,7 @@ def test_limits_of_clients(start, origin):
 
 
 def test_how_origins_are_asked(start, origin):
-    """Time limits and retries of calls."""
+    """A reload can change timeouts and retries of calls to origins."""
     server = serve(start, origin, {"origin": {"retries": 0, "first_byte_timeout": "1h"}})
     for key in ("a", "b", "c"):
         origin.put(key, 10)
@@ -471,8 +474,8 @@ def write_keys(folder, name, access, secret):
 
 
 def test_keys_for_the_origin_change(start, origin, tmp_path):
-    """Other files, and other keys in the same files: the next call is signed with them, none with
-    the old ones."""
+    """A reload can change the credentials for the origin: other files, or other keys in the same
+    files. The next call is signed with the new ones, and none with the old ones."""
     one = write_keys(tmp_path, "one", *next(iter(KEYS.items())))
     server = serve(start, origin, one)
     for key in ("a", "b", "c"):
@@ -495,8 +498,9 @@ def test_keys_for_the_origin_change(start, origin, tmp_path):
 
 
 def test_authorities_of_origins_change(start, tmp_path):
-    """Another file, and other certificates in the same one, count for new connections; one without
-    any is refused."""
+    """A reload can change the certificate authorities for origins. Another file, or other
+    certificates in the same file, apply to new connections. A file without certificates is refused.
+    """
     pairs = [certificate(tmp_path, str(i)) for i in range(3)]
     origins = [Origin(credentials=KEYS, tls=pair) for pair in pairs]
     ca = tmp_path / "ca.pem"
@@ -557,8 +561,8 @@ def certificate(folder, name):
 
 
 def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
-    """By its class in the table of settings: applied, or waiting for a restart. What is not named
-    stays silent."""
+    """For each changed key the answer says whether it is applied or waits for a restart, by its
+    class in the table of settings. Unchanged keys are not named."""
     table = run_forebay("config", "docs").stdout
     rows = re.findall(r"^\| `([a-z0-9_.\[\]]+)` \|.*\| (reload|restart) \| [^|]*\|$", table, re.M)
     cert, key = certificate(tmp_path, "c")
@@ -602,7 +606,7 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
     }
     lists = {"rules[]": [{"match": "x/**"}], "buckets[]": [{"name": "x", "origin": "s3://y"}]}
     server = serve(start, origin)
-    socket = f"unix:{in_force(server)['admin.socket']}"  # over TCP one key shuts us out
+    socket = f"unix:{in_force(server)['admin.socket']}"  # over TCP one key would lock the test out
     judged = 0
     for name, how in rows:
         kind = re.search(rf"^\| `{re.escape(name)}` \| (\S+) \| ([^|]*) \|", table, re.M)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets that get another origin by a reload: requests under way keep theirs, what begins then
-asks the new one, and nothing that is cached of one is served as another's."""
+"""A reload gives a bucket another origin. Requests in flight keep their origin, later ones use the
+new one, and no cached object of one is served as another's."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ RULES = {"rules": [{"match": "**", "freshness": "immutable", "list_ttl": "1h"}]}
 
 @pytest.fixture
 def two(origin):
-    """The default origin, and another one that has other versions of the same keys."""
+    """The default origin, and a second one with other versions of the same keys."""
     with strict(Origin()) as other:
         for size, key in ((3 * MIB, "k"), (2000, "small")):
             origin.put(key, size)
@@ -48,8 +48,8 @@ def bucket(name, where, **more):
 
 
 def test_a_bucket_moves_and_comes_back(start, two, engine, tmp_path):
-    """To another endpoint, to a directory, back again: each time its own bytes; what is cached is
-    found again."""
+    """A bucket moves to another endpoint, to a directory and back. Each time it has that origin's
+    bytes, and objects cached earlier are hits again."""
     first, second = two
     (tmp_path / "tree" / "bkt").mkdir(parents=True)
     (tmp_path / "tree" / "bkt" / "small").write_bytes(b"from the directory")
@@ -69,7 +69,8 @@ def test_a_bucket_moves_and_comes_back(start, two, engine, tmp_path):
     assert asked(server, second, "k") == 0 and asked(server, second, "small") == 0
     server.restart()
     assert asked(server, second, "k") == 0
-    # What a start does not name it does not trust any more: writes may have passed.
+    # A start does not trust cached objects of an origin that the configuration does not name,
+    # because writes may have passed it.
     assert asked(server, second, "small") == 0
     change(server, RULES)
     assert asked(server, first, "k") == 0
@@ -107,8 +108,9 @@ def test_listings_are_of_the_origin_of_now(start, two):
     assert not listed()
 
 
-def test_what_is_under_way_ends_where_it_began(start, two, engine):
-    """A read and an upload whose origin is another one's before they end."""
+def test_requests_in_flight_keep_their_origin(start, two, engine):
+    """A read and an upload end at the origin where they began, although the bucket moves before
+    they end."""
     first, second = two
     server = serve(start, first, RULES, engine=engine)
     go, seen = threading.Event(), []
@@ -145,8 +147,8 @@ def test_what_is_under_way_ends_where_it_began(start, two, engine):
 
 
 def test_a_write_while_a_bucket_is_away(start, two):
-    """It goes to the same place by another name: what is cached by the name that is not in use is
-    not missed."""
+    """A write reaches the same place by another name while a bucket's name is not in use. It still
+    invalidates the objects cached under that name."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)))
     assert asked(server, first, "k") > 0 and asked(server, first, "k") == 0
@@ -160,8 +162,8 @@ def test_a_write_while_a_bucket_is_away(start, two):
 
 
 def test_a_write_that_a_new_name_comes_into(start, two):
-    """What is read by a name that did not exist when a write began is asked for again once that has
-    ended."""
+    """A name for the same place is added while a write is open. Objects read by the new name are
+    fetched again once the write has ended."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)))
     done = []
@@ -190,8 +192,8 @@ def test_a_write_that_a_new_name_comes_into(start, two):
 
 
 def test_a_new_name_for_a_place_is_in_doubt(start, two):
-    """The origin may still apply a write that it never answered: by the new name, too, nothing is
-    taken for final."""
+    """The origin may still apply a write that it never answered. So objects read by a new name for
+    that place are revalidated too."""
     first, second = two
     server = serve(start, second, at(bucket("bkt", first)), settings={"origin.retries": 0})
     first.fault("k", "reset", method="PUT")
@@ -201,7 +203,7 @@ def test_a_new_name_for_a_place_is_in_doubt(start, two):
     with server.client(bucket="other") as client:
         judge(client.get("k"), first, "k", 0, 3 * MIB)
         server.settle()
-        first.overwrite("k", 2 * MIB)  # now it does
+        first.overwrite("k", 2 * MIB)  # the origin applies it now
         judge(client.get("k"), first, "k", 0, 2 * MIB)
 
 
@@ -233,7 +235,8 @@ def test_a_bad_bucket_changes_nothing(start, two, tmp_path):
 
 
 def test_origins_of_a_process_are_bounded(start, two):
-    """So many that were named since the start; a restart forgets those that are not in use."""
+    """The number of origins since the start is limited. A restart forgets those that are not in
+    use."""
     first, _ = two
     rows = [
         [
@@ -256,7 +259,7 @@ def test_origins_of_a_process_are_bounded(start, two):
 
 
 def test_few_descriptors_are_shared(start, two):
-    """More origins than there are descriptors for are refused; what there are works."""
+    """Forebay refuses more origins than there are descriptors for. The existing ones work."""
     first, second = two
     wrapper = ("sh", "-c", 'ulimit -n 700; exec "$@"', "sh")
     server = serve(start, first, RULES, wrapper=wrapper)
@@ -286,7 +289,7 @@ def test_troubles_of_origins_that_are_not_in_use_are_nobodys(start, two):
     change(server, RULES)
     assert server.metric("forebay_degraded", component="origin") == 0
     assert b"127.0.0.1:9" not in bytes(server.admin("/readyz").body)
-    change(server, at(dead))  # and is asked again
+    change(server, at(dead))  # and a request goes to it again
     server.wait_metric("forebay_degraded", lambda v: v == 1, component="origin")
 
 
@@ -306,8 +309,8 @@ def test_commands_speak_of_the_bucket_of_now(start, two):
 
 @pytest.mark.tsan
 def test_moves_under_load(start, two, engine, figure):
-    """A bucket goes back and forth under readers and writers: each answer is one origin's, whole,
-    and the one that was named when it was asked; nothing grows."""
+    """A bucket moves back and forth while clients read and write. Each answer comes whole from one
+    origin, the one in force when it was asked, and nothing grows."""
     first, second = two
     turns = scaled(400, 40) if build_kind() == "debug" else 20
     server = serve(start, first, at(bucket("bkt", first)), engine=engine)
@@ -344,7 +347,7 @@ def test_moves_under_load(start, two, engine, figure):
             for turn in range(turns):
                 to = (second, first)[turn % 2]
                 with lock:
-                    phase[0] += 1  # neither is promised meanwhile
+                    phase[0] += 1  # neither is promised during a move
                 change(server, at(bucket("bkt", to)))
                 with lock:
                     phase[:] = [phase[0] + 1, to]
@@ -447,8 +450,9 @@ def test_how_many_clients_and_how_much_memory(start, origin):
 
 
 def test_a_file_that_changes_is_read(start, origin, tmp_path):
-    """Written in place, renamed over, behind a symbolic link that is swapped (as a ConfigMap's
-    volume is); a bad one once. So is the keys file."""
+    """Changed files are read without a reload: written in place, renamed over, or behind a swapped
+    symbolic link, as in a ConfigMap's volume. A bad file causes one message. The keys file is read
+    too."""
     volume = tmp_path / "volume"
     for turn in (1, 2, 3):
         (volume / f"..{turn}").mkdir(parents=True)
@@ -470,7 +474,7 @@ def test_a_file_that_changes_is_read(start, origin, tmp_path):
     path = volume / "..3" / "forebay.yaml"
     path.write_text("cache: {ttl: 5}\n")
     server.wait_stderr("reload_failed")
-    path.unlink()  # between two of them there may be none
+    path.unlink()  # between two of them the file may be missing
     wait_for(lambda: server.metric("forebay_config_last_reload_successful") == 0, "the gauge")
     other = volume / "other"
     other.write_text("cache: {ttl: 6h}\n")
