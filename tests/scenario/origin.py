@@ -216,7 +216,7 @@ class Origin:
         self.serial = 0
         self.rate = None  # limit_rate()
         self.delay_s = 0.0  # added before every reply head
-        self.replicas = {}  # key: a function of the Entry that returns the Version for a read, or None
+        self.replicas = {}  # key: a function of the Entry, which returns the Version to read
         self.clock_s = (
             None  # how far its clock is ahead, by which it refuses requests; None: it checks none
         )

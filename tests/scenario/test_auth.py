@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody reads, writes or learns what the keys file does not allow: default deny, a hit is
-authorised like a miss.
+"""No client reads, writes or learns anything that the keys file does not allow. The default is to
+deny, and a hit needs the same rights as a miss.
 
-Three tables are walked whole: rights (principals x operations x keys, warm and cold), forms of
+Three tables are walked in full: rights (principals x operations x keys, warm and cold), forms of
 signing (operations x header, query, form, both, none x payload kinds x faults), and tricks with
-signed headers, tokens and chunks. The expected answer of every cell comes from a model written
-here, apart from the server's. Then tenants try at random to reach each other's warm objects.
+signed headers, tokens and chunks. A model in this file, independent of the server's, gives the
+expected answer of each cell. Then tenants try at random to reach each other's warm objects.
 """
 
 import base64
@@ -79,7 +79,7 @@ def signer_of(who):
 
 
 def body_of(bucket, key, size=3000):
-    """Bytes that say whose they are in every line."""
+    """Bytes that name their object in every line."""
     line = f"<<{bucket}/{key} belongs to its owner>>".encode("utf-8", "surrogateescape")
     return (line * (size // len(line) + 1))[:size]
 
@@ -89,7 +89,8 @@ MARK = b"belongs to its owner"
 
 @pytest.fixture
 def guarded(tmp_path, origin, start, engine):
-    """A server that verifies, over an origin with objects of two owners in two buckets."""
+    """A server that verifies signatures, over an origin with objects of two owners in two
+    buckets."""
     origin.make_bucket("other")
     server = start(origin, engine=engine, settings=verify(keys_file(tmp_path)))
     server.origin = origin
@@ -102,7 +103,7 @@ def put(origin, bucket, key):
 
 
 class Caller:
-    """Signed requests of one principal on one connection."""
+    """Sends signed requests of one principal on one connection."""
 
     def __init__(self, server, who, **more):
         self.http = Client(server.port, **more)
@@ -129,7 +130,7 @@ def warm(server, keys, bucket="bkt"):
 
 
 def judge_denied(reply, code, status=403):
-    """An S3 error with that code, whole, and not one byte of anyone's object."""
+    """Checks for a whole S3 error with that code, and for no byte of anyone's object."""
     assert reply.status == status, reply
     assert MARK not in bytes(reply.body) and reply.header("etag") is None, reply
     assert reply.header("content-range") is None and reply.header("last-modified") is None, reply
@@ -188,8 +189,8 @@ LISTS = ["", "alice/", "alice/w", "alice/warm", "alice", "bob/", "b", "alice/../
 
 
 def may(who, bucket, key, needed):
-    """The model: every right needed is granted by some row whose bucket and prefix fit, as a path
-    as well."""
+    """The model: each right needed is granted by some row whose bucket and prefix fit, also when
+    the key is read as a path."""
 
     def granted(name):
         return {
@@ -273,7 +274,8 @@ def bucket_cells():
 
 
 def judge_allowed(reply, name, place, entries):
-    """The origin was asked with its own key, or a hit came with the right bytes."""
+    """Checks that the origin was asked with its own key, or that a hit came with the right
+    bytes."""
     if entries:
         assert not any("ALICE" in (e.header("authorization") or "") for e in entries)
     else:
@@ -364,7 +366,7 @@ def break_hex(text):
 
 
 def build(op, form, payload, fault, host, upload):
-    """(method, target, headers, body) of one cell."""
+    """Returns (method, target, headers, body) of one cell."""
     method, target, headers, body = SIGN_OPS[op]
     target = target.replace("UPLOAD", upload)
     who = Signer(
@@ -432,7 +434,7 @@ def presigned(who, method, target, host, headers, kind, when, expires):
 
 
 def frame(who, moment, seed, chunks, payload, trailer=None):
-    """The body in aws-chunked form, its chain started from SEED."""
+    """Returns the body in aws-chunked form, with a chain that starts at SEED."""
     out, previous = b"", seed
     signed = payload != UNSIGNED_TRAILER
     for chunk in [*chunks, b""]:
@@ -464,7 +466,7 @@ def frame(who, moment, seed, chunks, payload, trailer=None):
 
 
 def form_request(who, op, kind, fault, host, when, token=None, expires=600):
-    """A browser form with a signed policy; OP only varies the key."""
+    """A browser form with a signed policy. OP only varies the key."""
     moment = Signer.moment(when)
     scope = who.scope(moment[:8])
     policy = json.dumps(
@@ -501,7 +503,7 @@ def form_request(who, op, kind, fault, host, when, token=None, expires=600):
 
 
 def expected(op, form, payload, fault):
-    """(status, code) the table says; status 200 stands for any success."""
+    """Returns (status, code) from the table. Status 200 stands for any success."""
     if form == "both":
         return 400, "InvalidArgument"
     if payload.startswith(ECDSA):
@@ -557,7 +559,7 @@ def test_forms_of_signing_table(guarded, figure):
 
 
 def resign(caller, method, target, headers, signed, host=None, host_signed=True):
-    """A request whose SignedHeaders are SIGNED alone, whatever it sends."""
+    """Returns a request whose SignedHeaders are only SIGNED, whatever it sends."""
     who, host = caller.signer, host or caller.http.host
     moment = Signer.moment(None)
     headers = list(headers) + [("x-amz-date", moment), ("x-amz-content-sha256", EMPTY)]
@@ -580,7 +582,7 @@ BASE = ["host", "x-amz-content-sha256", "x-amz-date"]
 
 
 def header_tricks(caller):
-    """(what, method, target, headers, status, code); status 200 where it must pass."""
+    """Returns [(description, method, target, headers, status, code)]. Status 200: it must pass."""
     target = "/bkt/alice/warm"
     for method in ("GET", "HEAD", "DELETE", "PUT"):
         at = target if method in ("GET", "HEAD") else "/bkt/alice/old"
@@ -782,7 +784,8 @@ def test_tricks_with_signed_headers(guarded, figure):
     caller, count = Caller(guarded, "ALICE"), 0
     for what, method, target, headers, status, code in header_tricks(caller):
         mark = origin.mark()
-        # One connection each: some of these heads are refused as HTTP and end theirs.
+        # One connection each, because some of these heads are refused as HTTP and end their
+        # connection.
         with Connection(guarded.port) as connection:
             connection.send(request_bytes(method, target, caller.http.host, headers))
             reply = connection.read_reply(method)
@@ -800,7 +803,7 @@ def test_tricks_with_signed_headers(guarded, figure):
 
 
 def test_clock_and_expiry(guarded, start, tmp_path, origin):
-    """Skew and expiry are judged on a warm object as on a cold one."""
+    """Clock skew and expiry count on a warm object as on a cold one."""
     for key in WARM:
         put(origin, "bkt", key)
     warm(guarded, WARM)
@@ -843,8 +846,8 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
 
 
 def test_white_space_in_metadata_keeps_signatures_valid(guarded):
-    """Tabs and runs of blanks: the client's signature fits, the origin accepts ours, and the value
-    stays as sent."""
+    """Tabs and runs of blanks in metadata: the client's signature fits, the origin accepts ours,
+    and the value stays as it was sent."""
     caller = Caller(guarded, "ALICE")
     for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
         key = f"alice/white{i}"
@@ -863,8 +866,8 @@ def test_white_space_in_metadata_keeps_signatures_valid(guarded):
 
 @pytest.mark.parametrize("count", [100, 480])
 def test_put_with_many_metadata_headers_passes_through(guarded, count):
-    """S3's 2 KiB of metadata may be hundreds of small headers: verified, signed again, and whole at
-    the origin."""
+    """S3's 2 KiB of metadata may be hundreds of small headers. Forebay verifies them, signs them
+    again, and the origin gets all of them."""
     caller = Caller(guarded, "ALICE")
     many = [(f"x-amz-meta-k{i * 7919 % count:03d}", f"v{i}") for i in range(count)]
     assert caller.ask("PUT", "/bkt/alice/many", many, b"body").status == 200
@@ -889,8 +892,8 @@ def test_put_with_many_metadata_headers_passes_through(guarded, count):
 
 
 def test_tokens_and_forms(guarded):
-    """A token must be signed, never travels on, and opens nothing; a form's policy never opens a
-    key."""
+    """A session token must be signed, is not sent to the origin, and gives no rights. A form's
+    policy gives no rights on a key."""
     origin = guarded.origin
     put(origin, "bkt", "alice/warm")
     caller = Caller(guarded, "ALICE")
@@ -916,7 +919,7 @@ def test_tokens_and_forms(guarded):
 
 
 def chunk_tricks(rng):
-    """(what, change): what turns a good aws-chunked body (pieces) into one that must fail."""
+    """Returns [(description, change)]. Each change makes a good aws-chunked body (pieces) fail."""
 
     def flip(at):
         def change(pieces):
@@ -963,7 +966,7 @@ def chunk_tricks(rng):
 
 
 def test_chunked_uploads_that_lie(guarded, figure):
-    """Nothing of a body whose chain, length or framing is wrong becomes an object."""
+    """A body with a wrong chain, length or framing creates no object."""
     origin, rng, count = guarded.origin, random.Random(4), 0
     chunks = [rng.randbytes(8192), rng.randbytes(8192), rng.randbytes(3000)]
     host = f"127.0.0.1:{guarded.port}"
@@ -1008,8 +1011,8 @@ def test_chunked_uploads_that_lie(guarded, figure):
 
 
 def test_tenants_never_meet(guarded, figure):
-    """Own key, other's key, anonymous, bad signature, expired, unknown: over warm objects, at
-    random."""
+    """Over warm objects at random: own key, another's key, anonymous, bad signature, expired,
+    unknown. No tenant gets another's bytes."""
     origin, tenants = guarded.origin, ["ALICE", "BOB", "OTHER"]
     homes = {"ALICE": ("bkt", "alice/"), "BOB": ("bkt", "bob/"), "OTHER": ("other", "o/")}
     places = {
@@ -1087,7 +1090,7 @@ def test_anonymous_gets_nothing(guarded):
 
 
 def test_a_denial_tells_nothing(guarded):
-    """Warm, cold and absent keys give the same denial, byte for byte but for ids."""
+    """Warm, cold and absent keys give the same denial, byte for byte except for ids."""
     origin = guarded.origin
     for key in ("bob/warm", "bob/cold"):
         put(origin, "bkt", key)
@@ -1125,8 +1128,8 @@ def reload(server):
 
 
 def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
-    """After a reload a warm object is closed to a revoked key; a bad file leaves the old keys in
-    force."""
+    """After a reload a revoked key cannot read a warm object. A bad keys file leaves the old keys
+    in force."""
     origin = guarded.origin
     put(origin, "bkt", "alice/warm")
     warm(guarded, ["alice/warm"])
@@ -1145,7 +1148,7 @@ def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
 
 
 def denial(ask):
-    """The first denial: the new table reaches each worker by a message, right after the log
+    """Waits for the first denial. Each worker gets the new table in a message, right after the log
     line."""
 
     def denied():
@@ -1165,7 +1168,7 @@ ORIGIN_SECRETS = {
 
 
 def origin_keys(folder, who, realm=None):
-    """The rows of a keys file that give WHO a credential set of its own."""
+    """The rows of a keys file that give WHO credentials of its own."""
     access = f"origin-{who.lower()}"
     row = {"realm": realm} if realm else {}
     for name, text in (("access_key", access), ("secret_key", ORIGIN_SECRETS[access])):
@@ -1181,8 +1184,8 @@ def used_keys(entries):
 
 
 def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
-    """One principal's origin denies what another's allows: 403, though the other's bytes are
-    cached."""
+    """If one principal's origin denies an object that another's allows, the client gets 403,
+    although the other's bytes are cached."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "READER", "WRITER", "ROOT")}
     path = keys_file(
         tmp_path,
@@ -1213,7 +1216,7 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
         assert used_keys(entries) == (set() if hit else {key}), (who, entries)
 
     for again in (False, True):
-        if again:  # a prefix is evicted for all of them, also where `ls` sees nothing cached
+        if again:  # a prefix is evicted for all of them, even where `ls` sees nothing cached
             read("BOB", True, "origin-bob")
             got = run_forebay(
                 "evict",
@@ -1232,8 +1235,8 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     read("ROOT", False, "origin-key")
     read("ROOT", True, None)
     read("READER", False, "origin-reader")
-    read("WRITER", True, None)  # the same realm, by the operator's word
-    # A write through any of them is seen by all at once, whatever the realm.
+    read("WRITER", True, None)  # the operator gave them the same realm
+    # All see a write through any of them at once, whatever their realm.
     for writer, key in (("ROOT", "origin-key"), ("BOB", "origin-bob"), ("WRITER", "origin-key")):
         whole = os.urandom(2 << 20)
         mark = origin.mark()
@@ -1258,8 +1261,8 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
 
 
 def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
-    """A reload gives a principal keys of its own at the origin, which lists nothing to them: no
-    page from before is shown."""
+    """A reload gives a principal origin credentials of its own, which may list nothing. It sees no
+    page that was kept before."""
     allow = {"ALICE": [("*", "", ALL)]}
     path = keys_file(tmp_path, allow)
     server = start(
@@ -1282,8 +1285,8 @@ def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine, method):
-    """Of one realm, with keys of their own: who waits for the first one's question is not denied
-    with it."""
+    """Two principals of one realm have origin credentials of their own. A client that waits for the
+    first one's revalidation is not denied with it."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "ROOT")}
     path = keys_file(
         tmp_path,
@@ -1318,8 +1321,8 @@ def judge_nothing(reply):
 
 
 def test_own_origin_keys_never_mix(tmp_path, origin, start, figure):
-    """Three principals at once, misses, writes and listings: the origin sees each path under its
-    own key."""
+    """Three principals send misses, writes and listings at once. The origin sees each path under
+    that principal's own key."""
     names = {"ALICE": "alice", "BOB": "bob", "READER": "reader"}
     allow = {who: [("bkt", f"{low}/", ALL)] for who, low in names.items()}
     path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in names})

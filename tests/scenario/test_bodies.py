@@ -110,8 +110,8 @@ def md5_of(body):
 
 
 def test_deletes_go_on_as_they_were_understood(asked, origin):
-    """Whatever form the client used, the origin receives one canonical document with its own
-    digests."""
+    """The origin receives one canonical document with its own digests, whatever form the client
+    used."""
     keys = ["plain", "a b", " edge ", "<&>'\"", "é😀", "tab\tlf\ncr\r", "]]>", "a/../b", "%2F+"]
     for key in keys:
         origin.put(key, 100)

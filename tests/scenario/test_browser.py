@@ -22,8 +22,8 @@ from test_auth import SECRETS, keys_file, verify
 
 DELETE = b"<Delete><Object><Key>victim</Key></Object></Delete>"
 SANDBOX = ("sandbox", "nosniff")
-# What Chromium sends for a page of another origin (recorded), and for a page on another port of
-# this host.
+# Headers that Chromium sends for a page of another origin (recorded), and for a page on another
+# port of this host.
 PAGES = {
     "fetch no-cors": [
         ("Origin", "http://evil.example"),

@@ -227,7 +227,7 @@ def test_q_leaves_errors_and_warnings(start, origin):
 @pytest.mark.parametrize("quiet", [False, True])
 def test_q_shows_no_progress(start, origin, quiet):
     """-q prints no progress. On a terminal, progress comes five times a second, so the job waits
-    until some was seen or it is known to run."""
+    until some was seen or the test has seen it running."""
     server = start(origin)
     origin.put("a", 1000)
     main, child = pty.openpty()

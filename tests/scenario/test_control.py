@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control interface as people use it: the commands that ask a running server, what they print
-for people and, with --json, for programs; who may; what a server that is busy, degraded or gone
-makes of it."""
+"""The control interface as people use it.
+
+The tests cover commands that ask a running server, their output for people and, with --json, for
+programs, and the rights they need. They also cover a server that is busy, degraded or ended.
+"""
 
 import json
 import os
@@ -18,7 +20,7 @@ MIB = 1 << 20
 
 
 def has_shape(value, shape, path="$"):
-    """VALUE is what SHAPE says: a type, a tuple of types, [SHAPE] for lists, {name: SHAPE} for
+    """Whether VALUE has SHAPE: a type, a tuple of types, [SHAPE] for lists, {name: SHAPE} for
     objects with exactly these."""
     if isinstance(shape, dict):
         assert isinstance(value, dict) and set(value) == set(shape), (path, value)
@@ -292,8 +294,8 @@ SHAPES = {
 
 
 def ask(server, *words, code=0, **more):
-    """Runs a command against SERVER with --json; its lines, the last one a result with that exit
-    code."""
+    """Runs a command against SERVER with --json. Returns its lines, the last of which is a result
+    with that exit code."""
     got = run_forebay(
         *PATIENT,
         *words,
@@ -323,7 +325,7 @@ def ask(server, *words, code=0, **more):
 
 
 def said(server, *words, code=0):
-    """The same for people."""
+    """Like ask(), with the output for people."""
     got = run_forebay(
         *PATIENT, *words, env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     )
@@ -341,8 +343,8 @@ def read(server, *keys):
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def test_what_is_reserved_is_not_used(forebay):
-    """A fresh cache holds nothing, whatever it keeps ready for what comes."""
+def test_reserved_space_does_not_count_as_used(forebay):
+    """A fresh cache reports no use, although it keeps space in reserve."""
     status = ask(forebay, "status")[-1]
     assert status["cache_held_bytes"] == 0 < status["cache_reserved_bytes"]
     assert "cache    0 B held of 1.0 GiB (" in said(forebay, "status")
@@ -375,7 +377,8 @@ def test_status_and_stats(forebay, origin):
 
 
 def test_a_degraded_server_says_so(start, origin, tmp_path):
-    """The cache directory lies behind a file: everything passes through, and status ends with 1."""
+    """If a file blocks the cache directory, the server relays everything and `status` ends with
+    1."""
     (tmp_path / "file").write_text("")
     server = start(
         origin, settings={"cache.dir": str(tmp_path / "file" / "cache"), "cache.optional": "true"}
@@ -406,7 +409,7 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
     ],
 )
 def test_a_mistake_as_json(words):
-    """A program that reads the last line finds its result, also where the command did not begin."""
+    """The last line of JSON output is a result, even if the command failed before it began."""
     got = run_forebay(words[0], "--json", *words[1:])
     error, result = (json.loads(line) for line in got.stdout.splitlines())
     assert got.returncode == 2 and (result["type"], result["ok"], result["exit"]) == (
@@ -418,7 +421,7 @@ def test_a_mistake_as_json(words):
 
 
 def test_no_server(tmp_path):
-    """Exit code 6 and one line that says what to do, for each command."""
+    """Without a server each command gives exit code 6 and one line with a remedy."""
     for words in (
         ["status"],
         ["stats", "-n", "1"],
@@ -446,7 +449,8 @@ def test_no_server(tmp_path):
 
 
 def test_explain_follows_an_object(start, origin, engine):
-    """Absent, partly there, there, stale; a rule that keeps it out; blocks of a range."""
+    """`explain` follows an object: absent, partly cached, cached, stale. It names a rule that
+    excludes it, and the blocks of a range."""
     server = start(
         origin,
         engine=engine,
@@ -501,12 +505,12 @@ def test_explain_follows_an_object(start, origin, engine):
     text = said(server, "explain", "s3://bkt/big")
     assert "10 of 10 blocks" in text and "■■■■" in text and "remedy" in text
     assert len(origin.requests()) == before  # it only looks,
-    assert asked == [("HEAD", "big")]  # and asks whether what it does not know is there
+    assert asked == [("HEAD", "big")]  # and asks whether an unknown object exists
 
 
 def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
-    """A key that the origin does not have, a bucket, rights, an origin that is down: the remedy is
-    not to warm it."""
+    """For a missing key or bucket, missing rights, or an origin that is down, `explain` does not
+    suggest to warm the object."""
     origin.put("a", 100)
     origin.put("half", 4 * MIB)
     server = start(
@@ -551,9 +555,9 @@ def test_an_origin_that_keeps_silent_keeps_nobody_waiting(start, origin):
         assert verdict["reason"] == "origin" and "doctor" in verdict["remedy"], verdict
 
 
-def test_explain_says_what_a_full_cache_goes_by(start, origin):
-    """A cache of 64 MiB whose objects are read over and over refuses a scan: explain shows its
-    worth and the bar."""
+def test_explain_shows_how_a_full_cache_decides(start, origin):
+    """A cache of 64 MiB whose objects are read repeatedly refuses a scan. `explain` shows the
+    object's worth and the admission bar."""
     server = start(origin, settings={"cache.size": "64MiB", "cache.min_free": "0%"})
     hot = [f"hot/{i}" for i in range(40)]
     for key in hot:
@@ -562,7 +566,7 @@ def test_explain_says_what_a_full_cache_goes_by(start, origin):
         read(server, *hot)
     told, refused = [], []
     while len(told) < 60 or not refused and len(told) < 600:
-        if len(told) % 10 == 0:  # a full cache learns from these reads what its objects are worth
+        if len(told) % 10 == 0:  # a full cache learns the worth of its objects from these reads
             read(server, *hot)
         key = f"scan/{len(told)}"
         origin.put(key, MIB)
@@ -583,7 +587,8 @@ def test_explain_says_what_a_full_cache_goes_by(start, origin):
 
 
 def test_ls_and_du(forebay, origin):
-    """Names come from the origin, page by page; odd ones too; what has changed there is told."""
+    """`ls` and `du` take names from the origin, page by page, including odd ones. They report
+    objects that have changed there."""
     names = [f"set/{i // 300}/{i:04}" for i in range(1203)] + ["set/odd +&%/é\tx"]
     for name in names:
         origin.put(name, 100)
@@ -621,8 +626,8 @@ def test_ls_and_du(forebay, origin):
 
 
 def test_no_name_commands_a_terminal(start, origin):
-    """Control characters of keys, arguments and answers are shown, not sent; --json has them as
-    they are."""
+    """Control characters in keys, arguments and answers are printed in a visible form, not sent to
+    the terminal. --json has them unchanged."""
     server, odd = start(origin), "o/\x1b]0;x\x07\n\x7f\x9b31m/é"
     shown = "o/\\x1b]0;x\\x07\\x0a\\x7f\\xc2\\x9b31m/"
     origin.put(odd, 100)
@@ -642,8 +647,8 @@ def test_no_name_commands_a_terminal(start, origin):
 
 
 def test_paths_that_are_no_text(start, tmp_path):
-    """The file of a rule, the directory that is the origin, a socket: answers that name them are
-    JSON all the same."""
+    """Answers are valid JSON even if they name paths that are not text: the file of a rule, the
+    directory of the origin, a socket."""
     name = os.fsdecode(b"\xff")
     (tmp_path / f"o{name}").mkdir()
     server = start(
@@ -657,8 +662,8 @@ def test_paths_that_are_no_text(start, tmp_path):
 
 
 def test_a_listing_that_leads_in_a_circle_ends(start, origin):
-    """A page that names itself as the next one is an error, for commands and for a job; a NUL in a
-    name is none."""
+    """A page that names itself as the next one is an error, for commands and for a job. A NUL in a
+    name is not."""
 
     class Circle(origin.connection_class):
         def _xml(self, entry, xml, status=200):
@@ -695,9 +700,9 @@ def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "the origin cannot list it" in said(forebay, "ls", "s3://bkt/", code=4)
 
 
-def test_what_is_evicted_is_asked_for_again(forebay, origin):
-    """An object, a prefix, a bucket; dry runs say the same and change nothing; nobody is given it
-    after."""
+def test_evicted_objects_are_fetched_again(forebay, origin):
+    """After `evict` of an object, a prefix or a bucket, the next read fetches again, and no client
+    gets the old copy. A dry run prints the same and changes nothing."""
     for key in ("a", "p/1", "p/2", "q/1"):
         origin.put(key, 2 * MIB)
     read(forebay, "a", "p/1", "p/2", "q/1")
@@ -726,8 +731,8 @@ def test_what_is_evicted_is_asked_for_again(forebay, origin):
 
 
 def test_evicted_while_it_comes(start, origin, engine):
-    """The reader of a run in flight has its version to the end; the next reader asks the origin
-    anew."""
+    """The reader of a run in flight gets its version to the end. The next reader gets a new fetch
+    from the origin."""
     server = start(origin, engine=engine)
     origin.put("a", 4 * MIB)
     with origin.hold("a"), server.client() as client:
@@ -748,8 +753,8 @@ def test_evicted_while_it_comes(start, origin, engine):
 
 
 def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
-    """Prefixes over several pages, objects of several runs, ranges, a list; a second time nothing
-    is fetched."""
+    """`warm` fetches only missing bytes, and each once: prefixes over several pages, objects of
+    several runs, ranges, a list. A second run fetches nothing."""
     for i in range(1100):
         origin.put(f"set/{i:04}", 3000)
     origin.put("big", 21 * MIB + 7)
@@ -788,8 +793,8 @@ def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
 
 
 def test_warm_follows_what_changes(forebay, origin):
-    """A version that the listing does not name any more is replaced; readers have the new one
-    without asking."""
+    """`warm` replaces a version that the listing no longer names. Readers get the new one without a
+    revalidation."""
     for i in range(20):
         origin.put(f"s/{i}", 5000)
     ask(forebay, "warm", "s3://bkt/s/", "--wait", "-q")
@@ -806,8 +811,8 @@ def test_warm_follows_what_changes(forebay, origin):
 
 
 def test_warm_counts_what_fails(forebay, origin):
-    """Objects that are not there or that the origin denies are told in words and by exit code; the
-    others come."""
+    """`warm` reports missing and denied objects in words and by its exit code. It fetches the
+    others."""
     for i in range(5):
         origin.put(f"f/{i}", 1000)
     origin.fault("f/2", "error", (403, "AccessDenied"), times=100)
@@ -823,8 +828,8 @@ def test_warm_counts_what_fails(forebay, origin):
 
 
 def test_a_place_among_the_jobs(start, origin):
-    """Of 32 that wait for their second page none gives its place up; who was begun with nothing to
-    do does."""
+    """Of 32 jobs that wait for their second page, none loses its slot. A job that began with
+    nothing to do loses it."""
 
     class Slow(origin.connection_class):
         def _xml(self, entry, xml, status=200):
@@ -856,8 +861,8 @@ def test_a_place_among_the_jobs(start, origin):
 
 
 def test_warm_of_what_no_rule_lets_in(start, origin):
-    """That is not the origin's failure: it is refused, nothing is asked for, and the exit code is
-    5."""
+    """Objects that a rule excludes are no failure of the origin. `warm` refuses them, sends no
+    request, and its exit code is 5."""
     server = start(
         origin,
         file={
@@ -876,8 +881,8 @@ def test_warm_of_what_no_rule_lets_in(start, origin):
 
 
 def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
-    """Its concurrency is kept; readers go first; a job is listed, cancelled, and its server stops
-    in the middle."""
+    """A warm job keeps its concurrency, and readers go first. It is listed, can be cancelled, and
+    its server can stop during it."""
     server = start(origin, settings={"origin.connections": "64"})
     for i in range(60):
         origin.put(f"h/{i:02}", 1000)
@@ -901,13 +906,13 @@ def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
     assert "cancelled" in said(server, "jobs")
     ask(server, "warm", "s3://bkt/h/", "--jobs", "4")
     server.wait_metric("forebay_fills_inflight", lambda v: v == 4)
-    server.stop()  # does not wait for what a job has asked for
+    server.stop()  # does not wait for the requests of a job
     for hold in holds:
         hold.__exit__(None, None, None)
 
 
 def test_warm_resumes_after_a_crash(start, origin, engine):
-    """kill -9 in the middle: whoever asks for the same again has only the rest fetched."""
+    """After kill -9 during a job, the same command fetches only the rest."""
     server = start(origin, engine=engine)
     for i in range(200):
         origin.put(f"k/{i:03}", 20000)
@@ -924,8 +929,8 @@ def test_warm_resumes_after_a_crash(start, origin, engine):
 
 
 def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
-    """From an origin of 30 ms: looked at any time between its first and its last page, all its
-    requests are out."""
+    """With an origin that takes 30 ms, all requests of a job are in flight at any time between its
+    first and last page."""
     server = start(origin, settings={"access_log.path": "off"})
     count, jobs, seen = scaled(10000, least=1500), 16, []
     for i in range(count):
@@ -950,8 +955,8 @@ def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
 
 
 def test_reload_tells_what_became_of_it(start, origin):
-    """What is applied, what waits for a restart, and a file that is refused: where, and nothing
-    changes."""
+    """`reload` names the applied settings and those that wait for a restart. For a refused file it
+    names the place, and nothing changes."""
     server = start(origin, file={"cache": {"min_free": "5%"}})
     assert ask(server, "reload")[-1]["needs_restart"] == []
     path = server.folder / "forebay.yaml"
@@ -986,8 +991,8 @@ def test_loglevel_and_drain(start, origin):
 
 
 def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
-    """One server that trusts nobody on loopback: the socket may all, the token too, others only
-    totals."""
+    """The server trusts no loopback client. The socket has all rights, the token too, and others
+    see only totals."""
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
@@ -1065,14 +1070,14 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
         ),
     ],
 )
-def test_what_a_web_page_or_a_stranger_may_not(forebay, head, status):
+def test_web_pages_and_strangers_have_no_rights(forebay, head, status):
     with Connection(forebay.admin_port) as connection:
         connection.send(head)
         assert connection.read_reply().status == status
 
 
 def test_half_a_body_holds_nobody_up(forebay, origin):
-    """Thirty callers that stop in the middle of a body; probes and commands go on."""
+    """Thirty callers stop in the middle of a body. Probes and commands still work."""
     held = [Connection(forebay.admin_port) for _ in range(30)]
     for connection in held:
         connection.send(
@@ -1089,8 +1094,8 @@ def test_half_a_body_holds_nobody_up(forebay, origin):
 
 
 def test_a_listing_that_hangs_holds_no_probe_up(start, origin):
-    """The admin thread asks a worker and does not wait: a held listing leaves probes and totals
-    alone."""
+    """The admin thread asks a worker and does not wait. A listing that hangs does not delay probes
+    and totals."""
     server = start(origin)
     origin.put("k", 10)
     answers = []
@@ -1111,7 +1116,7 @@ def test_a_listing_that_hangs_holds_no_probe_up(start, origin):
     assert len(answers) == 4
 
 
-def test_events_tell_of_each_second(forebay, origin):
+def test_events_report_each_second(forebay, origin):
     origin.put("a", MIB)
     with Connection(forebay.admin_port) as connection:
         connection.send(request_bytes("GET", "/api/v1/events", "127.0.0.1"))

@@ -180,8 +180,8 @@ def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
 
 @pytest.mark.parametrize("how", ["off", "off by rule", "rule"])
 def test_read_ahead_can_be_switched_off(start, origin, engine, how):
-    """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the
-    next."""
+    """cache.readahead 0, in general or in a rule, and a rule that caches nothing switch read-ahead
+    off, from the current run on."""
     rule = {"rule": {"cache": False}, "off by rule": {"readahead": 0}, "off": None}[how]
     rules = {"rules": [{"match": "bkt/**", **rule}]} if rule else None
     server = start(

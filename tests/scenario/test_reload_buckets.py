@@ -368,7 +368,7 @@ def test_moves_under_load(start, two, engine, figure):
 # --- what else became live with it ----------------------------------------------------------------
 
 
-def test_who_may_ask_the_admin_port(start, origin, tmp_path):
+def test_a_reload_changes_who_may_ask_the_admin_port(start, origin, tmp_path):
     server = serve(start, origin)
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full cache keeps what is read again: the proxy hits as often as its policy does on a trace, and
-knows after a restart what it knew.
+"""A full cache keeps objects that are read again. On a trace the proxy has as many hits as its
+policy, and a restart does not lose what the policy learnt.
 
-FOREBAY_TRACE_RUNNER  see test_traces.py
+    FOREBAY_TRACE_RUNNER  see test_traces.py
+
 """
 
 import itertools
@@ -37,7 +38,7 @@ def requests_of(trace):
     return [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
 
 
-# Each write a few milliseconds late, as on a volume behind a network.
+# Each write is a few milliseconds late, as on a volume behind a network.
 SLOW = {
     "FOREBAY_DISK_FAULTS": ",".join(
         f"{what}:1+:slow:3" for what in ("write", "store.sync", "store.rewrite", "store.commit")
@@ -69,7 +70,8 @@ def put_all(origin, requests):
 
 
 def hits(client, origin, requests):
-    """Of those that count; every reply is judged, and says what becomes of what was fetched."""
+    """Returns the hits of the requests that count. Judges every reply and its report of whether the
+    bytes were stored."""
     found = asked = 0
     says = set()
     for block, counts in requests:
@@ -133,9 +135,12 @@ def test_a_reply_says_why_it_is_not_stored(start, origin):
         assert client.get("small").header("cache-status") == "forebay; hit"
 
 
-def test_what_is_read_in_parts_comes_once(start, origin):
-    """A full cache that refuses what it does not know would ask the origin for a run with each part
-    of it. Nothing is asked for ahead: such a run is no part, and may be refused."""
+def test_a_run_read_in_parts_is_fetched_once(start, origin):
+    """A run that is read in parts is fetched once.
+
+    A full cache that refuses unknown runs would fetch one again for each part. Without read-ahead
+    such a run is not read in parts, and may be refused.
+    """
     size = 16 << 20
     server = start(
         origin,
@@ -175,9 +180,9 @@ def test_what_is_read_in_parts_comes_once(start, origin):
         assert origin.sent_twice("parts") == 0, origin.coverage("parts")
 
 
-def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, figure):
-    """A feed of several cache sizes has taught that nothing is read again. Then one object after
-    the other is."""
+def test_newly_hot_objects_are_stored_after_a_feed_read_once(start, origin, figure):
+    """A feed of several cache sizes taught the policy that nothing is read again. When objects then
+    become hot, one after the other, they are stored."""
     size, feed = 512 * KIB, 400
     server = start(
         origin,
@@ -204,7 +209,7 @@ def test_what_becomes_hot_is_stored_where_nothing_was_read_twice(start, origin, 
                 words.append(reply.header("cache-status"))
                 if "; hit" in words[-1]:
                     break
-                # The policy hears of a refusal a moment later.
+                # The policy learns of a refusal a moment later.
                 wait_for(
                     lambda: reason(key) != "not-admitted",
                     f"{key} that is stored at its next request",
@@ -228,8 +233,8 @@ DISKS = {
 @pytest.mark.both_engines
 @pytest.mark.parametrize("disk", DISKS)
 def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figure, tmp_path):
-    """kill -9 between any two writes of one, when some have moved already: no byte is wrong, none
-    counts twice."""
+    """kill -9 strikes between any two writes of a rewrite, when some survivors have moved. No byte
+    is wrong, and no run counts twice."""
     if build_kind() == "release":
         not_run("a release has no faults")
     if disk != "sound" and engine != "threads" and not FULL:
@@ -285,9 +290,9 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
     )
 
 
-def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
-    """Objects that nobody reads twice are read in parts between the reads of a set of twice the
-    size of the cache."""
+def test_objects_read_once_in_parts_do_not_evict_the_reread_set(start, origin, figure):
+    """Objects read once in parts, between reads of a set of twice the cache's size, do not reduce
+    the hits of that set."""
     size, part, every = 128 * KIB, 32 * KIB, 4
     server = start(
         origin,
@@ -324,8 +329,8 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         return server.metric("forebay_fills_total", state="stored")
 
     def steady(client):
-        """The hits of the first epoch that stores nothing: by then the policy knows the set. How
-        many epochs that takes depends on when its thread gets to run."""
+        """Returns the hits of the first epoch that stores nothing, when the policy knows the set.
+        The number of epochs depends on when its thread runs."""
         for number in range(1, 11):
             before = stored()
             found = epoch(client, ())
@@ -353,7 +358,7 @@ def rules(*rows):
 
 
 def small(start, origin, file, size="16MiB", **more):
-    """Of 16 MiB some 28 segments of seven blocks."""
+    """A server with a cache of 16 MiB, which has some 28 segments of seven blocks."""
     return start(
         origin,
         file=file,
@@ -376,7 +381,7 @@ def objects(origin, prefix, count):
 
 
 def read(client, origin, keys):
-    """How many were hits."""
+    """Reads the keys and returns the number of hits."""
     found = 0
     for key in keys:
         reply = client.get(key)
@@ -386,9 +391,9 @@ def read(client, origin, keys):
 
 
 @pytest.mark.both_engines
-def test_what_is_pinned_stays(start, origin, engine):
-    """It is read once, among what is read again and again and is more than the cache holds; a
-    restart with other rules, too, knows it again."""
+def test_a_pinned_object_stays(start, origin, engine):
+    """A pinned object that is read once stays, although other objects are read repeatedly and
+    exceed the cache. A restart with other rules recognises it."""
     pin, share = {"match": "bkt/pin/**", "pin": True}, {"match": "bkt/nothing/**", "share": "5%"}
     server = small(start, origin, rules(share, pin, {"match": "**"}), engine=engine)
     pinned, plain, others = (
@@ -415,7 +420,7 @@ def test_what_is_pinned_stays(start, origin, engine):
             return server.metric("forebay_retention_rewritten_bytes_total") > 0
 
         wait_for(is_rewritten, "something rewritten")
-        assert read(client, origin, plain) < 30  # which is what would have become of the others
+        assert read(client, origin, plain) < 30  # as the pinned ones would be without a pin
         assert read(client, origin, pinned) == 30
         server.wait_metric("forebay_cache_pinned_bytes", lambda v: v > 30 * BLOCK)
         assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
@@ -432,14 +437,14 @@ def test_what_is_pinned_stays(start, origin, engine):
 
 
 def test_pins_leave_room_for_others(start, origin):
-    """More is to be pinned than may be: the newest is not, and what others read is still stored and
-    hit."""
+    """If more is to be pinned than allowed, the newest is not. Objects of other clients are still
+    stored and hit."""
     server = small(start, origin, rules({"match": "bkt/pin/**", "pin": True}, {"match": "**"}))
     pinned, others = objects(origin, "pin", 300), objects(origin, "o", 30)
     with server.client() as client:
         wait_for(lambda: read(client, origin, pinned[:100]) == 100, server.output)
 
-        def is_refused():  # what a busy machine was late to store is read again
+        def is_refused():  # reads again the objects that a busy machine stored late
             read(client, origin, pinned)
             return server.metric("forebay_limit_reached_total", limit="pinned-bytes") > 0
 
@@ -455,7 +460,7 @@ def test_pins_leave_room_for_others(start, origin):
 
 
 def hits_by_the_end(start, origin, *rows):
-    """Of two data sets that are read alike, together more than the cache has room for."""
+    """Returns the hits of two data sets that are read alike and together exceed the cache."""
     first, second = objects(origin, "a", 150), objects(origin, "b", 150)
     server = small(start, origin, rules(*rows, {"match": "**"}))
     found = [0, 0]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights and invalidation follow from what an origin could do with a request, not from the name it
-has here.
+"""The possible effects of a request at an origin decide its rights and invalidations, and not the
+name that it has in Forebay.
 
-Single stories, each against an origin that executes generously; test_rights_matrix.py walks the
-whole table.
+Each test is one case, against an origin that carries out every action a request could mean.
+test_rights_matrix.py walks the whole table.
 """
 
 from urllib.parse import quote
@@ -198,7 +198,8 @@ def test_a_batch_delete_without_a_body_goes_nowhere(open_one, generous):
 
 
 def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
-    """An origin may look for a form before it looks at the parameters."""
+    """A form upload needs a form's rights whatever its query says, because an origin may look for a
+    form before it looks at the parameters."""
     generous.store("mine/k", b"own", "bkt")
     body = (
         b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n'
@@ -231,7 +232,7 @@ def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
             generous.store("theirs/key", SECRET, "bkt")
             assert (
                 client.request("POST", "/bkt/other?z=1", [], b"").status == 200
-            )  # so that it is asked for anew
+            )  # so that it is fetched again
             assert bytes(client.get("theirs/key").body) == SECRET
             open_one.settle()
             client.request("POST", f"/bkt/{query}", types[0], body)
@@ -256,9 +257,9 @@ SETTINGS = [
 ]
 
 
-def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, engine):
-    """Write and delete everywhere are not enough: what a policy opens, its writer may not be
-    allowed to read."""
+def test_changing_access_needs_any_on_the_bucket(tmp_path, generous, start, engine):
+    """Changing a bucket's policy needs the right `any` on the bucket. Write and delete are not
+    enough, because the policy may open objects that its writer may not read."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete"])],
         "ALICE": [("bkt", "", ["read", "list", "write", "delete"])],
@@ -284,9 +285,9 @@ def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, e
     assert Caller(server, "WRITER").ask("PUT", "/bkt?lifecycle", [], b"<X/>").status == 200
 
 
-def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
-    """Bytes of one's own may be written under any ACL; what is there already only its reader
-    opens."""
+def test_opening_a_key_needs_the_read_right(tmp_path, generous, start, engine):
+    """A client may write its own bytes under any ACL. Only a client with the read right may change
+    the ACL of an existing object."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete"])],
         "ALICE": [("bkt", "", ["read", "write"])],
@@ -311,8 +312,7 @@ def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
 
 
 def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
-    """The outcome of a conditional write tells what is there: whoever may not read it may not ask
-    so."""
+    """A conditional write needs the read right, because its outcome shows what the key holds."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete", "any"])],
         "ALICE": [("bkt", "", ["read", "write", "delete", "any"])],
@@ -361,8 +361,8 @@ CLIMBING = ["../x", "/../../../other/theirs/key", "u/../../theirs", "..", "\\..\
 
 
 def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
-    """Origins on files keep versions and uploads in folders beside their key, named by ids that
-    clients send."""
+    """A version or upload id does not reach other keys. Origins on files keep versions and uploads
+    in folders next to their key, named by ids that clients send."""
     alice = Caller(guarded, "ALICE")
     asked = [
         ("GET", "?versionId={}"),
@@ -407,13 +407,13 @@ def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
                 reply = ask("POST", "/bkt?delete", [], body)
                 assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
         assert not generous.requests(since=mark)
-        # What stays there is the origin's to know, and so are two dots that are part of a name.
+        # Ids that remain in that folder are the origin's business. So are two dots inside a name.
         for query in ("?versionId=a..b", "?versionId=a%2Fb%2B%3D", "?versionId=null"):
             assert client.get("theirs/key" + query).status != 400, query
 
 
 def listing(*names, encoded=False):
-    """An answer of these keys (and common prefixes, which end with a slash), as the bytes of a
+    """A listing of these keys (and common prefixes, which end with a slash), as the bytes of a
     whole reply."""
     rows = [
         f"<CommonPrefixes><Prefix>{n}</Prefix></CommonPrefixes>"
@@ -458,7 +458,8 @@ FOREIGN = [
     ],
 )
 def test_a_listing_shows_no_other_names(guarded, generous, query):
-    """An origin may begin where a position says, not where the prefix does."""
+    """A listing shows no names outside its prefix. An origin may begin at the position in the query
+    instead of the prefix."""
     alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
     target = f"/bkt?{query}&prefix=mine%2F"
     for number, name in enumerate(FOREIGN):
@@ -483,8 +484,8 @@ def test_a_listing_shows_no_other_names(guarded, generous, query):
 
 
 def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
-    """Its beginning has gone on: the reply is cut, wherever the pieces end, with nothing of that
-    name in it."""
+    """If a forbidden name comes late in a listing, whose beginning was already sent, the reply is
+    cut before the name. Nothing of the name is sent, wherever the pieces end."""
     alice = Caller(guarded, "ALICE")
     own = [f"mine/{i:06d}" for i in range(20000)]
     for more in range(40):
@@ -523,7 +524,8 @@ ECHO = (
 
 @pytest.mark.parametrize("element", POSITION + ECHO)
 def test_a_position_names_no_other_key(guarded, generous, element):
-    """Where the next page begins may be a name that the page itself does not show."""
+    """A position shows no other key: the beginning of the next page may be a name that the page
+    itself does not show."""
     alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
     target = (
         "/bkt?list-type=2&start-after=other%2F0&continuation-token=other%2F0"

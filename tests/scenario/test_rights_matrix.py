@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a request is called: denied before the origin is asked, or allowed by the policy's
-words, and then seen.
+"""Every request is denied before it reaches the origin, or allowed by the policy, and then later
+reads see its effect.
 
-Cells are drawn from operations x parameters x sources x bodies x ways to sign x principals, in
-verify and in open mode, and sent to an origin that executes whatever a request could mean
-(generous.py). The model below is written from the policy and from S3's API reference, apart from
+The cells combine operations, parameters, sources, bodies, ways to sign and principals, in verify
+and in open mode. They go to an origin that carries out every action a request could mean
+(generous.py). The model below comes from the policy and from S3's API reference, independently of
 the server's tables. After each cell:
-  - what is denied has reached no origin;
-  - what was written is what the next read returns, though everything is cached and `immutable`;
-  - nothing that the principal may not read stands where he may, or in the reply.
+  - a denied request has reached no origin;
+  - the next read returns the written bytes, although everything is cached and `immutable`;
+  - no bytes that the principal may not read are in the reply, or where the principal may read them.
+
 """
 
 import random
@@ -46,7 +47,7 @@ def content_of(bucket, key):
     return f"<<{bucket}/{key}>>".encode() * 20
 
 
-# --- what S3 knows: name, method, level, parameters that must and that may stand there, rights ----
+# S3's operations: name, method, level, parameters that must and that may be there, rights
 
 LISTING = ["prefix", "delimiter", "max-keys", "encoding-type"]
 S3 = [
@@ -91,10 +92,10 @@ S3 = [
     ("PostObject", "POST", "bucket", [], [], {"write"}),
 ]
 READS = ("GET", "HEAD")
-LIVE = "LIVE"  # an upload under way
+LIVE = "LIVE"  # an upload in progress
 PREFIXED = ("ListObjects", "ListObjectsV2", "ListMultipartUploads")
 UNPACK = "x-amz-meta-snowball-auto-extract"
-# Headers in the query of a write: they say something of the object that is written.
+# Headers in the query of a write, which describe the object that is written.
 OF_THE_OBJECT = (
     "x-amz-acl",
     "x-amz-meta-a",
@@ -230,7 +231,7 @@ BODIES = {
 
 
 def draw(rng):
-    """(method, bucket, key, query, headers, body's name, presigned?)"""
+    """Returns (method, bucket, key, query, headers, body's name, presigned?)."""
     of_key = rng.random() < 0.7
     method = rng.choice(KEY_METHODS if of_key else BUCKET_METHODS)
     pieces = [rng.choice(KEY_PARAMS if of_key else BUCKET_PARAMS)]
@@ -265,7 +266,7 @@ def may(who, bucket, key, rights):
 
 
 def copy_reading(value):
-    """(bucket, key), None for what cannot be read."""
+    """Returns (bucket, key), or None if it cannot be read."""
     path, question, query = value.partition("?")
     if question and (not query.startswith("versionId=") or "&" in query):
         return None
@@ -286,7 +287,7 @@ def rename_readings(bucket, value):
 
 
 def operation(method, level, pairs, copies, headers):
-    """The name of the one row that fits exactly, None for an unknown request."""
+    """The name of the one row that fits exactly, or None for an unknown request."""
     names = [n for n, _ in pairs]
     if len(set(names)) < len(names) or method == "PATCH":
         return None
@@ -319,7 +320,7 @@ def operation(method, level, pairs, copies, headers):
 
 
 def allowed(who, cell):
-    """By the policy's words; who None is open mode."""
+    """Whether the policy allows the request. In open mode who is None."""
     method, bucket, key, query, headers, body, _ = cell
     pairs = [
         (urllib.parse.unquote(n), urllib.parse.unquote(v))
@@ -331,7 +332,7 @@ def allowed(who, cell):
     }
     level, is_read = "key" if key else "bucket", method in READS
     name = operation(method, level, pairs, of[COPY], headers)
-    # A source stands once, where S3 takes one, and can be read.
+    # A source appears once, where S3 takes one, and can be read.
     takes_any = name is None and not is_read
     if method == "PATCH" or (is_read and body) or len(of[COPY]) > 1 or len(of[RENAME]) > 1:
         return False
@@ -352,8 +353,8 @@ def allowed(who, cell):
             may(who, *reading, {"read", "delete"}) for reading in rename_readings(bucket, value)
         ):
             return False
-    # What the request does to its target. By the outcome of a condition it would tell what is
-    # there.
+    # The effect of the request on its target. The outcome of a condition would show what the key
+    # holds.
     tells = {"read"} if not is_read and any(n in CONDITIONS for n, _ in headers) else set()
     if name is None and is_read:
         rights = {"read"} if key else {"list"}
@@ -415,14 +416,14 @@ class Walk:
         return self.caller.ask(method, target, headers, data)
 
     def judge_state(self, cell):
-        """What anybody reads now is what the origin holds."""
+        """Checks that every client now reads the origin's bytes."""
         for bucket, key in PLACES:
             reply, want = self.ask_as_root("GET", bucket, key), self.origin.content(key, bucket)
             seen = bytes(reply.body) if reply.status == 200 else reply.status
             assert seen == (404 if want is None else want), (self.who, cell, bucket, key, reply)
 
     def judge_secrets(self, cell, reply):
-        """Nothing that the principal may not read stands where he may."""
+        """Checks that no bytes forbidden to the principal are where the principal may read."""
         if self.who is None:
             return
         marks = [content_of(b, k)[:12] for b, k in PLACES if not may(self.who, b, k, {"read"})]
@@ -434,7 +435,7 @@ class Walk:
         assert not any(mark in text for mark in marks for text in seen), (self.who, cell, reply)
 
     def restore(self):
-        """Everything as it was, by way of the server, and cached again."""
+        """Restores everything through the server, and caches it again."""
         with self.origin.lock:
             for bucket in ("bkt", "secret"):
                 self.origin.make_bucket(bucket)
@@ -456,7 +457,7 @@ class Walk:
                 assert bytes(self.ask_as_root("GET", bucket, key).body) == content_of(bucket, key)
 
     def cell(self, cell):
-        """True: it was allowed."""
+        """Sends the request of one cell and judges it. Returns whether it was allowed."""
         mark = self.origin.mark()
         reply, expected = self.send(cell), allowed(self.who, cell)
         entries = self.origin.requests(since=mark)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run: one command with a cache of its own: its environment, signals and exit code; nothing is left
+"""`run` gives one command a cache of its own: environment, signals and exit code. Nothing is left
 when either side dies."""
 
 import contextlib
@@ -18,15 +18,15 @@ READ = 'curl -sf "$AWS_ENDPOINT_URL_S3/bkt/a" -o /dev/null'
 
 
 def heard():
-    """A background job of a shell ignores these, and so does what it starts."""
+    """A background job of a shell ignores these signals, and so do its children."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
 def run(tmp_path, origin):
-    """run(words..., wait=False, flags=[]): `forebay run` over the scripted origin, with a home of
-    its own."""
+    """run(words..., wait=False, flags=[]) runs `forebay run` over the scripted origin, with a home
+    of its own."""
     running = []
 
     def make(*words, wait=True, flags=(), env=None):
@@ -82,9 +82,9 @@ def is_gone(pid):
 
 
 def server_of(process):
-    """The child that is a server."""
+    """Returns the child process that is a server."""
     for pid in children(process.pid):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended since
             with open(f"/proc/{pid}/cmdline") as file:
                 if file.read().split("\0")[1:2] == ["serve"]:
                     return pid
@@ -128,7 +128,8 @@ def test_exit_codes_are_those_of_the_command(run, words, code):
 
 
 def test_a_deep_runtime_directory_is_no_obstacle(run, tmp_path):
-    """The address of a socket is short: there it is made elsewhere."""
+    """If the runtime directory is too deep for a socket's address, `run` creates the socket
+    elsewhere."""
     deep = tmp_path / "/".join(["d" * 30] * 4)
     deep.mkdir(parents=True)
     assert run("sh", "-c", "exit 7", env={"XDG_RUNTIME_DIR": str(deep)}).returncode == 7
@@ -158,7 +159,7 @@ def test_the_environment_points_clients_here(run):
     )
     assert (names["AWS_HTTPS"], names["AWS_VIRTUAL_HOSTING"]) == ("NO", "FALSE")
     assert names["GDAL_DISABLE_READDIR_ON_OPEN"] == "EMPTY_DIR"
-    assert "HTS_S3_HOST" not in names  # its s3:// names would be https to a plain port
+    assert "HTS_S3_HOST" not in names  # its s3:// names would mean https to a plain port
     assert names["NO_PROXY"] == "intranet.example,127.0.0.1"
     own = {"AWS_S3_ENDPOINT": "minio.example:9000"}  # perhaps another store than the origin
     kept = dict(line.split("=", 1) for line in run("env", env=own).stdout.splitlines())
@@ -167,8 +168,8 @@ def test_the_environment_points_clients_here(run):
 
 
 def test_the_command_is_as_it_would_be_without(run):
-    """However many words it has, and those that are ours, too; its SIGPIPE is what it was (Popen
-    sets the default)."""
+    """The command gets all of its words, however many, even words that are options of forebay. Its
+    SIGPIPE is as before (Popen sets the default)."""
     ours = ["-q", "--global", "-h", "--help", "--cache.size=1", "--"]
     told = run(
         "sh",
@@ -243,7 +244,8 @@ def test_runs_that_start_together_do_not_fail(run, tmp_path):
 
 
 def test_the_end_is_seen_where_ends_of_children_are_ignored(origin, tmp_path):
-    """SIGCHLD, ignored by who starts it, as some daemons do; the command finds it so, too."""
+    """`run` notices the command's end even if its parent ignores SIGCHLD, as some daemons do. The
+    command inherits that setting."""
     script = (
         "import signal, os, sys; signal.signal(signal.SIGCHLD, "
         "signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"

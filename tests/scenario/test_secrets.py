@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets appear nowhere: every one in these tests is marked, and logs, metrics, admin answers,
-replies, the command line, the cache directory and core files are searched for all of them."""
+"""Secrets appear nowhere. Every secret in these tests is marked, and each test searches logs,
+metrics, admin answers, replies, the command line, the cache directory and core files for all of
+them."""
 
 import os
 import re
@@ -38,7 +39,7 @@ def marks():
 
 
 class Hunt:
-    """Collects every place a secret could reach, and searches them."""
+    """Collects every place that a secret could reach, and searches it."""
 
     def __init__(self):
         self.places, self.more = {}, []
@@ -71,7 +72,7 @@ class Hunt:
 
 
 def traffic(server, origin, hunt):
-    """All kinds of requests, good and bad; every reply is kept."""
+    """Sends all kinds of requests, good and bad, and keeps every reply."""
     alice, host = Caller(server, "ALICE"), f"127.0.0.1:{server.port}"
     alice.signer.token = TOKEN
     at, http = "/bkt/alice/a", alice.http
@@ -229,8 +230,8 @@ def test_secrets_stay_inside(keyed, origin, tmp_path, figure, form):
 
 
 def test_secrets_are_not_in_a_core_file(keyed, origin):
-    """Started with cores on, a process that crashes leaves none, and its memory would not be in
-    one."""
+    """A process that crashes leaves no core file although cores are enabled, and its secrets would
+    not be in one."""
     hunt = Hunt()
     server = keyed(wrapper=["prlimit", "--core=unlimited:unlimited"])
     traffic(server, origin, hunt)
@@ -246,7 +247,7 @@ def test_secrets_are_not_in_a_core_file(keyed, origin):
 
 
 def test_secrets_are_not_in_complaints(tmp_path):
-    """A configuration that is refused says which file and where, never what stands in it."""
+    """An error about the configuration names the file and the place, and never its contents."""
     hunt, secret = Hunt(), SECRETS["ROOT"]
     for i, text in enumerate(
         (

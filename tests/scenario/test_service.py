@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service manager is told while the server runs: WATCHDOG=1 (sd_notify(3)) as long as each
-worker moves, and not once one stands still. We are the manager: its socket says who sent what."""
+"""Notifications to a service manager while the server runs.
+
+The server sends WATCHDOG=1 (sd_notify(3)) as long as each worker makes progress, and stops when one
+hangs. The test is the manager: its socket shows each sender and message.
+"""
 
 import ctypes
 import os
@@ -31,8 +34,8 @@ class Manager:
         self.env = {"NOTIFY_SOCKET": str(path)}
 
     def next(self, wait=WAIT_S):
-        """(process id, text) of the next word; None: there was none in time. Descriptors that come
-        along are closed."""
+        """Returns (process id, text) of the next message, or None if none came in time. Closes
+        descriptors that come with it."""
         if not select.select([self.socket], [], [], wait)[0]:
             return None
         data, more, _, _ = self.socket.recvmsg(500, 500)
@@ -46,7 +49,7 @@ class Manager:
         return pid, data.decode()
 
     def words(self, seconds):
-        """All that comes in the next SECONDS."""
+        """Returns all messages of the next SECONDS."""
         out, until = [], time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if word := self.next(left):
@@ -68,7 +71,7 @@ def manager(tmp_path):
 
 
 class Standing:
-    """One worker's thread, stopped as a debugger would; it goes on at the end."""
+    """Stops one worker's thread as a debugger would. It goes on at the end."""
 
     def __init__(self, pid, name):
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -93,7 +96,8 @@ class Standing:
 
 
 def test_watchdog_is_fed(start, origin, manager):
-    """Four times in its limit, and once more at the end, for as long as a stop may take."""
+    """The server sends WATCHDOG=1 four times within its limit, and once more at the end, for as
+    long as a stop may take."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
     pid = server.process.pid
     assert [manager.next() for _ in range(3)] == [
@@ -103,7 +107,7 @@ def test_watchdog_is_fed(start, origin, manager):
     ]
     signs = 20
     assert [manager.next(WAIT_S) for _ in range(signs)] == [(pid, "WATCHDOG=1")] * signs
-    # Since it was started: a reader that comes late finds several waiting.
+    # Since the start: a reader that comes late finds several messages waiting.
     assert time.monotonic() - server.spawned_at > signs * LIMIT_US / 4 / 1e6 * 0.9, (
         "more than it has to say"
     )
@@ -113,8 +117,8 @@ def test_watchdog_is_fed(start, origin, manager):
 
 
 def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
-    """Of two, and the other answers: for half of the clients nothing works. It is fed again once
-    the worker moves."""
+    """One of two workers hangs while the other answers, so half of the clients get nothing. The
+    server stops sending WATCHDOG=1 until the worker goes on."""
     server = start(
         origin,
         ahead_s=0,
@@ -122,7 +126,7 @@ def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
         settings={"workers": 2},
     )
 
-    def named():  # each by itself, in its own time
+    def named():  # each on its own timer
         names = [
             (t / "comm").read_text().strip()
             for t in Path(f"/proc/{server.process.pid}/task").iterdir()
@@ -135,7 +139,7 @@ def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
         server.ahead_s += 6
         server._move_clock(6)
         server.wait_stderr("watchdog_not_fed")
-        while manager.next(0):  # what was said before that
+        while manager.next(0):  # earlier messages
             pass
         assert manager.words(1.5) == []
         assert server.admin("/livez").status == 503
@@ -149,7 +153,8 @@ def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
     "value", ["soon", "0", "-1", "99999999999999999999", "4611686018427387904"]
 )
 def test_watchdog_limits_that_are_none(start, origin, manager, value):
-    """Said in the log; the server serves, and nobody is fed."""
+    """An invalid watchdog limit is reported in the log. The server serves and sends no
+    WATCHDOG=1."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": value})
     server.wait_stderr("watchdog_ignored")
     assert manager.next() == (server.process.pid, "READY=1")
@@ -157,7 +162,8 @@ def test_watchdog_limits_that_are_none(start, origin, manager, value):
 
 
 def test_watchdog_of_another_process(start, origin, manager):
-    """As who starts a server inside a service that is watched itself: WATCHDOG_PID is not ours."""
+    """If WATCHDOG_PID names another process, the server sends no WATCHDOG=1. This happens when a
+    watched service starts it."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"})
     assert manager.next() == (server.process.pid, "READY=1")
     assert manager.words(1) == []
@@ -172,8 +178,8 @@ def orphans():
 
 
 def test_watchdog_goes_on_with_an_upgrade(orphans, start, origin, manager):
-    """The old process asks for the time that it takes; the new one feeds, though WATCHDOG_PID named
-    the old one."""
+    """On an upgrade the old process asks for the time that it takes. The new one sends WATCHDOG=1,
+    although WATCHDOG_PID named the old one."""
     server = start(origin, run=False, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
     server.wrapper = ["/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh"]
     server.start()

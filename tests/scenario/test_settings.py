@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of the configuration, by file, by environment and by flag: the whole table, not samples
-of it. Flags win over the environment, and that over the file."""
+"""Every setting works by file, by environment and by flag: the whole table, not samples. Flags
+override the environment, and the environment overrides the file."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from forebay import run_forebay
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from test_reload import set_key
 
-# Where another value does not follow from the default or the choices.
+# Settings for which another value does not follow from the default or the choices.
 OTHERS = {
     "listen": "127.0.0.1:7001",
     "admin.listen": "127.0.0.1:7002",
@@ -45,7 +45,7 @@ OTHERS = {
 
 
 def table(*arguments, env=None):
-    """{key: (value, source)} as `check -T` has it."""
+    """Returns {key: (value, source)} as `check -T` prints it."""
     got = run_forebay("check", "-T", "--json", *arguments, env=env)
     assert got.returncode == 0, (got.stdout[-2000:], got.stderr)
     lines = [json.loads(line) for line in got.stdout.splitlines()]
@@ -57,7 +57,7 @@ def table(*arguments, env=None):
 
 
 def another(key, default, now, accepts):
-    """A value that the key takes and that is not its default."""
+    """A valid value of the key that is not its default."""
     if key in OTHERS:
         return OTHERS[key]
     words = [word for word in accepts if word not in (default, now, "auto")]
@@ -129,7 +129,8 @@ def test_every_key_by_every_way(tmp_path, certificate):
     for key in wanted:
         assert over_file[key][1].startswith("env "), (key, over_file[key])
         assert over_all[key][1].startswith("--"), (key, over_all[key])
-    # Names that nobody else has: no two keys share one, none reads like what Kubernetes injects.
+    # The names are unique: no two keys share one, and none looks like a variable that Kubernetes
+    # injects.
     assert len(env) == len(wanted)
     assert not [
         name

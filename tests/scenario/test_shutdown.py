@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM while things are under way: whatever the worker was asked for is given back (the
-sanitizer build says what is not), the grace lets it end well, and a write is never lost sight of.
+"""SIGTERM while requests are in flight.
+
+All resources are freed (the sanitizer build reports leaks), the grace period lets requests finish,
+and no write is forgotten.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from waiting import WAIT_S
 
 MIB = 1 << 20
 PAGE = "http://console.example"
-LONG = "1h"  # a grace that no test waits for
+LONG = "1h"  # a grace period that no test waits for
 RULES = {
     "rules": [
         {"match": "bkt/checked*", "freshness": "strict"},
@@ -34,12 +36,12 @@ FINISH = (
 
 
 class Rig:
-    """A server over a scripted origin, and conversations that are stuck half-way."""
+    """A server over a scripted origin, and requests that are stuck half-way."""
 
     def __init__(self, server, origin, root):
         self.server, self.origin, self.root = server, origin, root
         self.open = contextlib.ExitStack()
-        self.gate = threading.Event()  # lets go what the origin holds
+        self.gate = threading.Event()  # releases the requests that the origin holds
 
     def ask(self, method, target, headers=(), body=b"", **more):
         connection = self.open.enter_context(self.server.connection(**more))
@@ -56,7 +58,7 @@ class Rig:
             self.origin.fault(key, "hold_at", (at, self.gate), method=method, times=None)
 
     def stuck(self, key, method, target, *more, at=None, **which):
-        """A request that the origin has got and does not answer, or not to the end."""
+        """Sends a request that the origin receives and does not answer, or not to the end."""
         mark = self.origin.mark()
         self.hold(key, method, at)
         connection = self.ask(which.pop("asked", method), target, *more)
@@ -64,7 +66,7 @@ class Rig:
         return connection
 
     def put(self, key="a", size=1000, query=""):
-        """The whole body is at the origin, which does not answer."""
+        """Sends a PUT whose whole body is at the origin, which does not answer."""
         before = self.server.metric("forebay_origin_sent_bytes_total")
         connection = self.stuck(key, "PUT", f"/bkt/{key}{query}", [], b"x" * size)
         self.server.wait_metric("forebay_origin_sent_bytes_total", lambda v: v >= before + size)
@@ -191,7 +193,7 @@ def form_half(rig):
 
 
 def complete_upload(rig):
-    """200 and blanks came at once, the outcome has not."""
+    """200 and blanks came at once, and the outcome is missing."""
     with rig.server.client() as client:
         upload = client.request("POST", "/bkt/a?uploads").element("UploadId")
         assert (
@@ -214,7 +216,8 @@ def buckets(rig):
 
 
 def slow_readers(rig):
-    """Of a hit, of a miss and of what passes; and one that has left in mid-body."""
+    """Slow readers of a hit, of a miss and of a relayed reply, and one that disconnected in
+    mid-body."""
     with rig.server.client() as client:
         assert client.get("big").status == 200
     rig.server.settle()
@@ -246,7 +249,7 @@ def admin(rig):
 
 
 def retry_is_due(rig):
-    """The origin says 503, and 503 again: the next attempt waits."""
+    """The origin answers 503 twice, and the next attempt waits."""
     rig.origin.fault("a", "status", 503, times=None)
     rig.ask("GET", "/bkt/a")
     rig.ask("GET", "/bkt/a?tagging")
@@ -280,7 +283,7 @@ def waits_for_a_place(rig):
 waits_for_a_place.settings = {
     "origin.connections": 2,
     "workers": 1,
-}  # of several each has its share, which their keys need not use
+}  # each of several has its share, which their keys need not use
 
 STUCK = [
     get_without_head,
@@ -339,7 +342,7 @@ def drain(server):
 
 
 def ended(server):
-    """Waits for its end; a leak is an exit code of its own, and told."""
+    """Waits for the server's end. A leak has an exit code of its own, and is reported."""
     code = server.process.wait(WAIT_S)
     server._join()
     server.process = None
@@ -351,7 +354,7 @@ def ended(server):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("what", STUCK, ids=lambda what: what.__name__)
 def test_no_grace(start, origin, engine, tmp_path, what):
-    """The grace is over at once; on one engine a second signal ends it."""
+    """The grace period is over at once. On one engine a second signal ends it."""
     impatient = engine == ENGINES[0]
     rig = make(
         start, origin, tmp_path, engine, what, **({} if impatient else {"shutdown.grace": "0s"})
@@ -384,7 +387,7 @@ def test_no_grace(start, origin, engine, tmp_path, what):
     ids=lambda what: what.__name__,
 )
 def test_within_the_grace(start, origin, engine, tmp_path, what):
-    """What the origin answers in time is answered."""
+    """Requests that the origin answers within the grace period are answered."""
     rig = make(start, origin, tmp_path, engine, what)
     with rig.open:
         connection = what(rig)
@@ -398,8 +401,8 @@ def test_within_the_grace(start, origin, engine, tmp_path, what):
 
 
 def test_a_reply_that_began_before(start, origin, engine):
-    """Its head says nothing of an end; when its last byte is out the connection goes, and with it
-    the server."""
+    """The head of a reply was sent before SIGTERM, and does not announce a close. The connection
+    closes after its last byte, and then the server ends."""
     origin.put("large", 32 << 20)
     server = start(origin, engine=engine, settings={"shutdown.grace": LONG})
     with server.connection(receive_buffer=4096) as connection:
@@ -414,7 +417,8 @@ def test_a_reply_that_began_before(start, origin, engine):
 
 
 def test_stalled_credentials(start, origin, engine, tmp_path):
-    """The origin refuses a token, and whoever gives out the next one does not answer."""
+    """The server ends although the origin refuses a token and the provider of the next one does not
+    answer."""
     asked, gate = threading.Semaphore(0), threading.Event()
 
     class Giver(http.server.BaseHTTPRequestHandler):
@@ -461,14 +465,14 @@ def test_stalled_credentials(start, origin, engine, tmp_path):
         assert asked.acquire(timeout=WAIT_S)
         server.wait_metric("forebay_http_requests_inflight", lambda v: v == 3)
         drain(server)
-        gate.set()  # a job's thread is waited for
+        gate.set()  # the server waits for a job's thread
         ended(server)
     giver.shutdown()
     giver.server_close()
 
 
 def test_stalled_look_for_a_region(start, origin, engine, tmp_path):
-    """An upload to a bucket whose region has to be asked for."""
+    """The server ends during an upload to a bucket whose region it is still looking up."""
     gate = threading.Event()
     origin.fault(None, "hold", (gate,), method="HEAD", bucket="s3.us-east-1", times=None)
     port = origin.endpoint.rpartition(":")[2]
@@ -493,7 +497,8 @@ def test_stalled_look_for_a_region(start, origin, engine, tmp_path):
 
 @pytest.mark.parametrize("grace", ["0s", "1h"])
 def test_directory(start, engine, tmp_path, grace):
-    """Slow readers of files, through the cache and past it, and listings."""
+    """The server ends while clients slowly read files, through the cache and past it, and
+    listings."""
     folder = tmp_path / "tree" / "bkt"
     folder.mkdir(parents=True)
     (folder / "big").write_bytes(bytes(64 * MIB))
@@ -557,7 +562,7 @@ def put_open_without_client(rig):
 
 
 def put_open_and_read(rig):
-    """The old version is fetched anew meanwhile; one fetch of it is not over."""
+    """Fetches the old version again during the write. One of its fetches is still in flight."""
     rig.put("big", 2 * MIB)
     rig.put("a")
     cached(rig, "a")
@@ -593,7 +598,8 @@ def bucket_open(rig):
     ids=lambda write: write.__name__,
 )
 def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end):
-    """The origin carries it out when the process has gone: the next one asks it."""
+    """The origin applies the write after the process has ended. The next process asks the
+    origin."""
     rig = make(start, origin, tmp_path, engine, **{"shutdown.grace": "0s"})
     cached(rig, "a", "big")
     mark = origin.mark()
@@ -623,8 +629,8 @@ def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end)
 
 @pytest.mark.both_engines
 def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
-    """What waits for it cannot be called back: one more signal ends the process all the same, and
-    the next one finds its cache."""
+    """A disk that hangs cannot be cancelled. One more signal still ends the process, and the next
+    one finds its cache."""
     if build_kind() == "release":
         not_run("a release has no faults")
     gate = tmp_path / "held"
@@ -652,7 +658,7 @@ def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
 
 
 def test_a_tls_client_that_has_said_nothing(start, origin, certificate):
-    """There is nothing to wait for."""
+    """A TLS client that has sent nothing does not delay the end."""
     server = start(
         origin,
         settings={

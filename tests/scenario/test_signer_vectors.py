@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The signer and the verifier agree with the published SigV4 vectors and with botocore as a second
-signer, in both directions, header and query form; no request with one byte changed ever verifies.
+signer.
+
+They agree in both directions, in header and query form. No request with one changed byte ever
+verifies.
 
     FOREBAY_SIGV4_TOOL  the test binary (default: sigv4_tool beside FOREBAY_BIN, or in build/)
     FOREBAY_TEST_CACHE  where downloads are kept (default: build/cache)
 
-The vectors come with botocore's source distribution, which is also the second signer; it is
+The vectors come with botocore's source distribution, which is also the second signer. It is
 downloaded once.
+
 """
 
 import datetime
@@ -47,7 +51,7 @@ def encode(field):
 
 
 def ask(lines):
-    """Answers of the tool to LINES, each a list of fields; the first field of each is the
+    """Returns the tool's answers to LINES. Each is a list of fields, the first of which is the
     command."""
     text = "".join(
         " ".join([line[0]] + [encode(field) for field in line[1:]]) + "\n" for line in lines
@@ -111,7 +115,7 @@ def botocore_folder():
 
 @pytest.fixture(scope="module")
 def signer(botocore_folder):
-    """The auth module of that very botocore, with its clock in our hands: set signer.now."""
+    """The auth module of that botocore, with a clock that the test sets: signer.now."""
     cache = botocore_folder.parent
     for name in [name for name in sys.modules if name.split(".")[0] == "botocore"]:
         del sys.modules[name]
@@ -183,7 +187,7 @@ class Vector:
         self.path, _, self.query = target.partition(b"?")
         self.headers = []
         for line in lines[1:]:
-            if line[:1] in b" \t":  # a folded value; no parser of ours would let it through
+            if line[:1] in b" \t":  # a folded value; no parser of ours would accept it
                 name, value = self.headers[-1]
                 self.headers[-1] = (name, value + b" " + line.strip())
             else:
@@ -208,11 +212,11 @@ def vectors(botocore_folder):
 
 
 def test_published_vectors_sign(vectors):
-    """Signature of every vector, in the general form (normalised, encoded path; all headers
-    signed)."""
+    """The signer computes the signature of every vector, in the general form (normalised, encoded
+    path; all headers signed)."""
     lines = []
     for vector in vectors:
-        # Where the vector signs a token, the signer is the one who adds it.
+        # Where the vector signs a token, the signer adds it.
         token = next(
             (
                 line.partition(b":")[2]
@@ -245,7 +249,8 @@ def test_published_vectors_sign(vectors):
 
 
 def test_published_vectors_canonical_request_and_string_to_sign(vectors):
-    """The verifier's own canonical request and string to sign, where S3's path form is the same."""
+    """The verifier computes the canonical request and string to sign of every vector where S3's
+    path form is the same."""
     chosen = [vector for vector in vectors if not vector.general_path]
     lines = []
     for vector in chosen:
@@ -295,7 +300,7 @@ HEADER_BYTES = string.ascii_letters + string.digits + '-._~/=;,"() '
 
 
 class Request:
-    """A random request, signed by botocore; `target` and `headers` are what goes over the wire."""
+    """A random request, signed by botocore. `target` and `headers` are what the client sends."""
 
     def __init__(self, rng, signer, presigned):
         self.secret = "".join(
@@ -411,7 +416,7 @@ def batches(items, size=5000):
         yield batch
 
 
-def test_what_botocore_signs_verifies_and_we_sign_the_same(signer, figure):
+def test_botocore_signatures_verify_and_equal_ours(signer, figure):
     count, begin = scaled(100_000), time.monotonic()
     for batch in batches(requests_of(signer, count, seed=1)):
         for request, answer in zip(batch, ask([request.verify_line() for request in batch])):
@@ -448,7 +453,7 @@ def replace_byte(rng, text, low=0):
 
 
 def mutations(rng, request):
-    """One request differs in one byte that was signed; None when the change has no meaning."""
+    """Yields requests that differ in one signed byte. None if the change has no meaning."""
     kind = rng.choice(["method", "target", "target", "value", "name", "authorization"])
     if kind == "method":
         return request.verify_line(method=replace_byte(rng, request.method))

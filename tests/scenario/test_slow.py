@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow readers and slow disks: neither is in the way of anybody else."""
+"""Slow readers and slow disks do not hold up other clients."""
 
 import base64
 import contextlib
@@ -25,8 +25,8 @@ PASS_PARKED = ("forebay_pass_parked_total", {})
 
 @contextlib.contextmanager
 def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
-    """A connection for each key whose reader has taken the head and no more, and its place has gone
-    back."""
+    """Opens a connection for each key, whose reader takes the head and no more. Waits until each
+    slot at the origin is free again."""
     with contextlib.ExitStack() as stack:
         readers = []
         for key in keys:
@@ -42,8 +42,8 @@ def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
 
 @pytest.mark.tsan
 def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine):
-    """As many slow readers as places: somebody else's misses are served. The slow ones then get all
-    of their version, by conditional requests for what is missing."""
+    """With as many slow readers as slots at the origin, other clients' misses are served. The slow
+    ones then get all of their version, by conditional requests for the rest."""
     server = start(
         origin,
         engine=engine,
@@ -69,7 +69,8 @@ def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine
 
 
 def test_an_object_that_changes_while_its_reader_is_slow_is_cut(start, origin, engine):
-    """What is asked for later is of the version that the reply began with, or nothing."""
+    """If an object changes while its reader is slow, the reader gets bytes of the version that its
+    reply began with, or a cut."""
     server = start(
         origin,
         engine=engine,
@@ -86,10 +87,13 @@ def test_an_object_that_changes_while_its_reader_is_slow_is_cut(start, origin, e
     oracle_judge(origin.name("slow0"), body, 0, old)
 
 
-def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
-    """Not one sync ends: who was told by the origin that its object is another one gets that after
-    a while, and who comes later too; then a write is refused before the origin hears of it. All is
-    well when the disk goes on."""
+def test_deletes_time_out_while_no_sync_ends(start, origin, engine, tmp_path):
+    """No sync ends, so no delete becomes durable.
+
+    A client whose object was found changed at the origin gets the new version after a timeout, and
+    so do later clients. Then Forebay refuses a write before the origin sees it. When the disk goes
+    on, all of this ends.
+    """
     if build_kind() == "release":
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
@@ -105,7 +109,7 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
     read_all(server, origin, ("over", "written"), 1000)
     server.durable()
     gate.touch()
-    read_all(server, origin, ("behind",), 1000)  # its sync is what all others wait for
+    read_all(server, origin, ("behind",), 1000)  # all others wait for its sync
     server.settle()
     new = origin.overwrite("over", 1000)
     mark = origin.mark()
@@ -126,7 +130,7 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
         server.wait_metric("forebay_http_requests_inflight", lambda n: n == 1)
         for _ in range(
             3
-        ):  # the disk may have taken the note of the bucket, or not; the delete it has not
+        ):  # the disk may or may not have the record of the bucket; it does not have the delete
             if server.metric("forebay_http_requests_inflight") == 1:
                 server.advance(25)
         assert writes.read_reply().status == 503
@@ -149,9 +153,8 @@ def misses_are_served(server, origin):
 @pytest.mark.tsan
 @pytest.mark.parametrize("part", (None, 2))
 def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engine, part):
-    """Whole objects and parts of them that pass through to slow clients: neither misses nor others
-    that pass through wait for them, and they get all of their version, by conditional requests for
-    what is missing."""
+    """Slow clients read whole objects and parts past the cache. Neither misses nor other relayed
+    reads wait for them. They get all of their version, by conditional requests for the rest."""
     server = start(
         origin, engine=engine, file=PASSING, settings={"workers": 1, "origin.connections": PLACES}
     )
@@ -177,7 +180,7 @@ def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engin
 
 
 def test_a_directory_s_slow_readers_past_the_cache(start, engine, tmp_path):
-    """The same of a `dir:` origin."""
+    """The same holds for a `dir:` origin."""
     tree = Tree(tmp_path / "tree")
     for i in range(PLACES):
         tree.put(f"slow{i}", 24 * MIB)
@@ -215,7 +218,8 @@ def test_an_object_past_the_cache_that_changes_while_its_reader_is_slow_is_cut(
 
 
 def test_slow_uploads_leave_a_place_to_misses(start, origin, engine):
-    """What cannot be asked for anew keeps its place, but not all of them."""
+    """An upload cannot be repeated, so a slow one keeps its slot at the origin. Uploads never take
+    all slots."""
     server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": PLACES})
     for i in range(8):
         origin.put(f"fast{i}", MIB)
@@ -239,8 +243,9 @@ def test_slow_uploads_leave_a_place_to_misses(start, origin, engine):
 
 
 @pytest.mark.parametrize("kind", ("s3", "dir"))
-def test_who_waits_too_long_for_a_place_is_told(start, origin, engine, kind, tmp_path):
-    """One place, and who has it does not get on: another miss is refused after its time."""
+def test_a_wait_for_a_slot_ends_with_an_error(start, origin, engine, kind, tmp_path):
+    """The only slot is taken by a request that does not advance. Another miss is refused after its
+    timeout."""
     if build_kind() == "release":
         not_run("a release has no movable clock")
     held = tmp_path / "held"
@@ -294,9 +299,11 @@ def read_all(server, origin, keys, size):
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_path):
-    """Not one write ends while cold objects of several times the backlog are read: every byte
-    comes, what is not stored is counted, and memory stays within its limit. When the disk moves
-    again what had begun is stored; the rest is stored when it is read the next time."""
+    """No write ends while clients read cold objects of several times the write backlog.
+
+    Every byte arrives, unstored runs are counted, and memory stays within its limit. When the disk
+    goes on, the started runs are stored. The others are stored when they are read again.
+    """
     if build_kind() == "release":
         not_run("a release has no fault hook")
     gate = tmp_path / "gate"
@@ -336,9 +343,8 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
 def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
     start, origin, engine, tmp_path
 ):
-    """What is written of the run has left memory, and the disk does not take the rest: its reader,
-    who is behind, neither waits for that nor is sent from one end of the run to the other until it
-    is cut."""
+    """The written part of a run has left memory, and the disk accepts no more. A slow reader of the
+    run does not wait for the disk, and is not sent back and forth until it is cut."""
     if build_kind() == "release":
         not_run("a release has no fault hook")
     size, come = 16 * MIB, 12 * MIB
@@ -378,9 +384,9 @@ def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
-    """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its
-    share for it. It then gets all that has come, from pages that were written: nothing is asked
-    for, read or checked a second time."""
+    """The origin stalls inside a run whose reader takes nothing until then. Memory keeps the
+    reader's share. It then gets all that has arrived, from written pages: nothing is fetched, read
+    or verified twice."""
     size, come = 16 * MIB, 12 * MIB
     server = start(
         origin,
@@ -414,7 +420,7 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
 
 
 def begun(stack, server, key):
-    """A connection that has read the head of KEY's reply and takes little more; the STACK closes
+    """Opens a connection that has read the head of KEY's reply and takes little more. STACK closes
     it."""
     connection = stack.enter_context(server.connection(receive_buffer=65536))
     connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
@@ -423,8 +429,8 @@ def begun(stack, server, key):
 
 @pytest.mark.both_engines
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
-    """Each connection asks for more than may be queued for it and takes nothing until all is
-    stored. Then it gets its object: no byte came twice, none was read back to be checked."""
+    """Each connection asks for more than may be queued for it, and takes nothing until all is
+    stored. Then it gets its object: no byte came twice, and none was read back for verification."""
     count, size = 8, 2 * MIB  # no more than may wait for the disk: a quarter of the memory
     server = start(
         origin,
@@ -450,8 +456,8 @@ def log_line(server, key):
 
 
 def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, origin, engine):
-    """A training job that validates between two reads gets the rest. A reader that never goes on is
-    cut, and the access log says ClientSlow."""
+    """A training job that pauses between two reads for validation gets the rest. A reader that
+    never goes on is cut, and the access log says ClientSlow."""
     server = start(origin, engine=engine, settings={"workers": 1, "cache.ttl": "1h"}, ahead_s=0)
     keys = ["pauses", "stops"]
     with server.client() as client:
@@ -477,8 +483,8 @@ def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, ori
 
 
 def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
-    """It holds a connection of the origin. The log says that the client was slow, not that it
-    left."""
+    """An upload that stalls is cut, because it holds a connection of the origin. The log says that
+    the client was slow, not that it left."""
     server = start(origin, settings={"workers": 1}, ahead_s=0)
     with server.connection() as connection:
         connection.send(
@@ -502,9 +508,9 @@ def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
 
 @pytest.mark.both_engines
 def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, origin, engine):
-    """The space of an evicted segment is free when its last reader has left. While paused readers
-    hold a quarter of the segments they get half a minute, not ten, and then the whole cache serves
-    the others again."""
+    """The space of an evicted segment is free when its last reader has left. When paused readers
+    hold a quarter of the segments, they get half a minute instead of ten. Then the whole cache
+    serves the others again."""
     size, count = 900 << 10, 8
     server = start(
         origin,
@@ -557,9 +563,9 @@ def test_readers_that_hold_evicted_segments_are_cut_after_half_a_minute(start, o
 def test_bodies_that_are_collected_must_come_faster_while_their_memory_is_short(
     start, origin, buffer, is_short
 ):
-    """A batch delete of 2 MiB is counted as soon as it begins, and others are refused while it
-    holds their share. One that comes with 2.5 KiB/s, more than limits.min_rate, is then cut after
-    half a minute."""
+    """A batch delete of 2 MiB counts as soon as it begins, and others are refused while it holds
+    their share. One that arrives at 2.5 KiB/s, above limits.min_rate, is then cut after half a
+    minute."""
     server = start(origin, ahead_s=0, settings={"workers": 1, "limits.max_buffer": buffer})
     body = b"<Delete><Object><Key>one</Key></Object></Delete>"
     header = "Content-MD5: " + base64.b64encode(hashlib.md5(body).digest()).decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start-up: what a bare start prints, every refusal with its exit code and one clear line."""
+"""The start of the server: its output, and each refusal with its exit code and one clear line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def data(tmp_path):
 
 
 def refused(server, code, *words):
-    """It ends with CODE; stderr has a short text with all the words."""
+    """Checks that the server ends with CODE and that stderr is a short text with all the words."""
     server.expect_failure = True
     server.spawn()
     got = server.wait_exit()
@@ -45,12 +45,13 @@ def test_version_and_usage():
 
 
 def test_nothing_but_an_origin(start, data):
-    """It says where it listens, what it caches where, the engine, how to point a client here."""
+    """With nothing but an origin set, the start names the listener, the origin, the cache
+    directory, the engine, and how to point a client here."""
     server = start(f"dir:{data}", settings={"workers": None, "cache.size": "64MiB"})
     with server.client() as client:
         reply = client.get("a")
         assert reply.status == 200 and bytes(reply.body) == b"hello"
-    server.wait_stderr("hint")  # the last line; the listeners come before
+    server.wait_stderr("hint")  # the last line; the listeners come before it
     text = "\n".join(server.stdout + server.stderr)
     assert f"127.0.0.1:{server.port}" in text
     assert str(server.cache) in text
@@ -60,7 +61,8 @@ def test_nothing_but_an_origin(start, data):
 
 
 def test_values_from_file_environment_and_flags(start, data):
-    """Flag before environment before file before default; check -T says where each came from."""
+    """A flag overrides the environment, which overrides the file and then the default. `check -T`
+    names the source of each."""
     config = data.parent / "c.yaml"
     config.write_text(
         "origin: {endpoint: 'dir:%s'}\ncache:\n  size: 64MiB\n  ttl: 10s\nworkers: 1\n" % data
@@ -188,8 +190,8 @@ def test_a_cache_directory_in_use(start, origin):
 
 
 def test_a_cache_directory_open_to_others(start, origin, tmp_path):
-    """As an emptyDir is (0777, setgid): the cache keeps to a folder of its own and is there
-    again."""
+    """If others may write to the cache directory (0777, setgid), as in an emptyDir, the cache uses
+    a folder of its own in it, and finds it again."""
     cache = tmp_path / "shared"
     cache.mkdir()
     cache.chmod(0o2777)
@@ -325,7 +327,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 def handed_over(start, origin, what, count="1", **settings):
-    """A server, not yet run, that inherits the socket WHAT as descriptor 3."""
+    """A server, not yet running, that inherits the socket WHAT as descriptor 3."""
     server = start(origin, run=False, settings={"listen": None, **settings})
     server.binary_path = binary()
     server.wrapper = [sys.executable, "-c", HAND_OVER, what, str(server.folder), count]
@@ -338,7 +340,7 @@ def listening(server):
 
 
 def run_handed_over(server):
-    """wrapper programs exec the server here, so its process is the wrapper's own."""
+    """A wrapper that execs the server, so the process is the wrapper's own."""
     server._pid = lambda: server.process.pid
     server.spawn()
     return server
@@ -346,7 +348,7 @@ def run_handed_over(server):
 
 @pytest.mark.parametrize("what", ["loopback", "unix", "abstract"])
 def test_inherited_sockets(start, origin, what):
-    """LISTEN_FDS: the socket of the caller is served."""
+    """The server serves the socket that it inherits by LISTEN_FDS."""
     origin.put("a", 100)
     server = run_handed_over(handed_over(start, origin, what))
     where = listening(server)
@@ -368,7 +370,7 @@ def test_inherited_sockets(start, origin, what):
 
 
 def test_inherited_sockets_by_name(start, origin, certificate):
-    """LISTEN_FDNAMES: one that speaks TLS, one in the place of admin.listen; a unix socket can be
+    """LISTEN_FDNAMES can name a TLS socket and one for admin.listen. A unix socket can be
     neither."""
 
     def named(what, name, **settings):
@@ -463,7 +465,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_localhost_needs_no_resolver(start, origin):
-    """A listener and origins named localhost work where no file and no server knows that name."""
+    """A listener and origins named localhost work even if no file and no name server knows that
+    name."""
     origin.put("a", 100)
     origin.make_bucket("data")
     origin.put("b", 100, bucket="data")
@@ -504,7 +507,7 @@ def test_localhost_needs_no_resolver(start, origin):
 
 
 def test_readable_start_line(start, origin):
-    """One line that a script can read: event, listener and admin address, engine."""
+    """A script can read the start from one line: event, listener and admin address, engine."""
     server = start(origin, settings={"log.format": "json"})
     server.wait_stderr(r'"event":"started"')
     lines = [json.loads(line) for line in server.stderr if line.startswith("{")]

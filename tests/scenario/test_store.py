@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the
-limit."""
+"""The cache on disk: restarts, kill -9, flipped bits, damaged indexes, full and broken disks, and
+the size limit."""
 
 import base64
 import contextlib
@@ -41,7 +41,7 @@ IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 
 def fill(server, origin, keys):
-    """Reads everything once, judged; waits until it is stored."""
+    """Reads everything once and judges it. Waits until it is stored."""
 
     def one(worker):
         with server.client() as client:
@@ -53,7 +53,7 @@ def fill(server, origin, keys):
 
 
 def mixed(origin, small=60, large=4):
-    """Keys of all sorts of sizes, made at the origin."""
+    """Makes objects of many sizes at the origin."""
     dice = random.Random(7)
     keys = []
     for i in range(small):
@@ -86,18 +86,17 @@ def test_a_clean_restart_keeps_everything(start, origin, engine, figure):
     assert server.metric("forebay_cache_checksum_failures_total") == 0
 
 
-KILL_KEYS = 400  # the newest are looked at
-KILL_FRESH = 20  # so many rounds fit one cache without evictions
+KILL_KEYS = 400  # the newest ones are checked
+KILL_FRESH = 20  # this many rounds fit one cache without evictions
 
 
 @pytest.mark.both_engines
 def test_kill_9_in_a_loop(start, origin, engine, figure):
-    """At random moments: no wrong byte ever; what was complete a second before is a hit; no index
-    is thought damaged.
+    """After kill -9 at random moments no byte is wrong, an object complete for a second is a hit,
+    and no index is reported as damaged.
 
-    Looked at are objects that were complete a second before the kill of the process that fetched
-    them, and all that were hits after an earlier kill. What is younger may be lost, and is only
-    counted.
+    The test checks objects that were complete a second before the kill of the process that fetched
+    them, and all hits after an earlier kill. Younger ones may be lost, and are only counted.
     """
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "8GiB"})
     rounds = int(os.environ.get("FOREBAY_KILLS", 500 if scale() >= 1 else 25))
@@ -127,7 +126,7 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
                         judge(client.get(key), origin, key, 0, origin.version(key).size)
                         born.append((key, time.monotonic()))
             except (Closed, Truncated, ProtocolError, OSError) as error:
-                if not stop.is_set():  # else killed meanwhile
+                if not stop.is_set():  # else killed in the meantime
                     wrong.append(error)
             except AssertionError as error:
                 wrong.append(error)
@@ -137,14 +136,14 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
             thread.start()
         stop.wait(dice.uniform(0.02, 0.5) if turn % 5 else dice.uniform(1.2, 2.0))
         killed_at = time.monotonic()
-        stop.set()  # what is under way goes on into the kill
+        stop.set()  # requests in flight go on into the kill
         server.kill9()
         for thread in threads:
             thread.join(60)
         assert not wrong, wrong[0]
         ages.update((key, killed_at - at) for key, at in born)
-        # A fast machine makes more in the last second than are kept: of either age as many, and as
-        # many are looked at.
+        # A fast machine completes more objects in the last second than the test keeps. It keeps and
+        # checks as many of either age.
         of_age = [key for key in ages if ages[key] >= 1.0][-KILL_KEYS // 2 :]
         ages = {
             key: ages[key]
@@ -187,19 +186,20 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
 
 
 class Cells:
-    """Where the cells of the known keys lie in the segments, all copies that were ever written."""
+    """Offsets of the cells of known keys in the segments, of all copies that were ever written."""
 
     def __init__(self, server, origin, keys):
         self.server, self.keys = server, keys
         self.by_hash = {name_hash(f"bkt/{key}"): key for key in keys}
         self.hashes = np.sort(np.array(list(self.by_hash), dtype=np.uint64))
-        # key -> arrays by cell, one per look that found any: number of file << 32 | offset, or -1
+        # key -> arrays by cell, one for each look that found any: number of file << 32 | offset, or
+        # -1
         self.at = {key: [] for key in keys}
         self.count = {key: origin.version(key).size // CELL for key in keys}
-        self.files, self.seen = [], {}  # seen: path -> where in it the last cell found lies
+        self.files, self.seen = [], {}  # seen: path -> offset at which the last cell found begins
 
     def look(self):
-        """Finds what was written since the last look; nothing may be in flight."""
+        """Finds cells written since the last look. Nothing may be in flight."""
         self.found = {}
         for path in self.server.segment_files():
             if path not in self.seen:
@@ -237,7 +237,7 @@ class Cells:
                 self.seen[path] = max(self.seen[path], at + shift + int(mine[-1]) * 8)
 
     def pick(self, dice, key):
-        """[(path, offset in the file)] of all copies of one cell of KEY."""
+        """Returns [(path, offset in the file)] of all copies of one cell of KEY."""
         cell = dice.randrange(self.count[key])
         places = [int(there[cell]) for there in self.at[key] if there[cell] >= 0]
         assert places, f"{key}: cell {cell} is nowhere in the segments"
@@ -245,7 +245,7 @@ class Cells:
 
 
 def flip_beneath(dice, path, at):
-    """Flips one bit of the cell that begins AT beneath the page cache; says whether it is still
+    """Flips one bit of the cell at AT beneath the page cache. Returns whether the cell is still
     there."""
     at += dice.randrange(CELL)
     flipped = None
@@ -262,12 +262,12 @@ def flip_beneath(dice, path, at):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("verify", ["page-in", "always"])
 def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure, tmp_path):
-    """Each one is found when its page is next brought from the device, and healed inside that
-    response.
+    """Each flipped bit is found when its page is next read from the device, and repaired within
+    that response. Other clients read at the same time.
 
-    Others read meanwhile. Under `page-in` none of them reads the same object in the moment of the
-    flip, since a page that somebody drops between our check and our send is not promised to be
-    looked at again; `always` promises it, so there they do.
+    Under `page-in` none of them reads the same object at the moment of the flip. A page that
+    somebody drops between our check and our send need not be verified again. `always` promises
+    that, so there they do.
     """
     if verify == "always" and engine != "threads" and scale() < 1:
         pytest.skip("all combinations run at scale 1")
@@ -306,8 +306,8 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
             errors.append(error)
 
     def flip(client, key):
-        """Flips a bit of KEY and reads it; False if that was not found, though the copy in use had
-        it."""
+        """Flips a bit of KEY and reads it. Returns False if the flip was not found although the
+        copy in use had it."""
         for _ in range(10):
             places = cells.pick(dice, key)
             before = server.metric("forebay_cache_checksum_failures_total")
@@ -320,14 +320,14 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
             judge(client.get(key), origin, key, 0, origin.version(key).size)
             if server.metric("forebay_cache_checksum_failures_total") > before:
                 return True
-            # Still in memory as it was, because somebody read it at that moment?
+            # Is the old page still in memory, because somebody read it at that moment?
             for path in {path for path, _ in places}:
                 drop_pages(path)
             judge(client.get(key), origin, key, 0, origin.version(key).size)
             if server.metric("forebay_cache_checksum_failures_total") > before:
                 return True
-            # Written again since the last look, by somebody who met an older flip in another copy?
-            # Or a neighbour was just written to the same page, over the flip?
+            # Was it rewritten since the last look, by a reader that met an older flip in another
+            # copy? Or was a neighbour written to the same page, over the flip?
             copies = len(cells.at[key])
             server.settle()
             cells.look()
@@ -371,7 +371,8 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
 
 @pytest.mark.both_engines
 def test_flips_while_stopped(start, origin, engine):
-    """Payload, headers and tails of segments, edited while the server is down."""
+    """Bits flip in payload, headers and tails of segments while the server is down. It serves no
+    wrong byte."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 60, 3)
     fill(server, origin, keys)
@@ -393,7 +394,7 @@ def test_flips_while_stopped(start, origin, engine):
 
 
 def injuries(dice, index, other):
-    """[(name, function)]: ways to harm an index file while the server is down."""
+    """Returns [(name, function)]: ways to damage an index file while the server is down."""
     size = index.stat().st_size
 
     def patch(at, data):
@@ -456,14 +457,17 @@ GONE = {
     "garbage",
     "another cache's",
     "a directory",
-}  # others may hit what is not in use
+}  # others may hit objects that are not in use
 
 
 @pytest.mark.both_engines
 def test_injured_indexes(start, origin, engine, figure, tmp_path):
-    """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving. Every
-    other one is too large for the child that looks at it: found by whoever comes to it, the round
-    behind serving at last."""
+    """A damaged index causes a normal start, no wrong byte, and a rebuild from the segments in the
+    background.
+
+    Every other index is too large for the child process that checks it. The first worker that meets
+    the damage finds it, or at last the verification round in the background.
+    """
     stranger = start(origin, engine=engine, file=IMMUTABLE)
     for i in range(50):
         origin.put(f"other/{i}", 3000)
@@ -491,7 +495,7 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         unseen = n % 2 == 1 and build_kind() != "release"
         server.env["FOREBAY_INDEX_WALK_US"] = "0" if unseen else "25000"
         server.start()
-        if n // len(options) % 2 == 1:  # readers at once, while it is being rebuilt
+        if n // len(options) % 2 == 1:  # clients read at once, during the rebuild
             with server.client() as client:
                 for key in dice.sample(keys, 30):
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
@@ -511,10 +515,12 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
             dropped = server.metric("forebay_store_events_total", event="index-damaged") > 0
         if dropped:
             server.wait_stderr("index_rebuild_done")
-            # What a reader asked for before it was found again counts with its new run's commit.
+            # An object that was read before the rebuild found it counts with the commit of its new
+            # run.
             server.wait_metric("forebay_cache_objects", lambda v: v == len(keys))
             rebuilt += 1
-        # All of it, from disk: found runs are only asked about, with requests that have no body.
+        # All of it comes from disk. Recovered runs are only revalidated, with requests that have no
+        # body.
         mark = origin.mark()
         fill(server, origin, keys)
         sent = origin.bytes_sent(since=mark)
@@ -536,9 +542,9 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
 
 
 @pytest.mark.both_engines
-def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp_path):
-    """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts
-    again."""
+def test_reads_during_an_index_rebuild_lose_nothing(start, origin, engine, tmp_path):
+    """Reads during a rebuild lose nothing. Runs that the rebuild finds with the ETag that readers
+    got count again."""
     hold = tmp_path / "hold"
     server = start(
         origin,
@@ -555,7 +561,7 @@ def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp
     hold.write_text("")
     server.start()
     with server.client() as client:
-        for key in keys:  # a part of each, of the origin
+        for key in keys:  # a part of each, from the origin
             size = origin.version(key).size
             judge(client.get(key, 0, 99), origin, key, 0, min(100, size))
     server.settle()
@@ -629,7 +635,7 @@ def test_injured_segments_and_strange_files(start, origin, engine):
 
 
 class Sampler:
-    """The highest value of a function while the block runs."""
+    """Records the highest value of a function while the block runs."""
 
     def __init__(self, read, every=0.02):
         self.read, self.every, self.highest = read, every, 0
@@ -657,7 +663,7 @@ class Sampler:
 
 
 class SlowReaders:
-    """Readers that took a little of an object and then hardly go on."""
+    """Readers that take a little of an object and then hardly go on."""
 
     def __init__(self, server, keys, count):
         self.connections = []
@@ -670,7 +676,9 @@ class SlowReaders:
 
     def sip(self):
         for connection in self.connections:
-            with contextlib.suppress(OSError):  # nothing there, or cut for being too slow
+            with contextlib.suppress(
+                OSError
+            ):  # nothing came, or the reader was cut for being too slow
                 connection.sock.recv(1024, socket.MSG_DONTWAIT)
 
     def close(self):
@@ -679,7 +687,7 @@ class SlowReaders:
 
 
 def freed_bytes(server):
-    """Segments that are unlinked and still open."""
+    """Bytes of segments that are unlinked and still open."""
     total, folder = 0, f"/proc/{server._pid()}/fd"
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
@@ -690,8 +698,8 @@ def freed_bytes(server):
 
 
 def overread(server, origin, size, total, slow):
-    """Reads TOTAL bytes of ever new objects beside SLOW readers that hold on to old ones; then on
-    until the whole cache went over four times."""
+    """Reads TOTAL bytes of always new objects while SLOW readers hold on to old ones. Then goes on
+    until the whole cache was replaced four times."""
     count = total // (2 * MIB)
     for i in range(count + 1000):
         origin.put(f"flood/{i}", 2 * MIB)
@@ -728,7 +736,8 @@ def overread(server, origin, size, total, slow):
 
 @pytest.mark.both_engines
 def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
-    """du and statfs, sampled while ten times cache.size is read with slow readers about."""
+    """du and statfs stay within cache.size at every moment, while clients read ten times as much
+    and some are slow."""
     size = 64 * MIB
     with LoopDisk(tmp_path / "disk", 512 * MIB) as disk:
         server = start(
@@ -779,8 +788,8 @@ def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine)
 
 @pytest.mark.both_engines
 def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
-    """A cache of 24 MiB whose commits are slow: many objects come in each. The index makes its room
-    by evicting."""
+    """In a cache of 24 MiB with slow commits, each commit has many tiny objects. The index makes
+    room for them by eviction."""
     size, count = 24 * MIB, scaled(60_000, 24_000)
     env = {"FOREBAY_DISK_FAULTS": "store.commit:1+:slow:20", "FOREBAY_TEST_STEADY": "1"}
     server = start(
@@ -841,7 +850,8 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
 
 @pytest.mark.both_engines
 def test_a_full_file_system(start, origin, engine, tmp_path):
-    """cache.size says more than there is: every read succeeds, before, while and after."""
+    """If cache.size exceeds the file system, every read succeeds: before it is full, while it fills
+    and afterwards."""
     with LoopDisk(tmp_path / "disk", 48 * MIB) as disk:
         server = start(
             origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": "1GiB"}
@@ -881,7 +891,7 @@ def test_somebody_else_fills_the_file_system(start, origin, engine, tmp_path):
 
 
 def hog(folder, leave):
-    """Another program's file that leaves LEAVE bytes of the file system; gone with unlink()."""
+    """A file of another program that leaves LEAVE bytes of the file system. unlink() removes it."""
     path = folder / "hog"
     info = os.statvfs(folder)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -899,7 +909,7 @@ def told(server, of):
 
 @pytest.mark.both_engines
 def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
-    """Below cache.min_free the cache gives way, stores no more, and fills again when there is
+    """Below cache.min_free the cache evicts and stores no more. It fills again when there is
     space."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
         server = start(
@@ -944,7 +954,8 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
 
 
 def test_a_share_of_the_file_system(start, origin, engine, tmp_path):
-    """cache.size: 50% is of what others leave, whatever they do meanwhile."""
+    """With cache.size 50%, the cache takes half of the space that others leave, while they take and
+    free space."""
     with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
         server = start(
             origin,
@@ -969,7 +980,7 @@ def test_a_share_of_the_file_system(start, origin, engine, tmp_path):
 
 
 def fill_up(path):
-    """Somebody else takes all that is left of a file system."""
+    """Another program takes all that is left of a file system."""
     with open(path, "wb", buffering=0) as other, contextlib.suppress(OSError):
         for piece in (MIB, 4096, 512, 1):
             with contextlib.suppress(OSError):
@@ -982,8 +993,8 @@ def fill_up(path):
 def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
     start, origin, engine, tmp_path
 ):
-    """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as
-    if it had begun with it."""
+    """A cache without room at the start reports that, serves, and relays writes. When there is room
+    it stores, above cache.min_free, as if it had started with it."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
         other = fill_up(disk.mount / "other")
         server = start(
@@ -1005,15 +1016,15 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
         ), server.output()
         with server.client() as client:
             assert client.request("PUT", client.target(keys[0]), body=b"x" * 1000).status == 200
-        os.truncate(other, 255 * MIB)  # for the smallest cache, but not above cache.min_free
-        server.advance(61)  # it says so once a minute
+        os.truncate(other, 255 * MIB)  # enough for the smallest cache, but not above cache.min_free
+        server.advance(61)  # it is reported once a minute
         wait_for(lambda: told(server, "space") == 2, server.output)
         assert server.metric("forebay_degraded", component="disk") == 1
         rule = {
             "match": "bkt/large/**",
             "freshness": "immutable",
             "block_size": "4MiB",
-        }  # a reload meanwhile holds
+        }  # a reload in this state holds
         (server.folder / "forebay.yaml").write_text(
             json.dumps({"rules": [rule, *IMMUTABLE["rules"]]})
         )
@@ -1024,7 +1035,7 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
         server.wait_stderr("event=cache_usable")
         assert server.metric("forebay_cache_short", of="space") == 0
         assert server.metric("forebay_cache_capacity_bytes") == 100 * MIB
-        fill_up(disk.mount / "other")  # and it gives way again
+        fill_up(disk.mount / "other")  # and it gives space back again
         server.wait_metric("forebay_cache_short", lambda v: v == 1, of="min_free")
         other.unlink()
         server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
@@ -1057,8 +1068,8 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
 
 @contextlib.contextmanager
 def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
-    """The disk, a server with a cache of 100 MiB there that may take all of it, and OBJECTS keys of
-    1 MiB."""
+    """A disk, a server with a cache of 100 MiB there that may take all of it, and OBJECTS keys of 1
+    MiB."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, inodes) as disk:
         server = start(
             origin,
@@ -1075,8 +1086,8 @@ def on_small_memory(start, origin, engine, tmp_path, inodes, objects):
 
 @pytest.mark.both_engines
 def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
-    """Somebody took all space while it was stopped: an old segment makes room for the start, and
-    the rest is there."""
+    """Another program took all space while the server was stopped. The start evicts one old segment
+    for room, and the rest is still cached."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=4000, objects=60) as (
         disk,
         server,
@@ -1093,7 +1104,7 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
             assert "removed=1 " in [line for line in server.stderr if "cache_shrunk" in line][-1], (
                 server.output()
             )
-            # The objects of that segment, and of those that go for them while the disk is full.
+            # The objects of that segment, and of those evicted for them while the disk is full.
             assert len(origin.requests(since=mark, method="GET")) <= len(keys) // 2
             other.unlink()
             fill(server, origin, keys)
@@ -1102,8 +1113,8 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
 
 @pytest.mark.both_engines
 def test_no_inodes_left(start, origin, engine, tmp_path):
-    """Somebody else has the last one: what is not stored is streamed, older segments make room,
-    nothing is broken."""
+    """Another program has the last inode. Runs that cannot be stored are streamed, older segments
+    make room, and nothing breaks."""
     with on_small_memory(start, origin, engine, tmp_path, inodes=400, objects=70) as (
         disk,
         server,
@@ -1138,8 +1149,8 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
 @pytest.mark.both_engines
 @pytest.mark.parametrize("was_used", [False, True])
 def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
-    """Found read-only at the start: served from the origin, uncached, where there was a cache or
-    none is needed."""
+    """If the file system is read-only at the start, the server relays from the origin without
+    caching. This holds with an existing cache, and where none is required."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         (disk.mount / "cache").mkdir()
         server = start(
@@ -1165,7 +1176,8 @@ def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
 
 
 def test_written_while_the_cache_directory_could_not_be_used(start, origin, engine):
-    """The next process, which can use it, does not believe what it said before."""
+    """While the cache directory could not be used, writes went past it. The next process, which can
+    use it, does not trust its old contents."""
     new = b"written by a process without a cache" * 100
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 20, 2)
@@ -1193,7 +1205,7 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
 
 @pytest.mark.both_engines
 def test_disk_errors(start, origin, engine, tmp_path):
-    """EIO on every read and write of the device: every request still succeeds."""
+    """Every read and write of the device gives EIO, and every request still succeeds."""
     with FaultyDisk(tmp_path / "disk", 256 * MIB) as disk:
         server = start(
             origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": "128MiB"}
@@ -1220,7 +1232,8 @@ def test_disk_errors(start, origin, engine, tmp_path):
 
 
 def test_cache_directory_that_cannot_be_made(start, origin, tmp_path):
-    """Where a file stands in the way: one clear refusal, or service without a cache."""
+    """If a file blocks the path of the cache directory, the start gives one clear refusal, or
+    serves without a cache."""
     (tmp_path / "file").write_text("x")
     server = start(origin, run=False, cache=tmp_path / "file" / "cache")
     server.expect_failure = True
@@ -1237,7 +1250,8 @@ def test_cache_directory_that_cannot_be_made(start, origin, tmp_path):
 
 @pytest.mark.both_engines
 def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
-    """1 GiB objects to many slow readers, stored and unstored: bounded by limits.max_buffer."""
+    """Many slow readers of 1 GiB objects, stored and unstored, use memory within
+    limits.max_buffer."""
     from forebay import build_kind
 
     if build_kind() in ("asan-ubsan", "tsan"):
@@ -1303,9 +1317,9 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
         f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
         f"highest {memory.highest / MIB:.0f} MiB"
     )
-    # Above the limit a reply goes on through what is on its way, a chunk or two, and each worker
-    # through 512 KiB more. What a request holds besides is charged when it comes, also where chunks
-    # have taken all there is.
+    # Above the limit a reply continues with the bytes in transit, a chunk or two, and each worker
+    # with 512 KiB more. The further memory of a request is charged on arrival, even when chunks
+    # have taken all of it.
     assert peak > buffer / 2, "memory was never short"
     assert peak <= buffer + (readers + len(keys)) * (2 * 65536 + REQUEST_BYTES) + 2 * (512 << 10), (
         f"buffers of {peak / MIB:.0f} MiB"
@@ -1314,7 +1328,8 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     highest = [max(half) for half in halves]
     assert highest[1] <= highest[0] + 32 * MIB, f"grows: {highest} at most"
     grown = memory.highest - before
-    # Beside limits.max_buffer: what each connection takes, and each busy one to the origin.
+    # In addition to limits.max_buffer: memory of each connection, and of each busy one to the
+    # origin.
     streams = readers // len(kinds) + 4
     assert grown <= buffer + 16 * MIB + readers * 64 * 1024 + streams * MIB // 2, (
         f"grew by {grown / MIB:.0f} MiB"
@@ -1322,7 +1337,7 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
 
 
 def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, figure):
-    """What only the slower of two readers of a run has not had yet is not kept without bounds."""
+    """Two clients read one run. The bytes that only the slower one still needs are bounded."""
     buffer, size, count = 4 * MIB, 4 * MIB, 30
     server = start(
         origin,
@@ -1356,15 +1371,16 @@ def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, fig
         f"buffers with {count} slow readers beside as many fast ones ({engine}): "
         f"up to {peak / MIB:.1f} of {buffer // MIB} MiB"
     )
-    # Each run: how far the slower may be behind while memory is short, and a chunk or two per
-    # reply.
+    # For each run: how far the slower may be behind while memory is short, and a chunk or two for
+    # each reply.
     assert peak <= buffer + count * (256 * 1024 + 4 * 65536), f"buffers of {peak / MIB:.0f} MiB"
 
 
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_eviction_under_load(start, origin, engine):
-    """A working set larger than the cache, read by many: right bytes, and room is made."""
+    """Many clients read a working set larger than the cache. Bytes are right, and eviction makes
+    room."""
     server = start(origin, engine=engine, settings={"cache.size": "64MiB"})
     for i in range(60):
         origin.put(f"k{i}", 3 * MIB + i)
@@ -1384,8 +1400,8 @@ def test_eviction_under_load(start, origin, engine):
 
 @pytest.mark.both_engines
 def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
-    """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched
-    anew, once."""
+    """`scrub` finds bits that flip beneath the page cache without any read. Objects that were hits
+    are fetched again, once."""
     if not direct_works(tmp_path):
         not_run("no direct I/O on this file system")
     server = start(
@@ -1411,7 +1427,7 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     sealed, flipped = full(), {}
     for key in dice.sample(keys, 20):
         ((path, at),) = cells.pick(dice, key)
-        if path in sealed:  # else it is still written to
+        if path in sealed:  # else the server still writes to it
             flipped[key] = flip_beneath(dice, path, at)
     assert len(flipped) > 5
     path = server.folder / "forebay.yaml"
@@ -1450,7 +1466,8 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
 
 @pytest.mark.both_engines
 def test_verify_always(start, origin, engine):
-    """cache.verify always: every byte of every hit is checked, none goes by sendfile."""
+    """With cache.verify always, every byte of every hit is verified, and none is sent by
+    sendfile."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.verify": "always"})
     keys = mixed(origin, 40, 3)
     fill(server, origin, keys)

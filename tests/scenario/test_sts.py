@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that was given one endpoint for all services can still assume its role: that one call
-goes on to STS, unsigned and unchanged; nothing else does."""
+"""A client with one endpoint for all services can still assume its role. Forebay relays that one
+call to STS, unsigned and unchanged, and no other call."""
 
 import http.server
 import threading
@@ -123,7 +123,7 @@ def test_off_is_off(start, origin, sts):
 
 
 def test_an_sts_that_does_not_answer(start, origin, sts):
-    """Clients hear S3's SlowDown, which all of them repeat."""
+    """If STS does not answer, the client gets S3's SlowDown, which every client retries."""
     server = serve(start, origin, sts)
     sts.shutdown()
     sts.server_close()

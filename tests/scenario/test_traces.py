@@ -4,9 +4,10 @@ from files.
 
     FOREBAY_TRACE_RUNNER  the test binary (default: trace_runner beside FOREBAY_BIN, or in build/)
 
-The figures are those of traces of 20,000 blocks. Here they have 5,000, where two spare segments and
-the time it takes to learn weigh more: the margins are for that. j2_disjoint changes its data set as
-often as a cache of a quarter can be filled, which a small one notices too late.
+The hit ratios come from traces of 20,000 blocks. Here the traces have 5,000, where two spare
+segments and the time to learn weigh more. The margins allow for that. j2_disjoint changes its data
+set as often as a cache of a quarter can be filled, which a small cache notices too late.
+
 """
 
 import csv
@@ -25,7 +26,7 @@ SHARES = ("0.25", "0.50", "0.75")
 MARGIN = 0.04
 MARGINS = {("j2_disjoint", "0.25"): 0.09}
 MEANS = (0.353, 0.560, 0.759)
-# checksum of the trace, hit ratio to reach at each share
+# Checksum of the trace, hit ratio to reach at each share
 TRACES = {
     "a_cyclic": ("5870e79d2fb31175", 0.237, 0.490, 0.742),
     "b1_shuffle": ("9e00499ac6dbd06d", 0.240, 0.490, 0.742),
@@ -102,8 +103,8 @@ def test_every_trace_reaches_its_hit_ratio():
 
 
 def test_a_trace_from_a_file(tmp_path):
-    """Twice the capacity in a cycle: half of it is hit, by a policy that keeps what it has, and
-    nothing by `lru`."""
+    """A trace cycles over twice the capacity. A policy that keeps its blocks hits half of it, and
+    `lru` hits none."""
     trace = tmp_path / "cycle"
     with trace.open("w") as out:
         out.write(f"{2000 * 65536}\n")
@@ -119,8 +120,8 @@ def test_a_trace_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("readers", (2, 4, 8))
 def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, readers):
-    """In step over twice the capacity: one in two blocks is kept, and of the others the first
-    request is a miss."""
+    """Readers in step cycle over twice the capacity. One block in two is kept. Of the others only
+    the first request is a miss."""
     trace = tmp_path / "ranks"
     with trace.open("w") as out:
         out.write(f"{1000 * 65536}\n")
@@ -136,7 +137,7 @@ def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, re
 
 
 def test_parts_beside_what_is_read_again(tmp_path):
-    """A block that nobody reads again, in eight parts, behind each of a set of twice the
+    """A block that nobody reads again comes in eight parts, after each block of a set of twice the
     capacity."""
     trace = tmp_path / "parts"
     with trace.open("w") as out:
@@ -165,8 +166,8 @@ def test_parts_beside_what_is_read_again(tmp_path):
 
 
 def test_blocks_of_very_different_lengths_have_a_bound_that_none_exceeds(tmp_path):
-    """0.5 to 60 KB and one in a hundred of 3 MB: what is read again last is not what goes best
-    first, and no optimum."""
+    """Lengths are 0.5 to 60 KB, and 3 MB for one in a hundred. To evict the block that is read last
+    is then not the optimum, so the runner reports a bound."""
     random = Random(5)
     lengths = [
         3_000_000 if block % 100 == 0 else random.randrange(500, 60_001) for block in range(3000)
@@ -234,7 +235,7 @@ def refused(*args):
     return done.returncode, done.stderr
 
 
-def test_what_is_no_trace_is_refused(tmp_path):
+def test_an_invalid_trace_is_refused(tmp_path):
     trace = tmp_path / "broken"
     for text, why in BROKEN.items():
         trace.write_text(text)
@@ -275,7 +276,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
     ),
     ids=lambda args: args.replace(" ", "_"),
 )
-def test_what_there_is_not_is_refused(args):
+def test_unknown_traces_and_options_are_refused(args):
     assert refused(*args.split(" "))[0] == 2
 
 

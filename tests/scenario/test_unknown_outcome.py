@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes whose outcome nobody knows: until it is certain what became of them, nothing of their keys
-is believed."""
+"""After a write of unknown outcome, no cached copy of its keys is trusted until the outcome is
+certain."""
 
 import threading
 
@@ -10,7 +10,7 @@ from forebay import parallel
 from waiting import wait_for
 
 DOUBT_S = 300
-SILENT_S = 20  # of the server's clock, which is moved: no test is that slow by itself
+SILENT_S = 20  # of the server's clock, which the test moves: no test takes that long
 IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
 SETTINGS = {"origin.first_byte_timeout": f"{SILENT_S}s", "cache.list_ttl": "1h"}
 NEW = b"written by nobody knows whom" * 100
@@ -47,8 +47,8 @@ def request(client, name):
 
 
 def unanswered(server, origin, ask):
-    """What ASK() is answered while the origin, which has the request, says nothing for longer than
-    it may."""
+    """Returns the answer to ASK() when the origin has the request and stays silent for longer than
+    its timeout."""
     mark, replies = origin.mark(), []
     asker = threading.Thread(target=lambda: replies.append(ask()))
     asker.start()
@@ -113,7 +113,7 @@ def test_applied_after_the_time_out(start, origin, engine, name, readers):
         for _ in range(3):
             mark = origin.mark()
             is_old(server, origin)
-            # Each answer is the origin's own.
+            # Each answer comes from the origin itself.
             assert (
                 len(origin.requests(since=mark, key="k")) >= 2
                 and len(origin.requests(since=mark, key="")) == 1
@@ -138,7 +138,8 @@ def test_applied_after_the_time_out(start, origin, engine, name, readers):
 @pytest.mark.parametrize("end", ["kill9", "stop"])
 @pytest.mark.parametrize("readers", ["reading", "silent"])
 def test_applied_after_a_restart(start, origin, engine, end, readers):
-    """Killed while the origin works on it, or stopped when it had not answered in time."""
+    """The server is killed while the origin works on the write, or stopped after the timeout. The
+    next process serves no old copy."""
     server = serve(start, origin, engine, **{"shutdown.grace": "1s"})
     origin.put("far", 3000, bucket="far")
     with server.client() as client, origin.hold("k", method="PUT"):
@@ -168,14 +169,14 @@ def test_applied_after_a_restart(start, origin, engine, end, readers):
     server.advance(DOUBT_S + 5)
     server.settle()
     end_again = server.kill9 if end == "kill9" else server.stop
-    end_again()  # what was not confirmed since is not forgotten
+    end_again()  # unconfirmed writes are still remembered
     server.start()
     is_new(server, "PUT")
     server.settle()
     with server.client() as client:
         assert (
             client.get("k").status == 200
-        )  # those at once above may have found each other's fills outdated
+        )  # the simultaneous reads above may have found each other's fills outdated
         server.settle()
         for key, asked in (("other", 1), ("other", 0), ("k", 0)):
             mark = origin.mark()
@@ -188,7 +189,7 @@ def test_applied_after_a_restart(start, origin, engine, end, readers):
 
 
 def test_readers_share_nothing_older(start, origin, engine):
-    """A long transfer of what was there goes on; who comes later is not given it."""
+    """A long transfer of the old version goes on, but later readers do not join it."""
     server = serve(start, origin, engine)
     gate, got = threading.Event(), []
     with server.client() as client, origin.hold("k", method="PUT"):
@@ -217,8 +218,8 @@ def test_readers_share_nothing_older(start, origin, engine):
     "status,doubted",
     [(500, True), (502, True), (504, True), (408, True), (503, False), (403, False), (409, False)],
 )
-def test_what_an_answer_says(start, origin, engine, status, doubted):
-    """A gateway does not know, either; a refusal is known."""
+def test_only_an_answer_of_the_origin_decides(start, origin, engine, status, doubted):
+    """An error of a gateway leaves the outcome unknown. A refusal by the origin decides it."""
     server = serve(start, origin, engine)
     origin.fault("k", "status", status, method="PUT")
     with server.client() as client:
@@ -252,7 +253,7 @@ IN_A_DOCUMENT = {
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 @pytest.mark.parametrize("operation", ["copy", "batch", "complete"])
 @pytest.mark.parametrize("kind", IN_A_DOCUMENT)
-def test_what_a_document_behind_a_200_says(start, origin, kind, operation, framing):
+def test_a_document_after_a_200_decides(start, origin, kind, operation, framing):
     server = serve(start, origin, "auto")
     document, doubted = IN_A_DOCUMENT[kind]
     length = (
@@ -280,14 +281,14 @@ def test_what_a_document_behind_a_200_says(start, origin, kind, operation, frami
     is_old(server, origin)
 
 
-def test_what_was_never_sent_is_known(start, origin, engine):
+def test_a_write_that_was_never_sent_leaves_no_doubt(start, origin, engine):
     server = serve(start, origin, engine)
     with server.client() as client:
         origin.down()
         assert client.request("PUT", "/bkt/k", [], NEW).status == 503
         assert client.request("DELETE", "/bkt/k").status == 503
         origin.start()
-        with server.connection() as connection:  # an upload that is cut is none
+        with server.connection() as connection:  # a cut upload has no effect
             connection.send(
                 b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
                 + b"x" * 70000
@@ -299,7 +300,8 @@ def test_what_was_never_sent_is_known(start, origin, engine):
 
 
 def test_a_change_of_unknown_extent(start, origin, engine):
-    """Every use of the bucket is confirmed, and later one of each object."""
+    """After a change of unknown extent, every use of the bucket is confirmed at the origin, and
+    later one of each object."""
     server = serve(start, origin, engine)
     with server.client() as client:
         with origin.hold("", method="POST"):
@@ -326,7 +328,7 @@ def test_a_change_of_unknown_extent(start, origin, engine):
 
 
 def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
-    """Beyond 4,096 of them their bucket is in doubt."""
+    """If more than 4,096 keys are in this state, the whole bucket is revalidated."""
     server = serve(start, origin, engine)
     with server.client() as client:
         for i in range(5):
@@ -349,7 +351,8 @@ def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
 
 @pytest.mark.parametrize("outcome", ["unknown", "open"])
 def test_heads_meanwhile_cost_one_request_each(start, origin, engine, outcome):
-    """The answer is as good as any, though the write has made the entry that it comes to."""
+    """During the write each HEAD costs one request and gets a right answer, although the write has
+    created the entry that it belongs to."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     origin.put("k", 3000)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no
-request is refused; a program that does not start, whenever it fails, leaves the old one serving."""
+"""`forebay upgrade`: a new process takes over the sockets, the cache and idle connections, and no
+request is refused. If the new program does not start, whenever it fails, the old one goes on
+serving."""
 
 import collections
 import contextlib
@@ -55,9 +56,11 @@ def warm(server, origin, keys):
 
 @contextlib.contextmanager
 def hears(server, busy):
-    """Of a server with one worker, BUSY connections of which are: `with` begins an upgrade, and
-    behind it the worker has heard of it, since it has passed an idle connection on; what connects
-    from then on waits for the process that follows."""
+    """Begins an upgrade in the `with` block and waits until the worker has heard of it.
+
+    The server has one worker and BUSY busy connections. The worker has heard once it has passed on
+    an idle connection. Later connections wait for the next process.
+    """
     with server.connection():
         server.wait_metric("forebay_http_connections", lambda v: v == busy + 1)
         yield
@@ -66,8 +69,8 @@ def hears(server, busy):
 
 
 class Load:
-    """Clients that never ask twice: what fails has failed. Half keep their connections as long as
-    they may."""
+    """Clients that never retry, so that every failure counts. Half of them keep their connections
+    as long as possible."""
 
     def __init__(self, server, origin, keys, count):
         self.server, self.origin, self.keys = server, origin, keys
@@ -77,7 +80,7 @@ class Load:
         self.error = None
 
     def _run(self, count):
-        with contextlib.suppress(BaseException):  # it is in self.error
+        with contextlib.suppress(BaseException):  # the error is in self.error
             parallel(count, self._client)
 
     def _client(self, i):
@@ -127,7 +130,7 @@ class Load:
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_upgrades_under_load(serve, origin, engine, figure):
-    """No request fails, no byte is wrong, and the origin is asked for nothing again."""
+    """During upgrades no request fails, no byte is wrong, and the origin sees no repeated fetch."""
     keys = [f"k{i}" for i in range(12)]
     for i, key in enumerate(keys):
         origin.put(key, 1000 if i % 3 else 2 * MIB)
@@ -149,7 +152,7 @@ def test_upgrades_under_load(serve, origin, engine, figure):
 
 
 def test_idle_connections_go_on_in_the_new_process(serve, origin, engine):
-    """They are not closed, however many upgrades they sit through; what was sent meanwhile is
+    """Idle connections stay open over many upgrades. Requests sent on them in between are
     answered."""
     origin.put("a", 1000)
     server = serve(origin, engine=engine)
@@ -166,9 +169,9 @@ def test_idle_connections_go_on_in_the_new_process(serve, origin, engine):
     assert len(origin.requests(key="a")) == 1
 
 
-def test_what_is_under_way_ends_first(serve, origin, engine):
-    """A reply that the origin is slow with, and a write: both end well in the old process, and the
-    new one knows."""
+def test_requests_in_flight_end_in_the_old_process(serve, origin, engine):
+    """A reply from a slow origin and a write both end well in the old process, and the new one
+    knows of the write."""
     go = threading.Event()
     origin.put("slow", 1000)
     origin.put("w", 1000)
@@ -186,7 +189,7 @@ def test_what_is_under_way_ends_first(serve, origin, engine):
         asker = threading.Thread(target=lambda: done.append(upgrade(server)))
         with hears(server, busy=2):
             asker.start()
-        with server.connection() as new:  # it waits in the queue meanwhile
+        with server.connection() as new:  # it waits in the queue during this
             new.send(request_bytes("GET", "/bkt/w", f"127.0.0.1:{server.port}"))
             assert not done
             go.set()
@@ -234,7 +237,7 @@ def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed)
 
 def is_gone(pid):
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # an orphan that we have adopted
+        os.waitpid(pid, os.WNOHANG)  # an orphan that the test has adopted
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -243,8 +246,9 @@ def is_gone(pid):
 
 
 @pytest.mark.parametrize("last", ["wait", "exit 0"])
-def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, installed, last):
-    """Else it would keep the listening sockets, and the port could not be had again."""
+def test_children_of_a_failed_program_end_with_it(serve, origin, installed, last):
+    """If the new program fails, its child processes end too. Otherwise they would keep the
+    listening sockets and the port."""
     origin.put("a", 1000)
     server = serve(origin)
     group = os.getpgid(server.process.pid)
@@ -252,7 +256,7 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
     note, wait_s = server.folder / "started", 1
     while not (text := note.read_text() if note.exists() else "").endswith(
         "\n"
-    ):  # a slow machine has not come that far
+    ):  # a slow machine has not reached this point
         control(server, "--wait", wait_s, code=1)
         wait_s = min(2 * wait_s, 45)
     started = int(text)
@@ -267,14 +271,14 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
 
 @pytest.mark.both_engines
 def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
-    """The old process has given the cache up already: it starts itself anew, same id, and nobody
-    notices."""
+    """The new program fails when it already has the cache. The old process starts itself again with
+    the same id, and clients notice nothing."""
     origin.put("a", 1000)
     name = installed.path.with_name("s3.sock")
     server = serve(origin, engine=engine, settings={"listen": f"127.0.0.1:0,unix:{name}"})
     warm(server, origin, ["a"])
     pid = server.process.pid
-    path = server.folder / "no" / "admin.sock"  # opened behind the cache directory
+    path = server.folder / "no" / "admin.sock"  # opened after the cache directory
     installed.write(f'#!/bin/sh\nexec {binary()} "$@" --admin.socket={path}\n')
     with Load(server, origin, ["a"], 4) as load, server.connection() as idle:
         judge(ask(idle, server, "a"), origin, "a")
@@ -296,9 +300,9 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
 
 
 @pytest.mark.both_engines
-def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
-    """While the old one drains: without the new one it comes back, without the old one the new one
-    goes on."""
+def test_either_side_may_be_killed_during_an_upgrade(serve, origin, engine, installed):
+    """While the old process drains, one side is killed. Without the new one the old one serves
+    again; without the old one the new one goes on."""
     origin.put("a", 300_000)
     go = threading.Event()
     server = serve(origin, engine=engine, settings={"workers": 1})
@@ -340,9 +344,9 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
     warm(server, origin, ["a"])
 
 
-def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
-    """SIGTERM while it drains for the one that follows: what is under way ends well, and then
-    nobody serves."""
+def test_a_stop_during_an_upgrade_ends_both_processes(serve, origin, engine):
+    """SIGTERM reaches the old process while it drains. Requests in flight end well, and afterwards
+    no process serves."""
     origin.put("slow", 1000)
     go = threading.Event()
     origin.fault("slow", "hold", (go,))
@@ -364,9 +368,9 @@ def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
     warm(server, origin, ["slow"])
 
 
-def test_who_stops_the_old_one_leaves_nobody_waiting(serve, origin, engine, tmp_path):
-    """Nor those that had been passed on or waited for the one that follows: they are answered, and
-    the next is refused."""
+def test_a_stop_during_an_upgrade_leaves_no_client_waiting(serve, origin, engine, tmp_path):
+    """SIGTERM reaches the old process during an upgrade. Clients that were passed on, or that wait
+    for the new process, are answered. The next one is refused."""
     origin.put("a", 1000)
     name = tmp_path / "s3.sock"
     server = serve(
@@ -395,7 +399,7 @@ def threads_of(pid):
 
 
 def is_waiting(pid):
-    """In a system call that waits for others."""
+    """Whether the process is in a system call that waits for others."""
     return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "S"
 
 
@@ -406,8 +410,8 @@ def child_of(pid):
 
 @contextlib.contextmanager
 def draining(server, origin):
-    """A server that upgrades by a signal and is held up by one request; gives the id of the process
-    that follows."""
+    """A server that upgrades by a signal while one request delays it. Returns the id of the next
+    process."""
     go = threading.Event()
     origin.put("slow", 1000)
     origin.fault("slow", "hold", (go,))
@@ -421,15 +425,15 @@ def draining(server, origin):
         judge(busy.read_reply(), origin, "slow")
 
 
-def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
-    """SIGTERM when the cache is on its way to the one that follows, which has not said yet that it
-    serves."""
+def test_a_late_stop_during_an_upgrade_ends_both_processes(serve, origin, engine):
+    """SIGTERM reaches the old process while the cache passes to the new one, which has not reported
+    yet that it serves. Both end."""
     origin.put("a", 1000)
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])
     old = server.process.pid
     with draining(server, origin) as new:
-        os.kill(new, signal.SIGSTOP)  # it takes nothing over meanwhile
+        os.kill(new, signal.SIGSTOP)  # it takes nothing over during this
     wait_for(lambda: threads_of(old) == 1, "the old one to have closed the cache")
     os.kill(old, signal.SIGTERM)
     os.kill(new, signal.SIGCONT)
@@ -437,16 +441,16 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
         wait_for(lambda: is_gone(new), "the one that was to follow to end")
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(new, signal.SIGKILL)  # it would hold what the server says open
+            os.kill(new, signal.SIGKILL)  # it would hold the server's output open
     assert server.wait_exit() == 0, server.output()
     server.start()  # the cache directory is free
     warm(server, origin, ["a"])
 
 
 @pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, origin, told):
-    """A signal to read files again when the cache is given up and who follows does not come: the
-    old one starts anew."""
+def test_signals_do_not_end_an_old_process_that_serves_again(serve, origin, told):
+    """A signal to reload files reaches the old process after it released the cache. The new process
+    fails, and the old one starts again and serves."""
     origin.put("a", 1000)
     server = serve(origin)
     old = server.process.pid
@@ -466,9 +470,9 @@ def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, or
     warm(server, origin, ["a"])
 
 
-def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, tmp_path):
-    """SIGHUP and SIGUSR1 to the process that is known: the new one has read its files already, so
-    it reads them again."""
+def test_signals_to_the_old_process_reach_the_new_one(serve, origin, tmp_path):
+    """SIGHUP and SIGUSR1 go to the old process, whose id is known. The new one has already read its
+    files, so it reads them again."""
     log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
     server = serve(origin, settings={"access_log.path": log})
     old = server.process
@@ -483,8 +487,8 @@ def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, t
 
 
 def test_orders_while_it_drains_are_refused(serve, origin):
-    """Another upgrade, a reload: nobody takes them before the old process ends, so they hear that,
-    not silence until then."""
+    """An upgrade or a reload during an upgrade is refused at once. Otherwise it would wait until
+    the old process ends."""
     server = serve(origin, settings={"shutdown.grace": "10m"})
     old = server.process
     with draining(server, origin) as new:
@@ -497,8 +501,8 @@ def test_orders_while_it_drains_are_refused(serve, origin):
 
 
 def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
-    """Nothing was handed over yet: the new one ends, too, and the next start finds the cache
-    free."""
+    """The old server is killed before it hands anything over. The new process ends too, and the
+    next start finds the cache free."""
     origin.put("a", 1000)
     server = serve(origin)
     warm(server, origin, ["a"])
@@ -524,8 +528,8 @@ def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
 
 
 def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
-    """Each is handed over as what it is; the unix socket's name stays, and goes with the last
-    process."""
+    """Unix and TLS listeners are handed over as such. The unix socket's name stays, and the last
+    process removes it."""
     origin.put("a", 1000)
     path = tmp_path / "s3.sock"
     server = serve(
@@ -555,10 +559,11 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
     assert get(waits) is None
     os.kill(server.process.pid, signal.SIGUSR2)
     server.wait_stderr('"draining"')
-    # Its keys cannot be handed over: it ends with a reply, the next one or, where its worker had
-    # not heard yet, one behind.
+    # A TLS connection's keys cannot be handed over. It ends with a reply: the next one, or one
+    # later if its worker had not heard yet.
     wait_for(lambda: get(waits) == "close", "the end of the connection")
-    # One that such a worker took, too, is told to end as well; the next one is the new process's.
+    # A connection that such a worker accepted is closed as well. The next one belongs to the new
+    # process.
     wait_for(lambda: get(https()) is None, "a connection that goes on")
     old = server.process
     assert old.wait(WAIT_S) == 0
@@ -572,8 +577,8 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
     assert not path.exists()
 
 
-def test_systemd_is_told(serve, origin, tmp_path):
-    """MAINPID, from the old process, which stays until that has been read."""
+def test_systemd_learns_the_new_process(serve, origin, tmp_path):
+    """systemd gets MAINPID from the old process, which stays until systemd has read it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(tmp_path / "notify"))
         notify.settimeout(WAIT_S)
@@ -583,7 +588,7 @@ def test_systemd_is_told(serve, origin, tmp_path):
         old = server.process
         os.kill(old.pid, signal.SIGUSR2)
         words, fds = [], []
-        while not fds:  # the new one's READY=1 may come first, and is not believed then
+        while not fds:  # the new one's READY=1 may come first, and systemd then ignores it
             data, fds, _, _ = socket.recv_fds(notify, 500, 1)
             words.append(data.decode())
         assert words[-1] == "BARRIER=1" and len(fds) == 1
@@ -597,7 +602,7 @@ def test_systemd_is_told(serve, origin, tmp_path):
 
 
 def held(pid):
-    """How often each file, pipe and socket is open there."""
+    """How often each file, pipe and socket is open in the process."""
     links = []
     for entry in os.scandir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
@@ -607,8 +612,8 @@ def held(pid):
 
 @pytest.mark.both_engines
 def test_only_what_is_handed_over_is_inherited(serve, origin, engine):
-    """Neither the index, nor the log's pipe, nor a socket of a library goes on from process to
-    process."""
+    """The new process inherits only what is handed over: not the index, not the log's pipe, and no
+    socket of a library."""
     origin.put("a", 3 * MIB)
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])

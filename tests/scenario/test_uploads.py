@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads that ask first: the interim answer comes at once, a refusal arrives whole, and the next
-one works."""
+"""Uploads with Expect: 100-continue. The interim answer comes at once, a refusal arrives whole, and
+the next upload works."""
 
 import hashlib
 import socket
@@ -23,8 +23,8 @@ def put_head(server, target, size, headers=(), signer=None, body=b""):
 
 
 def test_small_uploads_wait_for_nothing(forebay, origin, figure):
-    """20 uploads of 5 bytes on one connection: the head alone brings 100 Continue, the body its
-    answer."""
+    """For 20 uploads of 5 bytes on one connection, each head alone brings 100 Continue, and each
+    body its answer."""
     began = time.monotonic()
     with forebay.connection() as connection:
         for i in range(20):
@@ -46,7 +46,7 @@ def test_small_uploads_wait_for_nothing(forebay, origin, figure):
 
 
 def test_small_uploads_of_botocore(forebay, origin, figure):
-    """The SDK that waits a second for an interim answer never does."""
+    """An SDK that waits up to a second for the interim answer never has to."""
     boto3 = pytest.importorskip("boto3")
     config = pytest.importorskip("botocore.config").Config(
         s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}
@@ -77,8 +77,8 @@ def test_small_uploads_of_botocore(forebay, origin, figure):
 @pytest.mark.parametrize("size", [5, 65536, 8 << 20])
 @pytest.mark.parametrize("eager", [False, True])
 def test_refused_uploads_close_cleanly(start, origin, tmp_path, size, eager):
-    """Refused by its head: no interim answer, the final one whole, then the end; the next upload
-    works."""
+    """An upload refused by its head gets no interim answer, the whole final one, and then the end.
+    The next upload works."""
     server = start(origin, settings=verify(keys_file(tmp_path)))
     body, alice = b"x" * size, signer_of("ALICE")
     for target, signer, status in (("/bkt/bob/x", alice, 403), ("/bkt/alice/x", None, 403)):
@@ -99,7 +99,7 @@ def test_refused_uploads_close_cleanly(start, origin, tmp_path, size, eager):
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_uploads_that_the_origin_refuses(forebay, origin, eager):
-    """The origin's refusal, too, arrives whole, and the next upload works."""
+    """A refusal by the origin arrives whole too, and the next upload works."""
     body = b"y" * (4 << 20)
     for status, code in (
         (403, "AccessDenied"),
@@ -127,15 +127,15 @@ HALF = b"h" * 500
 
 
 def put_half(connection, server, target, size=1000):
-    """The head of a PUT without Expect, and half of its body."""
+    """Sends the head of a PUT without Expect, and half of its body."""
     host = f"127.0.0.1:{server.port}"
     connection.send(request_bytes("PUT", target, host, [("Content-Length", str(size))]) + HALF)
 
 
 @pytest.mark.parametrize("how", ["down", 503, 502, 403, "reset"])
 def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
-    """Answered in the middle of its body: the other half is thrown away; who was not told of a
-    close goes on."""
+    """If an upload is answered in the middle of its body, the other half is discarded. The
+    connection goes on unless the reply announced a close."""
     if how == "down":
         origin.down()
     else:
@@ -156,7 +156,8 @@ def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
 
 
 def send_what_goes(connection, body):
-    """As much of BODY as the server takes: it may have answered and closed its side by then."""
+    """Sends as much of BODY as the server takes. It may already have answered and closed its
+    side."""
     try:
         connection.send(body)
     except (BrokenPipeError, ConnectionResetError, socket.timeout):

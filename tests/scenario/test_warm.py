@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is
+"""Warm jobs are interrupted at any moment, on either side, and resumed. Bytes that have arrived are
 not fetched again."""
 
 import contextlib
@@ -17,11 +17,11 @@ from test_control import ask
 from waiting import wait_for
 
 MIB = 1 << 20
-CALLS = 12  # to the admin port that only look, at once
+CALLS = 12  # calls to the admin port that only look, at once
 
 
 def warm_in_the_middle(server, origin, count, dice):
-    """`warm --wait` as its user runs it, and how far the origin is when it should end: at any
+    """Runs `warm --wait` as a user does. Chooses how far the origin is when it should end: at any
     object, in the middle of one."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     command = subprocess.Popen(
@@ -51,8 +51,8 @@ def put_to_warm(origin, count):
 
 @pytest.mark.both_engines
 def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
-    """kill -9 of the server, again and again: what it has answered for is never fetched again, and
-    of what was on its way no more than was: eight requests, and what their runs had not written."""
+    """The server is killed with kill -9 again and again. Answered objects are never fetched again.
+    Of those in flight, only what eight requests had in flight and their runs had not written."""
     dice, count, kills = random.Random(11), scaled(600, least=90), scaled(40, least=6)
     size = put_to_warm(origin, count)
     server = start(origin, engine=engine, settings={"access_log.path": "off"})
@@ -86,7 +86,8 @@ def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
 
 
 def test_warm_whose_command_is_killed(start, origin, engine):
-    """At any moment, and run again at once, beside the job that goes on: each byte is sent once."""
+    """The command is killed at any moment and run again at once, while the first job goes on. Each
+    byte is sent once."""
     dice, count = random.Random(12), scaled(600, least=120)
     size = put_to_warm(origin, count)
     server = start(origin, engine=engine, settings={"access_log.path": "off"})
@@ -102,8 +103,8 @@ def test_warm_whose_command_is_killed(start, origin, engine):
 
 
 def test_warm_whose_origin_goes_away(start, origin, engine, figure):
-    """Its connections are cut at any moment: bodies go on where they broke, so nothing that has
-    arrived is fetched again."""
+    """The origin's connections are cut at any moment. Bodies resume where they broke, so nothing
+    that has arrived is fetched again."""
     dice, count = random.Random(13), scaled(300, least=60)
     size = put_to_warm(origin, count)
     server = start(
@@ -129,9 +130,9 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("was, now", [(0, 100_000), (100_000, 0), (0, 0)])
-def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
-    """An object without bytes has them all before anything is known of it: it is asked for
-    nevertheless, and once."""
+def test_warm_of_objects_that_were_or_become_empty(start, origin, engine, was, now, listed):
+    """An empty object has all of its bytes before anything is known of it. `warm` still asks for
+    it, once, also if it was or becomes empty."""
     uri = "s3://bkt/k/" if listed else "s3://bkt/k/a"
     server = start(origin, engine=engine, settings={"access_log.path": "off"}, ahead_s=0)
     for size in (was, now):
@@ -148,8 +149,8 @@ def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
 
 
 def test_a_server_with_many_calls_is_asked_again(start, origin):
-    """Where more calls wait than the server takes (32 pods that warm at once) the command waits,
-    and its job is not lost to it."""
+    """If more calls wait than the server takes (32 pods that warm at once), the command waits and
+    does not lose its job."""
     origin.put("a", 1000)
     origin.put("b", 1000, bucket="slow")
     server = start(origin, settings={"access_log.path": "off"})
@@ -191,20 +192,23 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
 
 # --- what jobs hold -------------------------------------------------------------------------------
 
-ROOM = 4 * MIB  # of names, of all jobs: a sixteenth of limits.max_buffer, and no less than this
+ROOM = 4 * MIB  # for names, in all jobs: a sixteenth of limits.max_buffer, and no less than this
 
 
 def order(server, job=None, **more):
-    """POST /api/v1/warm; the reply."""
+    """Sends POST /api/v1/warm and returns the reply."""
     body = json.dumps({**({"job": job} if job else {}), **more}).encode()
     with Client(server.admin_port) as client:
         return client.request("POST", "/api/v1/warm", [("X-Forebay-Control", "1")], body)
 
 
 def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path):
-    """Each job finds some room, half of what is left. Who finds none is told how much there is, and
-    what to do; the command says so, waits, and has all of a list that is larger than the room. In
-    the end nothing is held."""
+    """The names of all jobs together are bounded. Each new job may take half of the room that is
+    left.
+
+    A job without room gets an error with the free room and a remedy. The command prints it, waits,
+    and completes even a list that is larger than the room. At the end no memory is held.
+    """
     keys = [f"{i}-" + "n" * 900 for i in range(4)]
     for key in keys:
         origin.put(key, 100)
@@ -263,8 +267,8 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
 
 
 def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
-    """Twenty jobs of a listing, each with 1,024 requests at once: what they have at hand is
-    bounded, each goes on, all ends."""
+    """Twenty jobs of a listing each may have 1,024 requests at once. Their objects at hand are
+    bounded, each job makes progress, and all end."""
     count = scaled(20_000, least=1200)
     for i in range(count):
         origin.put(f"p/{i:05}" + "n" * 800, 10)
@@ -303,7 +307,7 @@ FLUID = {
 
 
 def fluid(tmp_path, paths, config=None):
-    """The variables of a DataLoad."""
+    """The environment variables of a DataLoad."""
     config = json.dumps(FLUID) if config is None else config
     file = tmp_path / f"{len(config)}-config.json"
     file.write_text(config)
@@ -315,8 +319,8 @@ def fluid(tmp_path, paths, config=None):
     }
 
 
-def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
-    """A path is a folder or a file of a mount, by its path or its name; of mounts inside each other
+def test_paths_of_a_fluid_dataload_are_warmed(start, origin, tmp_path):
+    """A path of Fluid is a folder or a file of a mount, by its path or its name. For nested mounts
     the inner one counts."""
     keys = ("k/a", "k/ab/1", "k/ab/2", "k/abc", "k/deep/x", "other/b")
     for key in keys:
@@ -338,7 +342,7 @@ def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
     ] == len(keys)
 
 
-def test_what_fluid_cannot_mean_is_said(start, origin, tmp_path):
+def test_invalid_paths_of_a_fluid_dataload_are_reported(start, origin, tmp_path):
     server = start(origin, settings={"access_log.path": "off"})
     for variables, code, words in (
         ({}, 2, "FLUID_DATALOAD_DATA_PATH is not set"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a warm job fetches while the store takes nothing for a moment: it waits, and asks the origin
-once for each byte; what is final, and a disk that stays broken, is told with its reason."""
+"""While the store accepts nothing for a moment, a warm job waits, and asks the origin once for each
+byte. Final refusals, and a disk that stays broken, are reported with their reason."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def faults():
 
 
 def begin(server, *words):
-    """`warm --wait` as its user runs it."""
+    """Runs `warm --wait` as a user does."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     return subprocess.Popen(
         [server.binary_path, *PATIENT, "warm", *words, "--wait", "-q", "--json"],
@@ -51,7 +51,7 @@ def newest(server):
 
 
 def wait_until_it_waits(server, *why):
-    """The newest job waits for the store, and nothing of it is on its way."""
+    """Waits until the newest job waits for the store and none of its requests is in flight."""
 
     def waits():
         job = newest(server)
@@ -69,7 +69,8 @@ def gets(origin, keys):
 
 
 def test_a_disk_whose_last_write_was_slow_is_tried_again(start, origin, engine):
-    """Nobody else writes: a job that waited for a quicker write would wait for ever."""
+    """After a slow write, the job tries the disk again. It is the only writer, so waiting for a
+    faster write would never end."""
     keys = [f"k/{i}" for i in range(20)]
     for key in ("before", *keys):
         origin.put(key, 100_000)
@@ -86,7 +87,7 @@ def test_a_disk_whose_last_write_was_slow_is_tried_again(start, origin, engine):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, workers):
-    """No sync ends, so nothing becomes durable: the job waits before it asks the origin, and leaves
+    """No sync ends, so nothing becomes durable. The job waits before it asks the origin, and leaves
     room to a reader. Then it goes on."""
     keys = [f"k/{i:04}" for i in range(1500)]
     for key in keys:
@@ -113,8 +114,8 @@ def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, 
 
 
 def test_a_disk_that_is_behind_is_waited_for(start, origin, engine, tmp_path, figure):
-    """No write ends: of what is on its way then a little is fetched twice, and of all the rest
-    nothing is asked for."""
+    """No write ends. Of the requests in flight a little is fetched twice, and none of the rest is
+    asked for."""
     keys = [f"k/{i:02}" for i in range(24)]
     for key in keys:
         origin.put(key, 8 * MIB)
@@ -143,8 +144,8 @@ def test_a_disk_that_is_behind_is_waited_for(start, origin, engine, tmp_path, fi
 
 @pytest.mark.parametrize("listed, size", [(False, 2000), (True, 2000), (False, 0), (True, 0)])
 def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_path, listed, size):
-    """Writes fail, and then do not: what had been fetched then is fetched once more, one at a time,
-    and all is there, also what has no bytes."""
+    """Writes fail for a while. The runs fetched then are fetched once more, one at a time, and
+    everything is cached in the end, including empty objects."""
     keys = [f"k/{i:03}" for i in range(200)]
     for key in keys:
         origin.put(key, size)
@@ -167,7 +168,7 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_
     counts, each = (
         gets(origin, keys),
         2 if size == 0 else 1,
-    )  # of nothing the origin has no range, and is asked once more
+    )  # an empty object has no range, so the origin is asked once more
     assert max(counts) <= 2 * each and sum(counts) <= (len(keys) + 2 * 8) * each, counts
     server.settle()
     with server.client() as client:
@@ -176,8 +177,8 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_
 
 
 def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
-    """A job that has begun takes more names while it waits for the disk, from a list that comes in
-    batches of 2,000."""
+    """A job waits for the disk and still accepts more names, from a list that arrives in batches of
+    2,000."""
     keys = [f"k/{i:04}" for i in range(2100)]
     for key in keys:
         origin.put(key, 100)
@@ -204,7 +205,7 @@ def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
 
 
 def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
-    """A directory's file counts as young for two seconds, and the job asks again then."""
+    """A directory's file counts as young for two seconds, after which the job asks again."""
     folder = tmp_path / "tree" / "bkt"
     folder.mkdir(parents=True)
     for i in range(20):
@@ -219,9 +220,9 @@ def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
 # --- what does not --------------------------------------------------------------------------------
 
 
-def test_a_disk_that_stays_broken_is_told(start, origin, engine):
-    """After a minute in which nothing was stored the rest is given up without being asked for, with
-    the reason and exit code 5."""
+def test_a_disk_that_stays_broken_is_reported(start, origin, engine):
+    """If nothing was stored for a minute, the job cancels the rest without fetching it, with the
+    reason and exit code 5."""
     keys = [f"k/{i:03}" for i in range(300)]
     for key in keys:
         origin.put(key, 2000)
@@ -242,8 +243,8 @@ def test_a_disk_that_stays_broken_is_told(start, origin, engine):
 
 
 def test_a_rule_is_final_at_once(start, origin, tmp_path):
-    """Also by a reload that comes while objects wait: what is tried again goes by the rule of
-    then."""
+    """A rule that forbids storing ends the wait at once, even if a reload brings it while objects
+    wait. Retries use the rule in force then."""
     keys = [f"k/{i:02}" for i in range(40)]
     for key in keys:
         origin.put(key, 2000)
@@ -271,8 +272,7 @@ def test_a_rule_is_final_at_once(start, origin, tmp_path):
 
 @pytest.mark.parametrize("how", ["cancel", "upgrade", "stop", "kill"])
 def test_a_job_that_waits_ends(start, origin, tmp_path, request, how):
-    """Whatever ends it, it does so at once, and the same command has the rest fetched
-    afterwards."""
+    """However a waiting job ends, it ends at once. The same command then fetches the rest."""
     keys = [f"k/{i:03}" for i in range(200)]
     for key in keys:
         origin.put(key, 2000)

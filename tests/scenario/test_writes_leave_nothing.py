@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever becomes of a write, nothing of it stays counted or open, and the cache agrees with the
+"""However a write ends, nothing of it stays counted or open, and the cache agrees with the
 origin."""
 
 import base64
@@ -75,8 +75,9 @@ def agrees(server, origin, keys):
     ids=str,
 )
 def test_batch_deletes_that_fail_at_the_origin_leave_nothing(start, origin, fault):
-    """300 keys are more than a request may hold uncounted. Each failure is one after which the
-    origin may have deleted them, or not: all doubts end, and reads then say what the origin has."""
+    """A batch delete of 300 keys, which must be counted, fails at the origin in different ways. In
+    each the origin may or may not have deleted the keys. All doubts end, and later reads agree with
+    the origin."""
     server = start(
         origin,
         ahead_s=0,
@@ -108,8 +109,8 @@ def test_batch_deletes_that_fail_at_the_origin_leave_nothing(start, origin, faul
 
 
 def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
-    """Each piece is sent, then the client resets, or says that no more comes: nothing stays open or
-    counted."""
+    """The client sends each piece, and then resets or half-closes the connection. Nothing stays
+    open or counted."""
     server = start(origin, ahead_s=0, settings={"cache.ttl": "1h", "limits.max_buffer": "4MiB"})
     for key in KEYS:
         origin.put(key, SIZE)
@@ -124,7 +125,7 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
         "POST", "/bkt", len(form), b"Content-Type: multipart/form-data; boundary=b\r\n"
     )
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-    pieces = {  # what the client has sent when it leaves
+    pieces = {  # sent by the client before it leaves
         "head": delete_head(body),
         "half": delete_head(body) + body[: len(body) // 2],
         "digest": delete_head(body, b"other") + body,
@@ -149,7 +150,7 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
                     with contextlib.suppress(Closed, OSError):  # the server may have closed already
                         connection.finish_sending()
                         connection.read_head()
-    # All of it is sent, the origin works on it, and the client leaves.
+    # Everything is sent, the origin works on it, and the client disconnects.
     for sent in (delete_head(batch(KEYS[100:])) + batch(KEYS[100:]), form_head + form):
         with origin.hold(None) as go:
             mark = origin.mark()
@@ -167,8 +168,8 @@ def test_clients_that_leave_a_write_at_any_step_leave_nothing(start, origin):
 
 
 def test_two_writes_of_one_key_with_overlapping_windows(start, origin, engine):
-    """The second begins before the first has ended and ends after it: what is read in between is
-    not kept."""
+    """A second write of a key begins before the first ends, and ends after it. Versions read in
+    between are not kept."""
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "workers": 2})
     for key in KEYS[:20]:
         origin.put(key, SIZE)
@@ -199,8 +200,8 @@ def test_two_writes_of_one_key_with_overlapping_windows(start, origin, engine):
 def test_a_server_that_ends_in_the_middle_of_a_write_starts_again_without_stale_objects(
     start, origin, engine
 ):
-    """The origin has the request and works on it, the server ends by SIGTERM and by kill -9: what
-    the next process finds of these keys is confirmed before it is given."""
+    """The server ends by SIGTERM or kill -9 while the origin works on a write. The next process
+    confirms its cached copies of these keys before it serves them."""
     server = start(origin, engine=engine, settings={"cache.ttl": "1h", "shutdown.grace": "1s"})
     for key in KEYS:
         origin.put(key, SIZE)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of `forebay upgrade` needs: a server started through a name that can be given to
-another program, and the process that follows it, which becomes a child of ours when the old one
-ends."""
+"""Helpers for tests of `forebay upgrade`.
+
+A server is started through a name that can be given to another program. The next process becomes a
+child of the test when the old one ends.
+"""
 
 import ctypes
 import json
@@ -19,7 +21,7 @@ def adopt_orphans(on):
 
 
 class Successor:
-    """The part of subprocess.Popen that Forebay uses, of a process that somebody else has
+    """The part of subprocess.Popen that Forebay uses, for a process that another one has
     started."""
 
     def __init__(self, pid, former):
@@ -42,7 +44,7 @@ class Successor:
 
 
 class Installed:
-    """The name that the server is started by, and what stands behind it."""
+    """The name by which the server is started, and the program that it leads to."""
 
     def __init__(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ class Installed:
 
 
 def control(server, *words, code=0):
-    """`forebay upgrade`; what it printed."""
+    """Runs `forebay upgrade` and returns its output."""
     got = run_forebay(
         *PATIENT,
         "upgrade",
@@ -73,7 +75,7 @@ def control(server, *words, code=0):
 
 
 def upgrade(server, *words):
-    """Returns when the process that follows serves and the old one has ended, with 0."""
+    """Returns when the next process serves and the old one has ended with 0."""
     answer = json.loads(control(server, *words).splitlines()[-1])
     old = server.process
     assert answer["pid"] == old.pid and answer["next_pid"] != old.pid
@@ -87,7 +89,7 @@ def follow(server, pid):
 
 
 def pid_of(server):
-    """Who answers now; None: nobody does."""
+    """The id of the process that answers now, or None."""
     try:
         return json.loads(bytes(server.admin("/version").body))["pid"]
     except (OSError, Closed, ProtocolError, Truncated):

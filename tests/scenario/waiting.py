@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to wait for something that tells nobody when it happens: look again, up to a
-bound."""
+"""The one way to wait for a state that causes no event: look again, up to a bound."""
 
 import time
 
-WAIT_S = 60  # bound of every wait; reaching it is a failed test
+WAIT_S = 60  # bound of every wait; reaching it fails the test
 
 
 class NeverCame(AssertionError):
@@ -12,10 +11,11 @@ class NeverCame(AssertionError):
 
 
 def wait_for(state, what, wait=WAIT_S, every=0.02, pause=time.sleep):
-    """The first true value of state(), looked at EVERY so many seconds for at most WAIT of them.
+    """Returns the first true value of state(), which it calls every EVERY seconds for at most WAIT
+    seconds.
 
-    WHAT, a text or a function that makes one, says what did not come. PAUSE(seconds) waits between
-    two looks: a condition's wait() ends it early.
+    The error names the state by WHAT, a text or a function that makes one. PAUSE(seconds) waits
+    between two looks. A condition's wait() ends it early.
     """
     deadline = time.monotonic() + wait
     while not (value := state()):
