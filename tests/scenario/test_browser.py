@@ -228,7 +228,8 @@ function post() {
     form.method = "POST"; form.enctype = "text/plain"; form.target = "out";
     form.action = target + "/bkt?delete";
     field.name = "<Delete xmlns";
-    field.value = "'http://s3.amazonaws.com/doc/2006-03-01/'><Object><Key>victim</Key></Object></Delete>";
+    field.value = "'http://s3.amazonaws.com/doc/2006-03-01/'><Object><Key>\
+victim</Key></Object></Delete>";
     form.append(field); document.body.append(form);
     frame.onload = () => { results.form = "sent"; done(); };
     form.submit();

@@ -179,7 +179,8 @@ def fields(page):
         const map = document.getElementById('map'), seen = {};
         const data = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
         for (let i = 0; i < data.length; i += 4) if (data[i + 3] == 255) {
-            const name = [data[i], data[i + 1], data[i + 2]].join(); seen[name] = (seen[name] || 0) + 1;
+            const name = [data[i], data[i + 1], data[i + 2]].join(); \
+seen[name] = (seen[name] || 0) + 1;
         }
         return seen; })()""")
 
@@ -297,8 +298,10 @@ def test_page_of_a_large_cache(start, tmp_path, page, figure):
     explain(page, "s3://bkt/0000/007")
     page.wait("document.getElementById('verdict').textContent.includes('answered from the cache')")
     page.wait("document.querySelectorAll('#requests tr').length === 51")
-    took_ms = page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json(); const times = [];
-        for (let i = 0; i < 20; i++) { const at = performance.now(); s.uptime_s += 1; take(s); drawSpeed(); drawWait(); drawMap();
+    took_ms = page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json(); \
+const times = [];
+        for (let i = 0; i < 20; i++) { const at = performance.now(); s.uptime_s += 1; take(s); \
+drawSpeed(); drawWait(); drawMap();
             showRequests(); times.push(performance.now() - at); }
         return times.sort((a, b) => a - b)[10]; })()""")
     shots = os.environ.get("FOREBAY_TEST_SHOTS")
@@ -325,7 +328,8 @@ def test_page_tells_how_old_what_goes_is(start, origin, page):
     ):
         page.value(
             """(async () => { const s = await (await fetch('api/v1/summary')).json();
-            s.uptime_s = samples[samples.length - 1].at + 1; s.histograms.eviction_age.counts[%d] = %d; take(s); })()"""
+            s.uptime_s = samples[samples.length - 1].at + 1; \
+s.histograms.eviction_age.counts[%d] = %d; take(s); })()"""
             % (bucket, 100 * bucket)
         )
         assert words in text(page, "age-text"), text(page, "age-text")
@@ -358,7 +362,8 @@ def test_page_hides_names_from_clients_without_the_right(start, origin, page, tm
     )
     page.open(f"http://127.0.0.1:{server.admin_port}/")
     page.wait(
-        "document.getElementById('reasons').textContent.includes('origin: The origin does not answer')"
+        "document.getElementById('reasons').textContent"
+        ".includes('origin: The origin does not answer')"
     )
     page.wait("document.getElementById('rights-why').textContent.includes('token')")
     assert page.value("[...document.querySelectorAll('.detail')].every(e => e.hidden)")

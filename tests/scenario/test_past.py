@@ -308,7 +308,8 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
     back = steps_back(rows)
     figure(
         f"overwrites past the cache ({engine}, {workers} workers): {total}, reads {dict(counts)}, "
-        f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, steps back {len(back)}"
+        f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, "
+        f"steps back {len(back)}"
     )
     assert not back, back[:5]
     assert len(rows) > total

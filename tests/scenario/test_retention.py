@@ -114,7 +114,8 @@ def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, 
     figure(
         f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy "
         f"{measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
-        f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for"
+        f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} "
+        f"of {len(requests)} blocks asked for"
     )
     assert server.metric("forebay_limit_reached_total", limit="retention-events") == 0
     assert server.metric("forebay_store_events_total", event="index-commit-failed") == 0

@@ -226,7 +226,9 @@ def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed)
             assert word in said, (name, said)
             load.more(1)
         assert pid_of(server) == server.process.pid
-        failed = lambda: len([line for line in server.stderr if '"upgrade_failed"' in line])  # noqa: E731
+        failed = lambda: len(  # noqa: E731
+            [line for line in server.stderr if '"upgrade_failed"' in line]
+        )
         wait_for(lambda: failed() >= len(FAILS), lambda: f"all failures to be told, not {failed()}")
         assert failed() == len(FAILS)
         installed.link(binary())
