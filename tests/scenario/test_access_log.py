@@ -46,7 +46,7 @@ def test_blocks_beyond_the_first_window(start, origin, engine):
     assert (part["result"], part["blocks_hit"], part["blocks_total"]) == ("partial", 20, 40), part
 
 
-def test_quick_reads_one_after_another(forebay, origin):
+def test_an_object_is_a_hit_immediately_after_it_arrived(forebay, origin):
     """An object is a hit immediately after it arrived, both in Cache-Status and in the log."""
     origin.put("k", 1 << 20)
     with forebay.client() as client:
@@ -94,7 +94,7 @@ def test_cache_status_says_why_an_object_is_not_stored(start, origin, tmp_path):
         wait_for(is_said, lambda: f"a disk that is given up: {said[-5:]}")
 
 
-def test_ids_of_both_sides(start, origin):
+def test_request_ids_are_forwarded_and_logged(start, origin):
     """Forebay forwards traceparent and x-request-id. The log has the origin's request id in
     addition to ours, for a miss, an error and a relayed request."""
     origin.put("k", 1000)
@@ -132,7 +132,7 @@ FIELDS = re.compile(
 )
 
 
-def test_the_form_of_s3(start, origin):
+def test_s3_format_has_the_fields_of_s3(start, origin):
     """The S3 format has the fields of S3's server access log, in its order. The total time differs
     from the turn-around time."""
     origin.put("dir/k", 1 << 20)
@@ -195,7 +195,7 @@ def test_no_request_is_too_long_for_the_log(start, origin, form):
 
 
 @pytest.mark.parametrize("mode", ["prefix", "hash"])
-def test_keys_are_hidden(start, origin, mode):
+def test_no_log_shows_hidden_keys(start, origin, mode):
     """No log shows a key that log.keys hides. All logs show the same hash for the same key."""
     origin.put("dir/private", 1000, checksums={"crc32": "AAAAAA=="})
     for name in ("json", "s3", "text"):

@@ -73,7 +73,7 @@ def test_same_block_numbers_of_another_size_give_the_right_bytes(server, origin,
         (("fine", 64 * KIB, 4 * MIB), ("bkt", MIB, 3 * MIB)),
     ],
 )
-def test_bytes_on_their_way_are_for_both(server, origin, first, second):
+def test_bytes_in_flight_serve_both_readers(server, origin, first, second):
     """Bytes in flight serve both readers, if both want them."""
     with two_readers(server, origin, first, second) as (one, other, gate):
         server.wait_metric("forebay_fills_total", lambda n: n == 1, state="joined")

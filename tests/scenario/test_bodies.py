@@ -91,7 +91,7 @@ def asked(request, start, origin, tmp_path):
     client.close()
 
 
-def test_deletes_that_read_two_ways(asked, origin, figure):
+def test_ambiguous_batch_deletes_are_refused(asked, origin, figure):
     """Forebay refuses a batch delete that two XML readers could read differently."""
     origin.put("victim", 1000)
     origin.put("own", 1000)
@@ -109,7 +109,7 @@ def md5_of(body):
     return base64.b64encode(hashlib.md5(body).digest()).decode()
 
 
-def test_deletes_go_on_as_they_were_understood(asked, origin):
+def test_batch_deletes_reach_the_origin_in_canonical_form(asked, origin):
     """The origin receives one canonical document with its own digests, whatever form the client
     used."""
     keys = ["plain", "a b", " edge ", "<&>'\"", "é😀", "tab\tlf\ncr\r", "]]>", "a/../b", "%2F+"]
@@ -150,7 +150,7 @@ def reference(text):
     return "".join(c if c.isalnum() else f"&#{ord(c)};" for c in text)
 
 
-def test_digests_of_deletes_are_held_against_what_came(asked, origin):
+def test_digests_of_batch_deletes_are_verified(asked, origin):
     """Forebay compares the digests of a batch delete with the body that arrived."""
     origin.put("victim", 100)
     body = f"<Delete>{OBJECT}</Delete>".encode()
@@ -165,7 +165,7 @@ def test_digests_of_deletes_are_held_against_what_came(asked, origin):
         assert not origin.requests(since=mark)
 
 
-def test_restores_write_nowhere_else(asked, origin):
+def test_restores_with_an_output_location_are_refused(asked, origin):
     """A restore request cannot write its result anywhere else."""
     origin.put("cold", 100)
     select = (
@@ -242,7 +242,7 @@ FORMS = [
 ]
 
 
-def test_forms_that_read_two_ways(asked, origin):
+def test_ambiguous_forms_are_refused(asked, origin):
     """Forebay refuses a form upload that two readers could read differently."""
     origin.put("victim", 1000)
     for kind, body in FORMS:
@@ -255,7 +255,7 @@ def test_forms_that_read_two_ways(asked, origin):
     assert reply.status in (400, 403), reply
 
 
-def test_forms_go_on_as_they_came(asked, origin):
+def test_accepted_forms_are_relayed_unchanged(asked, origin):
     """Forebay forwards an accepted form unchanged."""
     for body in (
         KEY + FILE + END,

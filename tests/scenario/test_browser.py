@@ -67,7 +67,7 @@ ATTACKS = [
 ]
 
 
-def test_pages_of_others_are_refused(start, origin):
+def test_requests_of_foreign_web_pages_are_refused(start, origin):
     """Requests from web pages of other origins are refused."""
     origin.put("victim", 1000)
     server = start(origin, settings={"cache.list_ttl": "1h"})

@@ -214,7 +214,7 @@ def lose_index(server):
 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 @pytest.mark.parametrize("harm", [lambda server: None, lose_index], ids=["", "index-lost"])
-def test_for_good(start, origin, engine, end, harm):
+def test_invalidation_outlasts_restarts_and_kills(start, origin, engine, end, harm):
     """Objects stay invalid over restarts, kills and losses of the index, and the fresh copies stay
     hits."""
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -236,7 +236,7 @@ def test_for_good(start, origin, engine, end, harm):
     assert origin.bytes_sent(since=mark) == 0, "what was fetched afterwards lasts"
 
 
-def test_killed_while_it_is_open(start, origin, engine):
+def test_kill_during_the_write(start, origin, engine):
     """The server is killed during the write. Nobody got a reply, but the origin has applied it, and
     the next process serves nothing old."""
     server = start(origin, engine=engine, file=IMMUTABLE)
@@ -291,9 +291,9 @@ def test_a_write_to_one_key_that_is_open_meanwhile(start, origin, engine):
     has_new()
 
 
-def test_a_damaged_note_is_not_overlooked(start, origin, engine):
-    """The file `format` records the bucket's epoch. If the record is missing or damaged, the server
-    trusts nothing in the cache directory."""
+def test_a_damaged_epoch_record_stops_the_start(start, origin, engine):
+    """The file `format` records the epoch of the bucket. If the file is missing or damaged, or
+    lacks the record, the server does not start with this cache directory."""
     server = start(origin, engine=engine, file=IMMUTABLE)
     populate(origin, server)
     with server.client() as client:
@@ -318,7 +318,7 @@ def test_a_damaged_note_is_not_overlooked(start, origin, engine):
     is_new(origin, server)
 
 
-def test_a_directory_that_cannot_note_it(start, origin, engine):
+def test_a_write_that_cannot_be_recorded_is_refused(start, origin, engine):
     """If the cache directory cannot record the change, Forebay refuses the write before it asks the
     origin. Otherwise a restart would serve old copies."""
     server = start(origin, engine=engine, file=IMMUTABLE)

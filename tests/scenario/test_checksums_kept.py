@@ -233,10 +233,10 @@ def test_an_object_in_several_runs_keeps_them(start, origin, engine):
 
 
 def test_long_checksums_are_never_sent_as_none_or_in_part(start, origin, engine):
-    """Long checksums are sent whole or not at all, and never as absent.
+    """A HEAD never reports long checksums as absent or in part.
 
     SHA-512 is kept. Several that are too long together are not: each HEAD of a client then asks the
-    origin, while a client that reads bytes gets none and causes no further request.
+    origin, while a GET goes without and causes no further request.
     """
     body = body_of(5)
     sha512 = {"x-amz-checksum-sha512": base64.b64encode(hashlib.sha512(body).digest()).decode()}
@@ -285,8 +285,8 @@ def test_no_more_heads_than_their_limit_are_out(start, origin, engine):
 
 
 def messages_of_hits(server, count, key="a"):
-    """Returns how many messages workers send each other during this number of hits whose checksums
-    are unknown."""
+    """Returns how many messages workers send each other during COUNT hits whose checksums are
+    unknown."""
     before = server.metric("forebay_mailbox_messages_total")
     with server.client() as client:
         for _ in range(count):

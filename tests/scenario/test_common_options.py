@@ -129,7 +129,7 @@ def test_every_command_takes_them_on_either_side(front):
         (["--admin", "-v", "status"], 6, "forebay status: no server answers at -v"),
     ],
 )
-def test_in_front_of_a_command(words, code, line):
+def test_mistakes_in_front_of_a_command_give_one_line(words, code, line):
     """A mistake in front of a command gives a message of one line."""
     got = run_forebay(*words)
     assert (got.returncode, got.stdout) == (code, "") and got.stderr.startswith(line), got
@@ -226,8 +226,8 @@ def test_q_leaves_errors_and_warnings(start, origin):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_q_shows_no_progress(start, origin, quiet):
-    """-q prints no progress. On a terminal, progress comes five times a second, so the job waits
-    until some was seen or the test has seen it running."""
+    """-q prints no progress. Without -q a terminal gets it five times a second, so the test holds
+    the job until some was seen. With -q, until its request has arrived."""
     server = start(origin)
     origin.put("a", 1000)
     main, child = pty.openpty()
@@ -258,7 +258,7 @@ def test_q_shows_no_progress(start, origin, quiet):
         ([], {"NO_COLOR": "1"}, False),
     ],
 )
-def test_colour(words, variables, coloured, tmp_path):
+def test_no_color_switches_colours_off(words, variables, coloured, tmp_path):
     """--no-color and the environment turn colours off."""
     main, child = pty.openpty()
     env = {

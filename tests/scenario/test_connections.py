@@ -101,7 +101,7 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
 
 
 @pytest.mark.parametrize("size", [0, 100, 16000, 70000, 1 << 20])
-def test_an_answer_behind_the_answer(wire, size):
+def test_a_second_answer_is_not_taken_for_the_next(wire, size):
     """A second answer arrives in one piece with the first. The next request gets its own answer,
     not a wrong byte."""
     origin, server = wire
@@ -119,7 +119,7 @@ def test_an_answer_behind_the_answer(wire, size):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-def test_an_answer_while_the_connection_idles(wire, method):
+def test_a_late_second_answer_is_not_taken_for_the_next(wire, method):
     """A second answer arrives later, while the connection idles. The next request uses another
     connection, and is sent once."""
     origin, server = wire
@@ -167,7 +167,7 @@ def test_a_refused_upload_costs_its_connection(wire, status, code):
 
 
 @pytest.mark.parametrize("status", [499, 444, 520, 599])
-def test_a_status_that_nobody_gives(wire, status):
+def test_an_invalid_status_is_no_answer(wire, status):
     """On a reused connection an invalid status is not an answer. Forebay repeats a read on a new
     connection, and does not repeat an upload."""
     origin, server = wire

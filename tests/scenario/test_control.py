@@ -508,7 +508,7 @@ def test_explain_follows_an_object(start, origin, engine):
     assert asked == [("HEAD", "big")]  # and asks whether an unknown object exists
 
 
-def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
+def test_explain_suggests_no_warm_of_missing_objects(start, origin):
     """For a missing key or bucket, missing rights, or an origin that is down, `explain` does not
     suggest to warm the object."""
     origin.put("a", 100)
@@ -827,9 +827,9 @@ def test_warm_counts_what_fails(forebay, origin):
     said(forebay, "warm", "s3://bkt/x", "--rate", "1", code=2)
 
 
-def test_a_place_among_the_jobs(start, origin):
-    """Of 32 jobs that wait for their second page, none loses its slot. A job that began with
-    nothing to do loses it."""
+def test_only_an_idle_job_makes_room_for_another(start, origin):
+    """Of 32 jobs, one that works makes no room for a new one, even while it waits for its second
+    page. An idle job without names does."""
 
     class Slow(origin.connection_class):
         def _xml(self, entry, xml, status=200):
@@ -860,7 +860,7 @@ def test_a_place_among_the_jobs(start, origin):
     wait_for(lambda: all(j["state"] == "done" for j in ask(server, "jobs")[:-1]), "the end of all")
 
 
-def test_warm_of_what_no_rule_lets_in(start, origin):
+def test_warm_refuses_objects_that_a_rule_excludes(start, origin):
     """Objects that a rule excludes are no failure of the origin. `warm` refuses them, sends no
     request, and its exit code is 5."""
     server = start(

@@ -103,7 +103,7 @@ def test_stale_version_is_served_after_a_few_throttled_checks(start, origin, eng
     assert len(origin.requests(key="held", since=mark)) == 2
 
 
-def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engine):
+def test_usual_retries_if_the_origin_refuses_everything(start, origin, engine):
     """If the origin refuses every request, Forebay makes the usual retries and then answers the
     client."""
     server = start(origin, engine=engine, settings={"origin.retries": 2})

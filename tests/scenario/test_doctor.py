@@ -86,7 +86,7 @@ def hurried(report_of, is_right):
     return report
 
 
-def test_nothing_is_wrong(doctor, origin):
+def test_all_checks_pass_where_nothing_is_wrong(doctor, origin):
     origin.put("a", 100)
     report = doctor()
     assert not report.red and report.exit == 0, report.rows

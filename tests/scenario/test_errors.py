@@ -67,7 +67,7 @@ def check(reply, status, code, message, details, headers, key, bucket="bkt"):
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda v: f"{v[0]}-{v[1]}")
-def test_the_origins_verdict(start, origin, verdict):
+def test_errors_of_the_origin_reach_the_client(start, origin, verdict):
     """A GET gets the origin's error word for word. A HEAD gets its status and headers, without a
     body. Nothing of it is kept."""
     status, code, message, details, headers = verdict
@@ -86,7 +86,7 @@ def test_the_origins_verdict(start, origin, verdict):
         judge(client.get("k"), origin, "k")
 
 
-def test_names_are_the_clients(start, origin):
+def test_errors_use_the_clients_names(start, origin):
     """If a bucket has another name at the origin, errors name key, bucket and resource as the
     client does."""
     server = start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]})

@@ -134,7 +134,7 @@ def test_ten_ranges_of_an_object_nobody_has_seen(forebay, origin):
     wanted_once(origin, "big", size)
 
 
-def test_a_stripe_apart(start, origin):
+def test_a_read_across_two_stripes_is_fetched_once(start, origin):
     """Blocks on both sides of a 64 MiB stripe belong to different workers, and still cost one
     fetch."""
     server = start(origin, settings={"workers": 3})
@@ -151,7 +151,7 @@ def test_a_stripe_apart(start, origin):
     wanted_once(origin, "big", edge + 8 * MIB)
 
 
-def test_the_last_reader_leaves(forebay, origin):
+def test_a_fill_ends_when_its_last_reader_leaves(forebay, origin):
     """If the last reader leaves before the head, the fetch is cancelled. In the body, the current
     block is completed and the rest is not fetched."""
     size = 64 * MIB

@@ -57,10 +57,10 @@ class Follower:
 
 
 def within(server, interval_s, words, work):
-    """Runs a `top` that sees the whole of work(client).
+    """Runs a `top` whose interval includes the whole of work(client).
 
-    The server counts the seconds of its interval, and may start one early. If a busy machine made
-    the work take longer, it is repeated with a longer interval.
+    The interval may be up to one second shorter than asked for. If a busy machine made the work
+    take longer, it is repeated with a longer interval.
     """
     while True:
         began = time.monotonic()

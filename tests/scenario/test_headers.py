@@ -98,7 +98,7 @@ def test_headers_that_are_relayed(start, origin):
         "x-amz-content-sha256",
     ],
 )
-def test_connection_takes_nothing_off(start, origin, tmp_path, named):
+def test_connection_removes_no_header(start, origin, tmp_path, named):
     """Connection removes no header from a relayed request, because it is not signed. Otherwise
     anybody on the way could remove one."""
     server = start(origin, settings=verify(keys_file(tmp_path)))

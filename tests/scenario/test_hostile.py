@@ -115,7 +115,7 @@ def test_a_job_that_is_closed_takes_no_more(start, origin):
     assert post(server, "/api/v1/warm", {**more, "job": 2})[0] == 503
 
 
-def test_lists_that_are_none(forebay, origin, tmp_path):
+def test_malformed_lists_are_reported_as_such(forebay, origin, tmp_path):
     """A malformed list is reported as what it is. It is never taken for an empty one, or for its
     first name."""
     origin.put("a", 10)
@@ -163,7 +163,7 @@ def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
             process.kill()
 
 
-def test_listings_in_a_wider_circle_end(start, origin):
+def test_circular_listings_end(start, origin):
     """Listings that go in a circle (A, B, C, A, ...) are detected within a dozen pages, by commands
     and by a job."""
 
@@ -291,9 +291,9 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
             process.kill()
 
 
-def test_orders_find_a_place_while_listings_hang(start, origin):
-    """An origin that answers no listing takes only the slots of commands that look. Commands that
-    end a job or drain still work."""
+def test_hanging_listings_do_not_block_other_commands(start, origin):
+    """Listings that hang at the origin use up only the admin calls for commands that look; more of
+    them get 429. Commands that cancel a job or drain still work."""
     server = start(origin, settings={"workers": 1, "shutdown.grace": "1s"})
     origin.put("k", 10)
     with origin.hold(None):

@@ -85,7 +85,7 @@ def test_if_match_of_what_the_head_named(server, origin):
         assert origin.requests(key="a")[1].header("if-match") == named.etag
 
 
-def test_conditions_are_judged_by_it(server, origin):
+def test_conditions_are_judged_by_a_kept_answer(server, origin):
     origin.put("a", 3 * MIB)
     with server.client() as client:
         (named,) = head(client, origin, "a")
@@ -104,7 +104,7 @@ def test_conditions_are_judged_by_it(server, origin):
 
 
 @pytest.mark.parametrize("size", [3 * MIB, 200 * MIB + 5000])
-def test_a_suffix_is_asked_for_by_its_place(server, origin, size):
+def test_a_kept_answer_places_a_suffix_range(server, origin, size):
     origin.put("a", size)
     with server.client() as client:
         head(client, origin, "a")
@@ -205,7 +205,7 @@ def test_a_deletion_past_the_cache_is_met_by_the_first_get(server, origin):
 @pytest.mark.parametrize(
     "target", ["s3://bkt/immutable/a", "s3://bkt/immutable/*", "s3://bkt/*", "s3://bkt"]
 )
-def test_evict_drops_it(server, origin, target):
+def test_evict_drops_a_kept_answer(server, origin, target):
     """`evict` drops a kept answer. So an operator can make a change past Forebay visible, even
     under `immutable`."""
     for key in ("immutable/a", "immutable/never-asked"):
@@ -248,7 +248,7 @@ def test_it_is_served_stale_while_the_origin_is_down(server, origin):
         origin.start()
 
 
-def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
+def test_a_kept_answer_serves_one_realm(tmp_path, origin, start, engine):
     """A kept answer serves one realm only: one principal's origin may deny an object that another's
     allows."""
     allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB")}
@@ -268,7 +268,7 @@ def test_it_is_of_its_realm_alone(tmp_path, origin, start, engine):
     assert len(origin.requests(key="a")) == 3
 
 
-def test_their_memory_is_bounded(start, origin):
+def test_memory_of_kept_answers_is_bounded(start, origin):
     """Kept answers of 1,000 objects take at most a sixteenth of the memory for data in transit. The
     oldest make room."""
     server = start(origin, settings={"limits.max_buffer": "4MiB"})

@@ -603,8 +603,9 @@ def stderr_bytes(server):
 
 @pytest.mark.parametrize("count", (64, 96, 128))
 def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
-    """If the descriptor limit is too low, the log says how many the server needs. It survives:
-    clients for whom no connection to the origin is left get an error, others are served."""
+    """If the descriptor limit is too low for the workers, the server does not start and says how
+    many it needs. With that number, requests without a connection to the origin get an error, and
+    the others are served."""
     server = start(
         origin,
         run=False,

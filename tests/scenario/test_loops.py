@@ -148,7 +148,7 @@ def test_a_chain_is_no_ring(start, origin, engine):
     assert all("via" not in (r.header("authorization") or "") for r in origin.requests())
 
 
-def test_more_stations_than_anybody_needs(start, origin):
+def test_too_long_a_via_is_a_loop(start, origin):
     """A Via header with too many entries counts as a loop, whoever is in it."""
     origin.put("a", 100)
     server = start(origin)

@@ -304,7 +304,7 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
 
 
 @pytest.mark.both_engines
-def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
+def test_memory_stays_flat_while_no_sync_ends(group, start, engine, tmp_path, figure):
     """Clients keep reading small objects while the disk completes no sync. Memory stays flat and
     every read is right. When the disk goes on, the waiting objects are stored."""
     if build_kind() in ("asan-ubsan", "tsan"):

@@ -591,8 +591,8 @@ def test_clients_without_keys(start, origin):
 
 
 def test_check_explains_the_rule_of_an_object(tmp_path):
-    """`check --explain BUCKET/KEY` names the rule that applies to an object. `-T` prints a value in
-    the place of a secret."""
+    """`check --explain BUCKET/KEY` names the rule that applies to an object. `check -T` prints the
+    effective value of settings such as 80% or the default endpoint."""
     config = tmp_path / "f.yaml"
     config.write_text(
         "rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n"

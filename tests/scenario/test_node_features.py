@@ -291,8 +291,11 @@ def test_several_write_one_file(start, origin, file, repeated):
 
 
 def test_leftover_files_do_not_disturb(start, origin, file):
-    """Temporary files of a writer that was killed or hangs do not disturb the next one. Neither
-    does a FIFO or a device in their place, on which open() could hang."""
+    """Leftovers of a killed writer do not disturb the next one: a temporary file, a FIFO or a link
+    in its place, which is neither followed nor opened to wait.
+
+    A directory, or a file that another writer has locked, gives an error.
+    """
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
@@ -324,8 +327,8 @@ def test_leftover_files_do_not_disturb(start, origin, file):
 
 
 def test_a_device_is_not_replaced(tmp_path):
-    """A device in the place of the file is not replaced. As root, a rename would replace /dev/full
-    or /dev/stdout for the whole machine."""
+    """A FIFO, or a link to a device, in the place of the file is refused and not replaced. As root,
+    a rename would replace /dev/full or /dev/stdout for the whole machine."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/dev/full")
     for name in ("fifo", "link"):

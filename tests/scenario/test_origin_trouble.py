@@ -76,7 +76,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_said_everywhere(start, certificate, case):
+def test_the_fault_is_reported_everywhere(start, certificate, case):
     """The fault is in the start-up text, log, gauge, /readyz, access log and the client's error.
     The server is up and ready."""
     why, text, remedy, component, status, words = CASES[case]
@@ -116,9 +116,9 @@ def test_it_is_said_everywhere(start, certificate, case):
         assert len(events(server, "origin_unreachable")) == 1, "told once"
 
 
-def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
-    """The probe notices the recovery without any request, and then stops. After a start without a
-    fault it sends nothing."""
+def test_the_recovery_is_noticed_and_the_probe_stops(start, origin):
+    """The probe notices the recovery without any client request. At a start with a working origin
+    it sends one request, and none afterwards."""
     origin.put("k", 1000)
     origin.down()
     server = start(origin, settings=PROBE)
@@ -139,7 +139,7 @@ def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
     assert not events(server, "origin_unreachable")
 
 
-def test_requests_notice_it_later(start, origin):
+def test_requests_notice_a_later_failure(start, origin):
     """The origin fails while the server runs. Hits go on, the first miss reports the failure, and
     the recovery is reported too."""
     for key in ("k", "l"):

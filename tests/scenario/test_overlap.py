@@ -161,7 +161,7 @@ def test_secrets_and_logs_in_the_origin(data, tmp_path):
     assert "warning" not in out.stderr, out
 
 
-def test_a_reload_refuses_it_too(start, data):
+def test_a_reload_refuses_an_overlap(start, data):
     """A reload into an overlap is refused. Nothing changes, and the server goes on."""
     server = serve(start, f"dir:{data}")
     answer = change(

@@ -29,7 +29,7 @@ def cache_status(reply):
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 4])
-def test_delivered_is_there(start, origin, engine, workers):
+def test_a_delivered_object_is_a_hit(start, origin, engine, workers):
     """After a GET, a HEAD, a condition and a range on new connections are hits at once. No request
     reaches the origin. With no-cache there is one revalidation without a body."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": workers})

@@ -159,7 +159,7 @@ def test_a_pin_ends(start, origin):
     ask(server, "pin", "s3://bkt/x", "--ttl", "soon", code=2)
 
 
-def test_the_list_has_an_end(start, origin):
+def test_the_number_of_pins_is_limited(start, origin):
     """One pin beyond the limit changes nothing, and the message says what to do."""
     server = start(origin)
     ask(server, "pin", *[f"s3://bkt/{number}" for number in range(256)])

@@ -443,7 +443,7 @@ def test_limits_of_clients(start, origin):
     waiting.join()
 
 
-def test_how_origins_are_asked(start, origin):
+def test_a_reload_changes_timeouts_and_retries(start, origin):
     """A reload can change timeouts and retries of calls to origins."""
     server = serve(start, origin, {"origin": {"retries": 0, "first_byte_timeout": "1h"}})
     for key in ("a", "b", "c"):
@@ -560,7 +560,7 @@ def certificate(folder, name):
 # --- every key ------------------------------------------------------------------------------------
 
 
-def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
+def test_a_reload_says_what_each_changed_key_needs(start, origin, tmp_path):
     """For each changed key the answer says whether it is applied or waits for a restart, by its
     class in the table of settings. Unchanged keys are not named."""
     table = run_forebay("config", "docs").stdout

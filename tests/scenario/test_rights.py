@@ -311,7 +311,7 @@ def test_opening_a_key_needs_the_read_right(tmp_path, generous, start, engine):
     assert writer.ask("PUT", "/bkt/own", [("x-amz-acl", "public-read")], b"x").status == 200
 
 
-def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
+def test_a_conditional_write_needs_the_read_right(tmp_path, generous, start, engine):
     """A conditional write needs the read right, because its outcome shows what the key holds."""
     allow = {
         "WRITER": [("bkt", "", ["write", "delete", "any"])],
@@ -360,7 +360,7 @@ def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
 CLIMBING = ["../x", "/../../../other/theirs/key", "u/../../theirs", "..", "\\..\\x", "a/b/.."]
 
 
-def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
+def test_an_id_reaches_no_other_key(guarded, open_one, generous):
     """A version or upload id does not reach other keys. Origins on files keep versions and uploads
     in folders next to their key, named by ids that clients send."""
     alice = Caller(guarded, "ALICE")

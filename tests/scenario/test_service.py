@@ -116,7 +116,7 @@ def test_watchdog_is_fed(start, origin, manager):
     assert int(manager.wait("WATCHDOG_USEC=")[1].partition("=")[2]) > 60_000_000
 
 
-def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
+def test_watchdog_stops_when_one_worker_hangs(start, origin, manager):
     """One of two workers hangs while the other answers, so half of the clients get nothing. The
     server stops sending WATCHDOG=1 until the worker goes on."""
     server = start(

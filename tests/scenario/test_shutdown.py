@@ -400,7 +400,7 @@ def test_within_the_grace(start, origin, engine, tmp_path, what):
         ended(rig.server)
 
 
-def test_a_reply_that_began_before(start, origin, engine):
+def test_a_reply_in_progress_is_sent_to_its_end(start, origin, engine):
     """The head of a reply was sent before SIGTERM, and does not announce a close. The connection
     closes after its last byte, and then the server ends."""
     origin.put("large", 32 << 20)

@@ -453,7 +453,8 @@ def replace_byte(rng, text, low=0):
 
 
 def mutations(rng, request):
-    """Yields requests that differ in one signed byte. None if the change has no meaning."""
+    """Returns the check of a request with one signed byte changed. None if the change has no
+    meaning."""
     kind = rng.choice(["method", "target", "target", "value", "name", "authorization"])
     if kind == "method":
         return request.verify_line(method=replace_byte(rng, request.method))

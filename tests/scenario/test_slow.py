@@ -298,7 +298,7 @@ def read_all(server, origin, keys, size):
 
 @pytest.mark.both_engines
 @pytest.mark.tsan
-def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_path):
+def test_a_hanging_disk_holds_up_nobody(start, origin, engine, tmp_path):
     """No write ends while clients read cold objects of several times the write backlog.
 
     Every byte arrives, unstored runs are counted, and memory stays within its limit. When the disk

@@ -1176,8 +1176,8 @@ def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
 
 
 def test_written_while_the_cache_directory_could_not_be_used(start, origin, engine):
-    """While the cache directory could not be used, writes went past it. The next process, which can
-    use it, does not trust its old contents."""
+    """While the cache directory could not be used, a write went past it. The next process, which
+    can use it, does not trust its old copies unchecked."""
     new = b"written by a process without a cache" * 100
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 20, 2)

@@ -74,7 +74,7 @@ def call(**changes):
 
 
 @pytest.mark.parametrize("mode", ["open", "verify"])
-def test_the_call_goes_on(start, origin, sts, tmp_path, mode):
+def test_the_sts_call_is_relayed(start, origin, sts, tmp_path, mode):
     server = serve(start, origin, sts, verify(keys_file(tmp_path)) if mode == "verify" else None)
     client = Client(server.port)
     for body, status in ((call(), 200), (call(WebIdentityToken="expired"), 400)):
@@ -115,7 +115,7 @@ def test_the_call_goes_on(start, origin, sts, tmp_path, mode):
     assert TOKEN not in "\n".join(server.stderr + server.stdout)
 
 
-def test_off_is_off(start, origin, sts):
+def test_the_sts_relay_can_be_switched_off(start, origin, sts):
     server = serve(start, origin, sts, {"sts.relay": "off"})
     reply = Client(server.port).request("POST", "/", FORM, call())
     assert reply.status == 501 and "AWS_ENDPOINT_URL_S3" in reply.element("Message"), reply

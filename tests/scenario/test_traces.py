@@ -276,7 +276,7 @@ def test_an_invalid_trace_is_refused(tmp_path):
     ),
     ids=lambda args: args.replace(" ", "_"),
 )
-def test_unknown_traces_and_options_are_refused(args):
+def test_invalid_options_are_refused(args):
     assert refused(*args.split(" "))[0] == 2
 
 

@@ -133,7 +133,7 @@ def put_half(connection, server, target, size=1000):
 
 
 @pytest.mark.parametrize("how", ["down", 503, 502, 403, "reset"])
-def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
+def test_the_rest_of_an_answered_upload_is_discarded(forebay, origin, how):
     """If an upload is answered in the middle of its body, the other half is discarded. The
     connection goes on unless the reply announced a close."""
     if how == "down":

@@ -51,8 +51,8 @@ def put_to_warm(origin, count):
 
 @pytest.mark.both_engines
 def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
-    """The server is killed with kill -9 again and again. Answered objects are never fetched again.
-    Of those in flight, only what eight requests had in flight and their runs had not written."""
+    """The server is killed with kill -9 again and again. A finished object is never fetched again.
+    Only bytes of the eight requests in flight that were not yet written may be."""
     dice, count, kills = random.Random(11), scaled(600, least=90), scaled(40, least=6)
     size = put_to_warm(origin, count)
     server = start(origin, engine=engine, settings={"access_log.path": "off"})
