@@ -209,7 +209,7 @@ def test_no_log_shows_hidden_keys(start, origin, mode):
         assert ("dir/" in text) == (mode == "prefix"), text
 
 
-def test_on_a_terminal_it_is_readable(tmp_path, origin):
+def test_the_log_on_a_terminal_is_readable(tmp_path, origin):
     """With `auto` on a terminal, the access log is one short readable line for each request."""
     origin.put("k", 700)
     server = Forebay(tmp_path, origin)

@@ -434,7 +434,7 @@ def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
         ]
 
 
-def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
+def test_no_read_holds_the_slot_that_its_head_waits_for(origin, start, engine):
     """With one slot at the origin and many clients of large objects, no read holds the slot that
     its own HEAD waits for. The HEAD gets the slot first."""
     server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 1})

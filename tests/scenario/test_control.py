@@ -547,7 +547,9 @@ def test_explain_suggests_no_warm_of_missing_objects(start, origin):
         assert "host and port of origin.endpoint" in text, text
 
 
-def test_an_origin_that_keeps_silent_keeps_nobody_waiting(start, origin):
+def test_a_silent_origin_delays_no_command(start, origin):
+    """`explain` answers although the origin holds its request, and gives the origin as the
+    reason."""
     origin.put("slow", 10)
     with origin.hold("slow"):
         server = start(origin, settings={"origin.retries": 0, "origin.first_byte_timeout": "1h"})
@@ -625,7 +627,7 @@ def test_ls_and_du(forebay, origin):
     assert "s3://bkt/set/4/1201" in said(forebay, "ls", "s3://bkt/set/4")
 
 
-def test_no_name_commands_a_terminal(start, origin):
+def test_names_send_no_control_characters_to_a_terminal(start, origin):
     """Control characters in keys, arguments and answers are printed in a visible form, not sent to
     the terminal. --json has them unchanged."""
     server, odd = start(origin), "o/\x1b]0;x\x07\n\x7f\x9b31m/é"
@@ -730,7 +732,7 @@ def test_evicted_objects_are_fetched_again(forebay, origin):
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2", "q/1"]
 
 
-def test_evicted_while_it_comes(start, origin, engine):
+def test_evict_during_a_fetch(start, origin, engine):
     """The reader of a run in flight gets its version to the end. The next reader gets a new fetch
     from the origin."""
     server = start(origin, engine=engine)
@@ -928,7 +930,7 @@ def test_warm_resumes_after_a_crash(start, origin, engine):
     assert len([e for e in origin.requests(method="GET", since=mark) if e.key]) == 50
 
 
-def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
+def test_warm_keeps_its_slots_at_the_origin_busy(start, origin, figure):
     """With an origin that takes 30 ms, all requests of a job are in flight at any time between its
     first and last page."""
     server = start(origin, settings={"access_log.path": "off"})
@@ -954,7 +956,7 @@ def test_warm_keeps_its_places_at_the_origin_busy(start, origin, figure):
 # --- orders ---------------------------------------------------------------------------------------
 
 
-def test_reload_tells_what_became_of_it(start, origin):
+def test_reload_reports_its_result(start, origin):
     """`reload` names the applied settings and those that wait for a restart. For a refused file it
     names the place, and nothing changes."""
     server = start(origin, file={"cache": {"min_free": "5%"}})

@@ -102,7 +102,7 @@ def test_all_checks_pass_where_nothing_is_wrong(doctor, origin):
     } <= {row["check"] for row in report.rows}
 
 
-def test_nothing_is_left_behind(doctor, tmp_path):
+def test_doctor_leaves_nothing_behind(doctor, tmp_path):
     doctor()
     assert not (tmp_path / "cache").exists()
     (tmp_path / "cache").mkdir()
@@ -110,7 +110,7 @@ def test_nothing_is_left_behind(doctor, tmp_path):
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_beside_a_running_server_all_is_well(start, origin, doctor):
+def test_all_checks_pass_next_to_a_running_server(start, origin, doctor):
     server = start(origin)
     report = doctor(
         cache__dir=server.cache,
@@ -127,7 +127,7 @@ def test_beside_a_running_server_all_is_well(start, origin, doctor):
     assert not report.red
 
 
-def test_for_people_it_is_a_line_each():
+def test_output_for_people_has_one_line_for_each_finding():
     done = run_forebay("doctor", "--cache.ttl=5", env=ENV)
     assert done.returncode == 3
     assert done.stdout.startswith(
@@ -271,7 +271,7 @@ def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
     assert report.exit == 4 and "say http://" in report.find("origin", "red")
 
 
-def test_an_origin_that_swallows_everything(doctor):
+def test_an_origin_that_never_answers(doctor):
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen()
@@ -294,7 +294,7 @@ def test_a_signed_request_that_hangs(doctor, origin):
     assert report.exit == 4 and report.red == {"rights"}
 
 
-def test_a_certificate_that_nobody_knows(doctor, tmp_path):
+def test_an_untrusted_certificate(doctor, tmp_path):
     files = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         [

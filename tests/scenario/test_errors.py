@@ -177,7 +177,7 @@ FLOOD, DRIP = (b" " * 65536, 0), (b" ", 0.02)
 
 @pytest.mark.parametrize("speed", [FLOOD, DRIP], ids=["flood", "drip"])
 @pytest.mark.parametrize("status", [403, 404, 500])
-def test_an_error_without_end_is_no_answer_without_end(start, origin, status, speed):
+def test_an_endless_error_body_gets_an_answer(start, origin, status, speed):
     """If an error body does not end, the client still gets an answer with its status. Forebay reads
     no more than an error document may have."""
     server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
@@ -190,7 +190,7 @@ def test_an_error_without_end_is_no_answer_without_end(start, origin, status, sp
 
 @pytest.mark.parametrize("status", [404, 500])
 @pytest.mark.parametrize("query", ["", "uploadId=u"])
-def test_an_error_without_end_to_a_write_ends_with_its_client(start, origin, status, query):
+def test_an_endless_error_to_a_write_ends_with_its_client(start, origin, status, query):
     """Forebay knows a write's outcome from the head. It stops reading an endless error body when
     the client has disconnected."""
     server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})

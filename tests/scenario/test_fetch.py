@@ -22,7 +22,7 @@ def cat(server, *words, code=0, **env):
     return got.stdout if code == 0 else got.stderr.decode()
 
 
-def test_errors_are_words_not_xml(forebay, origin):
+def test_errors_are_printed_as_text(forebay, origin):
     origin.fault("k", "error", (403, "AccessDenied", "It isn't yours & that's \"it\""), times=None)
     told = cat(forebay, "s3://bkt/k", code=4)
     assert "&apos;" not in told and "&amp;" not in told and "'" in told, told

@@ -257,7 +257,7 @@ def test_resumes_stay_within_the_retry_budget(forebay, origin):
     assert forebay.metric("forebay_origin_retries_refused_total") >= 1
 
 
-def test_a_cut_after_the_object_changed_is_never_mended_with_the_new_version(forebay, origin):
+def test_a_cut_reply_is_never_completed_with_a_new_version(forebay, origin):
     size = 6 * MIB
     for at in (5000, MIB + 5, 3 * MIB):
         key = f"k{at}"
@@ -332,7 +332,7 @@ def test_origin_down_and_back(start, origin):
         judge(client.get("a"), origin, "a", 0, 3000)
 
 
-def test_idle_origin_connections_that_die_are_not_noticed(start, origin):
+def test_clients_do_not_notice_closed_idle_origin_connections(start, origin):
     server = start(origin)
     with server.client() as client:
         for i in range(10):

@@ -239,7 +239,9 @@ def test_a_slow_follower_learns_how_many_lines_it_missed(start, origin):
     server.wait_metric("forebay_admin_streams", lambda v: v == 0)
 
 
-def test_there_is_an_end_to_followers(forebay, origin):
+def test_the_number_of_followers_is_limited(forebay, origin):
+    """At most four commands follow at once. A further one gets an error, and probes and `status`
+    still work."""
     held = [Follower(forebay, "log") for _ in range(4)]
     assert "too many watch already" in said(forebay, "log", code=1)
     assert forebay.admin("/livez").status == 200 and ask(forebay, "status")[-1]["ready"]

@@ -78,7 +78,7 @@ def test_cache_false_is_never_stored(ruled, origin):
     assert len(origin.requests(key="never/a", method="GET")) == 6
 
 
-def test_one_question_for_all_readers(ruled, origin):
+def test_one_revalidation_serves_all_readers(ruled, origin):
     size = 3 * MIB
     origin.put("short/a", size)
     read_all(ruled, origin, ["short/a"], size)

@@ -230,7 +230,7 @@ def test_no_key_hides_a_request(start, origin):
     }
 
 
-def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
+def test_a_key_that_is_not_text_can_be_evicted(start, tmp_path):
     """A key that is not valid text is evicted below its prefix by its own bytes. The key that
     spells its percent coding stays."""
     folder = tmp_path / "o" / "bkt" / "p"

@@ -195,7 +195,7 @@ def test_credentials_that_expire_without_renewal_are_a_metric(start, origin, tmp
 # --- promtool -------------------------------------------------------------------------------------
 
 
-def test_promtool_likes_the_text(served):
+def test_promtool_accepts_the_metrics(served):
     checked = promtool("check", "metrics", text=scrape(served)[1])
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

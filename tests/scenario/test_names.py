@@ -133,7 +133,8 @@ def test_a_write_is_seen_under_the_path_that_it_takes(files, start, engine, key)
             )
 
 
-def test_a_write_leaves_no_bucket(files, start, engine):
+def test_a_write_stays_in_its_bucket(files, start, engine):
+    """A key whose path leads out of its bucket is refused before the origin is asked."""
     server = start(files, engine=engine, file=IMMUTABLE)
     with server.client() as client:
         mark = files.mark()

@@ -161,7 +161,7 @@ def test_a_prefix_without_objects_is_not_labelled(start, origin, file):
     )
 
 
-def test_it_follows_the_cache(start, origin, file, repeated):
+def test_labels_follow_the_cache(start, origin, file, repeated):
     """A label appears when the data set is cached and disappears with it. While the server is down
     it stays until its expiry time. SIGTERM ends the command."""
     origin.put("a/1", 100_000)
@@ -189,7 +189,7 @@ def test_it_follows_the_cache(start, origin, file, repeated):
     assert file.read_text() == before and os.listdir(file.parent) == [file.name]
 
 
-def test_one_that_cannot_be_counted(start, origin, file, repeated):
+def test_a_label_that_cannot_be_counted_stays_until_it_expires(start, origin, file, repeated):
     """If one data set cannot be counted, its label stays until it expires. The other labels are
     renewed."""
     for key in ("a/1", "b/1"):
@@ -400,7 +400,7 @@ def test_names_that_are_no_file_of_it(tmp_path):
     assert got.returncode == 2 and "--every is for --node-features" in got.stderr
 
 
-def test_as_many_as_there_may_be(start, origin, file):
+def test_the_greatest_number_of_labels_fits(start, origin, file):
     """256 names of the greatest length fit in the 64 KiB that Node Feature Discovery reads."""
     origin.put("a/1", 1000)
     server = start(origin, settings={"access_log.path": "off"})

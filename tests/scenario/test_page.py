@@ -313,7 +313,7 @@ drawSpeed(); drawWait(); drawMap();
     figure(f"page with {MANY} objects: shown after {shown_s:.1f} s, a turn takes {took_ms:.1f} ms")
 
 
-def test_page_tells_how_old_what_goes_is(start, origin, page):
+def test_page_shows_the_age_of_evicted_objects(start, origin, page):
     """The page shows no eviction age while nothing is evicted. It shows short ages with a remedy,
     and long ones without."""
     server = start(origin)

@@ -254,7 +254,7 @@ def test_an_origin_that_slows_down(start, origin, engine):
     judge_once(origin, "slow", 60 * MIB)
 
 
-def test_places_at_the_origin_are_left_for_demand(start, origin, engine):
+def test_slots_at_the_origin_are_left_for_demand(start, origin, engine):
     """With four slots at the origin, read-ahead never takes three of them, so that other reads find
     one."""
     server = start(origin, engine=engine, settings={"origin.connections": 4, "workers": 1})

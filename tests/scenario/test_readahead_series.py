@@ -260,7 +260,7 @@ def test_series_read_ahead_can_be_switched_off(start, origin, engine, how):
     assert asked_about(server) == 0 and not origin.requests(key=shard(5))
 
 
-def test_overwritten_between(start, origin, engine):
+def test_an_object_overwritten_after_read_ahead(start, origin, engine):
     """An object is overwritten after it was fetched ahead. Past its ttl a reader gets the new
     version, and the unread bytes are counted. A write through Forebay is seen at once."""
     server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "cache.ttl": "10s"})

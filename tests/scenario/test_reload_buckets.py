@@ -92,7 +92,7 @@ def test_only_the_name_at_the_origin_changes(start, two):
         assert len(client.get("k").body) == MIB
 
 
-def test_listings_are_of_the_origin_of_now(start, two):
+def test_listings_come_from_the_current_origin(start, two):
     first, second = two
     second.put("only-there", 1)
     server = serve(start, first, RULES, settings={"workers": 1})
@@ -279,7 +279,7 @@ def test_few_descriptors_are_shared(start, two):
     assert asked(server, first, "k") > 0
 
 
-def test_troubles_of_origins_that_are_not_in_use_are_nobodys(start, two):
+def test_unused_origins_cause_no_degraded_state(start, two):
     first, second = two
     server = serve(start, first, settings={"origin.probe": "true", "origin.retries": 0})
     dead = {"name": "dead", "origin": "s3://bkt", "endpoint": "http://127.0.0.1:9"}
@@ -293,7 +293,8 @@ def test_troubles_of_origins_that_are_not_in_use_are_nobodys(start, two):
     server.wait_metric("forebay_degraded", lambda v: v == 1, component="origin")
 
 
-def test_commands_speak_of_the_bucket_of_now(start, two):
+def test_commands_use_the_current_origin_of_a_bucket(start, two):
+    """`warm`, `explain` and `evict` use the origin that the reload gave to the bucket."""
     first, second = two
     server = serve(start, first, RULES)
     change(server, at(bucket("bkt", second)))

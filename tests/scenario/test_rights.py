@@ -106,7 +106,8 @@ def test_a_source_in_the_query_is_a_source(guarded, generous):
     assert sent.header("x-amz-copy-source") == "/bkt/mine/own" and not sent.query
 
 
-def test_sources_stand_once(guarded, open_one, generous):
+def test_a_repeated_source_is_refused(guarded, open_one, generous):
+    """A request with two copy sources is refused before the origin is asked."""
     generous.store("mine/own", b"own", "bkt")
     twice = [("x-amz-copy-source", "/bkt/mine/own"), ("x-amz-copy-source", "/secret/key")]
     root = Caller(guarded, "ROOT")

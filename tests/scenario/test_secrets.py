@@ -207,7 +207,7 @@ def keyed(tmp_path, origin, start):
 
 
 @pytest.mark.parametrize("form", ["json", "s3"])
-def test_secrets_stay_inside(keyed, origin, tmp_path, figure, form):
+def test_secrets_appear_nowhere(keyed, origin, tmp_path, figure, form):
     hunt = Hunt()
     server = keyed(**{"access_log.format": form})
     for _ in range(2):

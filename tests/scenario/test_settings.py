@@ -67,7 +67,7 @@ def another(key, default, now, accepts):
     return ("7" if number != "7" else "8") + unit
 
 
-def test_every_key_by_every_way(tmp_path, certificate):
+def test_every_setting_works_by_file_environment_and_flag(tmp_path, certificate):
     folder = {
         "CERT": certificate[0],
         "KEY": certificate[1],

@@ -534,7 +534,8 @@ def cached(rig, *keys):
     rig.server.settle()
 
 
-def test_a_write_without_its_client_is_awaited(start, origin, engine, tmp_path):
+def test_a_stop_waits_for_a_write_whose_client_left(start, origin, engine, tmp_path):
+    """The process waits for a write whose client has disconnected, until the origin answers."""
     rig = make(start, origin, tmp_path, engine)
     cached(rig, "a")
     mark = origin.mark()

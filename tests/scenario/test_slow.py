@@ -41,7 +41,7 @@ def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
 
 
 @pytest.mark.tsan
-def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine):
+def test_slow_readers_give_their_slots_at_the_origin_back(start, origin, engine):
     """With as many slow readers as slots at the origin, other clients' misses are served. The slow
     ones then get all of their version, by conditional requests for the rest."""
     server = start(
@@ -152,7 +152,7 @@ def misses_are_served(server, origin):
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("part", (None, 2))
-def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engine, part):
+def test_slow_readers_past_the_cache_give_their_slots_back(start, origin, engine, part):
     """Slow clients read whole objects and parts past the cache. Neither misses nor other relayed
     reads wait for them. They get all of their version, by conditional requests for the rest."""
     server = start(
@@ -217,7 +217,7 @@ def test_an_object_past_the_cache_that_changes_while_its_reader_is_slow_is_cut(
     oracle_judge(origin.name("slow0"), body, 0, old)
 
 
-def test_slow_uploads_leave_a_place_to_misses(start, origin, engine):
+def test_slow_uploads_leave_a_slot_to_misses(start, origin, engine):
     """An upload cannot be repeated, so a slow one keeps its slot at the origin. Uploads never take
     all slots."""
     server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": PLACES})

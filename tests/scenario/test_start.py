@@ -156,7 +156,7 @@ def test_no_credentials(start, origin):
     refused(server, 4, "credentials", "anonymous")
 
 
-def test_anonymous_when_told(start, origin):
+def test_anonymous_if_configured(start, origin):
     origin.credentials = None
     origin.put("a", 100)
     server = start(origin, run=False, settings={"credentials.source": "anonymous"})
@@ -408,7 +408,7 @@ def test_inherited_sockets_by_name(start, origin, certificate):
         ("pipe", {}, ["descriptor 3", "not a socket"]),
     ],
 )
-def test_inherited_sockets_are_judged_as_listen_is(start, origin, what, settings, words):
+def test_inherited_sockets_follow_the_rules_of_listen(start, origin, what, settings, words):
     server = handed_over(start, origin, what, **settings)
     run_handed_over(server)
     server.expect_failure = True
@@ -422,14 +422,14 @@ def test_inherited_sockets_are_judged_as_listen_is(start, origin, what, settings
 
 
 @pytest.mark.parametrize("count", ["x", "17", "-1"])
-def test_a_number_of_sockets_that_is_none(start, origin, count):
+def test_an_invalid_number_of_inherited_sockets(start, origin, count):
     server = run_handed_over(handed_over(start, origin, "loopback", count))
     server.expect_failure = True
     assert server.wait_exit() == 3
     assert "LISTEN_FDS" in "\n".join(server.stderr)
 
 
-def test_sockets_for_another_process_are_not_ours(start, origin):
+def test_sockets_for_another_process_are_not_used(start, origin):
     server = start(origin, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"})
     with server.client() as client:
         assert client.get("none").status == 404

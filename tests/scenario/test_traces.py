@@ -285,6 +285,6 @@ def test_invalid_options_are_refused(args):
     ("--capacity 0.001", "--segment 1", "--segment 400000000", "--spares 2000"),
     ids=lambda args: args.replace(" ", "_"),
 )
-def test_a_cache_that_could_not_be_is_refused(args):
+def test_an_impossible_cache_is_refused(args):
     code, said = refused("--traces", "a_cyclic", *args.split(" "))
     assert code == 1 and "segments, not from" in said

@@ -188,7 +188,7 @@ def test_applied_after_a_restart(start, origin, engine, end, readers):
         assert not origin.requests(since=mark), "a bucket that nobody wrote to"
 
 
-def test_readers_share_nothing_older(start, origin, engine):
+def test_later_readers_do_not_join_an_old_transfer(start, origin, engine):
     """A long transfer of the old version goes on, but later readers do not join it."""
     server = serve(start, origin, engine)
     gate, got = threading.Event(), []
@@ -350,7 +350,7 @@ def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
 
 
 @pytest.mark.parametrize("outcome", ["unknown", "open"])
-def test_heads_meanwhile_cost_one_request_each(start, origin, engine, outcome):
+def test_heads_during_a_write_cost_one_request_each(start, origin, engine, outcome):
     """During the write each HEAD costs one request and gets a right answer, although the write has
     created the entry that it belongs to."""
     server = start(origin, engine=engine, file=IMMUTABLE)

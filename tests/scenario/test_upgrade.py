@@ -488,7 +488,7 @@ def test_signals_to_the_old_process_reach_the_new_one(serve, origin, tmp_path):
     wait_for(log.exists, "the log's file under its name")
 
 
-def test_orders_while_it_drains_are_refused(serve, origin):
+def test_commands_during_an_upgrade_are_refused(serve, origin):
     """An upgrade or a reload during an upgrade is refused at once. Otherwise it would wait until
     the old process ends."""
     server = serve(origin, settings={"shutdown.grace": "10m"})
