@@ -178,8 +178,8 @@ FLOOD, DRIP = (b" " * 65536, 0), (b" ", 0.02)
 @pytest.mark.parametrize("speed", [FLOOD, DRIP], ids=["flood", "drip"])
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_endless_error_body_gets_an_answer(start, origin, status, speed):
-    """If an error body does not end, the client still gets an answer with its status. Forebay reads
-    no more than an error document may have."""
+    """If an error body does not end, the client still gets an answer for its status. Forebay stops
+    reading at the size that an error document may have."""
     server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
     origin.put("k", 1000)
     origin.fault(None, "endless", (status, *speed), times=None)

@@ -115,7 +115,7 @@ def test_top_ranks_what_is_asked_for(start, origin):
 
 def test_top_is_bounded(start, origin):
     """With more keys than `top` can count, the frequent ones are listed, with the largest possible
-    error. Too many watchers get 503."""
+    error. Further watchers are refused."""
     origin.put("hot", 10)
     server = start(origin, settings={"cache.ttl": "1h"})
     held = [Follower(server, "top", "keys", "--json", "-i", "3600") for _ in range(3)]

@@ -536,8 +536,8 @@ def all_are_hits(server, origin, keys, readers=8):
 
 
 def test_many_segments_and_few_descriptors(start, origin, engine, figure):
-    """With hundreds of segments (at full scale 2,000) and 256 descriptors, every byte is right,
-    hits stay hits and no client is turned away, over restarts and a rebuilt index."""
+    """With hundreds of segments (at full scale 2,000) and 256 descriptors, no client is turned
+    away. Every byte is right and hits stay hits, over restarts and a rebuilt index."""
     if build_kind() == "release":
         not_run("small segments are for builds for tests")
     server = limited(start, origin, engine, DESCRIPTORS)

@@ -2,7 +2,7 @@
 """One object under several names. A client without rights gets it under none of them, and a write
 by one name is seen by all.
 
-Such names are keys that an origin on files maps to the same path, several names that the
+Keys that an origin on files maps to one path are such names. So are several names that the
 configuration gives to one bucket, and realms, each of which holds a copy of its own.
 """
 

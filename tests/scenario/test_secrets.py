@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets appear nowhere. Every secret in these tests is marked, and each test searches logs,
-metrics, admin answers, replies, the command line, the cache directory and core files for all of
-them."""
+"""Secrets appear nowhere. Every secret in these tests is marked. Each test searches all places for
+them: logs, metrics, admin answers, replies, the command line, the cache directory and core files.
+"""
 
 import os
 import re

@@ -190,8 +190,8 @@ def test_a_cache_directory_in_use(start, origin):
 
 
 def test_a_cache_directory_open_to_others(start, origin, tmp_path):
-    """If others may write to the cache directory (0777, setgid), as in an emptyDir, the cache uses
-    a folder of its own in it, and finds it again."""
+    """Others may write to the cache directory (0777, setgid), as in an emptyDir. The cache then
+    uses a folder of its own in it, and finds it again."""
     cache = tmp_path / "shared"
     cache.mkdir()
     cache.chmod(0o2777)
