@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a chunked body: what it says does not depend on where they were cut, and written
-// anew with other chunks the same payload comes out.
+// Any bytes as a chunked body: the verdict does not depend on where the bytes were cut. The same
+// payload, framed in other chunks, is decoded to the same bytes.
 #include <string.h>
 
 #include "http/http_private.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scan of a request head: the verdict does not depend on where the bytes were cut; what is
-// accepted also passes a reference grammar written line by line, and serialised anew it parses to
-// the same request; chunked bodies likewise.
+// The scan of a request head: the verdict does not depend on where the bytes were cut. An accepted
+// head also passes a reference grammar written line by line. Serialised again, it parses to the
+// same request. The same holds for chunked bodies.
 #include <stdlib.h>
 #include <string.h>
 

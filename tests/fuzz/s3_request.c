@@ -27,8 +27,8 @@ static void check_round_trip(struct arena *arena, const struct s3_request *r)
     buf_done(&target);
 }
 
-// Whatever is not a known read may change something or is refused; a source that is understood is
-// sent on as it was read.
+// A request that is not a known read must count as a change or be refused. A copy source that is
+// understood must be sent on as it was read.
 static void check_effects(struct arena *arena, const struct s3_request *r,
                           const struct headers *headers)
 {

@@ -46,8 +46,8 @@ static bool image_run(void *ctx, const struct run_header *h)
     return true;
 }
 
-// What a fuzzer does not guess: 'R' begins a run header that is in its place and of this segment,
-// and as long as its parts say.
+// Fills in what a fuzzer does not guess: 'R' begins a run header that names its own position and
+// this segment, and whose length agrees with its parts.
 static void dress(char *sector, uint32_t at)
 {
     uint32_t len = RUN_HEADER_FIXED + 4u * wire_get_u16(sector + 116);

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the tics of our English that a program can find, and lines that are too long.
 
-`faults_of(root, path)` yields (line, what is wrong) for one file. The lint `english` judges by it; `figures` counts by it.
-It reads comments and strings of C and of the tables, comments and docstrings of Python, comments of other files, paragraphs of
-Markdown outside code, and the names of tests."""
+`faults_of(path, root)` yields (line, fault) for one file. The lint `english` fails on them;
+`figures` counts them. It reads comments and strings of C and of the tables, comments and docstrings
+of Python, comments of other files, paragraphs of Markdown outside code, and the names of tests."""
 
 import ast
 import io
@@ -40,7 +40,7 @@ HASH_KINDS = {
     ".tpl",
 }
 OTHER_KINDS = {".py", ".md", ".html", ".js", ".mjs", ".css", ".go", ".java", ".xml"}
-# Made by a program or by somebody else: inputs of fuzzers, rendered manifests, results, lock files, licences.
+# Made by a program or by other people: inputs of fuzzers, rendered manifests, results.
 NOT_OURS = {"corpus", "golden", "results", "pictures", "__pycache__", "node_modules"}
 GENERATED = {"conf/forebay.yaml"}
 COLUMNS, COLUMNS_MARKDOWN = 100, 120
@@ -69,7 +69,9 @@ STRING = re.compile(r'"((?:\\.|[^"\\\n])*)"')
 
 
 def kind_of(path):
-    """The suffix that says how to read a file; "#" for a script or a Dockerfile without one; None for what is not ours to judge."""
+    """The suffix that says how to read a file; None for a file that is not ours to judge.
+
+    "#" for a script or a Dockerfile without a suffix."""
     if NOT_OURS & set(path.parts):
         return None
     if path.suffix in C_KINDS | HASH_KINDS | OTHER_KINDS:
@@ -94,7 +96,9 @@ def files_of(root):
 
 
 def joined(lines):
-    """Blocks (line, text) of (line, column, text) that follow each other at one column, as a paragraph of comment does."""
+    """Joins (line, column, text) that follow each other at one column: yields [(line, text)].
+
+    Each such block is a paragraph of a comment."""
     block = None
     for line, column, text in lines:
         if (
@@ -165,7 +169,7 @@ def markdown(text):
 
 
 def strings(text):
-    """Strings of C in which there are words: help texts and messages. Neighbours, which C joins, are one."""
+    """Strings of C that hold words: help texts and messages. Adjacent literals are one string."""
     code = (
         re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: source.blank(m.group(0)), text, flags=re.S)
         if "/*" in text or "//" in text

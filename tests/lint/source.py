@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lints know of C: comments, code without comments and strings, functions that are defined."""
+"""Reads C for the lints: comments, code without comments and strings, function definitions."""
 
 import pathlib
 import re
@@ -27,7 +27,9 @@ def comments_of(text):
 
 
 def functions_of(code):
-    """(line, name, is_static, end) of every function that this code_of() text defines; `end` is the offset behind its head."""
+    """(line, name, is_static, end) of every function that this code_of() text defines.
+
+    `end` is the offset after its head."""
     for found in HEAD.finditer(code):
         depth, at = 1, found.end()
         while depth and at < len(code):
@@ -50,7 +52,9 @@ def sources(root, *suffixes):
 
 
 def rooms(root):
-    """(room -> rooms that it USES, room -> inner room -> names that it USES), as CMakeLists.txt declares them, in its order."""
+    """(room -> rooms that it USES, room -> inner room -> names that it USES).
+
+    As CMakeLists.txt declares them, in its order."""
     outer, inner = {}, {}
     text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
     for kind, names, rest in re.findall(
@@ -67,7 +71,9 @@ def rooms(root):
 
 
 def doors(root):
-    """The headers by which other rooms use a room: ROOM/ROOM.h, and ROOM/NAME/NAME.h of inner rooms that CMakeLists.txt calls a DOOR."""
+    """The headers by which other rooms use a room.
+
+    ROOM/ROOM.h, and ROOM/NAME/NAME.h of inner rooms that CMakeLists.txt calls a DOOR."""
     text = (pathlib.Path(root) / "CMakeLists.txt").read_text()
     named = re.findall(r"^inner\(([a-z0-9_]+) ([a-z0-9_]+) DOOR\b", text, re.M)
     return {f"{room}/{room}.h" for room in rooms(root)[0]} | {

@@ -41,7 +41,7 @@
 #define BLOCKS_MIN 100u
 #define BLOCKS_MAX 10000000u
 #define LONGEST_IN_SEGMENT 2u // of blocks of several lengths, at least,
-#define SEGMENTS_FOR_LONG 16u // unless there were not so many segments then
+#define SEGMENTS_FOR_LONG 16u // unless that would leave fewer segments than this
 
 struct options {
     const char *names, *file;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces from files. What is not a trace is refused, with the line and why: figures of something
-// else would be believed.
+// Traces from files. A file that is not a trace is refused, with the line and the reason, because
+// people would believe the figures of any other file.
 #include "traces_private.h"
 
 #include <ctype.h>

@@ -74,7 +74,7 @@ struct optimum {
     uint64_t used, capacity;
 };
 
-// Makes room by giving up what is read later than `next`.
+// Makes room by evicting blocks that are next read later than `next`.
 static bool optimum_make_room(struct optimum *o, uint32_t len, uint32_t next)
 {
     while (o->used + len > o->capacity) {

@@ -111,7 +111,7 @@ Test(chunk, waiters_are_bounded)
     cr_assert_eq(atomic_load(&woken), 4097);
 }
 
-Test(chunk, what_is_no_chunk_leaves_less_for_chunks)
+Test(chunk, charged_bytes_leave_less_for_chunks)
 {
     chunk_budget_init(16 * CHUNK_SIZE);
     atomic_store(&woken, 0);

@@ -61,8 +61,8 @@ Test(headers, count_is_bounded)
     arena_free(arena);
 }
 
-// What is known of the names says "not there" only where that is so: whatever was removed, and in
-// lists that somebody else has made.
+// The summary of the names says "absent" only if the name is absent. This holds after removals, and
+// in lists that other code has built.
 Test(headers, look_ups_that_end_early)
 {
     struct arena *arena = arena_new(1 << 20);
@@ -97,7 +97,7 @@ Test(headers, look_ups_that_end_early)
     arena_free(arena);
 }
 
-// A list may stand in several lines.
+// A list may be spread over several header lines.
 Test(headers, lists_in_several_lines)
 {
     struct arena *arena = arena_new(65536);

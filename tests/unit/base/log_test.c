@@ -13,7 +13,7 @@
 
 static char captured[1 << 20];
 
-// What `fn` writes to stderr.
+// Returns the text that `fn` writes to stderr.
 static const char *capture(void (*fn)(void))
 {
     int fd = memfd_create("log", 0), saved = dup(STDERR_FILENO);
@@ -186,8 +186,9 @@ static void write_condition(void)
     log_warn_condition("bad_disk", "disk=a number=%d", 1000);
 }
 
-// Once a minute for each condition, whatever numbers it names; what was held back is told.
-Test(log, a_condition_is_told_once_a_minute)
+// Once a minute for each condition, even if its numbers change. The next line counts the lines that
+// were held back.
+Test(log, a_condition_is_logged_once_a_minute)
 {
     unsigned long before = log_lines(LOG_LEVEL_WARN);
     const char *text = capture(write_condition);
@@ -198,7 +199,7 @@ Test(log, a_condition_is_told_once_a_minute)
     cr_assert_not_null(strstr(text, "event=bad_disk dropped=999 disk=a number=1000\n"));
 }
 
-Test(log, what_was_dropped_is_told)
+Test(log, dropped_lines_are_counted_in_the_log)
 {
     const char *text = capture(write_after_flood);
     const char *last = strstr(text, "i=end");

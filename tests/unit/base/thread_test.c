@@ -83,7 +83,7 @@ static bool kernel_has_slices(void)
     return major > 6 || (major == 6 && minor >= 12);
 }
 
-Test(thread, who_serves_has_short_slices_and_its_children_have_not)
+Test(thread, a_serving_thread_has_short_slices_and_its_children_have_not)
 {
     struct run helps = begin(THREAD_HELPS, SCHED_OTHER), serves = begin(THREAD_SERVES, SCHED_OTHER);
     cr_assert_eq(serves.seen.policy, SCHED_OTHER);
@@ -95,13 +95,13 @@ Test(thread, who_serves_has_short_slices_and_its_children_have_not)
     }
 }
 
-Test(thread, who_works_behind_does_not_preempt)
+Test(thread, a_background_thread_does_not_preempt)
 {
     cr_assert_eq(begin(THREAD_BEHIND, SCHED_OTHER).seen.policy, SCHED_BATCH);
     cr_assert_eq(begin(THREAD_HELPS, SCHED_OTHER).seen.policy, SCHED_OTHER);
 }
 
-Test(thread, what_somebody_has_chosen_stays)
+Test(thread, a_chosen_scheduling_policy_stays)
 {
     cr_assert_eq(begin(THREAD_BEHIND, SCHED_IDLE).seen.policy, SCHED_IDLE);
     cr_assert_eq(begin(THREAD_SERVES, SCHED_BATCH).seen.policy, SCHED_BATCH);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a command line is judged by the table of commands: what is misspelt, lacks a value,
-// stands there twice or is one too many is told, with the word that was probably meant.
+// Proves: a command line is checked against the table of commands. The message names a word that is
+// misspelt, lacks a value, is given twice or is one too many, and suggests the word that was
+// probably meant.
 #include "test.h"
 
 #include "commands/commands.h"
@@ -13,7 +14,7 @@ static char *word(const char *text)
     return (char *)(uintptr_t)text; // argv is not const, and nothing writes to it
 }
 
-// What is wrong with `forebay NAME words...`; "": nothing.
+// Returns the fault of `forebay NAME words...`; "" if there is none.
 static const char *fault_of(const char *name, const char *a, const char *b, const char *c)
 {
     static char text[1024];
@@ -29,7 +30,7 @@ static const char *fault_of(const char *name, const char *a, const char *b, cons
     return text;
 }
 
-Test(command_line, what_is_right_passes)
+Test(command_line, a_correct_command_line_passes)
 {
     cr_assert_str_eq(fault_of("serve", NULL, NULL, NULL), "");
     cr_assert_str_eq(fault_of("serve", "--cache.size", "1GiB", "--listen=127.0.0.1:1"), "");
@@ -41,7 +42,7 @@ Test(command_line, what_is_right_passes)
     cr_assert_str_eq(fault_of("version", "--json", NULL, NULL), "");
 }
 
-Test(command_line, what_is_wrong_is_told)
+Test(command_line, a_wrong_command_line_is_reported)
 {
     static const struct {
         const char *command, *words[3], *why;

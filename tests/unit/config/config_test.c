@@ -524,7 +524,7 @@ Test(config, schema_and_docs_hold_every_setting)
     buf_done(&docs);
 }
 
-// The enums of config.h stand in the order of the table's choices.
+// The enums of config.h have the order of the table's choices.
 Test(config, choices_match_their_enums)
 {
     static const struct {
@@ -561,7 +561,7 @@ static void on_changed(void *ctx, const char *key, bool live)
     buf_printf(ctx, "%s%s ", key, live ? "" : "!");
 }
 
-Test(config, what_two_loads_say_differently_is_named)
+Test(config, settings_that_differ_between_two_loads_are_named)
 {
     static const char first[] = "cache: {size: 1GiB, scrub_rate: 10MiB/s}\n"
                                 "rules: [{match: a/**, freshness: immutable}, {match: b/**}]\n";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the page at / is small, one file, allowed to run what stands in it and nothing else, and
-// asks nobody but its server.
+// Proves: the page at / is one small file. Browsers may run only its own script and style, and it
+// sends requests only to its own server.
 #include "test.h"
 
 #include "control/admin.h"
@@ -64,7 +64,7 @@ static unsigned count(const char *text, const char *word)
     return n;
 }
 
-// "'sha256-...'" of what stands in the one element of this name.
+// Writes "'sha256-...'" of the text inside the only element of this name.
 static void source_of(const char *body, const char *name, char ret_text[64])
 {
     char begin[16], end[16];
@@ -80,7 +80,7 @@ static void source_of(const char *body, const char *name, char ret_text[64])
     snprintf(ret_text, 64, "'sha256-%s'", (const char *)text);
 }
 
-Test(admin_index, what_may_run_is_what_stands_in_it)
+Test(admin_index, only_the_script_and_style_of_the_page_may_run)
 {
     char hash[64], policy[100];
     const char *body = get("GET");

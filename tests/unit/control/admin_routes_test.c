@@ -302,8 +302,9 @@ static void refuse_and_note(void *ctx, struct admin_call *call)
     atomic_fetch_add(&held_count, 1);
 }
 
-// An answer that is there when the thread is stopped leaves: who asks for the end hears of it.
-Test(admin_routes, who_asks_for_the_end_is_told)
+// An answer that is ready when the thread is stopped is still sent, so a client that asks for the
+// drain gets its reply.
+Test(admin_routes, a_client_that_asks_for_a_drain_gets_its_answer)
 {
     static const char request[] =
         "POST /api/v1/drain HTTP/1.1\r\nHost: [::1]\r\n" CONTROL "Content-Length: 0\r\n\r\n";
@@ -339,7 +340,7 @@ Test(admin_routes, events_come_once_a_second_and_are_bounded)
         idle[i] = connect_to(admin);
     }
     cr_assert_eq(ask(admin, "GET /livez", "", ""), 200);
-    // fds[0] leaves; the others are told two more times.
+    // fds[0] leaves; the others get two more events.
     close(fds[0]);
     for (unsigned i = 1; i < ADMIN_STREAMS_MAX; i++) {
         size_t len = 0;

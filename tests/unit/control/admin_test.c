@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: probes, metrics and version over TCP and unix socket; who may see settings; bind errors
-// are told.
+// Proves: probes, metrics and version answer over TCP and a unix socket; who may see settings; bind
+// errors are reported.
 #include "test.h"
 
 #include "base/log.h"
@@ -248,7 +248,7 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     rmdir(folder);
 }
 
-// Whoever is not accepted for want of a descriptor waits until there is one.
+// A connection that cannot be accepted for lack of a descriptor waits until one is free.
 Test(admin, a_process_without_descriptors)
 {
     enum { MANY = 4096 };
@@ -281,7 +281,7 @@ Test(admin, a_process_without_descriptors)
     admin_stop(admin);
 }
 
-Test(admin, a_taken_port_is_told_with_its_remedy)
+Test(admin, a_taken_port_is_reported_with_its_remedy)
 {
     struct admin_options o = options();
     struct admin *admin = start(&o), *second = NULL;

@@ -56,7 +56,7 @@ Test(admin_where, holds_for_what_it_says)
     }
 }
 
-Test(admin_where, what_is_none_is_refused_with_its_place)
+Test(admin_where, a_wrong_where_is_refused_with_its_position)
 {
     static const struct {
         const char *text, *why;

@@ -203,7 +203,7 @@ static void disturb(struct talk *talk, bool *is_late)
         talk_leave(talk, one_in(2));
         break;
     case 2:
-        schedule_note("time goes by");
+        schedule_note("time passes");
         schedule_advance((uint64_t)(1 + pick(120)) * 1000000);
         *is_late = true;
         break;
@@ -264,8 +264,8 @@ static void run_out(struct talk *talks, unsigned count, const bool *shuts)
     }
 }
 
-// A client that is gone is let go in time, though nothing is ever sent to it; save that its end
-// lies behind bytes that are not read yet. Then it is for the handler to end.
+// A client that has gone is dropped in time, even if nothing is ever sent to it. The exception is
+// an end of stream behind bytes that are not read yet: then the handler has to end the exchange.
 static void let_go(struct talk *talks, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {

@@ -109,7 +109,7 @@ Test(http_chunked, table)
     }
 }
 
-// What follows the last chunk belongs to the next request.
+// Bytes after the last chunk belong to the next request.
 Test(http_chunked, rest_is_left)
 {
     static struct decoded d;

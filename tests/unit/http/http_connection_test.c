@@ -303,7 +303,7 @@ Test(http_connection, reply_before_the_body_is_whole)
     front_free(f);
 }
 
-// Broken chunked framing is told to the sink, answered once, and ends the connection.
+// Broken chunked framing is reported to the sink, answered once, and ends the connection.
 Test(http_connection, broken_chunks)
 {
     static const char *const bodies[] = {

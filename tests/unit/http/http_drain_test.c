@@ -134,7 +134,8 @@ Test(http_drain, taken_and_drained_at_once)
     front_free(former);
 }
 
-// Who waits to be accepted when the server is to stop is answered, however late the worker is told.
+// A client that waits to be accepted when the server stops gets an answer, however late the worker
+// learns of the stop.
 Test(http_drain, accepted_at_the_end)
 {
     int clients[MANY];
@@ -355,8 +356,8 @@ Test(http_drain, taken_without_descriptors)
 
 #define LAST_REQUEST_US 1000000u
 
-// Who has sent half a head may end it, for a second and as long as the worker has not looked for
-// the rest in vain.
+// A client that has sent half a head may finish it within a second. After the second, the rest
+// still counts until the worker has looked for it in vain.
 Test(http_drain, half_a_head)
 {
     static const char half[] = "GET /small HTTP/1.1\r\n" HOST "X: ";
@@ -434,7 +435,7 @@ static bool try_upload_that_is_refused(void)
     return is_in_time;
 }
 
-// Who goes on sending what was refused early gets time to read the reply.
+// A client that goes on sending a body that was refused early gets time to read the reply.
 Test(http_drain, an_upload_that_is_refused)
 {
     bool is_seen = false;

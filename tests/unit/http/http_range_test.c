@@ -80,7 +80,7 @@ Test(http_range, table)
     }
 }
 
-// Only several well-formed ranges are told as such.
+// Only several well-formed ranges are reported as several.
 Test(http_range, several)
 {
     struct http_range range;
@@ -188,7 +188,7 @@ static const struct condition_row condition_rows[] = {
     {"X-Other", "x", NULL, NULL, HTTP_CONDITION_PASS, NULL},
 };
 
-// Which header wins over which, and that unreadable dates count as none.
+// The precedence of the headers. A date that cannot be parsed counts as no header.
 Test(http_range, conditions)
 {
     for (size_t i = 0; i < ARRAY_LEN(condition_rows); i++) {

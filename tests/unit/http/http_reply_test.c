@@ -90,7 +90,7 @@ Test(http_reply, files)
     front_free(f);
 }
 
-// What the source has found ready is not asked about again before it is sent.
+// The source is not asked again about bytes that it has reported ready, until they are sent.
 Test(http_reply, ready_is_asked_once)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -174,8 +174,8 @@ Test(http_reply, recall_in_mid_slice)
     recall_in_mid_slice("GET /file?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
 }
 
-// What the source has found ready counts for the pass in which it did, not after the socket was
-// full.
+// Bytes that the source has reported ready count only for the pass in which it did, not after the
+// socket was full.
 Test(http_reply, recall_of_what_was_ready)
 {
     recall_in_mid_slice("GET /ready?n=8388608 HTTP/1.1\r\n" HOST "\r\n");

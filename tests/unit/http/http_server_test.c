@@ -65,7 +65,7 @@ static void assert_listen_fails(const char *address, enum err want)
     front_free(f);
 }
 
-// Each wrong address is told in one line.
+// Each wrong address is reported in one line.
 Test(http_server, wrong_addresses)
 {
     assert_listen_fails(NULL, ERR_IN_USE);
@@ -77,7 +77,8 @@ Test(http_server, wrong_addresses)
     }
 }
 
-// Port 0 is the kernel's choice and is told; several listeners in order.
+// For port 0 the kernel chooses, and the server reports the choice. Several listeners keep their
+// order.
 Test(http_server, addresses)
 {
     static const char *const listen[] = {"127.0.0.1:0", "localhost:0"};
@@ -334,7 +335,7 @@ Test(http_server, unix_socket)
     close(fd);
     front_free(f);
     cr_assert(access(path, F_OK) != 0);
-    // What a killed process leaves: bound, but nobody listens.
+    // A killed process leaves a socket file that is bound, but nobody listens.
     int stale = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     cr_assert(strlen(path) < sizeof(un.sun_path));

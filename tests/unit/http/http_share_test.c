@@ -7,7 +7,7 @@
 
 #define MANY 1000
 
-// What COUNT connections may send together in one turn, each asked twice.
+// Returns the bytes that `count` connections may send together in one turn, each asked twice.
 static uint64_t turn_bytes(struct http_turn *turn, struct http_share *shares, unsigned count,
                            uint64_t now_us)
 {
@@ -20,7 +20,7 @@ static uint64_t turn_bytes(struct http_turn *turn, struct http_share *shares, un
     return bytes;
 }
 
-Test(http_share, what_is_left_lasts_until_the_turn_is_over)
+Test(http_share, the_rest_of_a_share_lasts_until_the_turn_is_over)
 {
     struct http_turn turn = {0};
     struct http_share share = {0};

@@ -70,8 +70,8 @@ static void stop(struct front *f)
     unlink(key_path);
 }
 
-// One connection; *session goes in and a newer one comes out. What the
-// handshake came to.
+// Makes one connection. Takes *session and replaces it by a newer one. Returns the result of the
+// handshake.
 static bool connect_once(const struct front *f, int version, const char *ciphers,
                          SSL_SESSION **session, bool *ret_reused)
 {
@@ -154,7 +154,7 @@ Test(http_tls, sessions_are_resumed_by_keys_that_change)
         SSL_SESSION_up_ref(second);
         clock_test_advance_us(HOUR_US);
         cr_assert(connect_once(f, versions[i], NULL, &session, &reused));
-        cr_assert(reused, "it was sealed anew when it was opened by the key before");
+        cr_assert(reused, "a session opened with the previous key was sealed again");
         cr_assert(connect_once(f, versions[i], NULL, &first, &reused));
         cr_assert_not(reused, "what the first key sealed is gone with it");
         clock_test_advance_us(2 * HOUR_US + HOUR_US / 2);

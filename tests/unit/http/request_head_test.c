@@ -72,7 +72,7 @@ static struct http_request accepted(const char *text, struct arena *arena)
     return request;
 }
 
-// What SDKs send goes through, and is read right.
+// Heads as SDKs send them are accepted and parsed right.
 Test(request_head, fields)
 {
     struct arena *arena = arena_new(1 << 24);

@@ -221,7 +221,7 @@ static void recall(struct http_source *source, uint64_t unsent)
     t->source_ended = false;
 }
 
-// What the reply must and may say of the connection's end, as the door promises it.
+// Sets what the reply must and may say about the end of the connection, as the door promises it.
 static void expect_close(struct turn *t)
 {
     bool has_body = t->framing == BY_CHUNKS || (t->framing == BY_LENGTH && t->body_len > 0);
@@ -502,7 +502,7 @@ bool talk_connect(struct talk *talk, bool on_tcp)
 {
     int one = 1;
     talk->fd = client_connect(http_server_address(at.server, on_tcp));
-    // What is sent must arrive at once: nothing here waits for real time to pass.
+    // Sent bytes must arrive at once, because nothing here waits for real time to pass.
     return talk->fd >= 0 && fcntl(talk->fd, F_SETFL, O_NONBLOCK) == 0 &&
            (!on_tcp || setsockopt(talk->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
 }

@@ -44,7 +44,7 @@ struct turn {
     bool has_length, closes;
     uint32_t source_cut_at; // bytes of the reply
     unsigned cut_after;     // ticks until http_reply_cut(); 0 = never
-    // what has happened
+    // the state of the exchange
     struct http_exchange *x; // NULL: not begun, or done
     struct http_user user;
     struct http_source source;
@@ -100,7 +100,8 @@ bool turn_tick(struct turn *turn); // false: there was nothing
 struct span request_body(uint32_t len);
 char reply_byte(const struct turn *turn, uint64_t offset);
 
-// What the client has read is what may be on the wire. `is_late`: time-outs may have struck.
+// Checks that the bytes which the client has read may be on the wire. `is_late`: timeouts may have
+// fired.
 void talk_judge(const struct talk *talk, bool is_late);
 
 #endif

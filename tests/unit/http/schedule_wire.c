@@ -174,7 +174,8 @@ static void judge_cut(const struct reading *r, const struct turn *t)
 {
     must(client_is_to_blame(r) || (t != NULL && t->may_be_cut),
          "cut without a reason: talk %u turn %u", r->talk->number, r->next);
-    // What a client sends after the wait for it has ended meets a closed socket: the kernel resets.
+    // Bytes that a client sends after the wait for it has ended reach a closed socket, so the
+    // kernel resets the connection.
     bool sent_too_late = r->is_late && t != NULL && t->done_early;
     must(t == NULL || !t->is_done || t->outcome != HTTP_DONE || r->talk->client_left ||
              sent_too_late,

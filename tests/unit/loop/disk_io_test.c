@@ -178,7 +178,7 @@ BOTH_ENGINES(an_origin_that_hangs_holds_up_nobody)
     static struct single hung[HUNG];
     int dir = open(rig->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     cr_assert(dir >= 0);
-    cr_assert(mkfifoat(dir, "pipe", 0600) == 0); // whoever opens it waits for somebody who writes
+    cr_assert(mkfifoat(dir, "pipe", 0600) == 0); // open() waits for a writer
     int fd = fixture_file(rig->dir, "cache", "0123456789", 10);
     memset(hung, 0, sizeof(hung));
     for (unsigned i = 0; i < HUNG; i++) {

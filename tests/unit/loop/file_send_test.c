@@ -104,7 +104,7 @@ static void expect_nothing_arrived(struct rig *rig)
 }
 
 // Proves that the owner is asked after the pages were taken, and that a no keeps them here.
-Test(file_send, what_lost_its_mark_stays_here)
+Test(file_send, pages_that_lost_their_mark_are_not_sent)
 {
     struct rig rig;
     rig_begin(&rig);
@@ -118,7 +118,8 @@ Test(file_send, what_lost_its_mark_stays_here)
     cr_assert(rig_send(&rig, 5, 8192) == 8192);
     char got[8192];
     cr_assert(read(rig.sockets[1], got, sizeof(got)) == (ssize_t)sizeof(got));
-    cr_assert(memcmp(got, rig.bytes + 5, sizeof(got)) == 0, "nothing of before is left over");
+    cr_assert(memcmp(got, rig.bytes + 5, sizeof(got)) == 0,
+              "nothing is left over from the first try");
     rig_end(&rig);
 }
 
@@ -138,7 +139,7 @@ static void read_a_page(struct worker *w, void *ctx)
 
 // Proves that pages which had to be brought from the device for it do not leave; the next try,
 // which finds them in memory, is for the owner to judge.
-Test(file_send, what_came_from_the_device_stays_here)
+Test(file_send, pages_that_came_from_the_device_are_not_sent)
 {
     struct rig rig;
     rig_begin(&rig);

@@ -123,7 +123,7 @@ Test(unix_socket, never_more_open_than_its_mode)
     end();
 }
 
-Test(unix_socket, what_is_not_ours_stays)
+Test(unix_socket, files_and_sockets_of_others_stay)
 {
     struct unix_listener u;
     char other[120];

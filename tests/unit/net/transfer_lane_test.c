@@ -174,7 +174,7 @@ static const struct list_node *watched(struct lane_rig *rig)
     return rig->watched;
 }
 
-// What comes between two requests ends it, and is no part of the next one's answer.
+// Bytes that arrive between two requests end the connection, and are no part of the next answer.
 Test(transfer_lane, a_connection_stays_watched_between_requests)
 {
     struct lane_rig rig = {.most = 1};
@@ -195,13 +195,13 @@ Test(transfer_lane, a_connection_stays_watched_between_requests)
     rig_end(&rig);
 }
 
-Test(transfer_lane, what_is_used_no_more_is_closed)
+Test(transfer_lane, unused_lanes_are_closed)
 {
     struct lane_rig rig = {.most = CALLS_MAX};
     rig_begin(&rig);
     run(&rig, CALLS_MAX);
     clock_test_advance_us(3500 * 1000);
-    run(&rig, 1); // in the first lane, whose time begins anew
+    run(&rig, 1); // in the first lane, whose idle time starts again
     clock_test_advance_us(1000 * 1000);
     fixture_run_on(rig.worker, look_at_open_lanes, &rig); // a turn for the timers
     cr_assert_eq(open_lanes(&rig), 1);
@@ -229,11 +229,11 @@ Test(transfer_lane, connections_lead_to_every_address_of_a_name)
 
 #define PATIENCE_S 20 // of the name server with who waits for it
 
-// What the C library's say here; curl calls them in threads of its own.
+// The played look-ups of the C library; curl calls them in threads of its own.
 static struct {
     bool is_silent;      // no answer, until `answers`
     unsigned dead_count; // addresses where nobody listens, before that of the origin
-    unsigned dead_asks;  // so many are told no other address
+    unsigned dead_asks;  // the number of look-ups that get no other address
     sem_t answers;
     atomic_uint asked, answered;
 } names;
@@ -377,12 +377,12 @@ Test(transfer_lane, addresses_that_refuse_are_passed_over)
     names.dead_count = 31;
     struct lane_rig rig = {.most = CALLS_MAX};
     rig_begin(&rig);
-    cr_assert_eq(fetch_from(&rig, "a.test"), ERR_OK); // whichever of the 32 curl begins with
+    cr_assert_eq(fetch_from(&rig, "a.test"), ERR_OK); // any of the 32 that curl begins with
     cr_assert_eq(fetch_from(&rig, "b.test"), ERR_OK);
     rig_end(&rig);
 }
 
-Test(transfer_lane, a_name_whose_addresses_fail_is_looked_up_anew)
+Test(transfer_lane, a_name_whose_addresses_fail_is_looked_up_again)
 {
     names_reset();
     names.dead_count = names.dead_asks = 1;

@@ -101,14 +101,15 @@ Test(transfer_memory, many_that_are_freed_at_once)
     }
 }
 
-// What malloc has given out; always 0 where a sanitizer is malloc, which is not what this is about.
+// Bytes that malloc has handed out. Always 0 where a sanitizer replaces malloc, which this test is
+// not about.
 static size_t malloced_bytes(void)
 {
     struct mallinfo2 info = mallinfo2();
     return info.uordblks + info.hblkhd;
 }
 
-Test(transfer_memory, what_waits_on_a_thread_is_bounded)
+Test(transfer_memory, memory_that_a_thread_keeps_is_bounded)
 {
     enum { COUNT = 40 };
     static char *pieces[COUNT];

@@ -140,7 +140,7 @@ static void wait_for_unread(const struct fetch *fetch, int least)
     cr_assert(unread_bytes(fetch) >= least);
 }
 
-// What has been received of the one answer on that socket and is not with us.
+// Bytes of the only answer that are received from that socket and not passed to us.
 static uint64_t kept_by_curl(const struct fetch *fetch)
 {
     struct tcp_info info = {0};

@@ -51,7 +51,7 @@ static void rig_end(struct turn_rig *rig)
     fixture_loop_end(&rig->loop);
 }
 
-// What curl does for one that it may receive for.
+// Does what curl does for a transfer that may receive.
 static void receive(struct turn_rig *rig, struct transfer *t)
 {
     bool goes_on = true;
@@ -232,7 +232,7 @@ Test(transfer_turn, receiving_has_a_share_beside_hits)
     static const unsigned taken[] = {2, 2, 2, 10, MANY};
     for (unsigned i = 0; i < ARRAY_LEN(else_us); i++) {
         rig->else_us = else_us[i];
-        for (unsigned again = 0; again < 3; again++) { // what was received before is not all else
+        for (unsigned again = 0; again < 3; again++) { // earlier receiving is no other work
             fixture_run_on(rig->turn.worker, socket_turn, rig);
             cr_assert(rig->taken == taken[i], "%u after %llu us", rig->taken,
                       (unsigned long long)else_us[i]);

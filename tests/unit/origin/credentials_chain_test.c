@@ -272,7 +272,8 @@ static char *answer_of(const char *body)
     return rig_answer("200 OK", "Connection: close\r\n", body);
 }
 
-// The container endpoint gets the token from its file, read anew, and is asked again when it fails.
+// The container endpoint gets the token from its file, which is read for each request. After a
+// failure it is asked again.
 Test(credentials_chain, container)
 {
     struct harness h = {0};

@@ -42,7 +42,7 @@ struct fetch_run {
     const struct sigv4_credentials *credentials;
     void (*on_head_hook)(struct fetch_run *run);
     void (*on_body_hook)(struct fetch_run *run);
-    enum err head_answer;     // what on_head returns
+    enum err head_answer;     // the result of on_head
     bool pause_every_piece;   // pause in on_body, resume from a timer
     unsigned cancel_at_piece; // 1: in the first on_body; 0: never
     bool cancel_at_once;

@@ -25,7 +25,7 @@ static char *pattern(size_t len)
 static void start(struct harness *h, enum disk_engine engine)
 {
     harness_init_directory(h, 2, engine);
-    clock_test_advance_us(10000000); // what was written just now counts as old
+    clock_test_advance_us(10000000); // so that files written just now count as old
 }
 
 static void expect(struct harness *h, struct fetch_run ask, enum err err, unsigned status)
@@ -281,7 +281,7 @@ Test(origin_directory, age)
 }
 
 #ifndef FOREBAY_TSAN // there all tests share one process, and one clock that others have moved
-// A file changed less than two seconds ago is told to be too young to be kept.
+// A file that changed less than two seconds ago is reported as too young to be kept.
 Test(origin_directory, too_young)
 {
     struct harness h = {0};

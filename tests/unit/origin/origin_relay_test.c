@@ -4,8 +4,8 @@
 #include "rig.h"
 #include "test.h"
 
-// A client's listing goes out signed anew, canonical, with its own headers and without its
-// signature.
+// A client's listing is sent with our signature instead of the client's, in canonical form, with
+// the client's own headers.
 Test(origin_relay, listing)
 {
     struct server_row rows[] = {
@@ -158,8 +158,8 @@ Test(origin_relay, retries)
     rig_end(&rig);
 }
 
-// A redirect for another region is resolved inside when nothing of a body has left; else the client
-// is told to come again and the next upload goes to the right place.
+// A redirect to another region is resolved inside if no byte of a body has left. Otherwise the
+// client is asked to retry, and the next upload goes to the right region.
 Test(origin_relay, region)
 {
     static const char moved[] =
@@ -233,7 +233,7 @@ Test(origin_relay, lies)
 
 // An answer that is packed because its client accepts that is not continued by a request of ours,
 // which does not.
-Test(origin_relay, what_is_packed_for_a_client_names_no_part)
+Test(origin_relay, an_answer_compressed_for_a_client_names_no_part)
 {
     static const struct {
         const char *accepts;

@@ -204,9 +204,9 @@ Test(origin_s3, head_of_a_key_refused)
     rig_end(&rig);
 }
 
-// Another version answers where a client has bytes of the one asked for: other connections are
-// asked. The version asked for proves that replicas differ, and then more of them are. Whoever has
-// sent nothing hears of the change.
+// Another version answers where a client has bytes of the requested one: other connections are
+// asked. An answer with the requested version proves that replicas differ, and then more of them
+// are asked. A request that has sent nothing yet learns of the change.
 Test(origin_s3, replicas_differ)
 {
     struct server_row rows[] = {
@@ -506,9 +506,9 @@ Test(origin_s3, foreign_statuses)
     rig_end(&rig);
 }
 
-// What one worker has learnt of a bucket's region, all know: eight workers send one request too
-// many between them, for each bucket; more buckets than are remembered displace others and nothing
-// else.
+// All workers share the region of a bucket that one of them has learnt: eight workers together send
+// one request too many for each bucket. If more buckets come than are remembered, they displace
+// others and change nothing else.
 Test(origin_s3, region_is_learnt_for_all_workers)
 {
     char *wrong = rig_answer("400 Bad Request", "",
@@ -821,7 +821,7 @@ Test(origin_s3, slots)
     free(crowd);
 }
 
-// What still runs when everything stops is dropped without a leak and without a callback.
+// Calls that still run when everything stops are dropped without a leak and without a callback.
 static void stop_start(struct worker *w, void *ctx)
 {
     struct crowd *crowd = ctx;

@@ -209,7 +209,7 @@ Test(origin_slots, more_clients_than_lines_share_them)
     end(&rig);
 }
 
-Test(origin_slots, what_is_fetched_ahead_leaves_places_and_comes_after_all_who_wait)
+Test(origin_slots, read_ahead_leaves_slots_and_comes_after_all_waiting_calls)
 {
     struct slots_rig rig;
     begin(&rig);

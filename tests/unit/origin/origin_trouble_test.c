@@ -101,9 +101,9 @@ static const char *text_of(const struct rig *rig)
     return origin_in_trouble(rig->h.origin, &text) ? text.text : "";
 }
 
-// A bucket's name that is not resolved is blamed alone only once the endpoint's own name is; and
-// what that has told stands.
-Test(origin_trouble, which_name_is_not_resolved)
+// A bucket's name that cannot be resolved is blamed alone only after the endpoint's own name has
+// been resolved. A fault of the endpoint's own name stays reported.
+Test(origin_trouble, the_name_that_cannot_be_resolved_is_blamed)
 {
     static const char either[] =
         "its name with a bucket before it cannot be resolved, perhaps no name can";
@@ -137,7 +137,7 @@ Test(origin_trouble, which_name_is_not_resolved)
     cr_assert_eq(stats_sum(COUNTER_degraded_origin), 0);
 }
 
-// What failed after somebody else was answered says nothing of the origin.
+// A failure of a request that began before a later answer says nothing about the origin.
 Test(origin_trouble, an_answer_counts_more_than_an_older_question)
 {
     struct server_row rows[] = {{.answer = OK_ANSWER}};
@@ -156,10 +156,10 @@ Test(origin_trouble, the_log_ends_with_what_is_true)
     struct rig rig;
     rig_start(&rig, rows, 1);
     struct origin *origin = rig.h.origin;
-    clock_test_advance_us(61000000); // what other tests have told is over
+    clock_test_advance_us(61000000); // the warnings of other tests are old enough
     unsigned long warned = log_lines(LOG_LEVEL_WARN), informed = log_lines(LOG_LEVEL_INFO);
     const enum origin_trouble troubles[] = {ORIGIN_TROUBLE_TIMEOUT, ORIGIN_TROUBLE_RESET};
-    for (unsigned i = 0; i < 2; i++) { // each is told, and so is its end
+    for (unsigned i = 0; i < 2; i++) { // each is logged, and so is its end
         origin_trouble_met(origin, troubles[i], UINT64_MAX, "");
         origin_trouble_answered(origin, true, false);
         cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, i + 1);

@@ -160,7 +160,7 @@ static const struct row rows[] = {
     {"quote inside", OK200 "ETag: \"a\"b\"\r\n" L, false, false, NULL, PASS},
     {"two ETags", OK200 E "ETag: \"f\"\r\n" L, false, false, NULL, PASS},
     {"folded ETag", OK200 "ETag: \"e\r\n f\"\r\n" L, false, false, NULL, PASS},
-    // What must not be kept
+    // Answers that must not be kept
     {"Vary *", OK200 E L "Vary: *\r\n", false, false, NULL, PASS},
     {"Vary Cookie", OK200 E L "Vary: Origin, Cookie\r\n", false, false, NULL, PASS},
     {"second Vary", OK200 E L "Vary: Origin\r\nVary: User-Agent\r\n", false, false, NULL, PASS},
@@ -253,7 +253,7 @@ Test(response_answer, table)
     }
 }
 
-// What a reply from cache repeats is collected, with its spelling; nothing else is.
+// The headers that a reply from cache repeats are collected, with their spelling, and no others.
 Test(response_answer, replayed)
 {
     static const struct row row = {
@@ -315,7 +315,7 @@ Test(response_answer, checksums_that_come_twice)
     arena_free(arena);
 }
 
-// Which answers the rest may be asked of by themselves: a body that is known to be these bytes of
+// Answers whose rest may be fetched with a request of its own: their body must be these bytes of
 // one version, whatever was asked.
 Test(response_answer, names_part)
 {

@@ -326,7 +326,7 @@ Test(aws_chunked, framing_is_stripped_from_an_encoding)
     arena_free(arena);
 }
 
-Test(aws_chunked, what_is_encoded_is_as_long_as_announced_and_decodes)
+Test(aws_chunked, an_encoded_body_has_the_announced_length_and_decodes)
 {
     static const uint64_t LENGTHS[] = {0, 1, 15, 16, 17, 255, 256, 4095, 4096, 4097, 70000};
     const struct span name = SPAN("x-amz-checksum-crc32c");

@@ -78,8 +78,9 @@ Test(s3_effects, known_operations_have_their_row)
     expect("PUT", "/b?replication", NULL, "a bucket b/");
 }
 
-// What decides who may read, or writes elsewhere, opens more than write and delete take away.
-Test(s3_effects, whoever_hands_out_access_has_any_of_the_bucket_or_reads_the_key)
+// A request that decides who may read, or that makes the store write elsewhere, needs more than the
+// rights to write and delete.
+Test(s3_effects, giving_access_needs_all_of_the_bucket_or_reading_the_key)
 {
     static const char *const SETTINGS[] = {"abac",
                                            "acl",

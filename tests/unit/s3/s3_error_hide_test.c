@@ -35,7 +35,7 @@ static const char *shown(const char *target, const char *elements)
     return is_made ? buf_cstr(&out) : NULL;
 }
 
-Test(s3_error_hide, what_names_others_is_left_out)
+Test(s3_error_hide, names_of_other_keys_are_left_out)
 {
     static const char *const OTHERS[] = {"<Key>theirs</Key>",
                                          "<Resource>/b/theirs</Resource>",
@@ -53,7 +53,7 @@ Test(s3_error_hide, what_names_others_is_left_out)
     }
 }
 
-Test(s3_error_hide, what_is_the_requests_own_goes_on_as_it_is)
+Test(s3_error_hide, names_of_the_request_itself_are_sent_unchanged)
 {
     static const char *const OWN[] = {
         "<Key>mine/other</Key>",      "<Resource>/b/mine/k</Resource>",

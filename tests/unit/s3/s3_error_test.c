@@ -59,7 +59,7 @@ Test(s3_error, bytes_that_are_not_utf8_are_shown_escaped)
     cr_assert_not_null(strstr(render(ERR_NO_SUCH_KEY, &good), "<Key>\xc3\xa9"));
 }
 
-Test(s3_error, what_we_render_we_read)
+Test(s3_error, a_rendered_error_can_be_read)
 {
     struct s3_error_detail detail = {.region = SPAN("eu-central-1"), .endpoint = SPAN("e&f")};
     const char *xml = render(ERR_AUTHORIZATION_MALFORMED, &detail);
@@ -115,9 +115,10 @@ Test(s3_error, packed_answers_come_back)
     arena_free(arena);
 }
 
-// Proves which parts of an origin's document go on: its code, message and details, escaped again;
-// nothing that names the origin or its keys, nor what would not be XML for everybody.
-Test(s3_error, what_is_adopted)
+// Proves which parts of an origin's document the client gets: its code, message and details,
+// escaped again. Left out are parts that name the origin or its keys, and parts that not every
+// parser takes for XML.
+Test(s3_error, code_message_and_details_are_adopted)
 {
     struct arena *arena = arena_new(1 << 20);
     struct s3_error_detail detail = {.resource = SPAN("/mine")};

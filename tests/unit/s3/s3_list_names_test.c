@@ -18,7 +18,8 @@ static bool may_show(void *ctx, struct span name)
     return may;
 }
 
-// In steps of so many bytes: how many of them are free to go; all, if every name may be shown.
+// Feeds the document in steps of `step` bytes. Returns the number of bytes that may be sent: all,
+// if every name may be shown.
 static size_t judged(const char *document, bool is_encoded, size_t step)
 {
     static struct s3_list_names names;
@@ -80,7 +81,7 @@ Test(s3_list_names, in_either_coding)
     cr_assert_eq(judged(plain, true, 1), strlen(plain));
 }
 
-// As long as references can make a key, and no longer; what goes on for ever is given up.
+// A name may be as long as references can make a key, and no longer. A longer one stops the reply.
 Test(s3_list_names, names_of_any_length)
 {
     static char document[6 * S3_KEY_MAX + 100];

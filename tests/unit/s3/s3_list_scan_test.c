@@ -18,7 +18,7 @@ static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
              (unsigned long long)size_bytes);
 }
 
-// In steps of so many bytes.
+// Feeds the document in steps of `step` bytes. Returns the entries found, as text.
 static const char *scan(const char *document, bool is_encoded, size_t step)
 {
     struct s3_list_scan s;
@@ -52,7 +52,7 @@ Test(s3_list_scan, wherever_it_is_cut)
                      "a/b c&d=12\n");
 }
 
-Test(s3_list_scan, what_is_not_whole_is_no_entry)
+Test(s3_list_scan, an_incomplete_entry_is_no_entry)
 {
     static const char *const DOCUMENTS[] = {
         "<Contents><Key>a</Key></Contents>",

@@ -192,7 +192,7 @@ Test(s3_request, a_write_with_a_header_that_s3_does_not_have_is_unknown)
     }
 }
 
-Test(s3_request, what_is_unknown_invalidates_unless_it_reads)
+Test(s3_request, an_unknown_operation_invalidates_unless_it_reads)
 {
     expect_operation("GET", "/b/k?surprise", S3_Unknown);
     cr_assert_eq(r.flags, S3_OP_READ);
@@ -379,7 +379,7 @@ Test(s3_request, virtual_hosts_name_the_bucket)
     cr_assert_eq(r.operation, S3_ListObjects);
 }
 
-// What rights and scopes are judged by is what the origin reads.
+// Rights and scopes are judged by the same text that the origin reads.
 Test(s3_request, a_plus_in_a_query_is_a_blank)
 {
     cr_assert_eq(parse("GET", "/b?list-type=2&prefix=a+b%2Bc&start-after=+&a+b"), ERR_OK);

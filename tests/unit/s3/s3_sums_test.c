@@ -64,7 +64,7 @@ Test(s3_sums, the_longest_digest_fits_with_its_parts_and_its_type)
 }
 
 // Never a part of them, which a client would take for all, and never "none".
-Test(s3_sums, what_does_not_fit_is_too_long_and_a_type_alone_says_nothing)
+Test(s3_sums, checksums_that_do_not_fit_are_too_long_and_a_type_alone_says_nothing)
 {
     static const char *const rows[] = {
         SHA512 "\r\nx-amz-checksum-sha1: 98rxT+0R2ZpPGwXCgQRzVU4ZwUo=\r\n",
@@ -88,7 +88,7 @@ Test(s3_sums, what_does_not_fit_is_too_long_and_a_type_alone_says_nothing)
     cr_assert_eq(len, 0);
 }
 
-Test(s3_sums, none_is_told_from_elsewhere)
+Test(s3_sums, no_checksum_differs_from_checksums_kept_elsewhere)
 {
     uint8_t packed[S3_SUMS_MAX];
     size_t len = s3_sums_pack(SPAN("x-amz-checksum-none: -\r\n"), packed);

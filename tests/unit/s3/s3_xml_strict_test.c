@@ -19,7 +19,7 @@ static enum err read_span(struct arena *arena, struct span document)
     return s3_delete_read(arena, document, &got);
 }
 
-// What the clients send, and what goes on of it.
+// Documents as clients send them, and the part that is sent on.
 Test(s3_xml_strict, deletes_of_clients)
 {
     static const struct {
@@ -121,7 +121,7 @@ Test(s3_xml_strict, deletes_that_read_two_ways)
         "<Delete xmlns:s=\"urn:x\"><Object><s:Key>j</s:Key>" K "</Object></Delete>",
         "<Delete><Object><s:Key>k</s:Key></Object></Delete>",
         "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/|Delete\">" OBJECT "</Delete>",
-        // what is no element
+        // comments and other things that are no elements
         "<Delete><Object><Key>vic<!-- -->tim</Key></Object></Delete>",
         "<Delete><!-- -->" OBJECT "</Delete>",
         "<!-- --><Delete>" OBJECT "</Delete>",

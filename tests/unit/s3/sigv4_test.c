@@ -556,8 +556,8 @@ Test(sigv4, keys_are_wiped_with_their_thread)
     cr_assert_eq(sigv4_cached_keys(), mine, "those of another thread stay");
 }
 
-// What is hashed is the canonical request that the error document shows, however long its pieces
-// are.
+// The hash covers the whole canonical request that the error document shows, however long its
+// pieces are.
 Test(sigv4, long_requests_are_hashed_whole)
 {
     static const size_t lens[] = {0, 1, 500, 700, 1023, 1024, 1025, 3000, 7000};

@@ -22,7 +22,7 @@
 
 #define SECTOR 512u
 #define PATH_MAX_LEN 1024u
-#define FULL_CALLS 30u // so many calls find the disk full, then there is room again
+#define FULL_CALLS 30u // calls that find the disk full before there is room again
 
 #define REAL(name)                                                                                 \
     ({                                                                                             \
@@ -63,7 +63,7 @@ struct name_change {
     struct inode *folder;
     enum rename_kind kind;
     char name[64], new_name[64];
-    char hidden[24]; // what stood there; "": nothing
+    char hidden[24]; // the file that had this name before; "": none
 };
 
 static struct {
@@ -82,7 +82,7 @@ static struct {
 
 // --- holes
 
-// What is given back of a file is noted beside it, for the lives to come: as a file of that size.
+// Notes for later lives how much of a file has been given back: in a hidden file of that size.
 static void hole_set(ino_t number, uint64_t len)
 {
     char name[32];
@@ -215,7 +215,8 @@ static void change_free(struct change *change)
     free(change);
 }
 
-// What a failed sync has dropped, and what is written over it, are told apart to the end.
+// Changes that a failed sync has dropped stay listed, and so do later writes over them, so that the
+// power cut can distinguish the two.
 static void file_synced(struct inode *file)
 {
     struct change *next;
@@ -333,7 +334,7 @@ static void name_undo(const struct name_change *n)
     }
 }
 
-// Of each folder the newest changes are lost, so many as are drawn.
+// Undoes the newest changes of each folder: a random number of them, or all.
 static void names_cut(bool all)
 {
     for (struct inode *folder = disk.inodes; folder != NULL; folder = folder->next) {
@@ -354,7 +355,7 @@ static void power_cut(bool all)
     for (struct change *c = disk.last; c != NULL; c = c->before) {
         change_undo(c);
     }
-    unsigned mood = schedule_random(4); // what is lost of one cut has something in common
+    unsigned mood = schedule_random(4); // the losses of one cut have something in common
     for (struct change *c = disk.first; c != NULL; c = c->after) {
         unsigned fate = schedule_random(4);
         bool is_torn = !all && !c->is_durable && fate == 0 && mood != 3;

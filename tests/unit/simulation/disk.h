@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk, played: real files below one folder, in front of which every call of the code under
-// test and of its libraries passes here. What was written and not synced may be lost when the power
-// fails: any subset of the writes, sector by sector where one is torn; names since the last sync of
-// their folder, the newest first. A sync may lie, once; a call may fail or take long.
+// The played disk: real files below one folder. Every call of the code under test and of its
+// libraries that touches them passes through here. At a power cut, unsynced changes may be lost:
+// - any subset of the writes, sector by sector where a write is torn;
+// - names that changed since the last sync of their folder, the newest first.
+// A sync may lie, once. A call may fail or take long.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_DISK_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_DISK_H
 

@@ -53,7 +53,7 @@ struct get {
     unsigned worker, key;
     unsigned least; // version that was acknowledged when it began
     unsigned asks;
-    bool confirms; // whatever is held
+    bool confirms; // asks the origin, even if a version is cached
     uint64_t next;
     uint64_t done; // so much it has of the version it asked for last
 };
@@ -213,7 +213,7 @@ static void get_go_on(struct worker *w, struct get *g)
         get_end(g);
     } else {
         past->tally[TALLY_STORED] += object == NULL;
-        // What cannot be described now: which version is current is for the home to find out.
+        // The version cannot be described now, so the home has to find out which one is current.
         g->ask.skip_index = object == NULL && found;
         get_ask(w, g, object, object != NULL ? missing : 0, g->ask.skip_index);
     }

@@ -168,7 +168,7 @@ unsigned judge_view(unsigned key, const struct store_view *view, unsigned least)
     if (generation < k->condemned_below && !past->has_lied) {
         life_fail("key %u: what was condemned is found, generation %llu", key, generation);
     }
-    if (!view->rebuilt && generation < k->floor && !past->has_lied) { // they may have begun anew
+    if (!view->rebuilt && generation < k->floor && !past->has_lied) { // they may have restarted
         life_fail("key %u: generation %llu is found, deletes were answered up to %llu", key,
                   generation, (unsigned long long)k->floor);
     }

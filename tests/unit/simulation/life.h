@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 
-// What must not be has been: the whole seed fails.
+// Reports that a promise is broken. The whole seed fails.
 void life_fail(const char *format, ...) PRINTF_LIKE(1, 2) __attribute__((noreturn));
 // The process is gone, as if by SIGKILL.
 void life_end(void) __attribute__((noreturn));

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What outlives a life: the origin, what was acknowledged, the clocks. In memory that the test and
-// the lives share. And the model: what of it the store may give back.
+// The state that outlives a life: the origin, the acknowledged writes, the clocks. It is in memory
+// that the test and the lives share. And the model of what the store may return.
 //
-// Version n of a key is bytes of its own, its ETag says n. A generation is a promise of the store's
-// order. After the last life, and all through the next:
-//   what is found and needs no confirmation was put with a generation that no answered delete has
-//   passed, and is not older than what the last acknowledged write left at the origin;
-//   what a condemnation has named is not found at all, confirmed or not;
-//   every byte that is read is of the version that was found;
-//   on an honest disk what was put and had the time to become durable is there, and not damaged
-//   (what was put later may be found by its header alone), and the index is never given up;
-//   an answered change of the bucket's epoch stands; generations rise.
+// Version n of a key has bytes of its own, and its ETag says n. A generation is a promise of the
+// store's order. After the last life, and all through the next:
+// - A version that is found and needs no confirmation was put with a generation that no answered
+//   delete has passed. It is not older than the version that the last acknowledged write left at
+//   the origin.
+// - A condemned copy is not found at all, confirmed or not.
+// - Every byte that is read is of the version that was found.
+// - On an honest disk, a version that was put and had the time to become durable is there and not
+//   damaged. A version that was put later may be found by its header alone. The index is never
+//   discarded.
+// - An answered change of the bucket's epoch lasts. Generations rise.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_PAST_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_PAST_H
 
@@ -20,7 +22,7 @@
 #define KEYS (PLAN_KEYS + PLAN_BULK_KEYS)
 #define VERSIONS_MAX 256u
 #define PUTS_MAX 1024u
-#define DURABLE_US 1000000u // what was put so long ago is on the disk, if that is not slow
+#define DURABLE_US 1000000u // a run put this long ago is on disk, unless the disk is slow
 
 struct key_past {
     unsigned number;       // the origin's version now

@@ -16,7 +16,7 @@ enum step_kind {
     STEP_READ,    // whatever is held of it is read and judged
     STEP_WRITE,   // invalidated, changed at the origin, invalidated, acknowledged
     STEP_RENEW,   // found unchanged at the origin
-    STEP_CONDEMN, // what is held of it is known to be wrong
+    STEP_CONDEMN, // its cached bytes are wrong
     STEP_EPOCH,   // all keys change
     STEP_BULK,    // many keys that only take room
     STEP_WAIT,    // time passes

@@ -12,7 +12,7 @@
 // From here on; the caller is the first thread. Clocks in microseconds.
 void schedule_begin(uint64_t seed, uint64_t monotonic_us, uint64_t wall_us);
 bool schedule_is_on(void);
-// What follows depends on this seed alone.
+// Makes everything that follows depend on this seed alone.
 void schedule_seed(uint64_t seed);
 unsigned schedule_random(unsigned below);
 uint64_t schedule_monotonic_us(void);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: whatever a kill or a power cut leaves behind (any subset of what was not synced, sectors
-// torn, a sync that lied), and whatever the disk refuses, the store opens again, gives back only
-// bytes of the version it names, nothing older than what was acknowledged, and keeps to its size.
-// The model stands in past.h. A seed that fails is made short and told step by step.
+// Proves: the store opens again after any kill or power cut, whatever the disk refuses. It returns
+// only bytes of the version that it names, nothing older than the last acknowledged write, and
+// keeps to its size. A power cut may lose any subset of the unsynced writes and tear sectors, and a
+// sync may have lied. past.h describes the model. A failing seed is shortened and printed step by
+// step.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@
 #define SEEDS 2400u
 #endif
 #define LIFE_S 300u          // real: a circle ends
-#define REWRITING_SEEDS 200u // among so many one has survivors that are rewritten
+#define REWRITING_SEEDS 200u // one of this number of seeds has survivors that are rewritten
 #define ROOM_BYTES (1ull << 30)
 #define BEGAN_US 1000000000000u
 #define BEGAN_WALL_US 1800000000000000u
@@ -195,22 +196,22 @@ static void go_through_quarter(unsigned quarter)
     }
 }
 
-Test(simulation, what_the_disk_does_first_quarter)
+Test(simulation, the_store_survives_the_disk_first_quarter)
 {
     go_through_quarter(0);
 }
 
-Test(simulation, what_the_disk_does_second_quarter)
+Test(simulation, the_store_survives_the_disk_second_quarter)
 {
     go_through_quarter(1);
 }
 
-Test(simulation, what_the_disk_does_third_quarter)
+Test(simulation, the_store_survives_the_disk_third_quarter)
 {
     go_through_quarter(2);
 }
 
-Test(simulation, what_the_disk_does_last_quarter)
+Test(simulation, the_store_survives_the_disk_last_quarter)
 {
     go_through_quarter(3);
 }

@@ -38,7 +38,7 @@ struct names {
     char realm_text[64], key_text[16];
 };
 
-// What a key is held under; the epoch is part of it.
+// Returns the names under which a key is cached. The epoch is part of them.
 static void names_of(unsigned key, struct names *ret_names)
 {
     struct names *n = ret_names;
@@ -171,7 +171,8 @@ static void fetch_append(struct fetch *f, struct store_run *run, uint64_t first_
     }
 }
 
-// A version that is held whole goes by its generation still.
+// Returns the generation for a new copy. A version that is cached already keeps its generation, in
+// half of the cases.
 static uint64_t generation_for(struct worker *w, unsigned key, struct span etag)
 {
     static struct store_view view;
@@ -433,7 +434,7 @@ static void do_renew(struct worker *w, void *ctx)
         struct store_renewal renewal = {.hash = hash_of(key), .generation = view.generation};
         store_renew(w, alive.store, &renewal, 1, worker_now_us(w));
         tell("renewed key %u generation %llu", key, (unsigned long long)view.generation);
-        // What was found at the origin just now may be used, whatever was deleted before.
+        // The version was found at the origin just now, so it may be used after earlier deletes.
         past->keys[key].floor = min_u64(past->keys[key].floor, view.generation);
     }
     store_view_done(&view);
@@ -743,7 +744,7 @@ static void open_store(const struct life *plan)
     uint64_t epoch = store_epoch(alive.store, SPAN("origin"), SPAN("bucket"));
     if (past->has_index && past->plan.is_honest &&
         stats_sum(COUNTER_index_rebuilds) + stats_sum(COUNTER_degraded_index) > 0) {
-        life_fail("the index is given up though the disk is honest");
+        life_fail("the index was discarded although the disk is honest");
     }
     past->has_index = true;
     if (epoch < past->epoch && alive.is_attached && !past->has_lied) {

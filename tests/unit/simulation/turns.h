@@ -15,7 +15,7 @@ struct worker *turns_worker(unsigned index);
 void turns_on_worker(unsigned index, void (*fn)(struct worker *w, void *ctx), void *ctx);
 // One thing happens, or time passes until something can, but no more than `us`.
 void turns_step(uint64_t us);
-// What was begun and has not ended: operations, jobs, messages.
+// Whether no operation, job or message is in flight.
 bool turns_are_over(void);
 
 #endif

@@ -21,7 +21,7 @@
 
 #define SECTOR 512u
 
-struct undo { // what stood there before a write
+struct undo { // the bytes before a write
     struct undo *before;
     dev_t device;
     ino_t inode;
@@ -99,7 +99,7 @@ static struct undo *remember_locked(int fd, off_t offset, size_t len)
     return undo;
 }
 
-// What has arrived since the last look.
+// Notes the writes that have completed since the last call.
 static void rings_look_locked(void)
 {
     for (unsigned i = 0; i < cut.ring_count; i++) {
@@ -272,8 +272,8 @@ void io_uring_queue_exit(struct io_uring *ring)
     pthread_mutex_unlock(&cut.lock);
 }
 
-// So that nothing arrives when the process is dead and its files are looked at. What does not
-// arrive is left to chance.
+// Waits for the writes in flight, so that none completes after the process is dead and its files
+// are read. Writes that do not complete in time are left to chance.
 static void rings_settle_locked(void)
 {
     unsigned on_way = 1;
@@ -291,7 +291,7 @@ static void rings_settle_locked(void)
 
 // --- syncs ---------------------------------------------------------------------------------------
 
-// What is on its way at that moment is remembered, and synced by the next one.
+// A write in flight at that moment stays unsynced until the next call.
 int fdatasync(int fd)
 {
     pthread_mutex_lock(&cut.lock);

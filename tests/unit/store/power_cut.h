@@ -13,7 +13,7 @@ void power_cut_arm(void);
 // Drives that lie: syncs forget nothing from now on.
 void power_cut_lie(void);
 // Takes unsynced writes back, sector by sector where they are to be torn, and kills the process.
-// What is lost is drawn by `seed`; 0: all of it.
+// `seed` draws the lost writes; 0: all are lost.
 void power_cut_strike(uint64_t seed) __attribute__((noreturn));
 // Writes to the file `name` in a folder that are not yet synced.
 unsigned power_cut_pending(int folder_fd, const char *name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// After a power cut: what a client was told holds, what was visible and synced is there, and every
-// byte is right, whichever of the unsynced writes came to the disk, whole or torn.
+// Proves: after a power cut, every acknowledged change holds, every visible and synced run is
+// there, and every byte is right. This holds for any subset of the unsynced writes on disk, whole
+// or torn.
 #include "store/power_cut.h"
 
 #include <errno.h>
@@ -106,7 +107,7 @@ static void what_is_at_risk(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(power_cut, what_is_written_is_at_risk_until_it_is_synced)
+Test(power_cut, writes_are_at_risk_until_they_are_synced)
 {
     with_each_engine(what_is_at_risk);
 }
@@ -285,12 +286,12 @@ static void bad_bytes(enum disk_engine engine)
     }
 }
 
-Test(power_cut, bytes_that_are_known_to_be_bad_do_not_come_back)
+Test(power_cut, condemned_bytes_do_not_come_back)
 {
     with_each_engine(bad_bytes);
 }
 
-// Neither the line nor the mark can be written: the segment is given up.
+// Neither the line nor the mark can be written, so the store drops the segment.
 static void condemn_on_a_broken_disk(struct box *box)
 {
     struct store_place place;
@@ -320,7 +321,7 @@ static void segment_given_up(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(power_cut, a_segment_that_was_given_up_does_not_come_back)
+Test(power_cut, a_dropped_segment_does_not_come_back)
 {
     with_each_engine(segment_given_up);
 }
@@ -361,7 +362,7 @@ static void whatever_is_found(enum disk_engine engine)
     cr_assert(lost <= 2 * SEEDS, "%u", lost);
 }
 
-Test(power_cut, whatever_is_found_afterwards_is_right, .timeout = 1800)
+Test(power_cut, everything_found_afterwards_is_right, .timeout = 1800)
 {
     with_each_engine(whatever_is_found);
 }

@@ -64,7 +64,7 @@ enum err box_post_delete_at(struct box *box, const char *key, const struct store
 // Returns when the home's call has returned: the index writer is still at it.
 void box_condemn(struct box *box, const char *key, const struct store_place *place);
 void box_let_go(struct store_place *place); // unhold and unpin
-// Writes, publishes and lets go.
+// Writes, publishes and releases the run.
 enum err box_put_run(struct box *box, const struct object *object, uint64_t first_block,
                      uint32_t block_count);
 enum err box_put(struct box *box, const struct object *object); // in runs of up to 4 MiB

@@ -19,7 +19,7 @@ static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URIN
         for (bool once = (box_init(box, engines[engine_index], size), true); once;                 \
              once = (box_remove(box), false))
 
-Test(store, what_was_written_is_found_and_read_also_after_a_restart)
+Test(store, written_objects_are_found_and_read_also_after_a_restart)
 {
     // Objects of every shape: empty, packed, one write, long, several runs.
     static const uint64_t sizes[] = {0,      1,      500,     10000,       16384,  16385,
@@ -370,8 +370,8 @@ Test(store, bytes_we_wrote_go_the_fast_way_until_they_are_not_resident)
     box_remove(&box);
 }
 
-// The header of a run may lie in the last page of the run before it. Who brings that page from the
-// device to read the one has not looked at the other.
+// The header of a run may be in the last page of the previous run. A reader that brings this page
+// from the device for one of them has not verified the other.
 Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
 {
     struct box box;
@@ -511,7 +511,7 @@ Test(store, long_runs_are_promised_while_there_is_room)
     box_remove(&box);
 }
 
-Test(store, what_a_run_may_be_is_limited)
+Test(store, the_length_of_a_run_is_limited)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);

@@ -85,9 +85,9 @@ static void do_cut(struct worker *w, void *ctx)
     store_run_finish(it->run, 5, on_grown, it);
 }
 
-// What has been written can be sent before the run is finished; the marks of what a cut leaves
-// behind are not the next run's.
-Test(segment_write, what_is_written_of_a_run_can_be_sent_before_its_end)
+// The written part of a run can be sent before the run is finished. The marks that a cut leaves
+// behind do not count for the next run.
+Test(segment_write, the_written_part_of_a_run_can_be_sent_before_its_end)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {

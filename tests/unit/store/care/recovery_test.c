@@ -36,7 +36,7 @@ static bool is_built(void *ctx)
     return !summary.rebuilding && atomic_load(&box->store->log.examined);
 }
 
-// Puts objects until it is killed; each one that is visible is told as a number in the pipe.
+// Puts objects until it is killed. Writes the number of each visible object to the pipe.
 static void __attribute__((noreturn)) writer_main(struct box *box, int out_fd, unsigned from)
 {
     if (!box_open(box)) {
@@ -89,7 +89,7 @@ static void kill_round(enum disk_engine engine, unsigned rounds)
             unsigned i;
             cr_assert(read(fd, &i, sizeof(i)) == sizeof(i));
             stored[i] = true;
-            first = told == 0 ? i : first; // what came before it found no room yet
+            first = told == 0 ? i : first; // there was no room yet for earlier ones
             next = i + 2;
             told++;
         }
@@ -123,7 +123,7 @@ static void kill_round(enum disk_engine engine, unsigned rounds)
     box_remove(&box);
 }
 
-Test(recovery, what_was_visible_survives_kill_9_at_any_moment, .timeout = 3600)
+Test(recovery, visible_objects_survive_kill_9_at_any_moment, .timeout = 3600)
 {
     for (unsigned left = seeds_scaled(500, 12); left > 0; left -= min_u64(left, 25)) {
         kill_round(DISK_ENGINE_THREADS, (unsigned)min_u64(left, 25)); // more would not fit
@@ -581,9 +581,9 @@ Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to
     box_remove(&box);
 }
 
-// What the device cannot read of the index any more is found on the round, not by a look-up's
-// SIGBUS.
-Test(recovery, an_index_that_cannot_be_read_is_made_anew_behind_serving)
+// The verification round finds index pages that the device cannot read any more, before a look-up
+// gets SIGBUS.
+Test(recovery, an_unreadable_index_is_rebuilt_while_serving)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
@@ -627,7 +627,7 @@ Test(recovery, an_old_copy_of_the_index_is_not_believed)
     struct object object = numbered(key, sizeof(key), 1, 1);
     static struct store_view view;
     box_look(&box, &object, &view);
-    cr_assert(!view.found || view.rebuilt); // what was deleted comes back only to be revalidated
+    cr_assert(!view.found || view.rebuilt); // a deleted copy comes back only to be revalidated
     box_close(&box);
     box_remove(&box);
 }
@@ -675,9 +675,9 @@ Test(recovery, a_map_that_fails_while_running_leaves_the_marker_and_ends_the_pro
     box_remove(&box);
 }
 
-// A first request comes while the segments are gone through: what it stores, and what is found of
-// the same version before and after it, is one object.
-Test(recovery, what_is_stored_while_a_rebuild_goes_on_joins_what_it_finds)
+// A first request comes while a rebuild reads the segments. The runs that it stores, and the runs
+// of the same version that are found before and after it, are one object.
+Test(recovery, runs_stored_during_a_rebuild_join_the_runs_it_finds)
 {
     struct object object = {"large", "\"e\"", 24ull * BLOCK, BLOCK, 5};
     struct object other = {"other", "\"e\"", 24ull * BLOCK, BLOCK, 6};

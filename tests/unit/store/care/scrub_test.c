@@ -82,7 +82,7 @@ static bool is_right(struct box *box, unsigned i)
     return box_read(box, 0, &object) == max_u64(1, object.size);
 }
 
-// The first run of an object, if it lies in a full segment.
+// Returns the place of an object's first run. False: it is not found, or its segment is not sealed.
 static bool place_of(struct box *box, unsigned i, struct store_place *ret_place)
 {
     char key[16];
@@ -187,7 +187,7 @@ Test(scrub, finds_what_the_device_has_changed)
     finds_all(DISK_ENGINE_URING);
 }
 
-// How many of the longer runs are in memory, and how many are known to be right.
+// Counts the longer runs that are in memory, and those that are marked as verified.
 static void count_pages(struct box *box, bool drops, unsigned *ret_resident, unsigned *ret_marked)
 {
     *ret_resident = *ret_marked = 0;
@@ -212,8 +212,8 @@ static void count_pages(struct box *box, bool drops, unsigned *ret_resident, uns
     }
 }
 
-// What is not in memory does not get there, and no mark vouches for what this read: the next reader
-// looks.
+// The scrub brings no page into memory, and sets no mark for the bytes that it has read: the next
+// reader verifies them.
 Test(scrub, leaves_the_page_cache_alone)
 {
     struct box box;
@@ -237,8 +237,8 @@ Test(scrub, leaves_the_page_cache_alone)
     box_remove(&box);
 }
 
-// A device that reads nothing at all costs a few runs, not all that is held.
-Test(scrub, what_cannot_be_read_is_dropped_while_others_can)
+// A device that cannot read anything costs a few runs, not the whole cache.
+Test(scrub, unreadable_runs_are_dropped_while_others_are_readable)
 {
     struct box box;
     if (!box_filled(&box, DISK_ENGINE_THREADS)) {

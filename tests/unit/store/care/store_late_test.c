@@ -215,7 +215,7 @@ Test(store_late, a_directory_right_below_the_root_or_without_a_folder)
 }
 
 // Pages in memory are sent from there, as after any other start.
-Test(store_late, what_is_resident_is_known)
+Test(store_late, residency_is_probed_after_a_late_attach)
 {
     struct box box;
     cr_assert_eq(disk_io_probe_residency("/tmp/forebay-not-there"), DISK_RESIDENCY_NONE);
@@ -244,7 +244,7 @@ static uint64_t tries(void)
 }
 
 // Somebody's, or of another version: it stays as it is.
-Test(store_late, what_is_not_ours_is_left_alone)
+Test(store_late, a_directory_that_is_not_ours_is_left_alone)
 {
     struct box box;
     char path[1024], text[32] = "";
@@ -283,7 +283,7 @@ Test(store_late, one_that_another_process_has_is_left_to_it)
 
 // It fails when all of it has been prepared: nothing is left of that, and the next try goes on from
 // there.
-Test(store_late, what_fails_on_the_way_is_tried_again)
+Test(store_late, a_late_attach_that_fails_is_tried_again)
 {
     struct box box;
     open_late(&box);

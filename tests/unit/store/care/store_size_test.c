@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache.size, cache.min_free and inodes while the store runs and somebody else fills the file
-// system: what is held follows, nothing fails, and what is near to full is told of once.
+// Proves: the cache follows cache.size, cache.min_free and the free inodes while the store runs and
+// other programs fill the file system. Nothing fails, and a file system that is nearly full is
+// reported once.
 #include "store/care/store_size.h"
 
 #include <errno.h>
@@ -243,9 +244,9 @@ Test(store_size, a_small_cache_of_many_workers)
     leave(&box);
 }
 
-// What the index has allocated ahead goes back, and all of it where it is too large for the new
-// size.
-Test(store_size, an_index_that_is_too_large_is_made_anew)
+// A smaller size gives back the space that the index has allocated ahead. An index that is too
+// large for the new size is rebuilt from nothing.
+Test(store_size, an_index_that_is_too_large_is_rebuilt)
 {
     struct box box;
     struct held held = {.count = 0};
@@ -265,7 +266,7 @@ Test(store_size, an_index_that_is_too_large_is_made_anew)
     leave(&box);
 }
 
-Test(store_size, what_the_policy_has_saved_takes_room_too)
+Test(store_size, the_saved_policy_counts_against_the_size)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
@@ -387,7 +388,7 @@ Test(store_size, space_that_is_to_stay_free_is_given_back)
 }
 
 // Down to nothing, if others need it.
-Test(store_size, what_is_being_written_to_is_given_back_at_last)
+Test(store_size, open_segments_are_given_back_if_others_need_all)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
@@ -428,7 +429,7 @@ Test(store_size, a_file_system_smaller_than_the_cache)
         (void)put_one(&box, &held);
         held.count > 20 && used(&box) + next > 40 * MIB;
     });
-    put(&box, &held, 240); // what was kept ready while there was room is used
+    put(&box, &held, 240); // uses the segments that were kept ready while there was room
     wait_for(atomic_load(&log->room) >= log->slot_count + 2);
     cr_assert(disk_is_filling(&box.store->disk));
     leave(&box);
@@ -517,7 +518,8 @@ Test(store_size, without_inodes_older_segments_make_room)
     leave(&box);
 }
 
-// A quota, say: there is space, and none is given. What is open goes on, and it is asked for again.
+// A quota, for example: the file system has space and refuses it. Open segments continue, and the
+// store asks again.
 Test(store_size, a_file_system_that_refuses_is_asked_again)
 {
     struct box box;
@@ -538,7 +540,7 @@ Test(store_size, a_file_system_that_refuses_is_asked_again)
     leave(&box);
 }
 
-Test(store_size, what_goes_for_a_file_system_that_refuses_is_little)
+Test(store_size, a_file_system_that_refuses_costs_few_segments)
 {
     struct box box;
     struct held held = {.count = 0};
@@ -564,7 +566,7 @@ Test(store_size, what_goes_for_a_file_system_that_refuses_is_little)
     leave(&box);
 }
 
-// What the index needs of a quota comes before another segment.
+// Under a quota, the index gets space before another segment does.
 Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
 {
     struct box box;
@@ -646,8 +648,8 @@ Test(store_size, a_full_cache_that_has_just_started_is_not_degraded)
     leave(&box);
 }
 
-// Of a large cache that takes long.
-Test(store_size, a_full_cache_takes_more_while_its_index_is_made_anew)
+// The rebuild of a large cache takes long.
+Test(store_size, a_full_cache_stores_more_while_its_index_is_rebuilt)
 {
     struct box box;
     struct held held = {.count = 0};
@@ -676,8 +678,8 @@ Test(store_size, a_full_cache_takes_more_while_its_index_is_made_anew)
     leave(&box);
 }
 
-// What is not held is said to be reserved.
-Test(store_size, what_lies_apart_is_held_like_all_else)
+// Space that is not held is reported as reserved.
+Test(store_size, runs_in_separate_slots_count_as_held)
 {
     struct box box;
     // Large enough for slots apart: with fewer segments they are retired again.

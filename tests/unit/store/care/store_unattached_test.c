@@ -33,7 +33,7 @@ static void folder(const struct box *box, const char *name, bool make)
     cr_assert((make ? mkdir(path, 0700) : rmdir(path)) == 0, "%s", path);
 }
 
-// Something stands in the way of a file that every start writes.
+// A folder has the name of a file that every start writes.
 static void in_the_way(struct box *box, const char *name, bool refuses)
 {
     box_init(box, DISK_ENGINE_THREADS, 64 * MIB);
@@ -60,7 +60,7 @@ static void expect_disowned(struct box *box)
     index_writer_flush(&box->store->writer);
     box_look(box, &written, &view);
     cr_assert(!view.found || view.rebuilt);
-    cr_assert(box_read(box, 0, &other) == other.size, "what lies in the segments is there");
+    cr_assert(box_read(box, 0, &other) == other.size, "the runs in the segments are there");
     box_close(box);
     box_remove(box);
 }
@@ -95,7 +95,7 @@ Test(store_unattached, a_delete_that_the_directory_does_not_take_is_an_error)
     in_the_way(&box, "format.new", true);
     cr_assert(box_post_delete(&box, written.key, 100) != ERR_OK);
     store_fault_set(STORE_FAULT_REMOVE, 0, false, 0);
-    cr_assert(box_post_delete(&box, written.key, 100) == ERR_OK, "tried anew");
+    cr_assert(box_post_delete(&box, written.key, 100) == ERR_OK, "the second try");
     box_close(&box);
     folder(&box, "format.new", false);
     store_fault_set(STORE_FAULT_DISOWN, 0, false, 0);

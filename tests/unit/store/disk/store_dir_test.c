@@ -104,7 +104,7 @@ Test(store_dir, a_second_process_is_refused_with_a_clear_line)
     box_remove(&box);
 }
 
-// admin.socket stands in the cache directory where there is no better place.
+// The admin socket is in the cache directory if there is no better folder for it.
 Test(store_dir, a_socket_is_opened_in_the_folder_that_is_locked)
 {
     struct box box;
@@ -266,7 +266,7 @@ static void set_folder(const struct box *box, const char *name, uid_t owner, mod
 }
 
 // Modes as Kubernetes and people make them; a foreign owner only where this test may make one.
-Test(store_dir, what_others_may_change_is_left_to_them)
+Test(store_dir, a_folder_that_others_may_change_gets_a_private_folder_for_the_cache)
 {
     static const struct {
         bool foreign;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that are known to be bad do not come back: not by kill -9, not by an index made anew from
-// the segments, not when the mark itself cannot be written.
+// Condemned bytes do not come back: not after kill -9, not after a rebuild of the index from the
+// segments, and not when the mark itself cannot be written.
 #include "store/index/index_condemn.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ static bool is_built(void *ctx)
     return !summary.rebuilding && atomic_load(&box->store->log.examined);
 }
 
-// Opens with an index made anew from what the segments hold.
+// Opens with an index that is rebuilt from the segments.
 static void open_rebuilt(struct box *box)
 {
     char path[1024];
@@ -294,9 +294,9 @@ Test(index_condemn, more_keys_than_there_are_lines)
     box_remove(&box);
 }
 
-// Whoever empties the directory by hand may leave the file: its generations are not those of the
-// new cache. A cache that is emptied, as its segments do not suit any more, begins its generations
-// anew.
+// A person who empties the directory may leave this file behind. Its generations are not those of
+// the new cache. A cache that is emptied because its segments do not fit any more starts its
+// generations again.
 Test(index_condemn, lines_do_not_outlive_their_cache)
 {
     struct box box;

@@ -136,8 +136,8 @@ Test(index_forget, a_full_cache_forgets_what_it_frees)
     evict(DISK_ENGINE_URING);
 }
 
-// A segment goes whose runs nobody can list: a round through the index finds what it held.
-Test(index_forget, what_could_not_be_listed_is_found_on_a_round)
+// A segment is evicted whose runs cannot be listed. A round through the index finds its entries.
+Test(index_forget, runs_that_could_not_be_listed_are_found_on_a_round)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
@@ -179,8 +179,8 @@ Test(index_forget, what_could_not_be_listed_is_found_on_a_round)
     }
 }
 
-// The index writer stands in a commit: segments whose runs it had entered before are freed all the
-// same, and new runs find room.
+// The index writer is stalled in a commit. Segments whose runs it has entered earlier are freed all
+// the same, and new runs find room.
 Test(index_forget, space_comes_back_while_the_index_stands)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -267,7 +267,7 @@ Test(index_forget, a_stop_does_not_wait_for_room)
     box_remove(&box);
 }
 
-// Who frees segments has waited in vain once: not again for each segment that goes.
+// The thread that frees segments has waited in vain once. It does not wait again for each segment.
 Test(index_forget, nobody_waits_twice_for_a_disk_that_takes_no_commits)
 {
     struct index_forget forget;
@@ -293,9 +293,9 @@ static bool is_built(struct box *box)
     return !summary.rebuilding && atomic_load(&box->store->log.examined);
 }
 
-// A version that was found in segments, and then its segment has gone before the index has
-// forgotten it: a part that is fetched again counts.
-Test(index_forget, what_is_fetched_again_counts_before_the_old_is_forgotten)
+// A rebuild has found a version in segments. Then its segment is freed before the index has
+// forgotten it. A part that is fetched again counts.
+Test(index_forget, a_refetched_part_counts_before_the_old_one_is_forgotten)
 {
     struct box box;
     char path[1024];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a home puts, deletes and renews counts at once on every worker, whatever the disk does, and
-// what it has been told to be durable counts in the next process. On both I/O engines.
+// Proves: a put, delete or renewal by a home counts at once on every worker, whatever the disk
+// does. A change that was reported durable counts in the next process. On both disk engines.
 #include "store/index/index_memory.h"
 
 #include <errno.h>
@@ -114,7 +114,7 @@ static void delete_start(struct box *box, const char *key, uint64_t floor,
 
 // --- at once
 
-Test(index_memory, what_is_put_is_there_at_once_on_every_worker)
+Test(index_memory, a_put_is_visible_at_once_on_every_worker)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -145,9 +145,9 @@ Test(index_memory, what_is_put_is_there_at_once_on_every_worker)
     }
 }
 
-// A disk that stands still: who waits for a delete is told, once; the delete itself is done when
-// the disk goes on.
-Test(index_memory, a_delete_that_takes_too_long_is_told)
+// The disk stalls: the caller that waits for a delete gets a timeout, once. The delete itself is
+// done when the disk goes on.
+Test(index_memory, a_delete_that_takes_too_long_times_out)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -657,7 +657,7 @@ Test(index_memory, a_refused_delete_is_repeated_until_the_disk_takes_it)
             cr_assert(is_marked(&box) == (refusing == REFUSES_COMMITS));
             all_find(&box, "k", 0);
             wait_for(is_built(&box));
-            all_find(&box, "k", 0); // also after the index was built anew
+            all_find(&box, "k", 0); // also after the rebuild of the index
             refuse_nothing();
             wait_for(held(&box) == 0);
             wait_for(!is_marked(&box));
@@ -673,7 +673,7 @@ Test(index_memory, a_refused_delete_is_repeated_until_the_disk_takes_it)
 
 // --- bounds
 
-// What was ordered is done, but not as often as the disk says no.
+// A rebuild that was ordered is done, but not once for each refusal of the disk.
 Test(index_memory, refused_deletes_do_not_order_rebuild_after_rebuild)
 {
     struct box box;
@@ -928,8 +928,8 @@ struct race {
     struct hash128 hashes[RACE_KEYS];
     struct store_object *objects[RACE_KEYS];
     struct store_place place;
-    // What the home has said last, written after its call has returned: twice the generation, and
-    // one more when it is put. 0: changes just now.
+    // The home's last change, written after its call has returned: twice the generation, and one
+    // more for a put. 0: a change is in progress.
     _Atomic uint64_t said[RACE_KEYS];
     uint64_t newest[4][RACE_KEYS]; // that a worker has seen
     unsigned rounds;

@@ -140,7 +140,7 @@ static void judge_table(struct env *e, unsigned table, struct judged *j)
     mdb_txn_abort(txn);
 }
 
-Test(index_page, whatever_lmdb_makes_of_our_tables_is_sound)
+Test(index_page, every_page_that_lmdb_makes_of_our_tables_is_sound)
 {
     static struct judged judged;
     struct env e;
@@ -164,7 +164,8 @@ Test(index_page, whatever_lmdb_makes_of_our_tables_is_sound)
     env_close(&e);
 }
 
-// What LMDB relies on, said another way: each node apart and inside, each key above the one before.
+// Checks in a second way what LMDB relies on: nodes do not overlap and are inside the page, and
+// each key is above the previous one.
 static bool is_harmless(const char *page, const struct index_page_place *at)
 {
     unsigned lower = wire_get_u16(page + 12), upper = wire_get_u16(page + 14);

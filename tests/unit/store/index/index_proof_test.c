@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever a batch of changes makes LMDB write anew has been judged before: no page leaves the tree
-// that index_proof_touches() did not mark. And an injured page that it comes to is refused.
+// Proves: each page that a batch of changes makes LMDB rewrite has been verified before. No page
+// leaves the tree that index_proof_touches() did not mark. A damaged page on the way is refused.
 #include "store/index/index_proof.h"
 
 #include <stdio.h>
@@ -177,7 +177,7 @@ static void fill(void)
     objects_change(&tables, touches, OBJECTS);
 }
 
-Test(index_proof, what_a_batch_makes_lmdb_write_anew_was_judged_before)
+Test(index_proof, pages_that_a_batch_makes_lmdb_rewrite_were_verified_before)
 {
     fill();
     unsigned gone = 0, deepest = 0;
@@ -214,7 +214,7 @@ static void injure(uint64_t page, unsigned at, uint8_t by)
     cr_assert(pwrite(fd, &byte, 1, offset) == 1);
 }
 
-// Judged anew: each page of a table is come to, and one bit of its head stops the way.
+// Verified again: the walk reaches each page of a table, and one flipped bit of its head stops it.
 Test(index_proof, a_way_through_a_table_ends_at_an_injured_page)
 {
     fill();

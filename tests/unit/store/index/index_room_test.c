@@ -119,7 +119,8 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
     });
     wait_for(found_of(&box, 1, BURST) < BURST - 1);
     full = stats_sum(COUNTER_index_full);
-    wait_for(stats_sum(COUNTER_index_full) > full); // what the dropped puts owe is tried again
+    wait_for(stats_sum(COUNTER_index_full) >
+             full); // the removals for the dropped puts are tried again
     store_summarize(store, &summary);
     cr_assert(disk_is_filling(&store->disk) && !summary.degraded);
     cr_assert_eq((int)summary.refusal, (int)REFUSAL_index_full);
@@ -132,7 +133,7 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
 
     disk_space_give(&store->disk, rest);
     atomic_store(&store->log.examined, true);
-    wait_for(atomic_load(&store->index.memory.pending) == 0); // what the dropped puts owe
+    wait_for(atomic_load(&store->index.memory.pending) == 0); // removals for the dropped puts
     store_summarize(store, &summary);
     cr_assert_eq((int)summary.refusal, (int)REFUSAL_none);
     burst(&box, 2 * BURST, BURST / 4);
@@ -254,7 +255,7 @@ Test(index_room, deletes_of_everything_in_a_full_cache_of_tiny_objects_drop_no_b
 
 #define PIECES 20000u
 
-// An object of so many runs: all at one place on disk, which the index does not know.
+// Enters an object of PIECES runs: all at one place on disk, which the index cannot tell.
 static void enter_pieces(struct box *box, const struct object *object,
                          const struct store_place *place)
 {
@@ -314,7 +315,7 @@ static void pieces_go(enum disk_engine engine, bool by_put)
     box_remove(&box);
 }
 
-// The pages that the removal writes anew are more than the index has room for.
+// The removal rewrites more pages than the index has room for.
 Test(index_room, an_object_of_many_runs_is_removed_over_several_transactions)
 {
     pieces_go(DISK_ENGINE_THREADS, false);

@@ -174,7 +174,7 @@ Test(index_verify, a_page_whose_structure_is_injured_is_found_wherever_it_is, .t
     (void)rmdir(dir);
 }
 
-// What orders the keys of a table otherwise is no table of ours.
+// A table whose keys have another order is not ours.
 Test(index_verify, the_record_of_a_table_is_looked_at)
 {
     static bool in_use[PAGES_MAX];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a batch is taken, how long its transactions last, and the room that it asks for: a full
-// cache gives up neither segments nor runs for the sake of its index.
+// Proves when a batch is taken, how long its transactions last, and how much room it asks for: a
+// full cache loses neither segments nor runs because of its index.
 #include "store/index/index_writer.h"
 
 #include <errno.h>
@@ -49,8 +49,8 @@ static bool is_found(struct box *box, unsigned i)
     return view.found;
 }
 
-// What was written last cannot be picked to go until it is durable, so of a small cache much would
-// stay that way, and the rest be emptied, if a batch lingered whatever it holds.
+// A run cannot be evicted until it is durable. If every batch lingered, much of a small cache could
+// not be evicted, and the rest would be emptied instead.
 Test(index_writer, a_batch_that_is_much_of_the_cache_is_taken_at_once)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -86,7 +86,7 @@ Test(index_writer, a_batch_that_is_much_of_the_cache_is_taken_at_once)
     }
 }
 
-// While a commit is stalled so many puts come: the next batch.
+// Puts `count` objects while a commit is stalled: they are the next batch.
 static void put_batch(struct box *box, unsigned count)
 {
     store_fault_stall(STORE_FAULT_COMMIT, true);
@@ -135,8 +135,8 @@ Test(index_writer, a_transaction_that_takes_long_is_cut)
     }
 }
 
-// What its first transactions have committed stays, the rest is as if it had never been put; who
-// waits for all of it learns that.
+// The changes of its first transactions stay. The rest is as if it had never been put, and a caller
+// that waits for all of the batch gets an error.
 Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
 {
     struct box box;
@@ -148,7 +148,7 @@ Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
     store_fault_set(STORE_FAULT_COMMIT, 4, false, ENOSPC); // the stalled one, two, and the third
     store_fault_stall(STORE_FAULT_COMMIT, false);
     wait_for(stats_sum(COUNTER_index_commit_failures) == failures + 1);
-    wait_for(atomic_load(&box.store->index.memory.pending) == 0); // what was owed is settled
+    wait_for(atomic_load(&box.store->index.memory.pending) == 0); // nothing is left to write
     cr_assert_eq(found_of(&box, 100), 32u);
     box_close(&box);
     cr_assert(box_open(&box));

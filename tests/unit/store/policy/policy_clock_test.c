@@ -45,7 +45,7 @@ Test(policy_clock, requests_side_by_side_are_one_use)
     cr_assert_eq(clock.same_use, 128u);
 }
 
-Test(policy_clock, each_age_lies_in_its_bucket)
+Test(policy_clock, each_age_has_its_bucket)
 {
     unsigned last = 0;
     for (uint32_t age = 0; age < 1u << 18; age += age < 4096 ? 1 : 61) {

@@ -61,7 +61,7 @@ Test(policy_explain, a_refused_run_says_how_far_it_is_from_being_let_in)
     shelf_done(&shelf);
 }
 
-Test(policy_explain, what_is_not_where_it_is_said_to_be_is_not_stored)
+Test(policy_explain, a_run_that_is_not_at_its_place_is_not_stored)
 {
     struct shelf shelf;
     shelf_init(&shelf, POLICY_EPOCH, 4);

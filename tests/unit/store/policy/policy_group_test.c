@@ -41,9 +41,9 @@ Test(policy_group, a_priority_opens_the_door)
     shelf_done(&shelf);
 }
 
-// What is hardly ever read again is not let in, whatever its priority; what is, is, and what is
-// gone leaves its room to both.
-Test(policy_group, a_priority_is_no_price)
+// Runs that are hardly ever read again are refused, whatever their priority. Runs that are read
+// again are admitted. If the bar is 0, all are.
+Test(policy_group, rule_priority_scales_value_but_does_not_set_admission_bar)
 {
     struct shelf shelf;
     uint32_t stamp;
@@ -221,8 +221,9 @@ Test(policy_group, rules_go_in_steps)
     shelf_done(&shelf);
 }
 
-// Rules that are gone leave what they held to their priorities, and their numbers to others.
-Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
+// The runs of a deleted rule count for their priority, and the rule's number is free for another
+// rule.
+Test(policy_group, runs_of_deleted_rules_count_by_their_priority)
 {
     struct shelf shelf;
     struct policy_group plain_3 = {.factor = 1, .is_pinned = true, .plain = 3, .identity = 7};
@@ -255,7 +256,7 @@ Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
 
 // --- shares
 
-Test(policy_group, what_is_above_its_share_is_worth_less_the_more_it_is)
+Test(policy_group, a_rule_above_its_share_is_worth_less_the_more_it_holds)
 {
     struct shelf shelf;
     shelf_init(&shelf, POLICY_EPOCH, 8);

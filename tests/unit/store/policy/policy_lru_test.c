@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: `lru` admits everything and gives up the oldest segment, without survivors.
+// Proves: `lru` admits everything and evicts the oldest segment, without survivors.
 #include "store/policy/policy_fixture.h"
 #include "test.h"
 

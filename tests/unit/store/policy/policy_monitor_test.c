@@ -44,7 +44,7 @@ Test(policy_monitor, a_reuse_is_an_event_at_its_age)
     free(monitor);
 }
 
-Test(policy_monitor, what_is_not_read_again_is_exposed)
+Test(policy_monitor, runs_that_are_not_read_again_count_as_exposed)
 {
     struct policy_clock clock;
     struct policy_monitor *monitor = monitor_new(&clock);

@@ -127,7 +127,7 @@ Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
     cr_assert_eq(policy_admit(shelf.policy, shelf_key(10000), 0, false, &stamp), POLICY_STORE);
     cr_assert_eq(ask_part(&shelf, 10000), POLICY_PROBATION);
     atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 3);
-    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // what is new is read again far more often
+    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // new runs are read again far more often
     atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
     policy_ghost_put(&shelf.policy->ghost, shelf_key(10000), stamp, shelf.policy->clock.tick);
     shelf_pass(&shelf, 500);
@@ -183,7 +183,7 @@ Test(policy_probation, the_segment_that_was_open_when_it_was_over_goes_next)
     shelf_done(&shelf);
 }
 
-// How many of the last hundred blocks are refused when the first of so many readers comes to them.
+// Returns how many of the last hundred blocks are refused to the first of `readers` readers.
 static unsigned refused_of_the_first(struct shelf *shelf, uint64_t from, unsigned readers)
 {
     unsigned refused = 0;

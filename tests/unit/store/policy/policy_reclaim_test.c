@@ -94,7 +94,7 @@ Test(policy_reclaim, of_equals_half_goes)
     shelf_done(&shelf);
 }
 
-Test(policy_reclaim, what_is_worth_no_more_than_newcomers_goes_too)
+Test(policy_reclaim, runs_worth_no_more_than_newcomers_are_evicted_too)
 {
     struct shelf shelf;
     struct policy_victim victim;
@@ -157,7 +157,7 @@ static bool may_go(void *ctx, uint32_t number)
     return number != *(uint32_t *)ctx;
 }
 
-Test(policy_reclaim, whoever_may_not_go_stays_and_may_go_later)
+Test(policy_reclaim, a_segment_that_may_not_be_evicted_stays_and_may_be_evicted_later)
 {
     struct shelf shelf;
     struct policy_victim victim;
@@ -173,7 +173,7 @@ Test(policy_reclaim, whoever_may_not_go_stays_and_may_go_later)
     shelf_done(&shelf);
 }
 
-Test(policy_reclaim, what_is_gone_costs_nothing)
+Test(policy_reclaim, removed_runs_cost_nothing)
 {
     struct shelf shelf;
     struct policy_victim victim;

@@ -63,7 +63,7 @@ static void expect_same_run(const struct shelf *a, const struct shelf *b, uint32
     cr_assert_eq(x->stamp, y->stamp);
 }
 
-Test(policy_save, what_is_known_is_known_again)
+Test(policy_save, a_saved_policy_is_loaded_unchanged)
 {
     struct shelf before, after;
     struct pieces pieces;

@@ -9,8 +9,8 @@
 #define SEGMENTS 64u
 #define CAPACITY_RUNS (SEGMENTS * SEGMENT_RUNS)
 
-// So many epochs over twice the capacity, the first half of them stored; how many of the others
-// would have been admitted in the last one.
+// Reads twice the capacity `epochs` times. The first half is stored. Returns how many blocks of the
+// other half would have been admitted in the last epoch.
 static unsigned read_in_cycles(struct shelf *shelf, unsigned epochs)
 {
     uint32_t stamp;
@@ -67,7 +67,7 @@ static void become_full_of_the_dear(struct shelf *shelf)
     policy_set_full(shelf->policy, true);
 }
 
-Test(policy, what_was_refused_has_a_past)
+Test(policy, a_refused_run_has_a_history)
 {
     struct shelf shelf;
     uint32_t stamp;
@@ -87,7 +87,7 @@ Test(policy, what_was_refused_has_a_past)
     shelf_done(&shelf);
 }
 
-Test(policy, what_is_asked_for_again_at_once_is_stored)
+Test(policy, a_run_that_is_asked_for_again_at_once_is_stored)
 {
     struct shelf shelf;
     uint32_t stamp, past;
@@ -123,7 +123,7 @@ Test(policy, where_most_is_asked_for_again_at_once_it_goes_on_probation)
     shelf_done(&shelf);
 }
 
-Test(policy, what_was_refused_is_admitted_as_soon_as_there_is_room)
+Test(policy, a_refused_run_is_admitted_as_soon_as_there_is_room)
 {
     struct shelf shelf;
     uint32_t stamp;
@@ -148,14 +148,14 @@ Test(policy, an_overwritten_run_keeps_its_past)
         .kind = POLICY_GONE, .key = shelf_key(4), .segment = number, .start = 4 * RUN_BYTES};
     policy_take(shelf.policy, &event, 1);
     (void)shelf_miss(&shelf, 4, 0, &stamp);
-    cr_assert_neq(stamp, POLICY_STAMP_SAME); // what was read is no more
+    cr_assert_neq(stamp, POLICY_STAMP_SAME); // the run that was read is gone
     cr_assert_eq(policy_stamp_class(stamp),
                  policy_class_next(shelf.policy->clock.same_use + 1,
                                    policy_class_next(600, POLICY_CLASS_NEW)));
     shelf_done(&shelf);
 }
 
-Test(policy, what_has_no_place_among_the_ranked_keeps_its_past)
+Test(policy, a_run_of_an_unknown_segment_keeps_its_history)
 {
     struct shelf shelf;
     uint32_t stamp, past;
@@ -193,7 +193,7 @@ Test(policy, stamps_do_not_wrap_where_requests_are_large)
 }
 
 // Else each part would bring all of it from the origin.
-Test(policy, what_is_read_in_parts_is_stored)
+Test(policy, a_run_that_is_read_in_parts_is_stored)
 {
     struct shelf shelf;
     uint32_t stamp;
@@ -255,7 +255,7 @@ Test(policy, events_may_be_late)
     shelf_done(&shelf);
 }
 
-Test(policy, what_is_gone_is_gone)
+Test(policy, a_removed_run_stays_removed)
 {
     struct shelf shelf;
     uint32_t start;
@@ -271,8 +271,8 @@ Test(policy, what_is_gone_is_gone)
     shelf_done(&shelf);
 }
 
-// So many that are read once; how many of them were admitted, and took the place of others.
-// *ret_survivors: of these so many would have been kept.
+// Reads `count` blocks once. Returns how many were admitted and evicted others. *ret_survivors: the
+// number of evicted runs that would have been kept.
 static unsigned read_once(struct shelf *shelf, uint64_t first, uint64_t count,
                           unsigned *ret_survivors)
 {
@@ -302,7 +302,7 @@ Test(policy, a_new_data_set_replaces_the_old_one)
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
     (void)read_in_cycles(&shelf, 4);
     unsigned survivors, admitted = read_once(&shelf, 1000000, 4 * CAPACITY_RUNS, &survivors);
-    cr_assert_leq(survivors, SEGMENT_RUNS); // what was read before is suspect
+    cr_assert_leq(survivors, SEGMENT_RUNS); // runs that were read earlier are suspect
     cr_assert_gt(admitted, CAPACITY_RUNS * 9 / 10);
     cr_assert_leq(admitted,
                   CAPACITY_RUNS * 9 / 8); // the suspects, and little of what took their room
@@ -328,9 +328,9 @@ Test(policy, one_that_is_read_again_among_very_many_proves_nothing)
     shelf_done(&shelf);
 }
 
-// Nothing that is held was ever read again, so whatever is asked for twice is worth more: at once,
-// or after others.
-Test(policy, what_is_read_again_is_stored_where_nothing_held_ever_was)
+// No cached run was ever read again, so a run that is asked for twice is worth more: at once, or
+// after others.
+Test(policy, a_run_read_again_is_stored_where_no_cached_run_ever_was)
 {
     struct shelf shelf;
     unsigned survivors;
@@ -370,7 +370,7 @@ Test(policy, a_resize_changes_the_tick)
     policy_resize(shelf.policy, shelf.options.capacity_bytes * 2);
     cr_assert_eq(shelf.policy->clock.tick_bytes,
                  (double)shelf.options.capacity_bytes * 2 / POLICY_CAPACITY_TICKS);
-    cr_assert_eq(shelf.policy->clock.tick, tick); // what was learnt is as old as before
+    cr_assert_eq(shelf.policy->clock.tick, tick); // the age of everything learnt is unchanged
     (void)shelf_fill(&shelf, 100, 0);
     shelf_done(&shelf);
 }

@@ -51,7 +51,7 @@ static void path_of(const struct box *box, const char *name, char path[1024])
     (void)snprintf(path, 1024, "%s/%s", box->dir, name);
 }
 
-Test(retention_state, what_is_known_outlives_a_clean_stop)
+Test(retention_state, the_policy_outlives_a_clean_stop)
 {
     struct box box;
     char path[1024];

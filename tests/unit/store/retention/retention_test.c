@@ -97,7 +97,7 @@ Test(retention, the_age_of_what_goes)
     box_remove(&box);
 }
 
-Test(retention, what_finds_no_room_in_a_ring_is_counted)
+Test(retention, events_that_find_no_room_in_a_ring_are_counted)
 {
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
@@ -180,8 +180,8 @@ Test(retention, a_full_cache_of_survivors_still_takes_what_comes)
     }
 }
 
-// A job that fetches ahead would write all of it for nothing.
-Test(retention, what_is_stored_for_a_while_only_is_not_kept)
+// A read-ahead job would write all of it for nothing.
+Test(retention, runs_stored_on_probation_are_not_kept)
 {
     struct box box;
     struct hash128 hash = {1, 2};
@@ -254,7 +254,7 @@ Test(retention, small_objects_are_all_ranked)
     cr_assert(region <= at_first + 16ull * count, "%llu", (unsigned long long)region);
     cr_assert(dir_bytes(box.dir) <= atomic_load(&box.store->disk.used_bytes));
     box_close(&box);
-    cr_assert(box_open_workers(&box, 1)); // what was saved finds its room, too
+    cr_assert(box_open_workers(&box, 1)); // there is room for the saved state, too
     box_close(&box);
     box_remove(&box);
 }

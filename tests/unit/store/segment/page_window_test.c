@@ -70,13 +70,13 @@ static void write_runs(enum disk_engine engine, bool memory_is_short)
     box_remove(&box);
 }
 
-Test(page_window, what_was_written_goes_where_memory_is_short)
+Test(page_window, written_pages_leave_memory_that_is_short)
 {
     write_runs(DISK_ENGINE_THREADS, true);
     write_runs(DISK_ENGINE_URING, true);
 }
 
-Test(page_window, what_was_written_stays_where_it_is_not)
+Test(page_window, written_pages_stay_in_memory_that_is_not_short)
 {
     write_runs(DISK_ENGINE_THREADS, false);
     write_runs(DISK_ENGINE_URING, false);

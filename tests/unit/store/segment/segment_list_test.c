@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A segment's table says what a scan would say; without a whole one there is the scan; and what is
-// known to be bad stays so, whichever is believed after a crash.
+// Proves: a segment's table lists the same runs as a scan. Without an intact table, the scan is
+// used. Condemned runs stay condemned, whichever of the two is used after a crash.
 #include "store/segment/segment_list.h"
 
 #include <errno.h>
@@ -131,7 +131,7 @@ Test(segment_list, memory_table_and_scan_say_the_same)
     }
 }
 
-Test(segment_list, an_index_is_made_anew_from_tables_alone)
+Test(segment_list, an_index_is_rebuilt_from_tables_alone)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;
@@ -203,7 +203,7 @@ static void zero_seal(int fd, unsigned at, const void *ctx)
 }
 
 // A seal without its table, a table flipped anywhere, a table without its seal.
-Test(segment_list, what_a_broken_table_does_not_say_a_scan_finds)
+Test(segment_list, a_scan_finds_the_runs_that_a_broken_table_lacks)
 {
     static void (*const injure[])(int fd, unsigned at, const void *ctx) = {flip_table, zero_table,
                                                                            zero_seal};
@@ -227,8 +227,8 @@ Test(segment_list, what_a_broken_table_does_not_say_a_scan_finds)
     }
 }
 
-// A child stores, closes cleanly, opens again (tables of an earlier life lie in segments that go
-// on), stores more and dies.
+// A child stores, closes cleanly, opens again, stores more and dies. So segments that continue hold
+// tables of an earlier life.
 Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
@@ -311,7 +311,7 @@ Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
 
 // Condemned while its segment still fills, or when it is sealed; judged by the table, then by a
 // scan.
-Test(segment_list, what_is_condemned_comes_back_neither_by_table_nor_by_scan)
+Test(segment_list, condemned_runs_come_back_neither_by_table_nor_by_scan)
 {
     for (unsigned i = 0; i < 8; i++) {
         bool reopen = (i & 1) != 0, by_scan = (i & 2) != 0, last = (i & 4) != 0;
@@ -368,7 +368,7 @@ Test(segment_list, a_table_that_cannot_be_read_for_a_mark_gives_its_segment_up)
 
 // --- room
 
-// What is put into a cache of 256 MiB: objects of one size, or of sizes up to `bytes_max`.
+// The objects put into a cache of 256 MiB: of one size, or of sizes up to `bytes_max`.
 struct sizes {
     uint64_t bytes, bytes_max;
     uint32_t block_bytes;

@@ -132,7 +132,7 @@ static bool is_read(void *ctx)
     return atomic_load(&((struct read_pinned *)ctx)->done) != 0;
 }
 
-Test(segment_log, a_pinned_segment_stays_readable_while_it_dies_and_counts_until_it_is_let_go)
+Test(segment_log, a_pinned_segment_stays_readable_while_it_dies_and_counts_until_its_release)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 32 * MIB);
@@ -203,7 +203,7 @@ Test(segment_log, bad_runs_are_misses_until_the_index_has_forgotten_them)
     cr_assert(box_read(&box, 0, &object) == 0);
     cr_assert(box_post_delete_at(&box, key, &place) == ERR_OK);
     cr_assert(!segment_is_bad(place.segment, place.header_offset));
-    // More bad ones than there is room for: the segment is given up.
+    // More bad runs than there is room for: the segment is dropped.
     for (uint32_t i = 0; i <= SEGMENT_BAD_MAX; i++) {
         segment_set_bad(place.segment, 4096 + 512 * i);
     }
@@ -238,7 +238,7 @@ Test(segment_log, marks_of_units_are_apart)
 }
 
 // A segment's marks are in memory as long as it is.
-Test(segment_log, what_hangs_on_a_segment_goes_with_it)
+Test(segment_log, the_marks_of_a_segment_are_freed_with_it)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
@@ -350,7 +350,7 @@ Test(segment_log, a_failed_sync_gives_the_segment_up)
     store_fault_set(STORE_FAULT_SYNC, 1, false, EIO);
     cr_assert(box_put(&box, &object) != ERR_OK);
     cr_assert(box_read(&box, 0, &object) == 0);
-    cr_assert(box_read(&box, 0, &before) == 0); // lay in the same segment
+    cr_assert(box_read(&box, 0, &before) == 0); // was in the same segment
     clock_test_advance_us(6000000);
     wait_for(has_room(&box));
     cr_assert(box_put(&box, &object) == ERR_OK);

@@ -157,7 +157,7 @@ static void *race(void *ctx)
     return NULL;
 }
 
-Test(segment_pool, whoever_reads_has_the_file_that_was_asked_for)
+Test(segment_pool, a_reader_gets_the_file_it_asked_for)
 {
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
@@ -195,7 +195,7 @@ Test(segment_pool, no_failure_to_open_takes_a_run_out_of_the_index)
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
     uint64_t failures = stats_sum(COUNTER_segment_open_failures);
-    wait_for(box_is_sealed(&m.box)); // who seals opens them, too
+    wait_for(box_is_sealed(&m.box)); // sealing opens them, too
     for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
         close_first(&m);
         store_fault_set(STORE_FAULT_OPEN, 1, true, errors[i]);

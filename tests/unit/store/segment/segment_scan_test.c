@@ -135,7 +135,7 @@ Test(segment_scan, an_announced_run_at_the_end_keeps_its_room)
     image_free(image);
 }
 
-Test(segment_scan, an_intent_without_a_header_hides_no_run_that_lies_in_its_span)
+Test(segment_scan, an_intent_without_a_header_hides_no_run_in_its_span)
 {
     struct image *image = image_new();
     add(image, 1u << 20, 1, WITHOUT_HEADER); // announced; it ended early and gave back the rest

@@ -179,7 +179,7 @@ static bool rows_are_equal(const struct segment_rows *a, const struct segment_ro
     return equal;
 }
 
-// Whoever holds the lock meanwhile holds it for so much.
+// Each step holds the lock for TABLE_STEP_PAGES pages only.
 Test(segment_table, many_rows_are_copied_and_finished_in_pieces_while_more_are_added)
 {
     enum { COUNT = 5 * TABLE_STEP_PAGES * TABLE_PAGE_ROWS / 2 };

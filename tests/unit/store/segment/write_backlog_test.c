@@ -194,14 +194,14 @@ Test(write_backlog, of_a_disk_that_stands_still)
         wait_for(atomic_load(&s.done) == s.begun);
         cr_assert_eq(atomic_load(&s.failed), 0, "a run that has begun is finished");
         wait_for(stats_sum(COUNTER_write_backlog) == 0);
-        unsigned before = s.begun; // what was skipped is taken later
+        unsigned before = s.begun; // skipped runs are taken later
         wait_for((box_on_worker(&s.box, 0, start_until_refused, &s), s.begun > before));
         wait_for(atomic_load(&s.done) == s.begun);
         still_end(&s);
     }
 }
 
-Test(write_backlog, gives_up_rather_than_hold_the_readers_memory)
+Test(write_backlog, cancels_a_run_rather_than_hold_the_readers_memory)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {

@@ -58,7 +58,7 @@ static uint64_t epoch(const struct box *box, const char *bucket)
     return store_epoch(box->store, SPAN("here"), span_from_cstr(bucket));
 }
 
-// What the next process would begin with, were this one killed now.
+// Returns the epoch with which the next process would begin if this one were killed now.
 static uint64_t epoch_after_crash(const struct box *box, const char *bucket)
 {
     char path[600];
@@ -86,13 +86,12 @@ Test(store_epoch, a_change_moves_its_bucket_alone_at_its_begin_and_at_its_end)
     cr_assert_eq(begin(&box, &c, "b"), ERR_OK);
     uint64_t open = epoch(&box, "b");
     cr_assert(open > 0);
-    // What is fetched now may be old, so a crash must forget it.
+    // Bytes fetched now may be old, so a crash must forget them.
     cr_assert(epoch_after_crash(&box, "b") > open);
     store_epoch_end(&c.change);
     uint64_t ended = epoch(&box, "b");
     cr_assert(ended > open);
-    // What is fetched from here on is new and lasts, over a crash and over a
-    // clean stop.
+    // Bytes fetched from here on are new. They outlast a crash and a clean stop.
     cr_assert_eq(epoch_after_crash(&box, "b"), ended);
     cr_assert_eq(epoch(&box, "c"), 0);
     cr_assert_eq(store_epoch(box.store, SPAN("there"), SPAN("b")), 0);
@@ -129,8 +128,8 @@ Test(store_epoch, changes_side_by_side_never_use_a_number_twice)
     box_remove(&box);
 }
 
-// While a write to a key of the bucket is open its old version may be fetched
-// anew: a crash must forget that, too.
+// While a write to a key of the bucket is open, its old version may be fetched again. A crash must
+// forget that, too.
 Test(store_epoch, a_crash_forgets_what_is_fetched_beside_an_open_write)
 {
     struct box box;
@@ -250,7 +249,7 @@ struct meeting {
                        // outlive a crash
 };
 
-// What a change does once the disk has it; the disk would leave few meetings.
+// Does what a change does after it is on disk. A real disk would cause few races.
 static void raise_in_memory(struct meeting *m)
 {
     pthread_mutex_lock(&m->raise_lock);

@@ -19,7 +19,7 @@
 
 static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
 
-// What is found now; "" when there is nothing.
+// Returns the list that is loaded now; "" if there is none.
 static const char *loaded(struct box *box)
 {
     static char text[8192];
@@ -73,8 +73,8 @@ Test(store_pins, last_and_count)
     box_remove(&box);
 }
 
-// What is put aside for a person to read is there still, and so is what the next list takes.
-Test(store_pins, what_is_damaged_goes_on_counting)
+// The damaged list is set aside for a person and still counts, and so does the next list.
+Test(store_pins, a_damaged_list_still_counts)
 {
     struct box box;
     static char damaged[64 << 10];
@@ -98,7 +98,7 @@ Test(store_pins, what_is_damaged_goes_on_counting)
     box_remove(&box);
 }
 
-// What names are pinned now: those of keys up to this number.
+// Keys below this number are pinned now.
 static atomic_uint pinned_below;
 
 static unsigned group_of(void *ctx, struct span realm, struct span bucket, struct span key)
@@ -129,7 +129,7 @@ static void put(struct box *box, unsigned first, unsigned end)
     }
 }
 
-Test(store_pins, what_is_held_follows_its_name)
+Test(store_pins, pinned_bytes_follow_the_pinned_names)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;
@@ -155,7 +155,7 @@ Test(store_pins, what_is_held_follows_its_name)
         atomic_store(&pinned_below, 0);
         store_review(box.store, STORE_REVIEW_PINNED); // nobody knows, so nothing changes
         box_close(&box);
-        cr_assert(box_open(&box)); // what was saved
+        cr_assert(box_open(&box)); // with the saved state
         store_set_group_of(box.store, group_of, NULL);
         wait_for(pinned_runs(&box) == 10);
         store_review(box.store, STORE_REVIEW_PINNED);
