@@ -11,8 +11,8 @@ struct ask {
     struct arena *arena;
     struct http_request http;
     struct request r;
-    struct buf uploaded; // what the origin has of the client's body
-    struct buf received; // what the client has of the reply's
+    struct buf uploaded; // bytes of the client's body that the origin has
+    struct buf received; // bytes of the reply's body that the client has
 };
 extern struct ask ask;
 extern struct proxy ask_proxy; // one rule for everything

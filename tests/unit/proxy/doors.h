@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doors around pass-through, played: what it asks of http, origin, fill, loop and a request's
-// life stands here for a test to look at, and is answered when the test says so. What doors.c
-// defines is not taken from a library, so that the files under test are the product's own. One
-// thread.
+// The doors around pass-through, played: its calls of http, origin, fill, loop and a request's life
+// are recorded here for a test to check. They are answered when the test says so. The linker does
+// not take a function from a library if doors.c defines it, so the files under test are the
+// product's own. One thread.
 #ifndef FOREBAY_TESTS_PROXY_DOORS_H
 #define FOREBAY_TESTS_PROXY_DOORS_H
 
@@ -31,7 +31,7 @@ struct doors {
     unsigned relay_starts;
     uint64_t relay_body_length; // announced
     bool relay_running, relay_cancelled, relay_paused;
-    bool upload_waits; // the relay was told ERR_AGAIN
+    bool upload_waits; // the relay got ERR_AGAIN
     struct origin_fetch *fetch;
     unsigned fetch_starts;
     // fill
@@ -40,7 +40,7 @@ struct doors {
     unsigned open_count;                                          // keys that are held open
     struct bucket_write *bucket_begun, *bucket_ending;
     uint64_t epoch; // of every bucket
-    // what a key's home is told of its version
+    // the report of a version to its key's home
     struct subscription *telling;
     unsigned tells;
     char told_etag[64];
@@ -57,7 +57,7 @@ struct doors {
         void *ptr;
     } dead[DOORS_DEAD_MAX];
     unsigned dead_count;
-    struct worker *current; // who sends
+    struct worker *current; // the sender
     struct {
         struct worker *from, *to;
         struct message *message;
@@ -65,19 +65,19 @@ struct doors {
     unsigned mail_count;
     unsigned went; // calls of request_go()
 
-    char told[64]; // what a test wants to read beside a failure
+    char told[64]; // text that a test prints in addition to a failure
 };
 extern struct doors doors;
 
-void doors_open(void);  // nothing has been asked
-void doors_close(void); // nothing is under way; what is dead is freed
+void doors_open(void);  // forgets all calls
+void doors_close(void); // checks that no relay runs; frees the dead
 
-// The relay's steps. Bytes of the upload that it may have: ERR_AGAIN, or ERR_OK with none at its
-// end.
+// The relay's steps. Reads bytes of the upload that are ready. ERR_AGAIN: none yet. ERR_OK without
+// bytes: the end.
 enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len);
 enum err doors_relay_head(unsigned status, int64_t length); // length -1: not announced
 void doors_relay_end(enum err err);
-bool doors_turn(void); // what was deferred runs; false: nothing was
+bool doors_turn(void); // runs the deferred tasks; false: there were none
 void doors_told(void); // the home has answered
 // Delivers mail[i], or what the same worker sent to the same one before.
 void doors_deliver(unsigned i);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which object comes next is told from listings, and only where objects are begun in their order.
+// Proves: listings predict which object comes next, and only where clients begin objects in the
+// order of the listing.
 #include "proxy/core/core.h"
 
 #include <pthread.h>
@@ -116,9 +117,9 @@ Test(series, the_third_in_order_names_the_fourth_once)
     end_table();
 }
 
-// The order is the listing's; folders, buckets and origins are series of their own, and there is
-// none between them.
-Test(series, what_stands_behind_what)
+// The order is the listing's. Each folder, bucket and origin has a series of its own, and no series
+// crosses them.
+Test(series, the_next_object_is_the_next_of_its_folder_in_the_listing)
 {
     begin_table();
     const char *const names[] = {"a/1", "a/10", "a/9", "a/b", "a/c", "a/d", "a/e", "a/f"};
@@ -157,7 +158,8 @@ Test(series, a_gap)
     end_table();
 }
 
-// What comes between two stands between them; what is gone leaves the ones around it as neighbours.
+// A new name is inserted between its two neighbours. A removed name makes the ones around it
+// neighbours.
 Test(series, comes_and_goes)
 {
     begin_table();
@@ -314,7 +316,7 @@ Test(series, epochs)
     end_table();
 }
 
-// So many readers that the product of two counts of them is 2^33.
+// The product of two counts of readers is 2^33.
 Test(series, a_crowd)
 {
     enum { CROWD = 1 << 16 };

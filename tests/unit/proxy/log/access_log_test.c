@@ -104,8 +104,8 @@ static const char *text_of(json_t *line, const char *name)
     return json_string_value(json_object_get(line, name));
 }
 
-// What a byte of a header is in a line, for a reader of JSON: bytes that are no UTF-8 are
-// characters.
+// Writes a byte of a header as a JSON reader sees it in a line. A byte that is not UTF-8 becomes
+// one character.
 static size_t put_shown(char *text, unsigned char byte)
 {
     if (byte < 0x80) {
@@ -117,8 +117,8 @@ static size_t put_shown(char *text, unsigned char byte)
     return 2;
 }
 
-// Eight bytes are looked at at once: whichever breaks out of a string is seen at any place among
-// them.
+// The escaping checks eight bytes at once. It finds a byte that ends a string at each of the eight
+// positions.
 Test(access_log, any_byte_anywhere)
 {
     enum { PLACES = 17 };
@@ -267,8 +267,9 @@ Test(access_log, text_form)
     arena_free(a.arena);
 }
 
-// Who asked, what joins the logs of both sides, and why it failed.
-Test(access_log, who_and_why)
+// A line names the client, the IDs that join it with the logs of both sides, and the reason of a
+// failure.
+Test(access_log, a_line_names_the_requester_both_ids_and_the_reason)
 {
     struct ask a;
     ask_init(&a, "GET", "/bkt/k");

@@ -109,7 +109,7 @@ static void fetch_end(struct ask *a, struct list_ask *fetch, unsigned status)
     list_cache_end_whole(fetch, status, &headers);
 }
 
-// It was told to fetch, and does.
+// Does the fetch that the verdict asked for.
 static void fetch(struct ask *a, const char *body)
 {
     cr_assert_eq(a->r.list_verdict, LIST_FETCH);

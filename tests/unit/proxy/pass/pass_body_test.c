@@ -13,7 +13,7 @@ struct fixture {
     struct s3_request s3;
     struct headers out;
     struct pass_body body;
-    struct buf sent; // what the origin got
+    struct buf sent; // bytes that the origin got
     bool at_end;
 };
 
@@ -240,8 +240,8 @@ Test(pass_body, trailer_verbatim)
     tear_down(&f);
 }
 
-// Inside HTTP chunks the same is taken apart and framed anew to a length that was announced before,
-// for every size.
+// Inside HTTP chunks, the same body is decoded and framed again. It has the length that was
+// announced, for every size.
 Test(pass_body, trailer_reframed)
 {
     static const size_t SIZES[] = {0, 1, 5, 65535, 65536, 65537, 200000};

@@ -107,8 +107,8 @@ Test(pass_direct, conditions)
     ask_finish();
 }
 
-// A file that changes between HEAD and body is told as "try again", not as a condition of the
-// client's that failed.
+// A file that changes between HEAD and body is reported as "try again", not as a failed condition
+// of the client.
 Test(pass_direct, changed_between)
 {
     ask_directory("GET", "/b/k", NULL, NULL);

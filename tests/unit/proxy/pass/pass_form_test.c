@@ -61,7 +61,7 @@ Test(pass_form, keys)
 #define K FIELD("key", "k")
 #define F FILE_PART("x")
 
-Test(pass_form, what_reads_two_ways)
+Test(pass_form, ambiguous_forms_are_refused)
 {
     static const struct {
         const char *type, *head;
@@ -164,7 +164,7 @@ Test(pass_form, cut_anywhere)
     cr_assert(found);
 }
 
-// What follows the first byte of the file, in pieces of every size.
+// Checks the rest of the form after the first byte of the file, in pieces of every size.
 Test(pass_form, tails)
 {
     static const char large[3000] = {[0] = '\r', '\n', '-', '-', 'b'};

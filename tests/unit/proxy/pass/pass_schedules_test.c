@@ -401,8 +401,8 @@ static enum err on_decoded(void *ctx, struct span data)
     return ERR_OK;
 }
 
-// What reached the origin, without a framing of ours: a beginning of what was sent. What is wrong
-// in it may go as far as the origin cannot complete it.
+// Checks that the bytes which reached the origin, without our framing, are a prefix of the client's
+// bytes. A wrong body may be sent on only so far that the origin cannot complete it.
 static void judge_upload(void)
 {
     struct span have = buf_span(&at.uploaded), want = buf_span(&at.wire);

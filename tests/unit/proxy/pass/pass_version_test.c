@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the key's home is told of a version that a read past the cache is answered with, and that
-// the client hears of it afterwards, whatever happens meanwhile.
+// Proves: a read past the cache reports the version of its answer to the key's home. The client
+// gets the answer afterwards, whatever happens in between.
 #include "proxy/ask.h"
 
 #include "test.h"
@@ -15,8 +15,8 @@ static void ask_past(const char *method, const char *target)
     cr_assert(doors.relay_running);
 }
 
-// Which answers name a version.
-Test(pass_version, who_is_told)
+// The answers that name a version.
+Test(pass_version, an_answer_that_names_a_version_is_reported_to_the_home)
 {
     static const struct {
         const char *method, *target, *etag;

@@ -104,7 +104,7 @@ static void write_up_to_its_answer(void)
     cr_assert_eq(doors.reply.status, 204);
 }
 
-// A first write to a bucket waits until that is noted.
+// The first write to a bucket waits until the store has noted it.
 Test(serve_pass, write_is_noted_first)
 {
     ask_init("DELETE", "/b/k");
@@ -118,8 +118,8 @@ Test(serve_pass, write_is_noted_first)
     ask_finish();
 }
 
-// ... but not for ever: a disk that stands still keeps no write. What the disk holds of it stays
-// until it answers.
+// The wait times out, so a stalled disk delays no write for ever. The memory that the disk
+// operation uses stays until the operation ends.
 Test(serve_pass, write_is_noted_late)
 {
     ask_init("DELETE", "/b/k");
@@ -509,9 +509,9 @@ Test(serve_pass, batch_delete_is_sliced_over_turns_and_counted)
     ask_finish();
 }
 
-// Beside others who use the budget up it is refused before the origin is asked; short of memory for
-// its window it goes on with a small one.
-Test(serve_pass, batch_delete_beyond_the_budget_is_told_slow_down)
+// If others use up the budget, the batch delete is refused before the origin is asked. If only the
+// memory for its window is short, it goes on with a small window.
+Test(serve_pass, batch_delete_beyond_the_budget_gets_slow_down)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
         uint64_t others = (16u << 20) - (refused > 0 ? 0 : open_keys_bytes(2 * BATCH));
@@ -604,8 +604,8 @@ Test(serve_pass, rename)
     ask_finish();
 }
 
-// What may change any key of a bucket drops all of it before the origin is asked, and again before
-// the client is answered; where that cannot be noted, the origin is not asked.
+// A request that may change any key of a bucket invalidates all of it before the origin is asked,
+// and again before the client is answered. If that cannot be noted, the origin is not asked.
 Test(serve_pass, whole_bucket)
 {
     static const char *const requests[][2] = {
@@ -725,7 +725,7 @@ Test(serve_pass, back_pressure)
     ask_finish();
 }
 
-// What is no S3 request at all names the remedy instead of going to the store.
+// A request that is no S3 request at all gets an error that names the remedy, and is not relayed.
 Test(serve_pass, not_s3)
 {
     ask_init("POST", "/");
