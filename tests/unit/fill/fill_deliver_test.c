@@ -130,7 +130,7 @@ Test(deliver, written_bytes_need_not_stay_in_memory)
     end_once(client);
 }
 
-// ... unless a reader of the run cannot be sent pages. Rule 34.
+// This does not apply if pages cannot be sent to a reader of the run. Rule 34.
 Test(deliver, written_bytes_stay_in_memory_for_a_reader_without_pages)
 {
     begin(8 * MIB, 0);

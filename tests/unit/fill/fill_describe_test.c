@@ -49,8 +49,8 @@ static void expect_sent_once(int version)
 
 // --- asked for whole -----------------------------------------------------------------------------
 
-// Nothing is known of its kind: the first run's request has no range, and its transfer ends with
-// the run.
+// The kind of the object is unknown: the first run's request has no range, and its transfer ends
+// with the run.
 Test(fill_describe, first_read_of_a_large_object_is_cut_after_its_first_run)
 {
     begin(0);
@@ -116,7 +116,7 @@ Test(fill_describe, cut_run_whose_body_breaks_is_resumed_by_a_range)
     }
 }
 
-// While memory is short the transfer pauses, and is parked: then it goes on by ranges.
+// While memory is short, the transfer pauses and is parked. Then it continues by ranges.
 Test(fill_describe, cut_run_waits_for_memory)
 {
     for (unsigned seed = 0; seed < 50; seed++) {
@@ -147,7 +147,7 @@ Test(fill_describe, cut_run_that_is_not_stored_is_streamed)
     world_end();
 }
 
-// Runs of a version that has no name cannot be put together: the request passes through.
+// Runs of a version without a name cannot be combined: the request passes through.
 Test(fill_describe, cut_run_without_an_etag_passes_through)
 {
     struct world_options options = {.seed = 5, .no_etag = true};
@@ -301,7 +301,8 @@ Test(fill_describe, reply_has_the_checksums_that_head_brings_in_time)
     world_end();
 }
 
-// HEAD does not answer: the run's head waits as long as it took to come, then continues without it.
+// HEAD does not answer. The run's head waits as long as it took to arrive, then continues without
+// the HEAD.
 Test(fill_describe, run_does_not_wait_for_long)
 {
     int head, client = ask_beside(&head);

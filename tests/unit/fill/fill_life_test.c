@@ -120,7 +120,8 @@ Test(asked, the_origin_fails)
     world_end();
 }
 
-// A missing object is the answer to all that asked in the meantime, and is not remembered.
+// A missing object is the answer for all that asked while the request was in flight. It is not
+// remembered.
 Test(asked, the_object_is_not_there)
 {
     begin();
@@ -173,9 +174,8 @@ Test(asked, the_version_differs_after_the_first_byte)
     world_end();
 }
 
-// A reader bound to an old version that waits on a first request is taken out when the head shows a
-// new one.
-// Rule 18.
+// A reader is bound to an old version and waits on a first request. It is removed when the head
+// shows a new version. Rule 18.
 Test(asked, the_head_shows_another_version_to_a_bound_reader)
 {
     struct world_options options = {.seed = 2, .piece_bytes = PIECE, .refuse_store = true};
@@ -193,8 +193,7 @@ Test(asked, the_head_shows_another_version_to_a_bound_reader)
     world_end();
 }
 
-// The last reader leaves: cancelled at once, the late answer finds nobody.
-// Rule 21.
+// The last reader leaves: the run is cancelled at once, and the late answer finds nobody. Rule 21.
 Test(asked, the_last_reader_leaves)
 {
     begin();
@@ -229,8 +228,8 @@ Test(asked, not_the_last_reader_leaves)
     world_end();
 }
 
-// A run longer than any cache has room for goes with a promise, which is over when it has begun,
-// when it failed, or when nobody is left who wants it; without one it is a short run.
+// A run longer than any cache has room for needs a promise. The promise ends when the run has
+// begun, has failed, or has no reader left. Without a promise it is a short run.
 Test(asked, a_long_run_wants_a_promise)
 {
     struct world_options options = {
@@ -309,7 +308,7 @@ Test(asked, a_reader_joins_what_is_fetched_ahead_of_the_object_behind)
 
 // --- body ----------------------------------------------------------------------------------------
 
-// A reader that joins gets what is there at once.
+// A reader that joins gets the bytes that have arrived at once.
 Test(body, a_reader_joins)
 {
     begin();
@@ -327,8 +326,7 @@ Test(body, a_reader_joins)
     world_end();
 }
 
-// The body breaks off: the rest is asked for, of the same version, and only the rest.
-// Rule 22.
+// The body breaks off: the rest is requested, of the same version, and nothing else. Rule 22.
 Test(body, the_origin_fails)
 {
     begin();
@@ -343,7 +341,7 @@ Test(body, the_origin_fails)
     world_end();
 }
 
-// It breaks off again and again: readers are cut, whole blocks so far are kept.
+// The body breaks off again and again: readers are cut. The whole blocks received so far are kept.
 Test(body, the_origin_fails_beyond_the_budget)
 {
     struct world_options options = {.seed = 2, .piece_bytes = 17000};
@@ -377,8 +375,8 @@ Test(body, the_version_differs)
     world_end();
 }
 
-// The last reader leaves: the block under way is finished and kept, the rest is not asked for.
-// Rule 21.
+// The last reader leaves: the block in progress is finished and kept, and the rest is not
+// requested. Rule 21.
 Test(body, the_last_reader_leaves)
 {
     begin();
@@ -425,9 +423,8 @@ Test(body, the_store_refuses)
     world_end();
 }
 
-// Unstored, the origin is asked no further than a window ahead of the fastest reader, from the
-// first byte on.
-// Rule 23.
+// For an unstored run, the origin is asked at most one window ahead of the fastest reader, from the
+// first byte on. Rule 23.
 Test(body, unstored_and_nobody_takes_anything)
 {
     begin_unstored();
@@ -443,8 +440,8 @@ Test(body, unstored_and_nobody_takes_anything)
     world_end();
 }
 
-// An unstored run releases memory as its readers take it. A reader that is too far behind continues
-// on its own.
+// An unstored run releases memory as its readers take the bytes. A reader that is too far behind
+// continues with a run of its own.
 Test(body, unstored_and_one_reader_is_slow)
 {
     begin_unstored();
@@ -464,7 +461,8 @@ Test(body, unstored_and_one_reader_is_slow)
     world_end();
 }
 
-// A reader that joins an unstored run after its beginning was released asks for itself. Rule 23.
+// A reader joins an unstored run after the run's beginning was released. It requests those bytes
+// itself. Rule 23.
 Test(body, unstored_and_a_reader_comes_late)
 {
     begin_unstored();
@@ -483,7 +481,7 @@ Test(body, unstored_and_a_reader_comes_late)
     world_end();
 }
 
-// A reader of a stored run that falls behind drops its queue and continues from disk; nobody waits
+// A reader of a stored run that falls behind drops its queue and continues from disk. Nobody waits
 // for it.
 Test(body, stored_and_one_reader_is_slow)
 {
@@ -532,7 +530,8 @@ Test(body, memory_is_short)
     world_end();
 }
 
-// Memory is short and the run that goes on has a client that takes nothing: another one goes on.
+// Memory is short, and the run that may continue has a client that reads nothing. Another run
+// continues instead.
 Test(body, memory_is_short_and_the_leading_run_is_stuck)
 {
     struct world_options options = {.seed = 2,
@@ -596,7 +595,7 @@ Test(written, a_reader_joins_while_it_is_being_written)
     cr_assert_eq(origin_requests(), 1);
 }
 
-// One that comes when the bytes have left memory is given the place, once there is one.
+// A reader that comes after the bytes have left memory is given the place as soon as there is one.
 Test(written, a_reader_joins_when_memory_is_short)
 {
     begin_short_of_memory();
@@ -614,7 +613,7 @@ Test(written, a_reader_joins_when_memory_is_short)
     world_end();
 }
 
-// The last reader leaves: it goes on.
+// The last reader leaves: the run continues.
 Test(written, the_last_reader_leaves)
 {
     begin();
@@ -647,7 +646,7 @@ Test(written, the_write_fails)
     world_end();
 }
 
-// The commit fails: the run counts no more, its readers are still served from its place.
+// The commit fails: the run no longer counts, and its readers are still served from its place.
 // Rule 15.
 Test(written, the_commit_fails)
 {
@@ -675,7 +674,7 @@ Test(written, the_commit_fails)
     world_end();
 }
 
-// The reads of a pending place fail: the blocks are asked for again inside the same reply.
+// The reads of a pending place fail: the blocks are requested again within the same reply.
 Test(written, the_read_fails)
 {
     static const enum err errs[] = {ERR_CORRUPT, ERR_IO};
@@ -771,7 +770,8 @@ Test(doomed, writing)
     write_in_state(2, true);
 }
 
-// Doomed in its body, and the last reader leaves: cancelled, nothing is kept.
+// The run is doomed while its body arrives, and the last reader leaves: it is cancelled, and
+// nothing is kept.
 Test(doomed, the_last_reader_leaves)
 {
     begin();

@@ -25,7 +25,7 @@ static void expect(int client, enum client_outcome outcome, int version)
     cr_assert_eq(client_version(client), version, "version %d", client_version(client));
 }
 
-// Its window is full and it stays so: the place goes back.
+// The run's window is full and stays full: it gives its slot back.
 static int begin_parked(uint64_t size_bytes)
 {
     begin_unstored(size_bytes);
@@ -39,9 +39,8 @@ static int begin_parked(uint64_t size_bytes)
     return slow;
 }
 
-// A first request brings a version that its only reader cannot use. The run goes, instead of
-// waiting for somebody to read it.
-// Rule 23.
+// A first request brings a version that its only reader cannot use. The run is cancelled instead of
+// waiting for a reader. Rule 23.
 Test(pause, the_only_reader_is_taken_out)
 {
     begin_unstored(8 * MIB);
@@ -89,8 +88,7 @@ Test(pause, a_slow_reader_gives_its_place_back)
     world_end();
 }
 
-// The origin's object is another one by then: cut, not mixed.
-// Rule 22.
+// By then the origin has another object: the readers are cut, and versions are not mixed. Rule 22.
 Test(pause, another_version_at_the_continuation_cuts)
 {
     int slow = begin_parked(4 * MIB);
@@ -102,8 +100,7 @@ Test(pause, another_version_at_the_continuation_cuts)
     world_end();
 }
 
-// A continuation that breaks off is one that broke off.
-// Rule 22.
+// A continuation that breaks off is treated like a body that breaks off. Rule 22.
 Test(pause, a_continuation_breaks_off)
 {
     int slow = begin_parked(4 * MIB);
@@ -115,8 +112,8 @@ Test(pause, a_continuation_breaks_off)
     world_end();
 }
 
-// Its reader goes, or its key is written to, while nothing is under way: nothing is left behind.
-// Rules 21, 25.
+// Its reader leaves, or a write to its key begins, while no request is in flight: nothing is left
+// behind. Rules 21, 25.
 Test(pause, the_reader_leaves_a_parked_run)
 {
     int slow = begin_parked(4 * MIB);
@@ -146,8 +143,7 @@ Test(pause, a_reader_joins_a_parked_run)
     world_end();
 }
 
-// A version that has no name cannot be continued: it keeps its place.
-// Rule 22.
+// A version without a name cannot be continued, so it keeps its slot. Rule 22.
 Test(pause, a_version_without_a_name_keeps_its_place)
 {
     struct world_options options = {.seed = 2,
@@ -167,7 +163,7 @@ Test(pause, a_version_without_a_name_keeps_its_place)
     world_end();
 }
 
-// Stored runs that wait for memory give their places back as well, and one of them always goes on.
+// Stored runs that wait for memory give their slots back as well, and one of them always continues.
 // Rule 22.
 Test(pause, runs_that_wait_for_memory_give_their_places_back)
 {
@@ -217,7 +213,7 @@ Test(pause, nobody_waits_for_a_disk_that_is_behind)
     world_end();
 }
 
-// ... and a reader that finds the bytes in memory gets them from there. Rule 20.
+// A reader that finds the bytes in memory gets them from there. Rule 20.
 Test(pause, bytes_in_memory_are_not_fetched_again)
 {
     expect(get_block_behind(0), CLIENT_COMPLETE, 1);
@@ -225,9 +221,8 @@ Test(pause, bytes_in_memory_are_not_fetched_again)
     world_end();
 }
 
-// A reader joins a run that is in memory and longer than its share: it takes its share at a time,
-// and gets on.
-// Rule 32.
+// A reader joins a run that is in memory and longer than the reader's share. It takes one share at
+// a time, and makes progress. Rule 32.
 Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
 {
     struct world_options options = {.seed = 2,

@@ -55,7 +55,7 @@ Test(first, one_range)
     world_end();
 }
 
-// HEAD asks HEAD, and no body.
+// A HEAD makes one HEAD request to the origin, without a body.
 Test(first, head)
 {
     begin();
@@ -182,8 +182,8 @@ Test(first, no_older_run_counts_after_a_failed_condition)
     world_end();
 }
 
-// If-Match of a newer version than that of a run that is under way: the origin is asked before it
-// is 412. Rules 16, 32.
+// If-Match names a newer version than that of a run in flight: the origin is asked before the
+// client gets 412. Rules 16, 32.
 Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
 {
     struct world_options options = {.seed = 3, .piece_bytes = 30000};
@@ -391,8 +391,8 @@ Test(first, two_keys_in_one_bucket)
 
 // --- an object we know ---------------------------------------------------------------------------
 
-// The header of a known object that is not at hand is read from disk; when that fails the origin is
-// asked.
+// The header of a known object is not in memory, so it is read from disk. If that fails, the origin
+// is asked.
 Test(known, header_must_be_read)
 {
     struct world_options options = {.seed = 3, .cold_percent = 100};
@@ -457,7 +457,7 @@ Test(known, ttl_and_it_changed)
     world_end();
 }
 
-// ttl: removed at the origin: 404, and nothing is left.
+// ttl: the object was removed at the origin. The answer is 404, and nothing stays cached.
 Test(known, ttl_and_it_was_removed)
 {
     struct world_options options = {.seed = 3, .ttl = true};
@@ -470,7 +470,8 @@ Test(known, ttl_and_it_was_removed)
     world_end();
 }
 
-// The origin is down: stale for an hour, marked; then an error, never a 404.
+// The origin is down: clients get the stale version for an hour, marked as stale. After that they
+// get an error, never a 404.
 Test(known, ttl_and_the_origin_is_down)
 {
     struct world_options options = {.seed = 3, .ttl = true};
@@ -517,7 +518,7 @@ Test(known, no_cache)
     world_end();
 }
 
-// If-Match of another version than ours: the origin is asked before the answer is 412.
+// If-Match names another version than ours: the origin is asked before the answer is 412.
 Test(known, if_match_of_another_version)
 {
     begin();
@@ -530,7 +531,7 @@ Test(known, if_match_of_another_version)
     world_end();
 }
 
-// While a write is open readers are served: what they ask is true for them, and renews nothing.
+// While a write is open, readers are served. Their answer is true for them, and renews nothing.
 Test(known, read_inside_a_write)
 {
     struct world_options options = {.seed = 3, .strict = true};

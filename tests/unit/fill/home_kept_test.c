@@ -262,7 +262,7 @@ Test(home_kept, while_a_first_request_decides_it_answers_nobody)
     world_end();
 }
 
-// A HEAD under way is overtaken by a first request that finds the next version.
+// A HEAD is in flight when a first request finds the next version.
 Test(home_kept, an_answer_that_may_be_older_than_what_was_given_is_not_kept)
 {
     begin();

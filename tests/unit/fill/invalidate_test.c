@@ -48,7 +48,7 @@ static void expect(unsigned from, unsigned to, enum fill_message_type type, uint
     cr_assert_eq(container_of(m, struct write_message, base)->write->key->epoch, epoch);
 }
 
-// Everything that is under way comes to its end, but for messages of that type.
+// Delivers everything in flight until it ends, except messages of that type.
 static void run_up_to(enum fill_message_type type)
 {
     world_release();
@@ -56,7 +56,7 @@ static void run_up_to(enum fill_message_type type)
     world_run();
 }
 
-// From its begin, which has been sent, until the home is done with it.
+// From the begin, which has been sent, until the home has finished.
 static void expect_round(struct key_write *kw, uint64_t epoch)
 {
     expect(WRITER, HOME, MESSAGE_write_begin, epoch);
@@ -107,7 +107,7 @@ Test(invalidate, write_across_epochs)
     }
 }
 
-// The two halves of a listed write need nothing of each other: each has a key_write of its own.
+// The two halves of a listed write are independent: each has a key_write of its own.
 Test(invalidate, listed_halves_stand_alone)
 {
     struct fill_worker *fw = begin();

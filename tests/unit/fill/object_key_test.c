@@ -26,8 +26,7 @@ static void expect(const struct object_key *key, const char *name)
     cr_assert(key->table == NULL && key->credentials == NULL);
 }
 
-// Proves that a hit after a hit needs no new memory, unless its names are longer than what is
-// there.
+// Proves that a hit after a hit allocates no memory, unless its names are longer than the buffer.
 Test(object_key, memory_of_the_last_one_is_used_again)
 {
     struct object_key *spare = NULL;
@@ -56,7 +55,7 @@ Test(object_key, memory_of_the_last_one_is_used_again)
     cr_assert(spare == NULL);
 }
 
-// Proves that memory which somebody still refers to is not given to another.
+// Proves that memory with a reference is not given to another key.
 Test(object_key, a_shared_key_keeps_its_memory)
 {
     struct object_key *spare = NULL;

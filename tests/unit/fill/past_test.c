@@ -68,7 +68,7 @@ static void expect_everywhere(int version)
 
 // --- nobody goes back in time --------------------------------------------------------------------
 
-// No record is visible, but a version is known: a check that finds another one makes it untrue.
+// No record is visible, but a version is known. A check that finds another version makes it untrue.
 // Rule 31.
 Test(past, checked_while_the_old_version_is_known)
 {
@@ -84,8 +84,8 @@ Test(past, checked_while_the_old_version_is_known)
     world_end();
 }
 
-// A first request is under way when a check finds another version: what it brings may be the older
-// one. Rule 31.
+// A first request is in flight when a check finds another version. Its answer may be the older one.
+// Rule 31.
 Test(past, checked_while_a_first_request_is_under_way)
 {
     begin();
@@ -104,8 +104,8 @@ Test(past, checked_while_a_first_request_is_under_way)
     world_end();
 }
 
-// The answer goes out when every worker has acknowledged, whoever began the invalidation.
-// Rule 31.
+// The answer is sent after every worker has acknowledged, no matter which request began the
+// invalidation. Rule 31.
 Test(past, answered_before_another_worker_has_met_it)
 {
     begin();
@@ -124,8 +124,8 @@ Test(past, answered_before_another_worker_has_met_it)
     world_end();
 }
 
-// A 412 has begun the invalidation: the check finds nothing more to do, and waits for it all the
-// same. Rule 31.
+// A 412 has begun the invalidation. The check has nothing more to do, and still waits for it.
+// Rule 31.
 Test(past, answered_for_its_own_invalidation_only)
 {
     begin();
@@ -168,9 +168,8 @@ Test(past, answered_before_the_delete_is_durable)
     world_end();
 }
 
-// In a bucket that is noted as written to a crash brings nothing back that is not confirmed first:
-// neither the check nor the readers wait for a slow disk.
-// Rules 11, 31.
+// The bucket is noted as written to, so after a crash nothing is used without confirmation. Neither
+// the check nor the readers wait for a slow disk. Rules 11, 31.
 Test(past, a_slow_delete_in_a_noted_bucket_holds_nobody)
 {
     begin();
@@ -302,8 +301,8 @@ Test(past, an_old_run_outlives_a_version_that_was_not_stored)
     world_end();
 }
 
-// Its bytes cannot be read: which version is current is asked before anybody is given another one.
-// Rule 31.
+// The bytes of the cached version cannot be read. The origin is asked for the current version
+// before any reader gets another one. Rule 31.
 Test(past, the_record_cannot_be_read)
 {
     begin();
@@ -323,7 +322,7 @@ Test(past, the_record_cannot_be_read)
     world_end();
 }
 
-// A request that a first request has left behind finds a newer version: its readers ask again.
+// A first request has overtaken a request, which then finds a newer version: its readers ask again.
 // Rules 25, 31.
 Test(past, a_forgotten_first_request_finds_a_newer_version)
 {
@@ -346,9 +345,8 @@ Test(past, a_forgotten_first_request_finds_a_newer_version)
     world_end();
 }
 
-// A reader past the cache is given a version: the record of another one is gone, for every worker
-// and for the next process, before its client hears of it.
-// Rule 31.
+// A reader past the cache gets a version. Before its client gets the answer, the record of another
+// version is removed, for every worker and for the next process. Rule 31.
 Test(past, answered_past_the_cache)
 {
     begin();
@@ -373,8 +371,8 @@ Test(past, answered_past_the_cache)
     world_end();
 }
 
-// The same while the other version is only known, while it is being decided, and where there is
-// none. Rule 31.
+// The same holds while the other version is only known, while it is being decided, and where there
+// is none. Rule 31.
 Test(past, answered_past_the_cache_while_a_version_is_known)
 {
     begin();
@@ -407,7 +405,7 @@ Test(past, answered_past_the_cache_while_a_first_request_is_under_way)
     world_end();
 }
 
-// The answer names the version that counts: nothing is removed, nothing is fetched twice. Rule 31.
+// The answer names the current version: nothing is removed, and nothing is fetched twice. Rule 31.
 Test(past, answered_past_the_cache_with_what_is_there)
 {
     begin();
@@ -425,8 +423,8 @@ Test(past, answered_past_the_cache_with_what_is_there)
     world_end();
 }
 
-// It asked before others were given a newer one: a run of its version, still under way, is not
-// believed. Rules 14, 31.
+// The run was requested before other readers were given a newer version. It is still in flight, and
+// its version is not believed. Rules 14, 31.
 Test(past, answered_past_the_cache_with_an_older_version)
 {
     begin();
@@ -475,8 +473,7 @@ Test(past, head_after_get_asks_the_origin)
     world_end();
 }
 
-// It has come to be visible since the reader looked.
-// Rule 32.
+// The run has become visible since the reader looked. Rule 32.
 Test(past, head_after_get_comes_when_it_is_visible)
 {
     begin();
@@ -518,8 +515,7 @@ Test(past, strict_fetches_again_what_it_has_just_stored)
     world_end();
 }
 
-// The run has come to be visible since it was asked for: the version is not asked about once more.
-// Rule 32.
+// The run has become visible since it was requested: the version is not checked once more. Rule 32.
 Test(past, strict_asks_twice_because_the_run_has_come_to_be_visible)
 {
     begin();
@@ -559,8 +555,8 @@ Test(past, known_for_longer_than_it_is_fresh)
 
 // --- what a first request ends with is older than what a check has found -------------------------
 
-// The origin has judged a first request, which nobody else's condition is; its answer is on its
-// way. Then the object is overwritten, and a check finds that.
+// The origin has evaluated a first request, whose condition no other reader has. Its answer is in
+// flight. Then the object is overwritten, and a check finds that.
 static int begin_older_answer(struct client_ask ask)
 {
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -738,8 +734,7 @@ Test(past, too_many_keys_while_the_index_cannot_be_looked_at)
     world_end();
 }
 
-// The disk does not take the delete that the first reader has posted: nobody waits for it.
-// Rule 33.
+// The disk does not take the delete that the first reader has posted. Nobody waits for it. Rule 33.
 Test(past, unknown_index_and_a_disk_that_does_not_answer)
 {
     begin();

@@ -125,7 +125,7 @@ static void disturb_cache(struct run *run)
     }
 }
 
-// Readers that were given a version ask again; so do those that want the newest.
+// Readers that were given a version ask again, and so do readers that want the newest version.
 static void ask_past(struct run *run)
 {
     if (run->reader_count >= READERS_MAX) {

@@ -98,9 +98,9 @@ Test(redescribed, the_runs_of_a_slow_reader_are_not_published)
     world_end();
 }
 
-// The index takes the new headers over when a run of the old ones comes. Published under the old
-// generation it would outlive the new one, whose runs are evicted before the disk has it.
-// Rules 14 and 31.
+// The index takes over the new headers when a run with the old ones arrives. If the run were
+// published under the old generation, it would outlive the new one, whose runs are evicted before
+// they are on disk. Rules 14 and 31.
 Test(redescribed, a_run_that_comes_while_the_headers_are_taken_over_is_not_published)
 {
     begin();

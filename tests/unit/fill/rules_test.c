@@ -38,7 +38,7 @@ static void begin_with_block(unsigned block)
     cr_assert(store_visible(block));
 }
 
-// One step of the origin for every fetch under way, then every message.
+// Moves every fetch in flight one step at the origin, then delivers every message.
 static void origin_step(void)
 {
     cr_assert(world_do(EVENT_ORIGIN, -1, -1));
@@ -162,7 +162,7 @@ Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
     world_end();
 }
 
-// An older first request that an entry carries is ended before the entry takes a newer one.
+// An entry that carries an older first request ends that request before it takes a newer one.
 // Rule 17.
 Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
 {
@@ -297,8 +297,7 @@ Test(rules, floor_of_a_second_invalidation_lifted_by_the_first)
 
 // --- held readers --------------------------------------------------------------------------------
 
-// An invalidation forgets the first request; who waited for it is routed again.
-// Rule 24.
+// An invalidation forgets the first request. Readers that waited for it are routed again. Rule 24.
 Test(rules, held_reader_never_ends)
 {
     begin();
@@ -344,8 +343,8 @@ Test(rules, a_forgotten_first_request_decides_the_version)
 
 // --- what a write waits for ----------------------------------------------------------------------
 
-// The origin is not asked before the old record is gone: a crash after the reply would find it.
-// Rule 27.
+// The origin is not asked before the old record is removed, because a crash after the reply would
+// find the record. Rule 27.
 Test(rules, killed_after_the_reply_the_old_version_is_back)
 {
     begin_with_block(0);
@@ -363,7 +362,7 @@ Test(rules, killed_after_the_reply_the_old_version_is_back)
     world_end();
 }
 
-// The write waits for its delete, readers do not: they are given what the origin has, which is not
+// The write waits for its delete, but readers do not. They get the origin's answer, which is not
 // kept. Rules 11, 14, 27.
 Test(rules, readers_of_a_key_whose_write_waits_for_the_disk)
 {
@@ -548,8 +547,7 @@ Test(rules, published_by_a_worker_that_has_not_met_the_invalidation)
 
 // --- entries that a write overtook ---------------------------------------------------------------
 
-// From "asked" on an entry is doomed by an invalidation: nobody new joins it.
-// Rule 25.
+// An invalidation dooms an entry from the state "asked" on: no new reader joins it. Rule 25.
 Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
 {
     begin();
@@ -570,8 +568,7 @@ Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
     world_end();
 }
 
-// A doomed entry is never published, even with nobody left who would refuse it.
-// Rule 25.
+// A doomed entry is never published, even if no worker is left that would refuse it. Rule 25.
 Test(rules, published_after_the_write_a_request_from_before_it_looks_new)
 {
     begin();
@@ -591,8 +588,7 @@ Test(rules, published_after_the_write_a_request_from_before_it_looks_new)
     world_end();
 }
 
-// The same for one whose body was already complete when the invalidation came.
-// Rule 25.
+// The same holds for an entry whose body was already complete when the invalidation came. Rule 25.
 Test(rules, published_after_the_write_a_body_from_before_it_looks_new)
 {
     begin();
@@ -672,8 +668,8 @@ Test(rules, a_dropped_run_is_freed_under_its_reader)
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// LEAVE goes only to who answered ATTACHED, after it: it cannot overtake a forwarded JOIN.
-// Rule 10.
+// LEAVE goes only to a worker that answered ATTACHED, after that message, so it cannot overtake a
+// forwarded JOIN. Rule 10.
 Test(rules, leave_overtakes_a_forwarded_join)
 {
     begin();
@@ -709,8 +705,7 @@ Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
     world_end();
 }
 
-// A place that was pinned for a reader that has gone is given back.
-// Rule 10.
+// A place that was pinned for a reader that has left is given back. Rule 10.
 Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
 {
     begin();
@@ -726,7 +721,7 @@ Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
     world_end(); // no pin is left
 }
 
-// The same when the place comes with the end of a run it was attached to.
+// The same holds when the place comes with the end of a run to which the reader was attached.
 // Rule 10.
 Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_back)
 {
@@ -748,8 +743,7 @@ Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_ba
 
 // --- conditional requests ------------------------------------------------------------------------
 
-// An answer that was asked for before a write renews nothing and tells nobody anything.
-// Rule 29.
+// An answer to a request from before a write renews nothing, and reports no version. Rule 29.
 Test(rules, an_answer_from_before_the_write_makes_the_old_record_fresh)
 {
     struct world_options options = {.seed = 1, .ttl = true};
@@ -775,8 +769,7 @@ Test(rules, an_answer_from_before_the_write_makes_the_old_record_fresh)
     world_end();
 }
 
-// Under `strict` a reader shares only a request that was not sent when it came.
-// Rule 29.
+// Under `strict`, a reader shares only a request that was sent after the reader came. Rule 29.
 Test(rules, a_strict_reader_gets_an_answer_from_before_it_came)
 {
     struct world_options options = {.seed = 1, .strict = true};
@@ -816,8 +809,8 @@ Test(rules, a_strict_reader_joins_a_first_request_sent_before_it_came)
     world_end();
 }
 
-// Records found again in segments may be what a write had removed: asked about before first use.
-// Rule 30.
+// Records found again in segments may have been removed by a write. They are confirmed before the
+// first use. Rule 30.
 Test(rules, a_rebuilt_record_brings_an_invalidated_version_back)
 {
     begin_with_block(0);

@@ -491,7 +491,7 @@ void world_begin(const struct world_options *options)
     }
 }
 
-// For whoever looks into a failed seed.
+// For a person who examines a failed seed.
 static void describe_rest(void)
 {
     for (int i = 0; i < MAX_CLIENTS; i++) {

@@ -104,7 +104,8 @@ static void client_meets_condition(const struct client *c, unsigned status)
     bool is_judged = status == 304 || status == 412;
     cr_assert(!is_judged || http_conditions_any(&c->r->get->conditions),
               "%u without a condition: seed %llu", status, seed);
-    // A HEAD may share a request that was sent before it, and a stale version may be what there is.
+    // A HEAD may share a request that was sent before it, and may get a stale version if that is
+    // allowed.
     bool may_be_old = c->http.is_head || world.options.no_etag || world.options.fail_percent > 0;
     bool holds =
         !may_be_old && c->if_match == c->start_version && c->start_version == c->key->version;
@@ -325,7 +326,7 @@ struct object_key *request_object_key(struct request *r)
     return object_key_of(world.clients[r->x->client].key);
 }
 
-// Behind each object comes the other one, whatever was read before.
+// After each object comes the other one, no matter which was read before.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name)
 {

@@ -242,7 +242,7 @@ static void fetch_answer(struct fetch_play *p)
     check(headers_add(&f->headers, p->arena, SPAN("x-amz-meta-edition"),
                       span_from_cstr(arena_printf(p->arena, "%d", p->edition))));
     if (f->ask_checksums && !f->has_range && !world.names_no_checksums) {
-        // Of parts nobody can judge it.
+        // Parts of a body cannot be judged.
         const char *parts = world.names_wrong_checksums ? "" : "-1";
         char *value = arena_printf(p->arena, "v%d%s", p->version, parts);
         check(headers_add(&f->checksums, p->arena, SPAN("x-amz-checksum-crc32"),

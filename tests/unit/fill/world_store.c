@@ -151,7 +151,7 @@ static void segment_settle(struct segment *s)
     }
 }
 
-// No look-up finds it any more; `durably`: none of the next process either.
+// Removes the record from look-ups. `durably`: also from those of the next process.
 static void unindex(struct segment *s, bool durably)
 {
     s->indexed = false;
@@ -557,7 +557,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
     run->finishing = true;
 }
 
-// Nothing of it is kept, but what somebody has pinned.
+// Nothing of it is kept, except pinned parts.
 static void run_lose_segment(struct store_run *run)
 {
     run->segment->dying = true;
@@ -636,7 +636,7 @@ static void change_add(struct change change)
     world.changes[world.change_count++] = change;
 }
 
-// A record lives as long as one of its blocks.
+// A record exists as long as one of its blocks.
 static void record_settle(struct world_key *k)
 {
     bool any = false, any_durable = false;
@@ -735,7 +735,7 @@ static void delete_answer(struct store_delete *d, enum err err)
     mail_push(&world.mail[WORLD_WORKERS][d->worker->index], &m->message);
 }
 
-// Nothing of the key is held, nor on its way.
+// Nothing of the key is cached or in flight.
 static bool delete_is_needless(const struct world_key *k)
 {
     bool any = world.lookups_off;
@@ -846,7 +846,7 @@ static void put_end(struct segment *s, bool fail)
     store_place_unpin(&place);
 }
 
-// False: it is repeated by the next commit.
+// Returns false if the next commit has to repeat it.
 static bool change_apply(struct change *c, bool fail)
 {
     if (c->put != NULL) {

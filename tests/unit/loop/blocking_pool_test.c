@@ -79,7 +79,7 @@ static void start_one(struct worker *w, void *ctx)
     }
 }
 
-// Proves that jobs which stand still in one lane hold up none of another.
+// Proves that stalled jobs of one lane delay no job of another lane.
 Test(blocking_pool, lanes_are_apart)
 {
     jobs = calloc(1, sizeof(*jobs));
@@ -105,8 +105,8 @@ Test(blocking_pool, lanes_are_apart)
     free(jobs);
 }
 
-// Proves that work runs off the workers, the answer on the worker that asked, and that jobs above
-// the limit are refused with ERR_LIMIT instead of queued.
+// Proves that work runs off the workers, that the answer comes to the worker that asked, and that
+// jobs above the limit are refused with ERR_LIMIT instead of queued.
 Test(blocking_pool, limit_is_hit)
 {
     jobs = calloc(1, sizeof(*jobs));

@@ -170,8 +170,8 @@ BOTH_ENGINES(every_operation)
     cr_assert(read_at(rig, fd, back, 10, 0) == -EBADF);
 }
 
-// Proves that operations on an origin's files, more of them than there are places and threads, and
-// hung for good, hold up neither the worker nor what the cache reads and writes.
+// Proves that hung operations on an origin's files, more of them than there are slots and threads,
+// delay neither the worker nor the cache's reads and writes.
 BOTH_ENGINES(an_origin_that_hangs_holds_up_nobody)
 {
     enum { HUNG = 3 * QUEUE_DEPTH };
@@ -238,8 +238,8 @@ BOTH_ENGINES(open_stays_beneath)
 
 // --- Lengths -------------------------------------------------------------------------------------
 
-// Proves that a read past the end completes with what is there, and one behind the end with
-// nothing.
+// Proves that a read past the end completes with the bytes that are there, and a read that begins
+// after the end with none.
 BOTH_ENGINES(read_stops_at_the_end)
 {
     char bytes[5000], back[8192];
@@ -254,8 +254,8 @@ BOTH_ENGINES(read_stops_at_the_end)
     close(fd);
 }
 
-// Proves that short transfers go on with the rest, over the borders of the pieces, for reads and
-// writes.
+// Proves that short transfers continue with the rest, across the borders of the pieces, for reads
+// and writes.
 BOTH_ENGINES(short_transfers_go_on)
 {
     enum { LEN = 300000 };
@@ -353,7 +353,7 @@ static struct many *many_run(struct rig *rig, unsigned cancel_every)
     return many;
 }
 
-// Proves that more operations than the queue depth are all done, once each, and counted as held
+// Proves that operations above the queue depth are all done, once each, and are counted as held
 // back.
 BOTH_ENGINES(queue_depth_is_hit)
 {
@@ -370,7 +370,7 @@ static void nothing(struct worker *w, void *ctx)
     (void)ctx;
 }
 
-// Proves that the gauge of operations in flight returns to nothing.
+// Proves that the gauge of operations in flight returns to 0.
 BOTH_ENGINES(gauge_returns_to_zero)
 {
     free(many_run(rig, 0));
@@ -379,8 +379,8 @@ BOTH_ENGINES(gauge_returns_to_zero)
     cr_assert(stats_sum(COUNTER_disk_inflight) == 0);
 }
 
-// Proves that cancelled operations that wait are done once with ERR_CANCELLED and the others as
-// ever.
+// Proves that cancelled operations that wait are done once with ERR_CANCELLED, and the others as
+// usual.
 BOTH_ENGINES(waiting_ones_are_cancelled)
 {
     struct many *many = many_run(rig, 3);
@@ -408,8 +408,8 @@ static void cancel_single(struct worker *w, void *ctx)
     disk_io_cancel(&((struct single *)ctx)->op);
 }
 
-// Proves that an operation in flight, held up by its disk, is done once with ERR_CANCELLED after
-// its cancel.
+// Proves that an operation in flight on a stalled disk is done once with ERR_CANCELLED after its
+// cancel.
 BOTH_ENGINES(cancelled_in_flight)
 {
     char byte;
@@ -460,7 +460,7 @@ static void start_held(struct worker *w, void *ctx)
     }
 }
 
-// Proves that a device which takes no writes keeps no read waiting, however many writes wait.
+// Proves that a device which takes no writes delays no read, however many writes wait.
 BOTH_ENGINES(reads_go_past_writes)
 {
     char gate[300], script[400], byte;
@@ -509,7 +509,7 @@ static void start_chain(struct worker *w, void *ctx)
     disk_io_start(w, &((struct chain *)ctx)->op);
 }
 
-// Proves that done() may start the same operation again, and that no completion is slept through.
+// Proves that done() may start the same operation again, and that no completion is missed.
 BOTH_ENGINES(started_again_inside_done)
 {
     int fd = fixture_file(rig->dir, "f", "x", 1);
@@ -586,7 +586,7 @@ BOTH_ENGINES(faults_strike_when_told)
 
 // --- Without waiting, residency ------------------------------------------------------------------
 
-// Proves that a resident range is read at once, and that the fault hook reaches this way too.
+// Proves that a resident range is read at once, and that the fault hook works there too.
 Test(disk_io, read_nowait)
 {
     char dir[256], bytes[10000], back[10000];

@@ -103,7 +103,8 @@ static void expect_nothing_arrived(struct rig *rig)
     cr_assert(read(rig->sockets[1], &byte, 1) < 0 && errno == EAGAIN);
 }
 
-// Proves that the owner is asked after the pages were taken, and that a no keeps them here.
+// Proves that the owner is asked after the pages were taken, and that its refusal keeps them from
+// being sent.
 Test(file_send, pages_that_lost_their_mark_are_not_sent)
 {
     struct rig rig;
@@ -137,8 +138,8 @@ static void read_a_page(struct worker *w, void *ctx)
     (void)posix_fadvise(rig->range.fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
-// Proves that pages which had to be brought from the device for it do not leave; the next try,
-// which finds them in memory, is for the owner to judge.
+// Proves that pages which had to be read from the device are not sent. The next try finds them in
+// memory, and the owner decides.
 Test(file_send, pages_that_came_from_the_device_are_not_sent)
 {
     struct rig rig;
@@ -199,8 +200,8 @@ static void expect_sent(struct rig *rig)
     cr_assert(memcmp(got, rig->bytes, sizeof(got)) == 0);
 }
 
-// Proves that a read of the worker's thread that nobody announced keeps the next pages here, once,
-// and that one of the disk engine keeps none.
+// Proves that an unannounced read on the worker's thread keeps the next pages from being sent,
+// once, and that a read of the disk engine does not.
 static void reads_in_between(enum disk_engine engine)
 {
     struct rig rig;

@@ -82,8 +82,8 @@ static void on_run(struct worker *w, struct message *message)
 
 void fixture_run_on(struct worker *w, void (*fn)(struct worker *w, void *ctx), void *ctx)
 {
-    // On the heap: the worker's sem_post may still touch the semaphore when we are through our
-    // wait.
+    // On the heap, because the worker's sem_post may still touch the semaphore after our wait has
+    // ended.
     struct run *run = calloc(1, sizeof(*run));
     cr_assert(run != NULL);
     run->message.deliver = on_run;

@@ -9,8 +9,8 @@
 
 #include "loop/loop.h"
 
-// Started; aborts the test when that fails. NULL, with a loud line, when the engine is refused
-// here.
+// Starts a loop, and aborts the test if that fails. Returns NULL, with a message, if this machine
+// refuses the engine.
 struct loop *fixture_loop(enum disk_engine engine, unsigned worker_count, unsigned queue_depth);
 void fixture_loop_end(struct loop **loop); // stops and frees
 
@@ -29,7 +29,7 @@ void signal_done(struct signal *signal);
 // A fresh directory under $TMPDIR; removed with its files by fixture_dir_remove().
 void fixture_dir_make(char *ret_path, size_t cap);
 void fixture_dir_remove(const char *path);
-// Made with these bytes in it; read-write descriptor.
+// Creates a file with these bytes. Returns a descriptor for reading and writing.
 int fixture_file(const char *dir, const char *name, const void *bytes, size_t len);
 void fixture_fill(char *bytes, size_t len, unsigned seed);
 

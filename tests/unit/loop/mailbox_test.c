@@ -87,7 +87,7 @@ static void send_from_worker(struct worker *w, void *ctx)
     for (unsigned i = 0; i < MESSAGES; i++) {
         mailbox_send(to, numbered_new(worker_index(w), i));
     }
-    // Leaves at the end of the turn, to oneself after this callback.
+    // Sent at the end of the turn; a message to oneself, after this callback.
     cr_assert(w != to || receiver.next[0] == 0);
 }
 

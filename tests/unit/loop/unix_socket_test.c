@@ -19,7 +19,7 @@ static char folder[80], path[100];
 
 static void begin(void)
 {
-    // A socket's name is short: where TMPDIR is too long, /tmp must do.
+    // A socket's name must be short. If TMPDIR is too long, /tmp is used.
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof(folder), "%s/forebay-unix-XXXXXX",
              tmp != NULL && strlen(tmp) < 50 ? tmp : "/tmp");

@@ -18,7 +18,7 @@
 
 // --- Options -------------------------------------------------------------------------------------
 
-// Proves that impossible options are refused with a text instead of being obeyed in part.
+// Proves that impossible options are refused with a message, and not obeyed in part.
 Test(worker, bad_options_are_refused)
 {
     struct loop_options options = {.worker_count = 0};
@@ -68,7 +68,7 @@ static void check_identity(struct worker *w, void *ctx)
     cr_assert(worker_slot_get(w, WORKER_SLOT_HTTP) == loop);
 }
 
-// Proves that a worker knows itself, and that its slots keep what was put in before the start.
+// Proves that a worker knows itself, and that its slots keep the values from before the start.
 Test(worker, identity_and_slots)
 {
     struct loop_options options = {.worker_count = 2, .engine = DISK_ENGINE_THREADS};
@@ -165,8 +165,9 @@ static void start_order(struct worker *w, void *ctx)
     order_note(order, "e");
 }
 
-// Proves the order event, message to oneself, deferred work, freeing; that a task posted again runs
-// in the next turn; that a cancelled one does not run; that time stands still within a turn.
+// Proves the order of events, messages to oneself, deferred work and freeing. A task that is posted
+// again runs in the next turn. A cancelled one does not run. The time does not change within a
+// turn.
 Test(worker, order_of_a_turn)
 {
     struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
@@ -266,8 +267,8 @@ static void end_timers(struct worker *w, void *ctx)
     timer_done(&all->zero);
 }
 
-// Proves that timers fire once, in order of their due time, never early, moved and stopped ones
-// included.
+// Proves that timers, also moved and stopped ones, fire once, in order of their due time, and never
+// early.
 Test(worker, timers_fire_in_order)
 {
     struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
@@ -327,8 +328,8 @@ static void on_stuck(struct worker *w, struct message *message)
     signal_wait(&stuck->leave);
 }
 
-// Proves that the heartbeat of a stuck worker stays behind while others go on, and catches up
-// after.
+// Proves that the heartbeat of a stuck worker is late while others continue, and catches up
+// afterwards.
 Test(worker, heartbeat_shows_a_stuck_worker)
 {
     struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 2, 0);
@@ -471,8 +472,8 @@ static void refused_ring_falls_back(int errno_value, const char *name)
     stop_delivers_all(DISK_ENGINE_AUTO);
 }
 
-// Proves that a refused ring means threads, with the reason told, and an error where the ring was
-// forced.
+// Proves that a refused ring makes the loop use threads and report the reason, and is an error if
+// the ring was forced.
 Test(worker, refused_ring_eperm)
 {
     refused_ring_falls_back(EPERM, "EPERM");

@@ -108,7 +108,7 @@ static void wait_for_close(int fd)
     }
 }
 
-// Reads nothing: the client's bytes fill both sockets' buffers.
+// Reads nothing, so that the client's bytes fill the buffers of both sockets.
 static void wait_for_end(struct tiny_origin *origin)
 {
     cr_assert(pthread_mutex_lock(&origin->mutex) == 0);

@@ -34,11 +34,11 @@ void tiny_origin_free(
 unsigned tiny_origin_port(const struct tiny_origin *origin);
 unsigned tiny_origin_connections(const struct tiny_origin *origin);
 unsigned tiny_origin_requests(const struct tiny_origin *origin);
-// Sends the rest of what is late, now and from now on.
+// Sends the delayed rest of answers, now and from now on.
 void tiny_origin_go_on(struct tiny_origin *origin);
-// Speaks HTTP into the first connection unasked: what a TLS client must refuse.
+// Sends HTTP on the first connection without a request. A TLS client must refuse it.
 void tiny_origin_answer_in_plain(struct tiny_origin *origin);
-// Sends an answer that nobody asked for on the latest connection, and waits until it is there.
+// Sends an unrequested answer on the latest connection, and waits until it has arrived.
 void tiny_origin_answer_unasked(struct tiny_origin *origin);
 // Byte i of every body.
 char tiny_origin_byte(size_t i);

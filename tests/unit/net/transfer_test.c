@@ -23,7 +23,7 @@
 
 #define BODY_KEPT 4096
 
-// One request and what came of it. Owned by the test; touched by the worker while it runs.
+// One request and its result. Owned by the test; the worker uses it while it runs.
 struct fetch {
     // told by the test
     const char *method, *path, *url; // url: instead of the tiny origin's
@@ -343,7 +343,8 @@ static void nothing(struct worker *w, void *ctx)
 
 // --- What is sent, what arrives ------------------------------------------------------------------
 
-// Proves that a request goes out as described: target as is, our headers, none of curl's.
+// Proves that a request is sent as described: the target unchanged, our headers, and none of
+// curl's.
 Test(transfer, request_is_sent_as_described)
 {
     struct rig rig = {0};
@@ -416,7 +417,7 @@ Test(transfer, bodies_arrive_on_one_connection)
     rig_end(&rig);
 }
 
-// Proves that interim heads come to the gate too, before the final one.
+// Proves that interim heads reach the gate too, before the final one.
 Test(transfer, interim_heads_are_shown)
 {
     struct rig rig = {0};
@@ -429,7 +430,7 @@ Test(transfer, interim_heads_are_shown)
     rig_end(&rig);
 }
 
-// Proves that an idle connection that the origin has closed costs nothing but a new one.
+// Proves that an idle connection which the origin has closed costs nothing but a new connection.
 Test(transfer, dead_idle_connection_is_replaced)
 {
     struct rig rig = {0};
@@ -442,7 +443,7 @@ Test(transfer, dead_idle_connection_is_replaced)
     rig_end(&rig);
 }
 
-// Proves that more transfers than connections wait their turn instead of failing.
+// Proves that transfers above the number of connections wait their turn, and do not fail.
 Test(transfer, connection_limit_is_hit)
 {
     struct rig rig = {.options.max_connections = 2};
@@ -464,7 +465,7 @@ Test(transfer, connection_limit_is_hit)
     rig_end(&rig);
 }
 
-// Proves that a unix socket is used where one is named.
+// Proves that a named unix socket is used.
 Test(transfer, unix_socket)
 {
     struct rig rig = {0};
@@ -482,8 +483,8 @@ Test(transfer, unix_socket)
     fixture_dir_remove(dir);
 }
 
-// Proves that the first bytes of a long body are not kept back until all is read that the socket
-// holds, and that curl keeps nothing of what it must not go on with.
+// Proves that the first bytes of a long body are delivered before all bytes in the socket are read,
+// and that curl keeps no bytes that it must not deliver.
 Test(transfer, first_bytes_leave_before_the_rest_is_read)
 {
     struct rig rig = {0};
@@ -506,8 +507,8 @@ Test(transfer, first_bytes_leave_before_the_rest_is_read)
 
 // --- Pausing and cancelling ----------------------------------------------------------------------
 
-// Proves that nothing is delivered while paused, that all arrives after, and that our own pause is
-// no idle time.
+// Proves that nothing is delivered while a transfer is paused, that all bytes arrive afterwards,
+// and that our own pause does not count as idle time.
 Test(transfer, pause_and_resume)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};
@@ -561,7 +562,7 @@ static void pause_late(struct worker *w, void *ctx)
     wait_for_unread(fetch, 49000);
 }
 
-// Proves that what is paused between two pieces leaves all that comes then in its socket.
+// Proves that a transfer paused between two pieces leaves all later bytes in its socket.
 Test(transfer, a_pause_reads_nothing)
 {
     struct rig rig = {0};
@@ -684,7 +685,7 @@ Test(transfer, first_byte_timeout)
     rig_end(&rig);
 }
 
-// Proves that a request's own limit for the first byte goes before the pool's.
+// Proves that a request's own limit for the first byte takes precedence over the pool's.
 Test(transfer, first_byte_timeout_of_the_request)
 {
     struct rig rig = {0};
@@ -728,7 +729,7 @@ static void is_not_over(struct worker *w, void *ctx)
     cr_assert(fetch->end_count == 0);
 }
 
-// Proves that the body of a success may have a longer limit of its own, and that it has that one.
+// Proves that the body of a success may have a longer limit of its own, and gets it.
 Test(transfer, late_timeout)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};
@@ -766,8 +767,8 @@ Test(transfer, no_connection)
     rig_end(&rig);
 }
 
-// Proves that a transfer whose reach is limited connects to no address further inside, named or
-// literal, and that where it may connect it does.
+// Proves that a transfer with a limited reach connects to no inner address beyond it, named or
+// literal, and that it connects where it may.
 Test(transfer, reach)
 {
     struct rig rig = {.options.deny_link_local = true,
@@ -788,7 +789,7 @@ Test(transfer, reach)
     rig_end(&rig);
 }
 
-// Proves that an origin that does not speak TLS where it was asked for is ERR_ORIGIN_TLS.
+// Proves that an origin without TLS is ERR_ORIGIN_TLS where TLS was configured.
 Test(transfer, no_tls)
 {
     struct rig rig = {0};
@@ -808,7 +809,7 @@ Test(transfer, no_tls)
     tiny_origin_free(plain);
 }
 
-// Proves that what may not go out is refused before anything is sent: other schemes, broken
+// Proves that forbidden requests are refused before anything is sent: other schemes, broken
 // headers.
 Test(transfer, invalid_requests)
 {
@@ -865,7 +866,7 @@ Test(transfer, uploads)
     rig_end(&rig);
 }
 
-// Proves that an upload whose source has nothing yet waits without a time-out, and goes on.
+// Proves that an upload whose source has no bytes yet waits without a timeout, and continues later.
 Test(transfer, upload_pauses)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};
@@ -921,8 +922,8 @@ Test(transfer, early_answer)
 
 // --- Which connection serves again ---------------------------------------------------------------
 
-// Proves that a connection on which an upload did not end in success carries no other request:
-// refused after its body, answered (either way) before its body was whole.
+// Proves that a connection carries no other request if an upload on it did not end in success: it
+// was refused after its body, or answered (either way) before its body was whole.
 Test(transfer, connection_of_a_failed_upload)
 {
     static const struct {
@@ -948,7 +949,7 @@ Test(transfer, connection_of_a_failed_upload)
     }
 }
 
-// Proves the same of an upload that was answered while its source paused, by a refusal and by a
+// Proves the same for an upload that was answered while its source paused, by a refusal or by a
 // success that came too soon.
 Test(transfer, connection_of_an_upload_answered_early)
 {
@@ -976,8 +977,8 @@ Test(transfer, connection_of_an_upload_answered_early)
     }
 }
 
-// Proves that a connection with bytes waiting on it is closed instead of being used: the later
-// request has its own answer, from another connection; nothing else about it changes.
+// Proves that a connection with unread bytes is closed instead of being used again. The later
+// request gets its own answer from another connection, and nothing else about it changes.
 Test(transfer, connection_with_bytes_waiting)
 {
     static const char *const methods[] = {"GET", "HEAD", "PUT", "POST", "DELETE"};
@@ -1004,7 +1005,7 @@ Test(transfer, connection_with_bytes_waiting)
     }
 }
 
-// Proves that an answer behind an answer, in the same piece, is not taken for the next one.
+// Proves that a second answer in the same piece is not taken for the answer to the next request.
 Test(transfer, connection_with_two_answers)
 {
     struct rig rig = {0};
@@ -1025,8 +1026,8 @@ Test(transfer, connection_with_two_answers)
     rig_end(&rig);
 }
 
-// Proves that a request keeps its place, and may be paused and cancelled, while it changes
-// connections; and that a limit of one connection is no obstacle.
+// Proves that a request keeps its turn, and can be paused and cancelled, while it changes
+// connections. A limit of one connection does not prevent that.
 Test(transfer, connection_with_bytes_waiting_under_a_limit)
 {
     struct rig rig = {.options.max_connections = 1};
@@ -1050,7 +1051,7 @@ Test(transfer, connection_with_bytes_waiting_under_a_limit)
     rig_end(&rig);
 }
 
-// Every spelling of the addresses where clouds hand out credentials, and their neighbours.
+// All spellings of the addresses where clouds hand out credentials, and neighbouring addresses.
 Test(transfer, metadata_addresses)
 {
     static const struct {

@@ -11,7 +11,7 @@
 #define PIECE 16384u
 #define BUFFER 65536u
 
-// A pool whose transfers' sockets always hold more than is received.
+// A pool whose sockets always hold more bytes than a turn receives.
 struct turn_rig {
     struct loop *loop;
     struct worker *worker;
@@ -66,7 +66,7 @@ static void receive(struct turn_rig *rig, struct transfer *t)
     rig->is_in_epoll[t - rig->transfers] = false;
 }
 
-// One turn: the events of sockets, always in the same order, then who has waited.
+// One turn: the socket events, always in the same order, then the transfers that have waited.
 static void turn(struct worker *w, void *ctx)
 {
     struct turn_rig *rig = ctx;
@@ -100,8 +100,8 @@ static void run_turns(struct turn_rig *rig, unsigned turns, uint64_t most)
     }
 }
 
-// Proves that a turn's bytes are bounded, whatever the number of transfers, and fewer while short
-// work is expected; that all have as much, the one alone included.
+// Proves that a turn's bytes are bounded, whatever the number of transfers, and that the bound is
+// lower while short work is expected. All transfers get the same share, and so does a single one.
 Test(transfer_turn, all_share_a_turn)
 {
     static const unsigned counts[] = {1, 2, 3, 5, 16, MANY};
@@ -148,8 +148,8 @@ static void short_body(struct worker *w, void *ctx)
     cr_assert(!transfer_turn_received(unknown, BUFFER));
 }
 
-// Proves that one whose body is short, or not yet known to be long, does not wait behind those that
-// are.
+// Proves that a transfer whose body is short, or not yet known to be long, does not wait for those
+// with a long body.
 Test(transfer_turn, short_bodies_never_wait)
 {
     struct turn_rig *rig = calloc(1, sizeof(*rig));
@@ -176,7 +176,7 @@ struct socket_rig {
     uint64_t over_us; // for how long transfer over_at has been passed over; 0: as it is
 };
 
-// A turn in which all sockets hold something. Nothing here is the time that it takes.
+// A turn in which all sockets hold bytes. Nothing here takes real time.
 static void socket_turn(struct worker *w, void *ctx)
 {
     struct socket_rig *rig = ctx;
@@ -220,8 +220,8 @@ static void sockets_end(struct socket_rig *rig)
     free(rig);
 }
 
-// Proves that beside hits a turn receives from few sockets, from more where all else takes long,
-// too; that without hits nobody is passed over.
+// Proves that a turn with hits receives from few sockets, and from more if other work takes long,
+// too. Without hits, no transfer is passed over.
 Test(transfer_turn, receiving_has_a_share_beside_hits)
 {
     struct socket_rig *rig = sockets_begin();
@@ -244,7 +244,7 @@ Test(transfer_turn, receiving_has_a_share_beside_hits)
     sockets_end(rig);
 }
 
-// Proves that nobody is passed over for too long, nor while connecting.
+// Proves that no transfer is passed over for too long, and none while it connects.
 Test(transfer_turn, nobody_is_passed_over_for_long)
 {
     struct socket_rig *rig = sockets_begin();

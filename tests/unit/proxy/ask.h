@@ -23,7 +23,7 @@ void ask_init(const char *method, const char *target);
 void ask_header(const char *name, const char *value);
 void ask_body_of(uint64_t n); // Content-Length
 void ask_start(void);         // parsed, and into serve_pass.c
-// The exchange ends if it has not; everything must have been given back.
+// Ends the exchange, unless it has ended. Checks that everything has been given back.
 void ask_finish(void);
 
 // The client.

@@ -79,7 +79,7 @@ enum err doors_relay_head(unsigned status, int64_t length); // length -1: not an
 void doors_relay_end(enum err err);
 bool doors_turn(void); // runs the deferred tasks; false: there were none
 void doors_told(void); // the home has answered
-// Delivers mail[i], or what the same worker sent to the same one before.
+// Delivers mail[i], or an earlier message from the same worker to the same one.
 void doors_deliver(unsigned i);
 void doors_deliver_all(void);
 

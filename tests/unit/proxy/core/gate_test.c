@@ -103,7 +103,8 @@ static void ask_done(struct ask *a)
     arena_free(a->arena);
 }
 
-// A page whose name was pointed at this machine cannot use its own name; what clients use passes.
+// A page whose name was pointed at this machine cannot use its own name. Names that clients use
+// pass.
 Test(gate, open_host)
 {
     static const struct {
@@ -136,7 +137,7 @@ Test(gate, open_host)
     }
 }
 
-// Where nobody signs, what a browser sends for a page passes only if the page's origin is listed.
+// Where no client signs, a browser's request for a page passes only if the page's origin is listed.
 Test(gate, open_browser)
 {
     static const struct {
@@ -236,8 +237,8 @@ Test(gate, verify)
     pw.access_keys = NULL;
 }
 
-// A copy needs the right to read its source, and a key known later is asked about with the same
-// principal.
+// A copy needs the right to read its source. A key that is known only later is checked with the
+// same principal.
 Test(gate, second_questions)
 {
     static const struct {
@@ -286,7 +287,7 @@ Test(gate, refused_forms)
     cr_assert_eq(check_gate(&a), ERR_BAD_REQUEST);
     ask_done(&a);
 
-    // A reload does not take the table away from a request under way.
+    // A reload does not free the table while a request uses it.
     ask_init(&a, "GET", "h", "/data/train/x");
     sign(&a, "READER", "reader-secret");
     cr_assert_eq(check_gate(&a), ERR_OK);

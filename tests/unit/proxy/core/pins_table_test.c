@@ -43,7 +43,7 @@ Test(pins_table, holds)
     pins_table_unref(table);
 }
 
-// Against a search through all of them, over names that hold one another.
+// Compares with a search through all pins, over names that are prefixes of each other.
 Test(pins_table, holds_as_a_plain_search_says)
 {
     unsigned seed = 1;

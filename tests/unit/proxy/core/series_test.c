@@ -60,7 +60,7 @@ static void read_one(const char *name)
     series_end(table);
 }
 
-// Is that the name of what comes next? NULL: nothing does.
+// Whether this is the name of the next object. NULL: there is none.
 static bool next_is(const char *of, const char *wanted)
 {
     struct object_key key = key_of(of);
@@ -142,7 +142,7 @@ Test(series, the_next_object_is_the_next_of_its_folder_in_the_listing)
     end_table();
 }
 
-// Where pages of a listing did not come together there is a gap, until they do.
+// Between pages of a listing that were not joined there is a gap, until a listing joins them.
 Test(series, a_gap)
 {
     begin_table();
@@ -179,7 +179,7 @@ Test(series, comes_and_goes)
     end_table();
 }
 
-// The series ends with what was denied, until it is listed again.
+// The series ends at an object that was denied, until it is listed again.
 Test(series, denied)
 {
     begin_table();
@@ -203,7 +203,8 @@ Test(series, denied)
     end_table();
 }
 
-// Objects in any order name next to nothing, however many readers there are.
+// Clients that read objects in no order make no object the next one, however many readers there
+// are.
 Test(series, in_any_order)
 {
     enum { COUNT = 200, ROUNDS = 20 };
@@ -244,8 +245,8 @@ Test(series, in_any_order)
     }
 }
 
-// Readers side by side, each with every fourth object: each of them names one that none of them
-// has.
+// Readers work side by side, each on every fourth object. Each of them names an object that none of
+// them has.
 Test(series, side_by_side)
 {
     begin_table();
@@ -273,7 +274,8 @@ Test(series, side_by_side)
     end_table();
 }
 
-// After one in vain it takes more in order; after one that was read as many as before.
+// After one fetch in vain, the series needs more objects in order. After a fetch that was read, it
+// needs as many as before.
 Test(series, in_vain)
 {
     begin_table();
@@ -298,8 +300,8 @@ Test(series, in_vain)
     end_table();
 }
 
-// Another epoch is read as the first one; who comes back to an object that was read long ago names
-// nothing.
+// A second epoch is read like the first one. A client that returns to an object which was read long
+// ago names nothing.
 Test(series, epochs)
 {
     begin_table();
@@ -336,7 +338,7 @@ Test(series, a_crowd)
     end_table();
 }
 
-// More series than there are places: the one that was used longest ago goes, and its names are
+// There are more series than slots: the least recently used one is dropped, and its names are
 // counted.
 Test(series, places)
 {
@@ -356,7 +358,8 @@ Test(series, places)
     end_table();
 }
 
-// More names than there is room for: other series give way, then what comes last is left out.
+// There are more names than there is room for: other series give way, then the newest names are
+// left out.
 Test(series, names)
 {
     begin_table();

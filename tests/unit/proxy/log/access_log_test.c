@@ -42,7 +42,7 @@ static struct access_log *log_new(void)
     return access_log_new(file_open(path), 1);
 }
 
-// Closes the log; what the file holds, for free().
+// Closes the log. Returns the text of the file, to be freed with free().
 static char *log_end(struct access_log *log)
 {
     access_log_free(log);
@@ -147,8 +147,8 @@ Test(access_log, any_byte_anywhere)
     arena_free(a.arena);
 }
 
-// Each field is where a reader of JSON expects it, also when key and agent are made to break out of
-// it.
+// Each field is where a JSON reader expects it, even if key and agent try to break out of their
+// strings.
 Test(access_log, json)
 {
     struct ask a;
@@ -185,7 +185,7 @@ Test(access_log, json)
     arena_free(a.arena);
 }
 
-// Presigned values are cut out of the request line, whatever their spelling.
+// Presigned values are cut out of the request line, in any spelling.
 Test(access_log, s3_form)
 {
     struct ask a;
@@ -244,7 +244,7 @@ Test(access_log, keys_hidden)
     log_keys_set(LOG_KEYS_FULL);
 }
 
-// A line for people: in columns, nothing of it breaks them, why and error behind.
+// A line for people has columns. Nothing breaks them, and reason and error come last.
 Test(access_log, text_form)
 {
     struct ask a;
@@ -324,7 +324,8 @@ Test(access_log, sampling)
     arena_free(a.arena);
 }
 
-// Far more than the ring holds: what does not fit is counted, and each line that came is whole.
+// Far more lines come than the ring holds. Lines that do not fit are counted, and each line in the
+// log is whole.
 Test(access_log, full_ring)
 {
     struct ask a;
@@ -350,7 +351,7 @@ Test(access_log, full_ring)
     arena_free(a.arena);
 }
 
-// After a rename and a reopen, lines go to a new file and none was lost.
+// After a rename and a reopen, lines go to a new file, and no line is lost.
 Test(access_log, reopening)
 {
     struct ask a;
@@ -378,8 +379,8 @@ Test(access_log, reopening)
     arena_free(a.arena);
 }
 
-// Another file: what was written before stays in the first one, what comes is in the second; off is
-// nowhere.
+// After a change of the file, earlier lines stay in the first file, and later ones go to the
+// second. With `off`, they go nowhere.
 Test(access_log, switching)
 {
     struct ask a;

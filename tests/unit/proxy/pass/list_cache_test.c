@@ -177,8 +177,8 @@ static void drop(const char *bucket, const char *key)
     }
 }
 
-// The same question by the same principal finds the page on any worker until its time is over; any
-// other question does not.
+// The same question by the same principal finds the page on any worker until it expires. Any other
+// question does not.
 Test(list_cache, same_question)
 {
     begin();
@@ -199,7 +199,7 @@ Test(list_cache, same_question)
     end();
 }
 
-// Equal questions of all workers wait for one fetch, whatever it brings; only a 200 is kept.
+// Equal questions of all workers wait for one fetch, whatever its result. Only a 200 is kept.
 Test(list_cache, equal_questions_in_flight_are_joined)
 {
     static const unsigned statuses[] = {200, 403};
@@ -231,8 +231,8 @@ Test(list_cache, equal_questions_in_flight_are_joined)
     end();
 }
 
-// A fetch whose client leaves is made by the next one; one that fails, fails all; what cannot be
-// kept is everybody's own.
+// If the client of a fetch leaves, the next one makes the fetch. A fetch that fails, fails for all.
+// If the answer cannot be kept, each client fetches for itself.
 Test(list_cache, fetch_without_a_page)
 {
     begin();
@@ -368,7 +368,7 @@ Test(list_cache, begun_before_write)
     end();
 }
 
-// no-cache joins nothing and finds nothing; what it brings replaces only what is older.
+// A request with no-cache joins no fetch and finds no page. Its answer replaces only older ones.
 Test(list_cache, pages_that_a_rule_forbids_are_dropped_with_it)
 {
     begin();
@@ -528,7 +528,7 @@ Test(list_cache, bounds)
         end();
     }
     free(large);
-    // Questions themselves: those beyond the room are not asked.
+    // The number of questions is limited. Questions above it are passed on.
     begin();
     chunk_budget_init(64 << 10);
     static struct ask many[32];
@@ -657,8 +657,8 @@ static void client_step(struct client *c, uint64_t dice, uint64_t seed)
     }
 }
 
-// Clients, writes, time and messages in any order: nobody is shown less than the writes whose
-// replies had come when it asked, and nothing is left in the end.
+// Clients, writes, time and messages come in any order. No client gets a listing without the writes
+// whose replies had come when it asked, and nothing is left in the end.
 Test(list_cache, schedules)
 {
     struct seeds seeds = seeds_wanted(seeds_scaled(20000, 400));

@@ -98,8 +98,8 @@ static bool out_has(struct fixture *f, const char *name)
     return headers_count(&f->out, span_from_cstr(name)) > 0;
 }
 
-// A plain body bound by its hash goes on under that hash, and its last byte only once the hash was
-// right.
+// A plain body that is bound by its hash is sent on under that hash. Its last byte is sent only
+// after the hash was right.
 Test(pass_body, plain_hash)
 {
     struct fixture f;
@@ -122,7 +122,7 @@ Test(pass_body, plain_hash)
     tear_down(&f);
 }
 
-// One wrong byte and the origin never gets the last one.
+// If one byte is wrong, the origin never gets the last byte.
 Test(pass_body, plain_hash_wrong)
 {
     struct fixture f;
@@ -153,7 +153,8 @@ Test(pass_body, plain_unsigned)
     tear_down(&f);
 }
 
-// No body: nothing goes on; a hash of something is wrong; an object without any length is refused.
+// Without a body, nothing is sent on. The hash of another body is wrong. An object without any
+// length is refused.
 Test(pass_body, nothing)
 {
     struct fixture f;
@@ -181,7 +182,7 @@ Test(pass_body, nothing)
 
 #define HELLO_TRAILER "x-amz-checksum-crc32:NhCmhg==\r\n"
 
-// A body in signed chunks that is no body at all lacks even its last chunk.
+// A body in signed chunks that is no valid body lacks even its last chunk at the origin.
 Test(pass_body, chunks_without_a_body)
 {
     static const char *const kinds[] = {"STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
@@ -215,7 +216,8 @@ Test(pass_body, hash_in_a_link)
     tear_down(&f);
 }
 
-// The trailing-checksum form of the SDKs goes on byte for byte, with the headers that belong to it.
+// The trailing-checksum form of the SDKs is sent on byte for byte, with the headers that belong to
+// it.
 Test(pass_body, trailer_verbatim)
 {
     struct fixture f;
@@ -301,8 +303,8 @@ Test(pass_body, trailer_reframed)
     }
 }
 
-// For an origin that takes no trailers the same body goes on decoded and unsigned, and nothing
-// promises a checksum.
+// For an origin that takes no trailers, the same body is sent on decoded and unsigned, and no
+// header promises a checksum.
 Test(pass_body, trailer_not_taken)
 {
     struct fixture f;
@@ -327,7 +329,7 @@ Test(pass_body, trailer_not_taken)
     tear_down(&f);
 }
 
-// A wrong trailer checksum is found before the end goes out.
+// A wrong trailer checksum is found before the end is sent.
 Test(pass_body, trailer_wrong)
 {
     struct fixture f;
@@ -346,7 +348,8 @@ Test(pass_body, trailer_wrong)
     tear_down(&f);
 }
 
-// Framing known by one sign alone never becomes object bytes, and leaves no header behind.
+// If only one sign announces the framing, the framing never becomes object bytes, and leaves no
+// header behind.
 Test(pass_body, framing_by_one_sign)
 {
     static const char *const SIGNS[][2] = {
@@ -377,7 +380,7 @@ Test(pass_body, framing_by_one_sign)
     }
 }
 
-// A lie about the decoded length, in either direction, is no object.
+// A body whose decoded length differs from the announced one, in either direction, makes no object.
 Test(pass_body, decoded_length_lie)
 {
     static const char *const LENGTHS[] = {"4", "6"};
@@ -399,7 +402,7 @@ Test(pass_body, decoded_length_lie)
     }
 }
 
-// A body that must be known whole is collected and bound by its hash; above the maximum it is
+// A body that must be known whole is collected and bound by its hash. Above the maximum it is
 // refused.
 Test(pass_body, collected)
 {
@@ -439,8 +442,8 @@ Test(pass_body, collected)
     tear_down(&f);
 }
 
-// All collected bodies together have a quarter of the budget, each with its copies, and what is
-// given back may be used again.
+// All collected bodies together have a quarter of the budget, each with its copies. Memory that is
+// given back can be used again.
 Test(pass_body, collected_total)
 {
     enum { FIT = 3 };
@@ -515,7 +518,7 @@ Test(pass_body, back_pressure)
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
 
-// Slices keep their bytes while the queue goes on, and give their memory back.
+// Slices keep their bytes while the queue continues, and give their memory back.
 Test(pass_body, slices)
 {
     struct byte_queue q;

@@ -35,7 +35,7 @@ static uint64_t announced(void)
     return ask.r.pass->relay.length;
 }
 
-// Every range S3 knows is asked of the one version, or refused.
+// Every range that S3 knows is requested of the one version, or refused.
 Test(pass_direct, ranges)
 {
     static const struct {
@@ -83,7 +83,7 @@ Test(pass_direct, ranges)
     }
 }
 
-// Conditions are judged on the version that the HEAD found.
+// Conditions are judged against the version that the HEAD found.
 Test(pass_direct, conditions)
 {
     ask_directory("GET", "/b/k", "If-None-Match", "\"e\"");

@@ -148,7 +148,8 @@ Test(pass_form, ambiguous_forms_are_refused)
     arena_free(arena);
 }
 
-// Cut anywhere, a form is never read wrongly: more is asked for, or the key is right.
+// A form that is cut at any byte is never read wrongly: either more bytes are requested, or the key
+// is right.
 Test(pass_form, cut_anywhere)
 {
     static const char head[] = FIELD("acl", "private") FIELD("key", "dir/k") FILE_PART("x");
@@ -217,7 +218,7 @@ Test(pass_form, tails)
                  ERR_INVALID_ARGUMENT);
 }
 
-// A signature is seen wherever it stands before the file, in either of its two kinds.
+// A signature is found anywhere before the file, in either of its two kinds.
 Test(pass_form, signatures)
 {
     static const struct {

@@ -266,7 +266,7 @@ static bool move_client(void)
     return true;
 }
 
-// The reply goes out; when it is through, or was an error document of ours, the exchange is over.
+// Sends the reply. After it, or after an error document of ours, the exchange is over.
 static bool move_reply(void)
 {
     struct http_source *source = doors.reply.source;

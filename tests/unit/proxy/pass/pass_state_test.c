@@ -58,7 +58,7 @@ static void go_by(struct pass_state *p, enum pass_phase (*next)(const struct pas
     pass_go(p);
 }
 
-// Of each machine steps that its table forbids, or that the phases of the others forbid.
+// The steps of each machine that its table forbids, or that the phases of the others forbid.
 #define STEPS                                                                                      \
     STEP(a_request_is_over_before_its_answer, go_by(get(), goes_over))                             \
     STEP(a_write_is_answered_before_its_second_invalidation, go_by(put_asked(), goes_answer))      \

@@ -55,7 +55,7 @@ Test(pass_version, an_answer_that_names_a_version_is_reported_to_the_home)
     }
 }
 
-// The origin goes on, and ends, well or not, before the home has answered.
+// The origin continues and ends, with or without an error, before the home has answered.
 Test(pass_version, the_origin_is_faster)
 {
     for (unsigned is_broken = 0; is_broken < 2; is_broken++) {

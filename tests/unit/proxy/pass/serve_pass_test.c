@@ -6,7 +6,7 @@
 
 #include "test.h"
 
-// A read asks at once, invalidates nothing and streams as the origin sends.
+// A read is sent at once, invalidates nothing, and is streamed as the origin sends it.
 Test(serve_pass, read)
 {
     ask_init("GET", "/b/k?acl");
@@ -62,8 +62,8 @@ Test(serve_pass, read_failures)
     }
 }
 
-// The origin is not asked before the old record is gone; the client hears nothing before the second
-// invalidation.
+// The origin is not asked before the old record is removed. The client gets no answer before the
+// second invalidation.
 Test(serve_pass, write_order)
 {
     ask_init("PUT", "/b/k");
@@ -227,8 +227,8 @@ Test(serve_pass, client_leaves_in_body)
     ask_finish();
 }
 
-// A client that leaves when the origin has everything: the write runs to its end, unpaused, and is
-// closed.
+// A client leaves when the origin has the whole body: the write runs to its end without a pause,
+// and is closed.
 Test(serve_pass, client_leaves_after_body)
 {
     ask_init("DELETE", "/b/k");
@@ -244,7 +244,8 @@ Test(serve_pass, client_leaves_after_body)
     ask_finish();
 }
 
-// A client that leaves while the invalidation is under way: nothing is asked, no key stays open.
+// A client leaves while the invalidation is in flight: the origin is not asked, and no key stays
+// open.
 Test(serve_pass, client_leaves_before_relay)
 {
     ask_init("DELETE", "/b/k");
@@ -260,7 +261,7 @@ Test(serve_pass, client_leaves_before_relay)
     ask_finish();
 }
 
-// A 200 that may still turn into an error is relayed as it comes; its last byte waits for the
+// A 200 that may still turn into an error is relayed as it arrives. Its last byte waits for the
 // invalidation.
 Test(serve_pass, early_200)
 {
@@ -310,8 +311,8 @@ Test(serve_pass, early_answer)
     ask_finish();
 }
 
-// A form with a signed policy goes out without a signature of ours, for the origin to judge; where
-// clients sign with our keys it is refused.
+// A form with a signed policy is sent without our signature, for the origin to judge. Where clients
+// sign with our keys, it is refused.
 Test(serve_pass, signed_form)
 {
     static const char form[] = "--B\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nk\r\n"
@@ -355,8 +356,8 @@ static const char *md5_of(const char *text)
     return base64;
 }
 
-// Every key of a batch is invalidated before the origin hears of it, entities decoded; what goes on
-// is what was understood, under digests of its own.
+// Every key of a batch is invalidated, with its entities decoded, before the origin gets the batch.
+// The relayed document is rendered from the parsed one, under digests of its own.
 Test(serve_pass, batch_delete)
 {
     static const char sent[] =
@@ -533,8 +534,8 @@ Test(serve_pass, batch_delete_beyond_the_budget_gets_slow_down)
     }
 }
 
-// A client that leaves in the middle of the first round: what is in flight ends, the rest is not
-// begun.
+// A client leaves in the middle of the first round: the invalidations in flight end, and the rest
+// do not begin.
 Test(serve_pass, batch_delete_whose_client_leaves_begins_no_more)
 {
     ask_for_batch();
@@ -550,7 +551,7 @@ Test(serve_pass, batch_delete_whose_client_leaves_begins_no_more)
     ask_finish();
 }
 
-// A form's key is invalidated before its first byte goes on; a form without one goes nowhere.
+// A form's key is invalidated before its first byte is sent on. A form without a key is not sent.
 Test(serve_pass, form)
 {
     static const char head[] =
@@ -644,7 +645,7 @@ Test(serve_pass, whole_bucket)
     ask_finish();
 }
 
-// A copy's source is named as its origin knows it, and never taken from another origin.
+// A copy's source gets the name that its origin knows, and is never taken from another origin.
 Test(serve_pass, copy_source)
 {
     static struct proxy_bucket buckets[2];
@@ -666,7 +667,7 @@ Test(serve_pass, copy_source)
     ask_all_ended();
     ask_finish();
 
-    // As presigning moves it into the query: it goes on as the header that it is.
+    // Presigning may move the header into the query. It is sent on as the header that it is.
     ask_init("PUT", "/b/k?partNumber=1&X-Amz-Copy-Source=b%2Fa&uploadId=u"
                     "&x-amz-copy-source-range=bytes%3D0-9");
     ask_body_of(0);
@@ -689,7 +690,7 @@ Test(serve_pass, copy_source)
     ask_live.settings.bucket_count = 0;
 }
 
-// Neither direction keeps more than its queue: the client is paused, and so is the origin.
+// Neither direction queues more than its limit: the client is paused, and so is the origin.
 Test(serve_pass, back_pressure)
 {
     static char block[CHUNK_SIZE];
