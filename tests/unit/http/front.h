@@ -57,7 +57,7 @@ struct client_reply {
     size_t body_len;
     bool has_length, chunked, close, complete; // complete: the body is whole by its framing
 };
-// False at a close before any byte. `is_head`: no body follows.
+// Returns false at a close before any byte. `is_head`: no body follows.
 bool client_read(int fd, bool is_head, struct client_reply *ret_reply);
 void client_reply_done(struct client_reply *reply);
 bool client_header(const struct client_reply *reply, const char *name, char *ret_value,

@@ -4,7 +4,7 @@
 // may be there (schedule_wire.c), each callback comes when it may, and nothing is left over.
 // seeds.h says which schedules; FOREBAY_SEED runs one and tells its story.
 //
-// Batches run in children, so that a crash names its seed as well.
+// Batches run in child processes, so that a crash names its seed as well.
 #include "schedule.h"
 
 #include "seeds.h"
@@ -240,7 +240,7 @@ static void step(struct talk *talk, enum temper temper, bool *is_late)
     }
 }
 
-// Until nothing moves any more. A client that is done with sending may shut its side.
+// Runs until nothing moves any more. A client that has sent everything may shut its side.
 static void run_out(struct talk *talks, unsigned count, const bool *shuts)
 {
     unsigned still = 0;
@@ -350,9 +350,9 @@ static bool run_batch(uint64_t first, uint64_t last, bool trace)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Seeds far out that found something: a rig that read on for ever; time-outs of a half-closed
-// client and of a slow one, and cuts in front of a reply and in it, that took with them what was
-// not read of earlier replies; a client that sends too late.
+// Seeds far out that found a fault: a test rig that read on for ever; timeouts of a half-closed
+// client and of a slow one; cuts before a reply and inside it that lost unread bytes of earlier
+// replies; a client that sends too late.
 static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436, 585933};
 
 Test(front_schedules, only_what_may_be_on_the_wire, .timeout = 0)

@@ -13,7 +13,7 @@ struct decoded {
     enum http_chunked_step end;
 };
 
-// Gives the bytes in pieces of `piece`; each piece is a copy of its own, so that ASan sees reads
+// Feeds the bytes in pieces of `piece`. Each piece is a copy of its own, so that ASan finds reads
 // past it.
 static void decode(struct span bytes, size_t piece, struct decoded *ret)
 {
@@ -117,7 +117,8 @@ Test(http_chunked, rest_is_left)
     cr_assert(d.end == HTTP_CHUNKED_END && d.used == 11);
 }
 
-// Extensions: 256 bytes a chunk and 16 KiB a body pass, one more does not; trailers end at 16 KiB.
+// Extensions: 256 bytes a chunk and 16 KiB a body are accepted, and one byte more is not. Trailers
+// end at 16 KiB.
 Test(http_chunked, bounds)
 {
     static struct decoded d;

@@ -42,7 +42,7 @@ static void assert_refused(struct front *f, struct span bytes, size_t cut, enum 
     close(fd);
 }
 
-// Every malformed head: one 4xx or 5xx, a close, and the request behind it is never believed.
+// Every malformed head gets one 4xx or 5xx and a close. The request after it is never answered.
 Test(http_connection, malformed_rows)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -61,7 +61,7 @@ Test(http_connection, malformed_rows)
     front_free(f);
 }
 
-// A good request, cut at every byte and byte by byte, is answered the same.
+// A good request is answered the same when it is cut at every byte, and when it comes byte by byte.
 Test(http_connection, split_at_every_byte)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -89,7 +89,7 @@ Test(http_connection, split_at_every_byte)
     front_free(f);
 }
 
-// Pipelined requests of every kind are answered in order, and reading stops at one head in advance.
+// Pipelined requests of every kind are answered in order. Reading stops at one head in advance.
 Test(http_connection, pipelining)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -117,7 +117,7 @@ Test(http_connection, pipelining)
     front_free(f);
 }
 
-// Behind a request that has no reply yet, bytes without end are not read without end.
+// After a request without a reply yet, the server does not read an endless stream.
 Test(http_connection, pipelined_flood_is_bounded)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -190,7 +190,7 @@ static void put(int fd, const char *target, uint64_t len, const char *headers, b
     buf_done(&b);
 }
 
-// Bodies of many sizes reach the sink whole, with pauses and without; the next request is in step.
+// Bodies of many sizes reach the sink whole, with pauses and without. The next request is in step.
 Test(http_connection, bodies)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -219,8 +219,8 @@ Test(http_connection, bodies)
     front_free(f);
 }
 
-// 100 Continue at once when the handler wants the body, in front of no body too; else the final
-// status and a close.
+// 100 Continue is sent as soon as the handler wants the body, also an empty one. Otherwise the
+// final status and a close are sent.
 Test(http_connection, expect)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -246,8 +246,8 @@ Test(http_connection, expect)
     front_free(f);
 }
 
-// An early reply: a short rest of the body is thrown away and the connection goes on, a long one
-// ends it cleanly.
+// An early reply: a short rest of the body is discarded and the connection stays open. A long rest
+// ends the connection cleanly.
 Test(http_connection, early_replies)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -279,8 +279,8 @@ Test(http_connection, early_replies)
     front_free(f);
 }
 
-// A sink that still takes the body when the reply is out hears nothing of the rest, which is thrown
-// away as it comes; the next request is in step.
+// A sink still takes the body when the reply has been sent. It gets nothing of the rest, which is
+// discarded as it arrives. The next request is in step.
 Test(http_connection, reply_before_the_body_is_whole)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -341,7 +341,7 @@ Test(http_connection, body_cut_by_client)
 
 #define TIMEOUT_MS 3600000u // nothing here lasts as long by itself
 
-// Until the server says or ends something: it may have seen the connection only after the clock
+// Waits until the server sends or closes. It may have seen the connection only after the clock
 // moved.
 static void let_time_pass(int fd)
 {
@@ -353,8 +353,8 @@ static void let_time_pass(int fd)
     } while (poll(&watched, 1, 100) == 0);
 }
 
-// A head that does not end in time is answered and cut, however it trickles; an idle connection is
-// just closed.
+// A head that does not end in time is answered and cut, however slowly it arrives. An idle
+// connection is closed without an answer.
 Test(http_connection, head_and_idle_timeouts)
 {
     struct http_options options = {.header_timeout_ms = TIMEOUT_MS, .idle_timeout_ms = TIMEOUT_MS};
@@ -384,7 +384,7 @@ Test(http_connection, head_and_idle_timeouts)
     front_free(f);
 }
 
-// Slow bodies and slow readers are cut after the grace; a handler that takes its time is not.
+// Slow bodies and slow readers are cut after the grace. A slow handler is not.
 Test(http_connection, least_rate)
 {
     struct http_options options = {.min_rate_bytes = 1024, .min_rate_grace_ms = 80};
@@ -420,8 +420,8 @@ static int stalled_reader(const struct front *f, const char *path)
     return fd;
 }
 
-// A reader that takes nothing is cut after the patience, not after the grace; an upload after the
-// grace.
+// A reader that takes nothing is cut after the patience, not after the grace. An upload is cut
+// after the grace.
 Test(http_connection, readers_may_pause_for_longer_than_uploads)
 {
     struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
@@ -444,8 +444,8 @@ Test(http_connection, readers_may_pause_for_longer_than_uploads)
     front_free(f);
 }
 
-// While memory is short a reader whose bytes are in memory gets no patience; one of a file range
-// does.
+// While memory is short, a reader whose bytes are in memory gets no patience. A reader of a file
+// range does.
 Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
 {
     struct chunk *chunks[10];
@@ -472,7 +472,7 @@ Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
     }
 }
 
-// While three quarters of the connections or of the requests are in use nobody gets patience.
+// While three quarters of the connections or of the requests are in use, no reader gets patience.
 Test(http_connection, slow_readers_make_room_while_connections_or_requests_are_short)
 {
     for (unsigned i = 0; i < 2; i++) {

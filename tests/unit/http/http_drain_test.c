@@ -20,7 +20,7 @@
 #define NEXT "GET /small HTTP/1.1\r\n" HOST "\r\n"
 #define MANY 200u
 
-// A worker that stands still, as one that gets no core does.
+// A stalled worker, like one that gets no core.
 struct stall {
     struct message message;
     sem_t begun, over;
@@ -68,8 +68,8 @@ static void assert_answer(int fd)
     client_reply_done(&reply);
 }
 
-// Connections with a request each, as `clients` have sent them to a server before this one: they
-// wait in its pair.
+// Connections with a request each, which `clients` have sent to a previous server. They wait in its
+// socket pair.
 static struct passing clients_of_former(struct front *former, int clients[MANY])
 {
     struct passing passing = passing_new();
@@ -95,7 +95,7 @@ static void assert_all_answered(int clients[MANY])
     }
 }
 
-// The second of two upgrades begins before this server has taken what the first has left it.
+// The second of two upgrades begins before this server has taken the connections of the first.
 Test(http_drain, taken_and_passed_on_at_once)
 {
     int clients[MANY];
@@ -116,7 +116,7 @@ Test(http_drain, taken_and_passed_on_at_once)
     close(second.here);
 }
 
-// It is to stop before it has taken them: what they have asked is answered.
+// The server is to stop before it has taken the connections: their requests are answered.
 Test(http_drain, taken_and_drained_at_once)
 {
     int clients[MANY];
@@ -168,7 +168,7 @@ static void say_nothing(void *ctx, enum err err, struct arena *arena, struct hea
     (void)ctx, (void)err, (void)arena, (void)headers, (void)body;
 }
 
-// It is to stop before its worker has heard that it may accept.
+// The server is to stop before its worker has learnt that it may accept.
 Test(http_drain, drained_before_it_has_started)
 {
     static const char *const loopback[] = {"127.0.0.1:0"};
@@ -200,8 +200,8 @@ Test(http_drain, drained_before_it_has_started)
     buf_done(&why);
 }
 
-// Workers stand still for all of the time that connections are given, with requests in their
-// sockets: of more than an unprivileged process may send messages.
+// Workers are stalled for the whole time that connections are given, with requests in their
+// sockets. There are more of them than an unprivileged process may send messages.
 Test(http_drain, workers_stall_until_the_end)
 {
     enum { MORE = 800 };
@@ -240,7 +240,7 @@ Test(http_drain, workers_stall_until_the_end)
     close(passing.here);
 }
 
-// Clients that have sent all they will: with one request or two, on new connections and used ones.
+// Clients that have sent everything: one request or two, on new connections and used ones.
 static void assert_half_closed_are_answered(bool is_followed, unsigned workers)
 {
     int clients[MANY];
@@ -299,8 +299,8 @@ Test(http_drain, half_closed)
     assert_half_closed_are_answered(false, 16);
 }
 
-// Nobody follows after all: what has been passed on, or is on its way, and who waits to be
-// accepted, is answered here.
+// No successor comes after all. Connections that were passed on or are on their way, and clients
+// that wait to be accepted, are answered here.
 Test(http_drain, called_off)
 {
     int clients[MANY];
@@ -333,7 +333,8 @@ Test(http_drain, called_off)
     front_free(f);
 }
 
-// Descriptors do not suffice for what a former process has left: it waits until they do.
+// There are too few descriptors for the connections of a former process: they wait until there are
+// enough.
 Test(http_drain, taken_without_descriptors)
 {
     int clients[MANY];
@@ -401,7 +402,7 @@ Test(http_drain, half_a_head)
 
 #define LINGER_SILENT_US 200000u
 
-// False: this test was descheduled for so long that the time was really over.
+// Returns false if this test was descheduled for so long that the time was really over.
 static bool try_upload_that_is_refused(void)
 {
     static char body[50000];

@@ -37,7 +37,7 @@ static void read_whole(int fd, size_t body_len)
     client_reply_done(&reply);
 }
 
-// One request of each kind, its sender's side shut behind it: on TCP and on a unix socket.
+// One request of each kind, after which the sender shuts its side: on TCP and on a unix socket.
 Test(http_eof, one_request)
 {
     char path[128];
@@ -56,7 +56,7 @@ Test(http_eof, one_request)
     front_free(f);
 }
 
-// More pipelined requests than a turn works off and than the input buffer holds.
+// More pipelined requests than one turn handles and than the input buffer holds.
 Test(http_eof, pipelined_requests)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -80,8 +80,8 @@ Test(http_eof, pipelined_requests)
     front_free(f);
 }
 
-// A head or a body that can no longer become whole ends the connection; a reply that had begun
-// before is given whole.
+// A head or a body that cannot be completed any more ends the connection. A reply that has begun
+// earlier is sent whole.
 Test(http_eof, cut_requests)
 {
     static const char *const cut[] = {
@@ -109,8 +109,9 @@ Test(http_eof, cut_requests)
     front_free(f);
 }
 
-// A close of both sides while the reply still waits: seen at once on a unix socket, which tells it
-// from half a close; on TCP when bytes are sent, or after the idle timeout.
+// Both sides are closed while the reply still waits. On a unix socket the server sees this at once,
+// because it can tell it from half a close. On TCP it sees this when bytes are sent, or after the
+// idle timeout.
 Test(http_eof, closed_altogether)
 {
     char path[128];

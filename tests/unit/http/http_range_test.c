@@ -92,7 +92,8 @@ Test(http_range, several)
     cr_assert(!range.several);
 }
 
-// For every a, b and size below 12: a satisfied range lies inside and is what a naive loop selects.
+// For every a, b and size below 12: a satisfied range is inside the object and selects the same
+// bytes as a naive loop.
 Test(http_range, equals_naive_model)
 {
     for (int a = -1; a < 12; a++) {
@@ -211,7 +212,7 @@ Test(http_range, conditions)
     }
 }
 
-// Of an object without a date nobody can say that it was not modified.
+// An object without a date never counts as not modified.
 Test(http_range, conditions_without_a_date)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -223,7 +224,7 @@ Test(http_range, conditions_without_a_date)
     }
 }
 
-// Only a strong ETag lets a range through; a date never does.
+// Only a strong ETag allows a range. A date never does.
 Test(http_range, if_range)
 {
     struct http_conditions c = {0};

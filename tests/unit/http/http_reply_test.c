@@ -121,7 +121,7 @@ static bool pages_can_be_dropped(const struct front *f)
     return dropped;
 }
 
-// Ranges whose pages are gone at send time are given back and come from memory; the bytes are
+// Ranges whose pages are gone at send time are given back and come from memory. The bytes are
 // right.
 Test(http_reply, recall)
 {
@@ -168,7 +168,7 @@ static void recall_in_mid_slice(const char *request)
     front_free(f);
 }
 
-// The same when part of the range has been sent already and the socket was full meanwhile.
+// The same when part of the range has been sent already and the socket was full in between.
 Test(http_reply, recall_in_mid_slice)
 {
     recall_in_mid_slice("GET /file?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
@@ -181,7 +181,7 @@ Test(http_reply, recall_of_what_was_ready)
     recall_in_mid_slice("GET /ready?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
 }
 
-// A slow reader: the source is held back, the bytes are right, and nothing is asked beyond the
+// A slow reader: the source is held back, the bytes are right, and no byte is requested beyond the
 // high-water mark.
 Test(http_reply, back_pressure)
 {
@@ -206,7 +206,8 @@ Test(http_reply, back_pressure)
     front_free(f);
 }
 
-// A length that is not kept is cut: never a clean end, never padding, never more than announced.
+// A reply that ends before its announced length is cut. There is never a clean end, never padding,
+// and never a byte above the length.
 Test(http_reply, cuts_are_visible)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -252,7 +253,7 @@ Test(http_reply, cut_without_length)
     front_free(f);
 }
 
-// HEAD, 204 and 304 have no body, and the connection goes on in step.
+// HEAD, 204 and 304 have no body, and the connection continues in step.
 Test(http_reply, no_body)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -278,7 +279,7 @@ Test(http_reply, no_body)
     front_free(f);
 }
 
-// Control bytes never leave in a header; framing headers are ours alone.
+// Control bytes never leave in a header. Only the server itself writes framing headers.
 Test(http_reply, headers)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -303,8 +304,8 @@ Test(http_reply, headers)
     front_free(f);
 }
 
-// A client that leaves in mid-reply ends the exchange once, gives every slice back and harms
-// nobody.
+// A client that leaves in the middle of a reply ends the exchange once. Every slice is given back,
+// and no other client is affected.
 Test(http_reply, vanishing_clients)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -339,7 +340,7 @@ Test(http_reply, vanishing_clients)
     front_free(f);
 }
 
-// One reply at a time may fill the pipe; the others on the worker still get theirs.
+// One reply at a time may fill the pipe. The others on the worker still get their bytes.
 Test(http_reply, fair_to_others)
 {
     struct front *f = front_new((struct http_options){0}, 1);

@@ -94,7 +94,7 @@ Test(http_server, addresses)
     front_free(f);
 }
 
-// A handful of long-lived connections spreads evenly, also when some leave.
+// A few long-lived connections are spread evenly, also when some leave.
 Test(http_server, even_spread)
 {
     enum { WORKERS = 4, EACH = 8 };
@@ -124,8 +124,7 @@ Test(http_server, even_spread)
     front_free(f);
 }
 
-// max_connections at its limit and one above: 503 and a close, the others go
-// on.
+// max_connections at its limit and one above: 503 and a close, and the others continue.
 Test(http_server, connection_limit)
 {
     struct front *f = front_new((struct http_options){.max_connections = 4}, 2);
@@ -174,7 +173,8 @@ static int send_long_head(const struct front *f)
     return fd;
 }
 
-// Many headers count for what they cost beyond their bytes, and are given back with their exchange.
+// Many headers are counted with their cost beyond their bytes, and are given back with their
+// exchange.
 Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
 {
     struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
@@ -202,8 +202,8 @@ Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
     front_free(f);
 }
 
-// max_held_bytes: above it a long head that is not whole is refused, short ones
-// never are; what was let in is answered, and what ends makes room.
+// max_held_bytes: above it, a long incomplete head is refused, but short ones never are. Admitted
+// requests are answered, and room is freed when they end.
 Test(http_server, memory_limit)
 {
     struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
@@ -255,8 +255,8 @@ Test(http_server, inflight_limit)
     front_free(f);
 }
 
-// Drain: idle connections close, the listener goes, what is in flight ends
-// whole and then closes.
+// Drain: idle connections close, the listener is removed, and requests in flight end whole and then
+// close.
 Test(http_server, drain)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -295,8 +295,7 @@ Test(http_server, drain)
     front_free(f);
 }
 
-// Stopping without draining cuts what is in flight: on_done still runs once,
-// nothing leaks.
+// Stopping without draining cuts requests in flight: on_done still runs once, and nothing leaks.
 Test(http_server, free_with_open_exchanges)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -349,7 +348,7 @@ Test(http_server, unix_socket)
     front_free(f);
 }
 
-// An inherited listening socket is used; a descriptor that is none is refused.
+// An inherited listening socket is used. A descriptor that is no socket is refused.
 Test(http_server, inherited)
 {
     int listening = socket(AF_INET, SOCK_STREAM, 0);
@@ -364,8 +363,8 @@ Test(http_server, inherited)
     front_free(f);
 }
 
-// Without descriptors new connections are shed and accepting pauses instead of
-// spinning; then it recovers.
+// Without descriptors, new connections are shed and accepting pauses instead of spinning. Then it
+// recovers.
 Test(http_server, out_of_descriptors)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -487,8 +486,8 @@ static bool tls_serves_as(struct front *f, const char *want)
     return strcmp(name, want) == 0;
 }
 
-// Requests, large bodies and uploads over TLS; old versions refused; a new certificate serves new
-// connections.
+// Requests, large bodies and uploads over TLS. Old versions are refused. New connections get a new
+// certificate.
 Test(http_server, tls)
 {
     char cert[200], key[200];
@@ -556,8 +555,8 @@ Test(http_server, tls)
     unlink(key);
 }
 
-// Close: what is in flight is cut and its handler hears of it, idle connections end, nobody is
-// left.
+// Close: requests in flight are cut and their handlers are informed. Idle connections end, and
+// nothing is left.
 Test(http_server, close)
 {
     struct front *f = front_new((struct http_options){0}, 2);

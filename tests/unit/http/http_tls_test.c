@@ -169,8 +169,8 @@ Test(http_tls, sessions_are_resumed_by_keys_that_change)
     stop(f);
 }
 
-// A handshake that never comes holds OpenSSL's buffers: above max_held_bytes
-// one more is closed at once.
+// A handshake that never comes holds OpenSSL's buffers. Above max_held_bytes, one more is closed at
+// once.
 Test(http_tls, handshakes_within_the_memory)
 {
     struct front *f = start_with(EVP_EC_gen("P-256"), 1, 2ul * 49152);

@@ -7,7 +7,7 @@
 #include "base/error.h"
 
 unsigned malformed_count(void);
-// Appends request `i` to *out; ERR_OK in *ret_want = any refusal will do.
+// Appends request `i` to *out. *ret_want is the expected error; ERR_OK: any refusal.
 void malformed_append(unsigned i, struct buf *out, enum err *ret_want);
 
 #endif

@@ -11,7 +11,7 @@
 #include "http/http_private.h"
 #include "malformed.h"
 
-// A verdict as a connection reaches it: bytes arrive in pieces of `piece` (0: whole).
+// The verdict as a connection gets it: bytes arrive in pieces of `piece` (0: whole).
 static enum err judge(struct span bytes, size_t piece, struct arena *arena,
                       struct http_request *ret_request)
 {
@@ -34,7 +34,7 @@ static enum err judge(struct span bytes, size_t piece, struct arena *arena,
     return ERR_AGAIN;
 }
 
-// Every row is refused with the error it wants, and with the same one wherever it is cut.
+// Every row is refused with its expected error, and with the same one wherever it is cut.
 Test(request_head, malformed_rows)
 {
     cr_assert(malformed_count() >= 300);
@@ -241,7 +241,7 @@ Test(request_head, limits)
     }
 }
 
-// The byte that must never be believed: what follows a refused head is not looked at.
+// Bytes after a refused head are never parsed.
 Test(request_head, verdict_stays)
 {
     struct request_head scan;

@@ -232,7 +232,7 @@ static bool take_chunks(struct reading *r, const struct turn *t)
     }
 }
 
-// The body as the plan and the head say it. False: it is cut.
+// Reads the body as the plan and the head say it. Returns false if it is cut.
 static bool take_body(struct reading *r, const struct turn *t, const struct reply_head *head)
 {
     if (t->kind == BY_NOTHING) {
@@ -270,14 +270,14 @@ static void judge_reply(struct reading *r, const struct turn *t, const struct re
     r->next++;
 }
 
-// A refusal of the front's own: a bad head, or one that took too long.
+// A refusal by the front itself: a bad head, or one that took too long.
 static void judge_refusal(struct reading *r, const struct turn *t, const struct reply_head *head)
 {
     must(r->is_late || (t != NULL && t->flaw == BAD_HEAD), "refused: talk %u turn %u, %u",
          r->talk->number, r->next, head->status);
     must(head->status >= 400 && head->closes && head->has_length, "a refusal of %u", head->status);
     must(t == NULL || !t->has_begun, "refused though it has begun");
-    // As much of a late head had come that it was known as a HEAD, or not.
+    // Whether enough of a late head had arrived to know that it was a HEAD.
     bool is_bodiless = t != NULL && t->is_head && r->rest.len == 0;
     if (!is_bodiless && r->rest.len < head->length) {
         judge_cut(r, NULL);
@@ -324,8 +324,8 @@ static void judge_next(struct reading *r)
     judge_reply(r, t, &head);
 }
 
-// All that was asked before the first close has been answered, and the connection is open or not as
-// was said.
+// Checks that every request before the first close has been answered, and that the connection is
+// open or closed as announced.
 static void judge_end(const struct reading *r)
 {
     const struct talk *talk = r->talk;

@@ -33,7 +33,8 @@ static void clean_environment(void)
     setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
 }
 
-// Loads, and tells the keys as "access/secret/token source", or the error's name and why.
+// Loads credentials. Returns the keys as "access/secret/token source", or the error's name and
+// reason.
 static const char *load(enum origin_credentials_source source)
 {
     static char text[4096];
@@ -76,7 +77,8 @@ Test(credentials_chain, environment)
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_ANONYMOUS), "// anonymous");
 }
 
-// Key files: trimmed, one line, nobody else's business; they come before the environment.
+// Key files are trimmed and have one line, and nobody else may read them. They take precedence over
+// the environment.
 Test(credentials_chain, key_files)
 {
     struct harness h = {0};
@@ -112,7 +114,7 @@ Test(credentials_chain, key_files)
     harness_remove_root(&h);
 }
 
-// Profiles from both shared files; what is not supported is refused by name.
+// Profiles come from both shared files. Unsupported settings are refused by name.
 Test(credentials_chain, profiles)
 {
     struct harness h = {0};
@@ -174,7 +176,7 @@ Test(credentials_chain, profiles)
     harness_remove_root(&h);
 }
 
-// Command lines are split like a shell's words and nothing in them is run.
+// Command lines are split like a shell's words, and nothing in them is executed.
 Test(credentials_chain, command_words)
 {
     static const struct {
@@ -374,7 +376,7 @@ Test(credentials_chain, web_identity)
     free(answer);
 }
 
-// Answers that are no keys are refused without repeating what they hold.
+// Answers without keys are refused, and their content is not repeated.
 Test(credentials_chain, bad_json)
 {
     static const char *const texts[] = {

@@ -20,8 +20,8 @@ struct harness {
 };
 
 struct origin_options harness_options(const char *endpoint);
-// A loop of `workers` with the engine, started, and the origin; returns origin_new()'s error.
-// Without an origin the loop is gone again.
+// Starts a loop of `workers` with the engine, and the origin. Returns origin_new()'s error. Without
+// an origin, the loop is stopped again.
 enum err harness_init(struct harness *h, unsigned workers, enum disk_engine engine,
                       const struct origin_options *options);
 // The same with the folder `root` as the origin.
@@ -81,7 +81,7 @@ struct relay_run {
 void relay_run(struct harness *h, unsigned worker, struct relay_run *run);
 void relay_run_done(struct relay_run *run);
 
-// Runs fn(ctx) on the worker and waits until it has signalled through harness_signal().
+// Runs fn(ctx) on the worker and waits until it has called harness_signal().
 struct harness_wait {
     pthread_mutex_t mutex;
     pthread_cond_t changed;

@@ -71,7 +71,7 @@ static void make_tree(struct harness *h)
     harness_write(h, "top-file", "x", 1);
 }
 
-// Keys come in order of their bytes; prefix, delimiter and start-after do what S3 says.
+// Keys come in the order of their bytes. Prefix, delimiter and start-after work as in S3.
 Test(origin_directory_relay, listing_order)
 {
     struct harness h = {0};
@@ -108,7 +108,8 @@ Test(origin_directory_relay, listing_order)
     harness_done(&h);
 }
 
-// Pages of every size, with and without delimiter, V1 and V2, give together what one page gives.
+// Pages of every size, with and without delimiter, V1 and V2, add up to the same listing as one
+// page.
 Test(origin_directory_relay, paging)
 {
     static const char *const forms[] = {"list-type=2",
@@ -170,8 +171,8 @@ Test(origin_directory_relay, paging)
     harness_done(&h);
 }
 
-// A page that was cut parks its walk; the next page takes it; no more than a bounded number is ever
-// kept.
+// A page that was cut parks its walk, and the next page takes it. The number of parked walks is
+// bounded.
 Test(origin_directory_relay, walks_are_parked)
 {
     struct harness h = {0};
@@ -192,7 +193,7 @@ Test(origin_directory_relay, walks_are_parked)
     list(&h, buf_cstr(&target), &run);
     cr_assert_eq(origin_directory_scans_parked(directory->scans), 0);
     relay_run_done(&run);
-    // The same page again: nothing is parked for it, it is found by seeking.
+    // The same page again: no walk is parked for it, so it is found by seeking.
     list(&h, buf_cstr(&target), &run);
     cr_assert_not_null(strstr(buf_cstr(&run.answer), "<Key>b/f</Key>"));
     relay_run_done(&run);
@@ -208,7 +209,8 @@ Test(origin_directory_relay, walks_are_parked)
     harness_done(&h);
 }
 
-// Links inside the tree are listed as what they are, links out of it are not, a loop ends.
+// Links inside the tree are listed as their targets, and links out of it are not listed. A loop
+// ends.
 Test(origin_directory_relay, links)
 {
     struct harness h = {0};

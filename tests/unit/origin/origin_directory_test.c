@@ -95,7 +95,7 @@ Test(origin_directory, whole_and_ranges)
     free(bytes);
 }
 
-// Missing objects, missing buckets, bad ranges and conditions each have their own error.
+// Missing objects, missing buckets, bad ranges and conditions each have an error of their own.
 Test(origin_directory, errors)
 {
     struct harness h = {0};
@@ -139,7 +139,7 @@ Test(origin_directory, errors)
     harness_done(&h);
 }
 
-// Symbolic links work inside the tree and never lead out of it; special files are no objects.
+// Symbolic links work inside the tree and never lead out of it. Special files are no objects.
 Test(origin_directory, links_stay_inside)
 {
     struct harness h = {0};
@@ -213,8 +213,8 @@ static void replace_by_rename(struct fetch_run *run)
     cr_assert_eq(rename(other, run->ctx), 0);
 }
 
-// A file that changes between the two looks is never complete; one that is replaced by a new file
-// is read to its end as it was.
+// A file that changes between the two stat calls is never complete. A file that is replaced by a
+// new one is read to its end as it was.
 Test(origin_directory, changed_while_read)
 {
     void (*const changes[])(struct fetch_run *) = {append_to_file, truncate_file,
@@ -229,8 +229,8 @@ Test(origin_directory, changed_while_read)
             harness_write(&h, "bkt/file", bytes, lens[l]);
             harness_path(&h, "bkt/file", path, sizeof(path));
             start(&h, DISK_ENGINE_AUTO);
-            // The kernel stamps files with the time of its last tick; the change below must fall
-            // behind it.
+            // The kernel stamps files with the time of its last tick, so the change below must come
+            // after that tick.
             struct timespec past[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
             cr_assert_eq(utimensat(AT_FDCWD, path, past, 0), 0);
             struct fetch_run run = {.key = "file", .ctx = path, .on_head_hook = changes[c]};
@@ -254,8 +254,8 @@ Test(origin_directory, changed_while_read)
     start(&h, DISK_ENGINE_AUTO);
     struct fetch_run run = {.key = "file", .ctx = path, .on_head_hook = replace_by_rename};
     fetch_run(&h, 0, &run);
-    // The rename changes the old inode's ctime on most file systems: either answer is right, a
-    // mixed body is not.
+    // On most file systems the rename changes the old inode's ctime. So either answer is right, but
+    // a mixed body is not.
     cr_assert(run.err == ERR_OK || run.err == ERR_ORIGIN_CHANGED);
     cr_assert_arr_eq(run.body.ptr, bytes, run.body.len);
     fetch_run_done(&run);
@@ -263,7 +263,7 @@ Test(origin_directory, changed_while_read)
     harness_done(&h);
 }
 
-// Young is what changed less than two seconds ago by ctime, or has an mtime near now.
+// A file is young if its ctime is less than two seconds ago, or if its mtime is near the present.
 Test(origin_directory, age)
 {
     static const struct {
@@ -303,7 +303,7 @@ Test(origin_directory, too_young)
 
 #endif
 
-// A cancelled fetch ends exactly once with ERR_CANCELLED, wherever it stood.
+// A cancelled fetch ends exactly once with ERR_CANCELLED, in any state.
 Test(origin_directory, cancel)
 {
     struct harness h = {0};
@@ -323,7 +323,7 @@ Test(origin_directory, cancel)
     harness_done(&h);
 }
 
-// A root that cannot be used is refused at the start with the reason.
+// An unusable root is refused at the start, with the reason.
 Test(origin_directory, start_errors)
 {
     struct harness h = {0};

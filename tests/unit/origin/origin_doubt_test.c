@@ -5,7 +5,7 @@
 #include "rig.h"
 #include "test.h"
 
-// The second may end at any line, so no case stands where that would change what is expected.
+// The second may end at any line, so no case here depends on that.
 Test(origin_doubt, now_is_by_the_clock_of_the_origin)
 {
     static const struct {

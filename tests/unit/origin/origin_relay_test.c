@@ -107,8 +107,8 @@ Test(origin_relay, uploads)
     free(bytes);
 }
 
-// Failures: a safe request is asked again, one that changes something never; what clients take for
-// fatal is hidden.
+// Failures: a safe request is retried, and a request that changes something never is. Errors that
+// clients take for fatal are hidden.
 Test(origin_relay, retries)
 {
     static const char slow[] = "HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nslow";
@@ -186,7 +186,7 @@ Test(origin_relay, region)
     rig_end(&rig);
 }
 
-// White space sent early by a slow operation comes through as it is sent.
+// White space that a slow operation sends early is relayed as it is sent.
 Test(origin_relay, early_answer)
 {
     struct server_row rows[] = {{.answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: "
@@ -206,7 +206,8 @@ Test(origin_relay, early_answer)
     rig_end(&rig);
 }
 
-// A relayed answer with two lengths is never believed, and no redirect to another scheme followed.
+// A relayed answer with two lengths is never accepted, and no redirect to another scheme is
+// followed.
 Test(origin_relay, lies)
 {
     struct server_row rows[] = {
@@ -231,8 +232,8 @@ Test(origin_relay, lies)
     rig_end(&rig);
 }
 
-// An answer that is packed because its client accepts that is not continued by a request of ours,
-// which does not.
+// An answer that is compressed because its client accepts that is not continued by our own request,
+// which does not accept it.
 Test(origin_relay, an_answer_compressed_for_a_client_names_no_part)
 {
     static const struct {

@@ -175,7 +175,8 @@ static void expect_place(const char *text, const char *region, const char *expec
     buf_done(&place);
 }
 
-// However an endpoint is spelt, its place is the same; what may be another one is another place.
+// An endpoint has the same place in every spelling. An endpoint that may be another one is another
+// place.
 Test(origin_s3_endpoint, places)
 {
     static const char *const aws[] = {

@@ -14,7 +14,7 @@
     "\r\n\r\n" body
 #define XML(code) "<Error><Code>" code "</Code><Message>m</Message></Error>"
 
-// A GET is signed, asks for what it should, and gives the object with its head.
+// A GET is signed, requests the right object, and returns it with its head.
 Test(origin_s3, get_is_signed)
 {
     struct server_row rows[] = {
@@ -52,7 +52,7 @@ Test(origin_s3, get_is_signed)
     rig_end(&rig);
 }
 
-// Ranges, conditions and HEAD are asked as they should be, on one connection.
+// Ranges, conditions and HEAD are requested correctly, on one connection.
 Test(origin_s3, ranges_and_conditions)
 {
     struct server_row rows[] = {
@@ -115,8 +115,8 @@ Test(origin_s3, ranges_and_conditions)
     rig_end(&rig);
 }
 
-// A store that refuses HEAD and fails its own ETag is asked otherwise, and is soon asked so at
-// once.
+// A store refuses HEAD and fails If-Match with its own ETag. It is asked in another way, and soon
+// is asked in that way at once.
 Test(origin_s3, odd_store)
 {
     struct server_row rows[] = {
@@ -164,8 +164,8 @@ Test(origin_s3, odd_store)
     "HTTP/1.1 206 Partial Content\r\nETag: \"" tag "\"\r\nContent-Range: bytes 2-5/9\r\n"          \
     "Content-Length: 4\r\n\r\n2345"
 
-// HEAD of one key is refused by a store that answers others: GET decides where the caller holds
-// bytes. The key is remembered, for such callers.
+// A store refuses HEAD of one key and answers HEAD of others. If the caller holds bytes, GET
+// decides. The key is remembered, for such callers.
 Test(origin_s3, head_of_a_key_refused)
 {
     struct server_row rows[] = {
@@ -240,7 +240,7 @@ Test(origin_s3, replicas_differ)
     rig_end(&rig);
 }
 
-// Statuses and codes become the errors they stand for, with their document; none is repeated.
+// Statuses and codes become the right errors, with their document. None is retried.
 Test(origin_s3, errors)
 {
     static const struct {
@@ -289,7 +289,8 @@ Test(origin_s3, errors)
     }
 }
 
-// Answers that lie are refused and not asked again; the body is never longer or shorter than told.
+// Answers that are inconsistent are refused and not retried. The body is never longer or shorter
+// than announced.
 Test(origin_s3, lies)
 {
     struct server_row rows[] = {
@@ -320,7 +321,7 @@ Test(origin_s3, lies)
     rig_end(&rig);
 }
 
-// Failures of a safe request are asked again with back-off until the attempts are used up.
+// Failures of a safe request are retried with back-off until the attempts are used up.
 Test(origin_s3, retries)
 {
     char *slow = rig_answer("503 Slow Down", "", XML("SlowDown"));
@@ -337,8 +338,7 @@ Test(origin_s3, retries)
     fetch_run(&rig.h, 0, &run);
     cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
     cr_assert_eq(server_requests(&rig.server), 4);
-    // The connection that closed without a byte was a reused one: that repeat is the transport's
-    // own.
+    // The connection that closed without a byte was a reused one, so the transport itself retries.
     cr_assert_eq(stats_sum(COUNTER_origin_retries) - retries, 2);
     // SlowDown has halved this worker's slots.
     cr_assert_eq(rig.h.origin->workers[0].slots_max, 4);
@@ -355,7 +355,7 @@ Test(origin_s3, retries)
     free(internal);
 }
 
-// The retry budget bounds what an outage adds: retries are a share of the requests, no more.
+// The retry budget bounds the extra load of an outage: retries are at most a share of the requests.
 Test(origin_s3, retry_budget)
 {
     char *slow = rig_answer("503 Slow Down", "", XML("SlowDown"));
@@ -381,7 +381,7 @@ Test(origin_s3, retry_budget)
     free(slow);
 }
 
-// No server at all: connect errors, asked again, then told.
+// There is no server at all: connect errors are retried, then reported.
 Test(origin_s3, refused_connection)
 {
     struct server_row rows[] = {{.answer = NULL}};
@@ -398,7 +398,8 @@ Test(origin_s3, refused_connection)
     server_done(&rig.server);
 }
 
-// A silent server ends in a time-out, and with it the trust that it leads nowhere else.
+// A silent server ends in a timeout. After that, the endpoint no longer counts as one that has
+// answered, because it may lead elsewhere now.
 Test(origin_s3, silent_server)
 {
     struct server_row rows[] = {{.answer = "HTTP/1.1 100 Continue\r\n\r\n"}};
@@ -421,7 +422,7 @@ static void close_origin(struct fetch_run *run)
     origin_close(run->ctx);
 }
 
-// A closed origin ends what runs, and what starts after that, each once, without asking anybody.
+// A closed origin ends running calls, and later ones, once each, and sends nothing.
 Test(origin_s3, closed)
 {
     struct server_row rows[] = {
@@ -448,8 +449,9 @@ Test(origin_s3, closed)
     rig_end(&rig);
 }
 
-// A status that nobody gives, on a connection that has carried others: what may be asked again is,
-// once, on a new connection; nothing else is, and the client hears that the origin failed.
+// A status that nobody uses comes on a connection that has carried other requests. A request that
+// may be retried is retried once, on a new connection. Others are not, and the client learns that
+// the origin failed.
 Test(origin_s3, foreign_statuses)
 {
     static const char *const statuses[] = {
@@ -592,8 +594,8 @@ Test(origin_s3, region_is_learnt)
     free(head400);
 }
 
-// A clock that is off is corrected by the origin's Date and asked once more; the next request is
-// right at once.
+// A wrong clock is corrected by the origin's Date, and the request is sent once more. The next
+// request is right at once.
 Test(origin_s3, clock_is_corrected)
 {
     char *skewed = rig_answer("403 Forbidden", "Date: Thu, 01 Jan 2037 00:00:00 GMT\r\n",
@@ -699,7 +701,8 @@ Test(origin_s3, anonymous)
     rig_end(&rig);
 }
 
-// No credentials and not told to be anonymous: refused at the start, with the remedy.
+// There are no credentials, and anonymous access is not configured: refused at the start, with the
+// remedy.
 Test(origin_s3, no_credentials)
 {
     struct server_row rows[] = {{.answer = OBJECT("", "0", "")}};
@@ -716,7 +719,7 @@ Test(origin_s3, no_credentials)
     rig_end(&rig);
 }
 
-// A fetch is paused, resumed and cancelled at any time; it ends once.
+// A fetch is paused, resumed and cancelled at any time. It ends once.
 Test(origin_s3, pause_and_cancel)
 {
     size_t len = 3000000;

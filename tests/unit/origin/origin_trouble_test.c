@@ -65,7 +65,7 @@ Test(origin_trouble, words_for_errors)
     cr_assert_eq(origin_trouble_of_code(SPAN("ExpiredToken")), ORIGIN_TROUBLE_KEYS_EXPIRED);
 }
 
-// Requests find it and its end by themselves, whichever worker they run on.
+// Requests detect trouble and its end by themselves, on any worker.
 Test(origin_trouble, calls_tell)
 {
     struct server_row rows[] = {
@@ -149,7 +149,7 @@ Test(origin_trouble, an_answer_counts_more_than_an_older_question)
     rig_end(&rig);
 }
 
-// The log holds back what repeats within a minute, but what it says last of an origin becomes true.
+// The log holds back repeats within a minute, but its last line about an origin becomes true.
 Test(origin_trouble, the_log_ends_with_what_is_true)
 {
     struct server_row rows[] = {{.answer = OK_ANSWER}};
@@ -176,8 +176,7 @@ Test(origin_trouble, the_log_ends_with_what_is_true)
     rig_end(&rig);
 }
 
-// The probe asks once when told to, again and again while it is refused, and not any more after
-// that.
+// The probe is sent once on request, again and again while it is refused, and not after that.
 Test(origin_trouble, probe_asks_until_it_is_answered)
 {
     struct server_row rows[] = {{0}, {.answer = OK_ANSWER}};
@@ -199,7 +198,7 @@ Test(origin_trouble, probe_asks_until_it_is_answered)
     free((char *)(uintptr_t)rows[0].answer);
 }
 
-// Without a probe, and of an origin that is no server, there is nothing to wait for.
+// Without a probe, and for an origin that is no server, there is nothing to wait for.
 Test(origin_trouble, nothing_to_probe)
 {
     struct server_row rows[] = {{.answer = OK_ANSWER}};

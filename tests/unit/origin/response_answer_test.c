@@ -229,7 +229,7 @@ static const struct row suffixes[] = {
     {"suffix of unknown size", OK206 E L S("900-999/*"), true, false, NULL, UNFIT},
     {"whole to a suffix", OK200 E "Content-Length: 1000\r\n", true, false, NULL, UNFIT}};
 
-// An answer to a suffix is the last bytes, all of them and no more.
+// An answer to a suffix is exactly the last bytes of the object.
 Test(response_answer, suffix)
 {
     for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
@@ -296,7 +296,7 @@ Test(response_answer, replayed)
     arena_free(arena);
 }
 
-// A checksum that comes twice counts once; where both differ, neither counts.
+// A checksum that comes twice counts once. If the two differ, neither counts.
 Test(response_answer, checksums_that_come_twice)
 {
     static const struct row row = {"checksums",

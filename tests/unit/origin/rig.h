@@ -20,7 +20,7 @@ void rig_end(struct rig *rig);
 // Does the i-th request hold this text?
 bool rig_asked(struct rig *rig, unsigned i, const char *text);
 bool rig_asked_nocase(struct rig *rig, unsigned i, const char *text);
-// An answer with this body; `headers` are whole lines. The caller frees it.
+// Returns an answer with this body; `headers` are whole lines. The caller frees it.
 char *rig_answer(const char *status, const char *headers, const char *body);
 
 #endif

@@ -27,7 +27,8 @@ static void unlock(struct server *s)
     pthread_mutex_unlock(&s->mutex);
 }
 
-// One whole request with its body (Content-Length only) into `buf`; 0 at the end of the connection.
+// Reads one whole request with its body (Content-Length only) into `buf`. Returns 0 at the end of
+// the connection.
 static size_t read_request(int fd, char *buf, size_t max)
 {
     size_t len = 0, need = 0;

@@ -302,7 +302,7 @@ Test(aws_chunked, any_of_three_signs_is_enough)
     }
 }
 
-// The framing's own word goes, others stay, and a value without it is untouched.
+// The framing's own word is removed, and others stay. A value without it is unchanged.
 Test(aws_chunked, framing_is_stripped_from_an_encoding)
 {
     static const char *const ROWS[][2] = {

@@ -13,7 +13,7 @@ static bool may_show(void *ctx, struct span name)
     return span_starts_with(name, SPAN("mine/"));
 }
 
-// The document of these elements as a client gets it; NULL: unchanged.
+// Returns the document with these elements as a client gets it; NULL: unchanged.
 static const char *shown(const char *target, const char *elements)
 {
     static struct buf out;

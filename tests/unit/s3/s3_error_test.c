@@ -82,8 +82,8 @@ Test(s3_error, every_status_of_the_table_has_a_reason)
     cr_assert_str_eq(s3_status_reason(799), "Unknown");
 }
 
-// Proves that a packed answer comes back as it was, and that what was never packed, or is cut, does
-// not.
+// Proves that a packed answer is unpacked unchanged, and that an answer which was never packed, or
+// is cut, is refused.
 Test(s3_error, packed_answers_come_back)
 {
     struct arena *arena = arena_new(1 << 20);

@@ -94,8 +94,8 @@ Test(s3_list_names, names_of_any_length)
     cr_assert_leq(judged(document, false, 100), strlen("<Key>"));
 }
 
-// Positions and what is said of the request are judged like keys, but what the request says itself
-// may be repeated.
+// Positions and echoes of the request are judged like keys, but values from the request itself may
+// be repeated.
 Test(s3_list_names, positions_and_echoes)
 {
     static struct s3_request r;

@@ -63,7 +63,7 @@ Test(s3_sums, the_longest_digest_fits_with_its_parts_and_its_type)
     cr_assert_eq(len, 68);
 }
 
-// Never a part of them, which a client would take for all, and never "none".
+// Never only some of the checksums, which a client would take for all, and never "none".
 Test(s3_sums, checksums_that_do_not_fit_are_too_long_and_a_type_alone_says_nothing)
 {
     static const char *const rows[] = {
@@ -98,7 +98,7 @@ Test(s3_sums, no_checksum_differs_from_checksums_kept_elsewhere)
     cr_assert_eq(s3_sums_render((struct span){(char *)packed, 1}, text).len, 0);
 }
 
-// Each byte in turn is anything: what is rendered is whole lines with our prefix, or nothing.
+// Each byte in turn takes any value: the rendered text is whole lines with our prefix, or nothing.
 Test(s3_sums, damaged_bytes_render_no_other_header)
 {
     uint64_t random = 1;

@@ -65,7 +65,7 @@ Test(s3_xml_strict, deletes_of_clients)
 #define K "<Key>k</Key>"
 #define OBJECT "<Object>" K "</Object>"
 
-// Each of these names a key for some reader of XML and another, or none, for another.
+// Each of these names a key for some XML parsers and another one, or none, for others.
 Test(s3_xml_strict, deletes_that_read_two_ways)
 {
     static const char *const BAD[] = {
@@ -166,7 +166,7 @@ Test(s3_xml_strict, deletes_that_read_two_ways)
     for (size_t i = 0; i < ARRAY_LEN(BAD); i++) {
         cr_assert_eq(read_span(arena, span_from_cstr(BAD[i])), ERR_MALFORMED_XML, "%s", BAD[i]);
     }
-    // UTF-16, with its mark and without, and a zero byte behind the end.
+    // UTF-16, with its byte order mark and without, and a zero byte after the end.
     static const char GOOD[] = "<Delete>" OBJECT "</Delete>";
     char wide[2 * sizeof(GOOD)] = {'\xff', '\xfe'};
     for (size_t i = 0; i < sizeof(GOOD) - 1; i++) {

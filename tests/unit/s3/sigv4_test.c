@@ -119,8 +119,8 @@ Test(sigv4, published_get_bucket_lifecycle_and_listing)
 
 Test(sigv4, published_put_with_other_headers_signed)
 {
-    // The signer of this example also signs Date, which ours leaves out: only the verifier is
-    // asked.
+    // The signer of this example also signs Date, which ours leaves out, so only the verifier is
+    // tested.
     method = "PUT";
     begin("Host", HOST, "Date", "Fri, 24 May 2013 00:00:00 GMT", "x-amz-date", "20130524T000000Z",
           "x-amz-storage-class", "REDUCED_REDUNDANCY", "x-amz-content-sha256",
@@ -316,7 +316,7 @@ Test(sigv4, tabs_in_values_are_folded_when_signing_and_verified_in_both_forms)
     method = "GET"; // tests may share a process
 }
 
-// A request may hold all three ambiguous bytes at once: each of the eight forms is found.
+// A request may hold all three ambiguous bytes at once. Each of the eight forms is found.
 Test(sigv4, ambiguous_bytes_of_path_and_values_are_tried_together)
 {
     static const char *const paths[] = {"/a%2Bb%2Fc", "/a%20b%2Fc", "/a%2Bb/c", "/a%20b/c"};
@@ -493,7 +493,7 @@ Test(sigv4, hash_of_bytes)
     cr_assert_str_eq(hex, SIGV4_EMPTY_SHA256);
 }
 
-// Keys of a day are kept for that day; the first one of another day ends them.
+// Keys of a day are kept for that day. The first key of another day removes them.
 Test(sigv4, keys_of_other_days_are_wiped)
 {
     static const char *const regions[] = {"us-east-1", "us-east-2", "eu-west-1", "eu-west-2"};
@@ -603,7 +603,8 @@ static void expect_key(const char *secret, const char *region)
     }
 }
 
-// Derived or kept, a key is that of its secret and scope; one whose parts are too long is not kept.
+// A key, derived or kept, belongs to its secret and scope. A key whose parts are too long is not
+// kept.
 Test(sigv4, keys_are_kept_by_all_that_makes_them)
 {
     char long_secret[500];

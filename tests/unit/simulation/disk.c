@@ -107,7 +107,7 @@ static uint64_t hole_of(ino_t number)
     return is_there ? (uint64_t)st.st_size : 0;
 }
 
-// Files are sparse here; what they would take up is their size without what was given back.
+// Files are sparse here. Their space is their size without the parts that were given back.
 static void play_blocks(struct stat *st)
 {
     if (disk.is_on && st->st_dev == disk.device && S_ISREG(st->st_mode)) {
@@ -376,7 +376,7 @@ static void __attribute__((noreturn)) strike(void)
     life_end();
 }
 
-// Before a call that changes something. False: it fails, errno says how.
+// Called before a call that changes something. False: the call fails, and errno says how.
 static bool may_change(bool takes_room)
 {
     if (++disk.calls == disk.plan.strike_at) {
@@ -428,8 +428,8 @@ static uint64_t iov_bytes(const struct iovec *iov, int count)
     return len;
 }
 
-// False, with errno: it fails. *ret_change, for write_ends(): it has to be on the disk when the
-// call returns.
+// False, with errno: the call fails. *ret_change is for write_ends(): the change has to be on disk
+// when the call returns.
 static bool write_begins(struct inode *file, int fd, uint64_t offset, uint64_t len,
                          struct change **ret_change)
 {
@@ -503,7 +503,7 @@ ssize_t write(int fd, const void *buf, size_t len)
     return written;
 }
 
-// Takes no real room, so that a seed costs little; it is counted by size.
+// Takes no real space, so that a seed is cheap. It is counted by size.
 int fallocate(int fd, int mode, off_t offset, off_t len)
 {
     struct inode *file = inode_of(fd);

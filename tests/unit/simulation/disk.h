@@ -27,7 +27,7 @@ struct disk_plan {
     unsigned slow_per_k; // take up to half a minute
 };
 
-// `dir` exists; beside it a folder for what has lost its name.
+// `dir` exists. A folder beside it holds the files that have lost their name.
 void disk_begin(const char *dir, const struct disk_plan *plan);
 void disk_is_bystander(void);
 void disk_strike(void) __attribute__((noreturn)); // now

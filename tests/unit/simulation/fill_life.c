@@ -146,8 +146,8 @@ static void on_change(void *ctx, struct subscription *sub)
     get_end(g);
 }
 
-// The version that is held, when its header can be read now; and from where on it is not.
-// UINT64_MAX: all is.
+// Returns the cached version if its header can be read now, and sets the position from which on it
+// is missing. UINT64_MAX: all is cached.
 static struct store_object *held(struct worker *w, const struct get *g, bool *ret_found,
                                  bool *ret_rebuilt, uint64_t *ret_missing)
 {
@@ -194,8 +194,8 @@ static void get_ask(struct worker *w, struct get *g, struct store_object *object
     (void)subscription_ask(fill_worker_of(w), &g->ask, on_change, g);
 }
 
-// As a request does: what is held is confirmed if need be, what is not held is asked for, from
-// where it is on.
+// Works as a request does: a cached version is confirmed if necessary, and missing bytes are
+// requested from the first one on.
 static void get_go_on(struct worker *w, struct get *g)
 {
     bool found, rebuilt;

@@ -28,7 +28,8 @@ void judge_bytes(unsigned key, unsigned number, uint64_t offset, struct span byt
 struct span etag_of(unsigned number, char *text, size_t size);
 struct span name_of(unsigned key, char *text, size_t size);
 unsigned number_of(unsigned key, uint64_t etag_hash);
-// The version's number. `least`: that of the last write acknowledged before who looks began.
+// Returns the version's number. `least`: that of the last write acknowledged before the reader
+// began.
 unsigned judge_view(unsigned key, const struct store_view *view, unsigned least);
 
 #endif

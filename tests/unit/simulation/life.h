@@ -13,7 +13,7 @@
 void life_fail(const char *format, ...) PRINTF_LIKE(1, 2) __attribute__((noreturn));
 // The process is gone, as if by SIGKILL.
 void life_end(void) __attribute__((noreturn));
-// This process is a child of a life: the disk does nothing to it.
+// This process is a child of a life: the played disk does not affect it.
 void life_is_bystander(void);
 
 #endif

@@ -87,7 +87,7 @@ extern struct past *past;
 #define LIFE_REFUSED 9    // somebody has to remove the directory
 #define LIFE_INDEX_BAD 70 // the store itself ended it: the file below its map is damaged
 
-// Runs past->plan.lives[past->life] in this process; ends it.
+// Runs past->plan.lives[past->life] in this process, and ends it.
 void store_life(const char *dir) __attribute__((noreturn));
 
 #endif

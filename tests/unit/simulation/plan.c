@@ -92,7 +92,7 @@ void plan_make(uint64_t seed, struct plan *ret_plan)
         make_steps(&ret_plan->lives[i], is_bulky);
         make_disk(&ret_plan->lives[i], ret_plan->is_honest);
     }
-    // And two in which nothing goes wrong: the second finds what the first has stored.
+    // Two lives in which nothing goes wrong follow: the second finds what the first has stored.
     for (unsigned i = 0; i < 2; i++) {
         struct life *last = &ret_plan->lives[ret_plan->life_count++];
         last->ending = ENDING_STOP;

@@ -195,7 +195,7 @@ uint64_t schedule_wall_us(void)
 
 // --- the life of a thread
 
-// Other keys' destructors, which may lock something, have their turn first.
+// Destructors of other keys, which may take a lock, run first.
 static void on_last(void *ctx)
 {
     struct thread *t = ctx;
@@ -369,7 +369,7 @@ ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags)
     return (ssize_t)len;
 }
 
-// The child that looks through the index is real and always as quick as it has to be.
+// The child that verifies the index is real, and is always fast enough.
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
     return __real_poll(fds, count, schedule.is_on ? -1 : timeout_ms);

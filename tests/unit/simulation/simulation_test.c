@@ -40,7 +40,7 @@ void __wrap_store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
     (void)snprintf(ret_boot_id, STORE_BOOT_ID_MAX + 1, "boot-%u", past->boot);
 }
 
-// In memory, where that is not one of the small ones that containers have.
+// In memory, unless that file system is one of the small ones that containers have.
 static const char *folder_for_all(void)
 {
     struct statvfs st;
@@ -80,7 +80,7 @@ static bool life_went_well(int status)
     return false;
 }
 
-// As the message says: the directory is removed, and with it all that could be remembered.
+// As the message says: the directory is removed, and with it all saved state.
 static void start_anew(void)
 {
     disk_remove_all(cache);
@@ -184,7 +184,7 @@ static void go_through(uint64_t first, uint64_t last, bool is_loud)
     cr_assert(has_given, "no seed gave room of a segment back");
 }
 
-// In quarters, so that more than one processor is at it. One seed alone is the first one's.
+// In quarters, so that more than one processor works on it. A single seed belongs to the first one.
 static void go_through_quarter(unsigned quarter)
 {
     struct seeds seeds = seeds_wanted(SEEDS);

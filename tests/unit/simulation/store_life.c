@@ -488,8 +488,7 @@ static void on_deleted(struct store_delete *d)
     }
     k->floor = max_u64(k->floor, alive.is_attached ? d->floor : past->generation + 1);
     if (write->is_condemnation) {
-        // Of a disk that takes no line some runs are forgotten: see
-        // src/store/index/index_condemn.c.
+        // If the disk takes no line, some runs are forgotten: see src/store/index/index_condemn.c.
         bool has_line = disk_refusals() == write->refusals;
         k->condemned_below = has_line ? d->floor : k->condemned_below;
         past->tally[TALLY_CONDEMNED]++;
@@ -711,7 +710,7 @@ static void take_step(const struct step *step)
 
 static void open_store(const struct life *plan)
 {
-    // Of small segments there are enough for survivors to be rewritten; half of each are.
+    // There are enough small segments for survivors to be rewritten. Half of each survive.
     bool learns = past->plan.has_policy;
     check(setenv("FOREBAY_SEGMENT_SIZE", learns ? "1048576" : "", 1) == 0);
     struct store_options options = {
@@ -769,7 +768,7 @@ static void must_be_taken(unsigned key)
     } while (past->tally[TALLY_REFUSED] != refused);
 }
 
-// Nothing fails any more: all is found out about, and the store takes what it is given.
+// Nothing fails any more: the store finds out about everything, and stores what it gets.
 static void last_calls(void)
 {
     struct store_summary summary;
@@ -793,7 +792,7 @@ static void last_calls(void)
     judge_room();
 }
 
-// One thread runs at a time: to hand on is quicker that way.
+// One thread runs at a time, so handing on is faster that way.
 static void stay_on_one_processor(void)
 {
     cpu_set_t one;

@@ -8,12 +8,12 @@
 
 #define TURNS_WORKERS 2u
 
-// `also`: what else can happen; false: nothing now. NULL: nothing ever.
+// `also`: lets another event happen; false: none is possible now. NULL: there are none.
 void turns_begin(bool (*also)(void));
 struct worker *turns_worker(unsigned index);
 // fn(ctx) in a turn of this worker, now.
 void turns_on_worker(unsigned index, void (*fn)(struct worker *w, void *ctx), void *ctx);
-// One thing happens, or time passes until something can, but no more than `us`.
+// Lets one event happen, or advances the time until one can, by at most `us`.
 void turns_step(uint64_t us);
 // Whether no operation, job or message is in flight.
 bool turns_are_over(void);

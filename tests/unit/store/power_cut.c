@@ -71,7 +71,8 @@ static struct {
         function_;                                                                                 \
     })
 
-// Remembers what a write of `len` bytes at `offset` replaces; NULL: it need not be.
+// Records the bytes that a write of `len` bytes at `offset` replaces. Returns NULL if it need not
+// be recorded.
 static struct undo *remember_locked(int fd, off_t offset, size_t len)
 {
     struct stat st;
@@ -206,8 +207,8 @@ static struct ring *ring_locked(struct io_uring *ring)
     }
     check(cut.ring_count < RINGS_MAX);
     struct ring *r = &cut.rings[cut.ring_count++];
-    // Of one that has worked before the cut was armed nothing is on its way: it is new, or has been
-    // waited for.
+    // A ring that was used before the cut was armed has no operation in flight: it is new, or the
+    // test has waited for it.
     *r = (struct ring){ring, io_uring_smp_load_acquire(ring->cq.ktail), 0};
     return r;
 }
@@ -315,7 +316,7 @@ int fsync(int fd)
     return rc;
 }
 
-// Of a segment: until its folder is synced it may come back.
+// A removed segment may come back until its folder is synced.
 int unlinkat(int fd, const char *name, int flags)
 {
     size_t len = strlen(name);

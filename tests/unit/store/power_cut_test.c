@@ -62,7 +62,8 @@ static bool is_found(struct box *box, const struct object *object, bool *ret_reb
     return view.found;
 }
 
-// A process of its own, in which the power fails at the end of `fn`; 0: everything unsynced goes.
+// Runs `fn` in a process of its own, in which the power fails at the end of it; 0: all unsynced
+// writes are lost.
 static void with_power_cut(struct box *box, void (*fn)(struct box *box), uint64_t seed)
 {
     pid_t pid = fork();
@@ -130,7 +131,8 @@ static void delete_that_was_answered(enum disk_engine engine)
         box_close(&box);
         with_power_cut(&box, put_and_delete, seed);
         reopen(&box);
-        // The run is in its segment still: found again, it is not used unasked.
+        // The run is still in its segment. If it is found again, it is not used without
+        // confirmation.
         cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt, "seed %u", seed);
         cr_assert(box_read(&box, 0, &other) == other.size);
         box_close(&box);
@@ -236,7 +238,8 @@ static void lose_and_delete(struct box *box)
     cr_assert(box_write(box, 0, &written, 0, 2, 2, &place) == ERR_OK);
     cr_assert(box_post_put(box, &written, &place) == ERR_OK);
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
-    // As when its segment is evicted: the record goes, and then a write finds nothing to delete.
+    // As after an eviction of its segment: the record is removed, and then a write finds nothing to
+    // delete.
     cr_assert(box_post_delete_at(box, written.key, &place) == ERR_OK);
     box_let_go(&place);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
@@ -358,7 +361,7 @@ static void whatever_is_found(enum disk_engine engine)
         box_close(&box);
         box_remove(&box);
     }
-    // Payload is synced before a record names it; of the last commits one may be lost.
+    // Payload is synced before a record names it. One of the last commits may be lost.
     cr_assert(lost <= 2 * SEEDS, "%u", lost);
 }
 

@@ -86,8 +86,8 @@ Test(redescribe, a_disk_that_stands_still_is_not_waited_for)
     box_remove(&box);
 }
 
-// The record must not show new headers under the old generation, by which they are remembered
-// otherwise.
+// The record must not show new headers under the old generation, because that generation identifies
+// the old ones elsewhere.
 Test(redescribe, a_version_whose_places_have_no_room_stays_as_it_was)
 {
     struct box box;
@@ -141,7 +141,7 @@ static uint64_t index_file_bytes(const struct box *box)
     return (uint64_t)st.st_size;
 }
 
-// Each record becomes eight times as long: the file grows before the transaction, not by it.
+// Each record becomes eight times as long. The file grows before the transaction, not during it.
 Test(redescribe, a_burst_takes_the_room_that_the_index_has)
 {
     struct box box;

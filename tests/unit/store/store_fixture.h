@@ -19,8 +19,8 @@ struct box {
     bool has_long_runs; // objects are put as runs that want a promise
 };
 
-// Fills in defaults and makes the directory; then box_open(). False, with a loud line: the engine
-// is refused here.
+// Fills in defaults and makes the directory; box_open() comes next. Returns false, with a message,
+// if this machine refuses the engine.
 void box_init(struct box *box, enum disk_engine engine, uint64_t size_bytes);
 bool box_open(struct box *box);
 bool box_open_workers(struct box *box, unsigned workers);
@@ -48,20 +48,20 @@ void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w,
 enum err box_write(struct box *box, unsigned index, const struct object *object,
                    uint64_t first_block, uint32_t block_count, uint32_t finish_blocks,
                    struct store_place *ret_place);
-// Is the write refused only because the supply thread has no segment ready yet, or none that may be
-// evicted?
+// Whether the write is refused only because the supply thread has no segment ready yet, or none
+// that may be evicted.
 static inline bool box_has_no_segment(enum err err)
 {
     return err == ERR_NO_SEGMENT || err == ERR_DISK_FULL;
 }
 // Puts the run; visible when it returns.
 void box_enter(struct box *box, const struct object *object, const struct store_place *place);
-// The same, and waits until it is durable. ERR_CANCELLED: it is not visible then.
+// The same, and waits until it is durable. ERR_CANCELLED: it is not visible.
 enum err box_post_put(struct box *box, const struct object *object,
                       const struct store_place *place);
 enum err box_post_delete(struct box *box, const char *key, uint64_t floor);
 enum err box_post_delete_at(struct box *box, const char *key, const struct store_place *place);
-// Returns when the home's call has returned: the index writer is still at it.
+// Returns when the home's call has returned. The index writer is still working on it.
 void box_condemn(struct box *box, const char *key, const struct store_place *place);
 void box_let_go(struct store_place *place); // unhold and unpin
 // Writes, publishes and releases the run.

@@ -205,7 +205,7 @@ Test(store, a_run_cut_short_holds_its_whole_blocks_and_an_aborted_one_nothing)
         if (!box_open(&box)) {
             continue;
         }
-        // In one write and announced; cut, aborted, and then a whole one behind them.
+        // Runs written at once and announced ones; cut, aborted, and then a whole one after them.
         struct object object = small(&box, "k", 40 * BLOCK + 7);
         struct store_place place;
         cr_assert(box_write(&box, 0, &object, 0, 4, 0, &place) == ERR_CANCELLED);
@@ -475,8 +475,8 @@ Test(store, a_scan_takes_the_marks_of_all_that_it_reads)
     box_remove(&box);
 }
 
-// Long runs are promised while spare segments are left for them, and an eighth of the segments in
-// all; to nobody where a hole cannot be punched behind them.
+// Long runs are promised while there are spare segments for them, and at most for an eighth of all
+// segments. Nothing is promised where a hole cannot be punched after them.
 Test(store, long_runs_are_promised_while_there_is_room)
 {
     struct box box;

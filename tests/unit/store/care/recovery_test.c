@@ -219,7 +219,7 @@ Test(recovery, runs_written_whole_before_a_crash_are_put_back_to_be_revalidated)
     box_remove(&box);
 }
 
-// A child cuts a run short whose header the disk then refuses, stores `behind`, and dies.
+// A child cuts a run short, whose header the disk then refuses. It stores `behind`, and dies.
 static void write_behind_a_failed_run(struct box *box, const struct object *behind)
 {
     pid_t pid = fork();
@@ -480,8 +480,8 @@ Test(recovery, two_hundred_injured_indexes_start_normally_and_come_back_from_seg
         wait_for(atomic_load(&box.store->recovery.is_verified) && is_built(&box));
         index_writer_flush(&box.store->writer);
         unsigned right = count_right(&box, OBJECTS);
-        // A flipped bit may hide in one bad record; whatever is found to be damaged comes back
-        // whole.
+        // A flipped bit may stay hidden in one bad record. Everything that was found damaged comes
+        // back whole.
         cr_assert(right >= (injury == ONE_BIT || injury == SECTOR_ZEROED ? OBJECTS - 3 : OBJECTS),
                   "injury %u: %u", injury, right);
         rebuilt += at_once < OBJECTS;
@@ -507,8 +507,8 @@ static void injure_leaves(char *bytes, size_t len)
     }
 }
 
-// An index too large for the child: nobody has looked at what readers, writers and the round come
-// to.
+// The index is too large for the child, so the pages that readers, writers and the round will use
+// are not verified yet.
 Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to_them,
      .timeout = 1800)
 {

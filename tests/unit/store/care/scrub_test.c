@@ -38,7 +38,7 @@ static void put(struct box *box, unsigned i)
     cr_assert(err == ERR_OK);
 }
 
-// False: this file system does not read past the page cache.
+// Returns false if this file system does not read past the page cache.
 static bool scrub(struct box *box, uint64_t rounds)
 {
     static uint64_t rate = GIB;
@@ -100,7 +100,8 @@ static bool place_of(struct box *box, unsigned i, struct store_place *ret_place)
     return full;
 }
 
-// Changes a byte of the device, beneath the page cache. False: this file system has no such way.
+// Changes a byte of the device, below the page cache. Returns false if this file system has no way
+// to do that.
 static bool flip(struct box *box, const struct store_place *place, uint32_t at)
 {
     char path[600];

@@ -161,7 +161,7 @@ Test(store_late, comes_on_when_there_is_room)
     leave(&box);
 }
 
-// Writes may have passed of which what lay there does not know.
+// Writes may have passed that the copies in the directory do not know.
 Test(store_late, begins_empty_whatever_lies_there)
 {
     struct box box;
@@ -192,7 +192,7 @@ Test(store_late, a_stop_does_not_wait_for_room)
     leave(&box);
 }
 
-// The name above that is there is looked at, wherever the directory is to be made.
+// The nearest existing folder above is checked, wherever the directory is to be made.
 Test(store_late, a_directory_right_below_the_root_or_without_a_folder)
 {
     struct box box;
@@ -281,8 +281,8 @@ Test(store_late, one_that_another_process_has_is_left_to_it)
     leave(&box);
 }
 
-// It fails when all of it has been prepared: nothing is left of that, and the next try goes on from
-// there.
+// The attach fails after everything has been prepared: nothing is left of that, and the next try
+// starts from there.
 Test(store_late, a_late_attach_that_fails_is_tried_again)
 {
     struct box box;
@@ -329,7 +329,7 @@ Test(store_late, limits_of_meanwhile_hold)
     leave(&box);
 }
 
-// A rule that a reload has brought has larger blocks than those of the start.
+// A rule from a reload has larger blocks than the rules of the start.
 Test(store_late, blocks_of_meanwhile_find_segments)
 {
     struct box box;

@@ -205,7 +205,7 @@ Test(store_size, a_size_that_does_not_work_is_refused)
     leave(&box);
 }
 
-// More segments than the table has entries for: as many as it has.
+// There are more segments than entries in the table: the table's number counts.
 Test(store_size, a_size_beyond_the_table_is_cut)
 {
     struct box box;
@@ -219,7 +219,7 @@ Test(store_size, a_size_beyond_the_table_is_cut)
     leave(&box);
 }
 
-// Slots of workers are fewer in a small cache: what the others wrote to can go.
+// A small cache has fewer slots for workers, so the segments of the others can be evicted.
 Test(store_size, a_small_cache_of_many_workers)
 {
     struct box box;
@@ -336,7 +336,7 @@ Test(store_size, a_share_follows_the_file_system)
     leave(&box);
 }
 
-// It starts all the same, and becomes a cache when others leave something.
+// The store starts all the same, and becomes a cache when others leave space.
 Test(store_size, a_share_of_nothing_at_the_start)
 {
     struct box box;
@@ -412,8 +412,8 @@ Test(store_size, open_segments_are_given_back_if_others_need_all)
     leave(&box);
 }
 
-// A file system that ends before cache.size does is a full cache like any other: as many segments
-// are ready.
+// A file system that ends before cache.size is a full cache like any other: as many segments are
+// ready.
 Test(store_size, a_file_system_smaller_than_the_cache)
 {
     struct box box;
@@ -443,8 +443,9 @@ static unsigned going_count(struct segment_log *log)
     return count;
 }
 
-// Most promises of long runs come to nothing: who asks for an object of unknown length makes one.
-// Nothing goes for them, however many there are; only what is really long is made room for ahead.
+// Most promises of long runs are not kept, because each request for an object of unknown length
+// makes one. Promises evict nothing, however many there are. Room is made ahead only for runs that
+// are really long.
 Test(store_size, promises_drive_nothing_out)
 {
     struct box box;
@@ -609,7 +610,7 @@ Test(store_size, a_disk_that_refuses_the_index_at_the_start_is_named_at_once)
     leave(&box);
 }
 
-// A process that is restarted again and again would fill its cache with it.
+// Otherwise, a process that restarts again and again would fill its cache with index space.
 Test(store_size, a_start_adds_nothing_to_the_index)
 {
     struct box box;
@@ -628,7 +629,8 @@ Test(store_size, a_start_adds_nothing_to_the_index)
     leave(&box);
 }
 
-// Nobody has looked at what was there at the start, which is soon: nothing is broken meanwhile.
+// The store has not yet looked at the entries that were there at the start. Nothing breaks until it
+// has.
 Test(store_size, a_full_cache_that_has_just_started_is_not_degraded)
 {
     struct box box;
@@ -703,8 +705,8 @@ Test(store_size, runs_in_separate_slots_count_as_held)
     leave(&box);
 }
 
-// The file system has room for the segments that are written to and for no other: a block that
-// finds room in none of them ends the one of its slot, which can go then.
+// The file system has room for the segments in use and for no other. A block that finds room in
+// none of them ends the one of its slot, which can then be evicted.
 Test(store_size, a_large_block_where_each_segment_is_written_to)
 {
     struct box box;

@@ -113,8 +113,8 @@ Test(store_unattached, a_directory_that_could_not_be_entered_at_the_start)
     expect_disowned(&box);
 }
 
-// The start had the lock when it failed: that is given back, and keeps nobody out, the process
-// itself included.
+// The start had the lock when it failed. It gives the lock back, which keeps out no process, not
+// even its own.
 Test(store_unattached, a_format_that_could_not_be_read_at_the_start)
 {
     struct box box;

@@ -265,7 +265,8 @@ static void set_folder(const struct box *box, const char *name, uid_t owner, mod
     cr_assert(chmod(path, mode) == 0);
 }
 
-// Modes as Kubernetes and people make them; a foreign owner only where this test may make one.
+// Modes as Kubernetes and people set them. A foreign owner is tested only where this test may make
+// one.
 Test(store_dir, a_folder_that_others_may_change_gets_a_private_folder_for_the_cache)
 {
     static const struct {

@@ -52,7 +52,7 @@ static void victim_is_as_it_was(const char *path, const char *name)
     cr_assert(stat(path, &st) == 0 && st.st_mtim.tv_sec == 1000, "%s", name);
 }
 
-// Start over a cache whose file `name` is a link, to a file and then to nothing.
+// Starts over a cache whose file `name` is a link, to a file and then to nothing.
 static void refuses_link(struct box *box, const char *name)
 {
     char path[1024], aside[1024], victim[1024];
@@ -84,8 +84,8 @@ static void refuses_link(struct box *box, const char *name)
     cr_assert(!was_there || rename(aside, path) == 0);
 }
 
-// Every entry that a run leaves in the folder but segments, which other tests have. Found by
-// looking, so that a file that is added later is tested, too.
+// Every entry that a run leaves in the folder, except segments, which other tests cover. The list
+// is read from the folder, so that a file that is added later is tested, too.
 static unsigned refuses_each_of(struct box *box, const char *folder)
 {
     char path[1024], names[64][256];

@@ -144,7 +144,7 @@ Test(index_condemn, a_segment_in_which_no_mark_can_be_made_goes_whole)
     }
 }
 
-// The index writer stands still in a sync; the verdict has been noted and nothing else.
+// The index writer is stalled in a sync. The verdict has been noted, and nothing else.
 static bool is_noted(void *ctx)
 {
     const struct box *box = ctx;
@@ -264,7 +264,8 @@ Test(index_condemn, a_run_whose_put_was_refused_is_condemned_too)
     box_remove(&box);
 }
 
-// Coarse, never forgotten: whose line was pushed out is not believed, nor is anybody as old.
+// The note is coarse, but never forgets. A key whose line was pushed out is not believed, nor is
+// any key as old.
 Test(index_condemn, more_keys_than_there_are_lines)
 {
     struct box box;

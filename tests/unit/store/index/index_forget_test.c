@@ -210,8 +210,8 @@ Test(index_forget, space_comes_back_while_the_index_stands)
     }
 }
 
-// The index has no room for what a slice may need: puts and deletes beside it are committed all the
-// same, and the slice when there is room.
+// The index has no room for a slice. Other puts and deletes are committed all the same, and the
+// slice follows when there is room.
 Test(index_forget, nothing_fails_for_want_of_room_to_forget)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
@@ -244,7 +244,8 @@ Test(index_forget, nothing_fails_for_want_of_room_to_forget)
     }
 }
 
-// The queue is full and the disk takes no commits: a stop does not wait for each segment that goes.
+// The queue is full and the disk takes no commits: a stop does not wait for each segment that is
+// freed.
 Test(index_forget, a_stop_does_not_wait_for_room)
 {
     struct box box;

@@ -476,7 +476,7 @@ Test(index_memory, a_rebuild_does_not_bring_back_what_a_delete_has_removed)
         index_memory_recovering(&box.store->index.memory, true); // as while one goes on
         cr_assert(box_post_delete(&box, "gone", gone.generation + 1) == ERR_OK);
         cr_assert(held(&box) == 1);
-        // A run that waits while the same version is found in a segment: the home's name counts.
+        // A run waits while the same version is found in a segment: the home's name counts.
         struct store_place place;
         write_run(&box, &renamed, &place);
         store_fault_stall(STORE_FAULT_SYNC, true);
@@ -591,8 +591,8 @@ static bool is_marked(const struct box *box)
     return faccessat(box->store->disk.dir.index_fd, INDEX_BAD_MARKER, F_OK, 0) == 0;
 }
 
-// A process that deletes while the disk refuses, and is killed. Says by its status what the delete
-// was answered.
+// A process that deletes while the disk refuses, and is killed. Its exit status says what the
+// delete returned.
 static void __attribute__((noreturn)) deleter_main(struct box *box, enum refusing refusing)
 {
     if (!box_open(box)) {
@@ -754,8 +754,8 @@ static void do_refused_flood(struct worker *w, void *ctx)
     }
 }
 
-// A disk that takes no delete, and nobody knows what it holds: what must be remembered of it does
-// not grow with the keys that are asked for.
+// A disk takes no delete, and its content is unknown. The memory for that does not grow with the
+// number of requested keys.
 Test(index_memory, deletes_that_a_broken_disk_refuses_are_bounded)
 {
     enum { FLOOD = 3 * MEMORY_PENDING_MAX };
@@ -1158,7 +1158,7 @@ static void model_delete(struct model *m, struct model_key *k)
     k->durable = err == ERR_OK;
 }
 
-// Killed: what was not committed is gone, and nothing more is done about it.
+// The process was killed: uncommitted changes are lost, and the store does nothing more about them.
 static void model_crash(struct model *m)
 {
     refuse(REFUSES_ALL);

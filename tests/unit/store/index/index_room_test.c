@@ -96,8 +96,8 @@ Test(index_room, a_burst_of_tiny_objects_fits_a_larger_cache)
     bursts_into(DISK_ENGINE_THREADS, 1024 * MIB, 1);
 }
 
-// Slow readers may hold every segment. The puts are dropped and counted, and nothing is said of the
-// disk.
+// Slow readers may hold every segment. The puts are dropped and counted, and no fault of the disk
+// is reported.
 Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
 {
     struct box box;
@@ -143,7 +143,7 @@ Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
     box_remove(&box);
 }
 
-// An index that cannot be opened is no fault of the disk: the word says that nothing is found.
+// An index that cannot be opened is no fault of the disk. The refusal says that nothing is found.
 Test(index_room, a_store_without_its_index_is_index_degraded)
 {
     struct box box;

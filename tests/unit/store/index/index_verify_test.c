@@ -101,7 +101,7 @@ static unsigned make(bool *pages)
     return count;
 }
 
-// `all`: the child has time for that, however busy the machine is.
+// `all`: the child gets the time for that, however busy the machine is.
 static bool is_refused(bool all, enum index_verdict *ret_verdict)
 {
     cr_assert(setenv("FOREBAY_INDEX_WALK_US", all ? "60000000" : "0", 1) == 0);

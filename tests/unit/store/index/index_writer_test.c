@@ -157,8 +157,8 @@ Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
     box_remove(&box);
 }
 
-// A few hundred small objects, replaced again and again in batches as large as they get: the file
-// grows by what their pages come to, not by a page for each.
+// A few hundred small objects are replaced again and again, in the largest batches. The file grows
+// by the size of their pages, not by a page for each object.
 Test(index_writer, the_file_of_a_small_index_stays_small)
 {
     struct box box;

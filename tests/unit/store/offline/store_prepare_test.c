@@ -62,7 +62,7 @@ static enum err prepare(const char *name, bool wipe_older, const char *wanted)
     return err;
 }
 
-// A cache as a store leaves it, its format rewritten as of that version.
+// Makes a cache as a store leaves it, with its format rewritten to that version.
 static void put_cache(const char *name, unsigned version)
 {
     struct store_dir dir;

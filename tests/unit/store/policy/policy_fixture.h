@@ -25,7 +25,7 @@ bool shelf_pass_by(struct shelf *shelf, uint64_t block);
 // Puts it into the open segment, and seals that when it is full.
 void shelf_store(struct shelf *shelf, uint64_t block, uint32_t stamp);
 void shelf_read(struct shelf *shelf, uint64_t block, uint32_t number, uint32_t index);
-// A sealed segment of blocks first .. first + 15, all missed just now.
+// Makes a sealed segment of blocks first .. first + 15, all missed just now.
 uint32_t shelf_fill(struct shelf *shelf, uint64_t first, unsigned group);
 // Lets `ticks` ticks pass by reading a known run.
 void shelf_pass(struct shelf *shelf, uint32_t ticks);

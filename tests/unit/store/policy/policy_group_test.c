@@ -181,8 +181,8 @@ static void vacate(struct policy *policy, uint32_t groups)
     go_through(policy);
 }
 
-// Each step is bounded; what comes between two of them is not taken into what is being left, and
-// what is moved from behind to before is found.
+// Each step is bounded. Runs that come between two steps do not join the group that is being left.
+// Runs that move from a later to an earlier position are found.
 Test(policy_group, rules_go_in_steps)
 {
     struct shelf shelf;
@@ -293,7 +293,7 @@ static bool shelf_victim(struct shelf *shelf, uint32_t survivor_max, uint32_t *s
     return policy_victim(shelf->policy, NULL, NULL, survivors, survivor_max, victim);
 }
 
-// Every second run of a segment is pinned, of another all are, of the third none is.
+// Every second run of the first segment is pinned, all runs of the second, and none of the third.
 Test(policy_group, a_pinned_run_survives_whatever_it_is_worth)
 {
     struct shelf shelf;
@@ -356,7 +356,7 @@ Test(policy_group, pins_open_the_door_until_they_take_all_that_they_may)
     cr_assert(policy_segment_is_pinned(shelf.policy, 1, 15));
     policy_stats(shelf.policy, &stats);
     cr_assert_eq(stats.pins_lost, 1u);
-    // The cache is smaller: none stays for its pin until they fit.
+    // The cache is smaller: no run stays for its pin until the pins fit.
     policy_pins_set_max(shelf.policy, RUN_BYTES);
     cr_assert_not(policy_segment_is_pinned(shelf.policy, 1, 15));
     cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1), 0u);

@@ -8,7 +8,7 @@
 #define SEGMENTS 64u
 #define OLD 9u // a class of some past
 
-// A sealed segment of blocks first .. first + 15 of class OLD, which all are worth the same.
+// Makes a sealed segment of blocks first .. first + 15 of class OLD, all worth the same.
 static uint32_t fill(struct shelf *shelf, uint64_t first, bool on_probation)
 {
     cr_assert(policy_segment_begin(shelf->policy, ++shelf->number));
@@ -113,8 +113,7 @@ Test(policy_probation, a_part_of_what_was_refused_goes_on_probation)
     shelf_done(&shelf);
 }
 
-// Else each of them would take the place of something that is read again, as long as nothing is
-// known.
+// Otherwise, each of them would evict a run that is read again, as long as nothing is known.
 Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
 {
     struct shelf shelf;
@@ -246,7 +245,7 @@ Test(policy_probation, nothing_there_is_pinned)
     groups_set(&shelf);
     uint64_t key = shelf_key(10000);
     atomic_store(&shelf.policy->published.bar, 1e10f);
-    // Pins take all that they may: a part of what is to be pinned is judged like others' parts.
+    // Pins use their whole share, so a part of a run to be pinned is judged like others' parts.
     cr_assert_eq(policy_admit(shelf.policy, key, PINNED, true, &stamp), POLICY_PROBATION);
     cr_assert(policy_segment_begin(shelf.policy, ++shelf.number));
     policy_pins_set_max(shelf.policy, SEGMENT_RUNS * RUN_BYTES); // now there is room
@@ -261,7 +260,7 @@ Test(policy_probation, nothing_there_is_pinned)
     shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16 + 1;
     cr_assert_eq(victim_of(&shelf, &survivor_count), shelf.number);
     cr_assert_eq(survivor_count, 0u);
-    // And when there is room, what is to be pinned is stored with what stays.
+    // When there is room, a run to be pinned is stored with the runs that stay.
     atomic_store(&shelf.policy->published.bar, 1e10f);
     cr_assert_eq(policy_admit(shelf.policy, key, PINNED, true, &stamp), POLICY_STORE);
     shelf_done(&shelf);

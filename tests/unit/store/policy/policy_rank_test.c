@@ -87,7 +87,7 @@ Test(policy_rank, a_cycle_makes_old_ones_worth_more)
     const float *rank = ranks->rank[reuse_class];
     cr_assert_gt(rank[policy_bucket(1900)], 4 * rank[0]);
     cr_assert_gt(rank[policy_bucket(1000)], rank[policy_bucket(100)]);
-    // A class that nobody was seen in leans on those with the same last interval.
+    // A class without observations is estimated from those with the same last interval.
     unsigned unseen = policy_class_next(2048, policy_class_next(3, POLICY_CLASS_NEW));
     cr_assert_gt(ranks->rank[unseen][policy_bucket(1900)], rank[policy_bucket(1900)] / 2);
     free(monitor);

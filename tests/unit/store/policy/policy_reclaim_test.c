@@ -17,7 +17,7 @@ static void rank_set(struct shelf *shelf, unsigned reuse_class, unsigned level)
     }
 }
 
-// A sealed segment, its first `good` runs of class OLD + 1, the others of class OLD.
+// Makes a sealed segment whose first `good` runs have class OLD + 1, and the others OLD.
 static uint32_t fill_mixed(struct shelf *shelf, unsigned good, unsigned group)
 {
     for (unsigned i = 0; i < SEGMENT_RUNS; i++) {

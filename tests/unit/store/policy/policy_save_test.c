@@ -29,7 +29,7 @@ static void pieces_save(struct pieces *pieces, const struct policy *policy)
     }
 }
 
-// A past of some epochs, three segments, one of them open, and ghosts.
+// Creates a history of some epochs, three segments, one of them open, and ghosts.
 static void live(struct shelf *shelf)
 {
     uint32_t stamp;

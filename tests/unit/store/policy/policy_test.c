@@ -60,7 +60,8 @@ Test(policy, a_cycle_larger_than_the_cache_changes_nothing)
     shelf_done(&shelf);
 }
 
-// Full, and all that would go is worth more than anything that is not known well.
+// Fills the cache. All runs that could be evicted are worth more than any run that is not well
+// known.
 static void become_full_of_the_dear(struct shelf *shelf)
 {
     shelf->policy->reclaim.bar = 1;
@@ -105,7 +106,7 @@ Test(policy, a_run_that_is_asked_for_again_at_once_is_stored)
     shelf_done(&shelf);
 }
 
-// Readers side by side ask for most of what is missed again: probation is for what they read.
+// Readers side by side ask again for most missed runs: probation is for the runs that they read.
 Test(policy, where_most_is_asked_for_again_at_once_it_goes_on_probation)
 {
     struct shelf shelf;
@@ -135,7 +136,7 @@ Test(policy, a_refused_run_is_admitted_as_soon_as_there_is_room)
     shelf_done(&shelf);
 }
 
-// A manifest that is written again and again, and read in between.
+// A manifest is written again and again, and read in between.
 Test(policy, an_overwritten_run_keeps_its_past)
 {
     struct shelf shelf;
@@ -348,7 +349,7 @@ Test(policy, a_run_read_again_is_stored_where_no_cached_run_ever_was)
     shelf_done(&shelf);
 }
 
-// The cache holds objects of some worth, which all but that one object keep.
+// The cache holds objects of some worth. All but that one object keep it.
 Test(policy, one_that_is_asked_for_again_at_once_opens_the_door_to_no_other)
 {
     struct shelf shelf;

@@ -80,7 +80,7 @@ static bool on_run(void *ctx, const struct segment_row *row)
     return true;
 }
 
-// Full segments that nothing is held of: the first is number 1 or 2.
+// Makes full segments without a cached run: the first is number 1 or 2.
 static struct runs runs_of_a_full_segment(struct box *box)
 {
     struct segment_log *log = &box->store->log;

@@ -50,7 +50,7 @@ static void do_read(struct worker *w, void *ctx)
     }
 }
 
-// How many ages were noted of runs that went, up to that bound.
+// Returns how many ages of evicted runs were recorded, up to that bound.
 static uint64_t ages_noted(uint64_t max_us)
 {
     struct stats_histogram_sum sum;
@@ -65,8 +65,7 @@ static uint64_t ages_noted(uint64_t max_us)
     return count;
 }
 
-// Ticks become time by what is remembered of the clock; what is older than this process is left
-// out.
+// Recorded clock values convert ticks to time. Ticks from before this process are left out.
 Test(retention, the_age_of_what_goes)
 {
     struct box box;
@@ -122,7 +121,7 @@ Test(retention, its_map_counts_in_the_size_of_the_cache_and_leaves_no_file)
     uint64_t region = retention_region_counted(&r->region);
     cr_assert_geq(region, policy_region_least(&(struct policy_options){
                               .segment_max = box.store->log.table_mask + 1, .run_max = 1}));
-    // With as little else as there is: spare segments, the index, and what is reckoned for the
+    // With the minimum of everything else: spare segments, the index, and the estimate for the
     // rest.
     uint64_t others = store_dir_other_bytes(&box.store->disk.dir);
     uint64_t segments =
@@ -198,7 +197,7 @@ Test(retention, runs_stored_on_probation_are_not_kept)
     box_remove(&box);
 }
 
-// Where there can be no file for it, what is known of runs is memory, and bounded however large the
+// Where no file can be made for it, the policy's table is in memory, and bounded however large the
 // cache is.
 Test(retention, without_a_file_its_memory_is_bounded)
 {
@@ -223,8 +222,8 @@ Test(retention, without_a_file_its_memory_is_bounded)
     cr_assert(unsetenv("FOREBAY_SEGMENT_SIZE") == 0);
 }
 
-// Objects of 4 KB, of which a cache holds more than of any others: each is ranked, and the map
-// takes room with them.
+// A cache holds more objects of 4 KB than of any other size. Each is ranked, and the map takes room
+// with them.
 Test(retention, small_objects_are_all_ranked)
 {
     struct box box;

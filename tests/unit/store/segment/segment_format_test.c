@@ -98,7 +98,7 @@ Test(segment_format, each_flipped_bit_and_each_cut_of_a_header_is_refused)
     free(bytes);
 }
 
-// A header with a right checksum over wrong numbers must not be believed either.
+// A header with a right checksum over wrong numbers must not be accepted either.
 Test(segment_format, inconsistent_headers_with_right_checksums_are_refused)
 {
     static const struct {

@@ -265,8 +265,8 @@ Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
     }
 }
 
-// Bytes that say nothing lie at the end of each segment that a child has left open: it is sealed as
-// full, and what is counted as unused is never more than there is.
+// Random bytes follow the end of each segment that a child has left open. The segment is sealed as
+// full, and the counted unused space is never more than there is.
 Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
 {
     struct box box;
@@ -309,8 +309,8 @@ Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
 
 // --- marks
 
-// Condemned while its segment still fills, or when it is sealed; judged by the table, then by a
-// scan.
+// Condemned while its segment is still being filled, or when it is sealed. Judged by the table,
+// then by a scan.
 Test(segment_list, condemned_runs_come_back_neither_by_table_nor_by_scan)
 {
     for (unsigned i = 0; i < 8; i++) {
@@ -396,8 +396,8 @@ static void put_all(struct box *box, const struct sizes *sizes)
     }
 }
 
-// Whole runs of neighbouring blocks fill a segment, and so do small objects; what others leave over
-// goes back.
+// Whole runs of neighbouring blocks fill a segment, and so do small objects. The rest of a segment
+// that others leave is given back.
 Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
 {
     static const struct sizes cases[] = {
@@ -435,8 +435,8 @@ Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
     }
 }
 
-// The room of what is left over holds more segments; what is counted is never less than what there
-// is, also over a restart, and every byte comes back.
+// The space that is left over holds more segments. The counted size is never less than the real
+// one, also after a restart, and every byte comes back.
 Test(segment_list, room_that_went_back_holds_more)
 {
     static const struct sizes sizes = {900000, 0, MIB, 250, STORE_POLICY_LRU, false};

@@ -61,7 +61,7 @@ Test(segment_log, five_times_the_cache_never_takes_more_than_its_size)
         uint64_t offered = 0, stored = 0;
         unsigned n = 0;
         unsigned last = 0;
-        // However slow the disk is, half of the cache has been filled at the end.
+        // However slow the disk is, half of the cache is filled in the end.
         for (; offered < 5 * sizes[i] || stored < sizes[i] / 2; n++) {
             struct object object = numbered(&box, key, sizeof(key), n, lens[n % 4]);
             enum err err = box_put(&box, &object);
@@ -453,8 +453,8 @@ Test(segment_log, many_failing_reads_turn_look_ups_off_for_a_while)
     box_remove(&box);
 }
 
-// The index asks for room with every commit that finds none; the segment that is on its way out
-// gives it.
+// The index asks for room with every commit that finds none. A segment that is being evicted
+// provides it.
 Test(segment_log, room_for_the_index_takes_one_segment_at_a_time)
 {
     cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);

@@ -138,7 +138,7 @@ struct racer {
     unsigned seed;
 };
 
-// Reads segments' numbers through whatever descriptor it is given.
+// Reads the numbers of segments through the descriptors that it gets.
 static void *race(void *ctx)
 {
     struct racer *racer = ctx;

@@ -72,7 +72,7 @@ Test(store_doubt, beyond_the_slots)
     store_end(store);
 }
 
-// A note without a clean stop is a doubt of the next process; a time lasts over both ends.
+// A note without a clean stop is a doubt in the next process. A time outlasts both kinds of end.
 Test(store_doubt, the_next_process)
 {
     struct store *store = store_new(), *next = store_new();
@@ -122,7 +122,7 @@ static bool is_noted(const struct box *box)
     return store_write_is_noted(box->store, SPAN("origin"), SPAN("a"));
 }
 
-// Until the supply thread has looked at a time that is not before now.
+// Waits until the supply thread has handled a time that is not before now.
 static void looked_at(struct box *box)
 {
     uint64_t now_ms = clock_monotonic_ms();

@@ -209,8 +209,7 @@ Test(store_epoch, a_directory_that_cannot_note_a_change_lets_none_be_made)
     box_remove(&box);
 }
 
-// Numbers and epochs are written by two threads into one file: neither takes
-// the other's away.
+// Two threads write numbers and epochs into one file. Neither loses the other's.
 Test(store_epoch, the_supply_thread_writes_beside_it)
 {
     struct box box;

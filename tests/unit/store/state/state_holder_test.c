@@ -15,7 +15,8 @@ static struct store_holder holder(const char *name, bool is_origin)
         .kind = SPAN("kind"), .name = span_from_cstr(name), .is_origin = is_origin};
 }
 
-// One start after another, each with those it names; their numbers in the same order.
+// Starts one after another, each with the holders that it names. Returns their numbers in the same
+// order.
 Test(store_holder, numbers)
 {
     memset(&store, 0, sizeof(store));
@@ -38,7 +39,7 @@ Test(store_holder, numbers)
     cr_assert(all[0].number > added[1].number, "an origin that was away, too");
 }
 
-// Beyond the lines: a number at each start, never one that was used.
+// Above the number of lines: each start gives a new number, and never one that was used.
 Test(store_holder, bounds)
 {
     enum { COUNT = STATE_HOLDERS_MAX + 3 };
