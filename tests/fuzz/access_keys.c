@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a keys file: no crash; refused with a complaint, or every principal in it can be
-// found.
+// Any bytes as a keys file: no crash. The file is refused with a complaint, or every principal in
+// it can be found.
 #include "auth/auth.h"
 #include "s3/s3.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes in a log line's fields: the JSON form is one line that a reader of JSON takes, the
-// other form has as many fields as before.
+// Any bytes in a log line's fields: the JSON form is one line that a JSON parser accepts. The other
+// form keeps its number of fields.
 #include "proxy/log/access_log_private.h"
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any expression against any line: no crash, and its contrary holds where it does not.
+// Any expression against any line: no crash. Of an expression and its negation, exactly one
+// matches.
 #include "control/admin_private.h"
 
 #include <stdio.h>

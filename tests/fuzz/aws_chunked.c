@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chunked decoder over any bytes: the outcome does not depend on where the input was cut, a
-// body that finished has the declared length, and no byte is handed on that was not in a chunk.
-// First byte: the options; second: the step.
+// The chunked decoder over any bytes: the outcome does not depend on where the input was cut. A
+// finished body has the declared length, and only bytes from chunks are passed on. First byte: the
+// options; second: the step.
 #include "s3/s3.h"
 
 #include <stddef.h>

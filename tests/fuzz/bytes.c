@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers, hex, percent coding, dates and header lists of any bytes: no crash; what was understood
-// reads the same when it is written again.
+// Numbers, hex, percent coding, dates and header lists of any bytes: no crash. A parsed value that
+// is written again reads the same.
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a configuration file: no crash; refused with a complaint, or every setting in it has
-// a text and a place it came from.
+// Any bytes as a configuration file: no crash. It is refused with a complaint, or every setting in
+// it has a text and a source.
 #include "config/config.h"
 
 #include <stddef.h>

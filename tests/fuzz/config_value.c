@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as a value of each kind: no crash; refused with a reason, or understood, and an amount
-// of bytes written as we write it means the same when it is read again.
+// Any text as a value of each kind: no crash. It is refused with a reason, or understood. A size
+// that we print means the same when it is read again.
 #include "config/config_private.h"
 
 #include <stddef.h>

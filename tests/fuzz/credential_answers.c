@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any answer of a credential endpoint or program, any profile file, command line, time and URL: no
-// crash; credentials that were accepted are whole.
+// crash. Accepted credentials are complete.
 #include "origin/credentials_chain.h"
 
 #include <stddef.h>

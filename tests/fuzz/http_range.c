@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges, conditions and ETag lists: first <= last < size always; what is satisfied equals a
-// reading with 128-bit numbers.
+// Ranges, conditions and ETag lists: first <= last < size always. A satisfied range equals that of
+// a parser with 128-bit numbers.
 #include <string.h>
 
 #include "http/http.h"
@@ -11,7 +11,7 @@ typedef unsigned __int128 wide;
 
 #define WIDE_MAX ((wide)1 << 100)
 
-// Digits, saturated far above 64 bits; false for anything else.
+// Parses digits, saturated far above 64 bits. Returns false for anything else.
 static bool wide_number(struct span s, wide *ret_value)
 {
     wide value = 0;
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t first = 0, last = 0, want_first = 0, want_last = 0;
     http_range_parse(text, &range);
     enum http_range_result result = http_range_resolve(&range, object_size, &first, &last);
-    // Numbers beyond the model's reach may look reversed to one and not to the other.
+    // Numbers beyond the model's range may look reversed to one side and not to the other.
     if (text.len < 36) {
         check(result == model(text, object_size, &want_first, &want_last));
         check(first == want_first && last == want_last);

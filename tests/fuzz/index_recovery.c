@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index that was damaged: the child that looks through it may die, the parent must not, and
-// decoded records are sane. Each input is a record under a right checksum and, where it is that
-// long, offsets and bytes poked into an LMDB file of ours.
+// A damaged index: the child that verifies it may die, the parent must not, and decoded records are
+// sane. Each input is a record under a correct checksum. If it is long enough, it is also offsets
+// and bytes to write into one of our LMDB files.
 #include <fcntl.h>
 #include <lmdb.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const uint8_t cache_id[CACHE_ID_LEN];
 
 // --- records -------------------------------------------------------------------------------------
 
-// The input's bytes as a value of `len`, its version and checksum as they must be.
+// Stores the input's bytes as a value of `len`, with a correct version and checksum.
 static struct span sealed(const uint8_t *data, size_t size, char *value, size_t len, bool is_meta)
 {
     static const char key[16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as an endpoint, with any bucket and key: no crash; refused with a reason, or the URL
-// made of it holds nothing that could end a line or the path.
+// Any text as an endpoint, with any bucket and key: no crash. It is refused with a reason, or its
+// URL holds no byte that could end a line or the path.
 #include "origin/origin_s3_private.h"
 
 #include <stddef.h>

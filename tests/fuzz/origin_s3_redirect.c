@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as the Location of a redirect: no crash; refused, or a URL of the endpoint's scheme and
-// a valid host, which holds nothing that could end a line, and which stays the same when it is
-// built again from itself.
+// Any text as the Location of a redirect: no crash. It is refused, or becomes a URL of the
+// endpoint's scheme with a valid host. The URL holds no byte that could end a line, and is the same
+// when it is built again from itself.
 #include "origin/origin_s3_private.h"
 
 #include <stddef.h>

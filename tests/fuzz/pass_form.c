@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any form upload: no crash; a key that was found is found again, and is the same, when more of the
-// form has come; what follows is judged the same in one piece and byte by byte.
+// Any form upload: no crash. A key that was found is found again, and is the same, when more of the
+// form has arrived. The rest is judged the same in one piece and byte by byte.
 #include "proxy/pass/pass_private.h"
 
 #include <stddef.h>

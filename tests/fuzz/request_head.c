@@ -18,7 +18,7 @@ static enum err judge(struct span bytes, size_t piece, struct arena *arena, uint
     for (;;) {
         size_t step = bytes.len - have < piece ? bytes.len - have : piece;
         have += step;
-        // A copy of its own, so that reading past what has arrived is seen.
+        // A copy of its own, so that ASan finds reads past the bytes that have arrived.
         struct span arrived = arena_copy(arena, (struct span){bytes.ptr, have});
         check(arrived.ptr != NULL);
         enum request_head_verdict verdict = request_head_scan(&scan, arrived);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as an origin's head: no crash; what is storable names one length, one strong version
-// and the range that was asked for, and no header that is repeated holds a control byte. First
-// byte: what was asked.
+// Any bytes as an origin's head: no crash. A storable answer names one length, one strong version
+// and the requested range, and none of its replayed headers holds a control byte. First byte: the
+// kind of request.
 #include "origin/response_answer.h"
 
 #include <stddef.h>

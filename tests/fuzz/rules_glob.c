@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any pattern against any text: no crash; a pattern of plain bytes matches itself and nothing else.
+// Any pattern against any text: no crash. A pattern of plain bytes matches itself and nothing else.
 #include "proxy/core/core.h"
 
 #include <stddef.h>

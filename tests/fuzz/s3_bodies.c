@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any body that names keys: no crash; refused, or written again as it was understood it is
-// understood the same, so that the origin reads what was judged.
+// Any body that names keys: no crash. It is refused, or means the same after it is rendered again,
+// so that the origin reads what Forebay has judged.
 #include "s3/s3.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any values of the headers that S3 gives a meaning: no crash; a source names a key that fits, is
-// judged beside the target, and sent on as we write it means the same.
+// Any values of the headers to which S3 gives a meaning: no crash. A copy source names a valid key,
+// is judged in addition to the target, and means the same as Forebay sends it on.
 #include "s3/s3.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes, in pieces of any size: no crash, and the same entries as at once.
+// Any bytes, in pieces of any size: no crash, and the same entries as in one piece.
 #include "s3/s3.h"
 
 #include <stddef.h>

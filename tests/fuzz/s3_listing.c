@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any query of a listing, and a page whose names are any bytes: no crash; limits hold, a
-// continuation token gives the name it was made of, and what we render is XML that we can read.
+// Any query of a listing, and a page whose names are any bytes: no crash. Limits hold, a
+// continuation token gives the name that it was made from, and rendered XML can be parsed again.
 #include "s3/s3.h"
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing of any bytes as method, host and target: no crash; what is cacheable is a plain read; a
-// key that is encoded canonically and parsed again is the same key; listing parameters have bounds;
-// what a request may do is never less than its method says.
+// Routing of any bytes as method, host and target: no crash. A cacheable request is a plain read. A
+// key that is encoded canonically and parsed again is the same key. Listing parameters have bounds.
+// The effects of a request are never less than its method implies.
 #include "s3/s3.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any document: no crash, bounded depth; text that we escape is read back as it was.
+// Any document: no crash, and the depth is bounded. Escaped text is read back unchanged.
 #include "s3/s3.h"
 
 #include <stddef.h>
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     buf_init(&out, 1 << 20);
     s3_xml_element(&out, "E", document);
     if (buf_ok(&out)) {
-        // Bytes that XML cannot say at all end in an error, never in other bytes.
+        // Bytes that XML cannot express end in an error, never in other bytes.
         (void)!s3_xml_read(buf_span(&out), on_only_leaf, &document);
     }
     buf_done(&out);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A segment image of anybody's making: no crash, and only headers that are whole, in their place
-// and of this segment come back. The first byte says how often checksums are put right, so that the
-// fuzzer gets behind them.
+// Any bytes as a segment image: no crash. Only headers are returned that are whole, at their own
+// position and of this segment. The first byte says how often checksums are corrected, so that the
+// fuzzer gets past them.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any request against claim parsing and verification: no crash, nothing unsigned passes; and what
-// our signer signs over the same bytes, our verifier accepts, but not with one bit of the signed
-// path or secret changed.
+// Any request against claim parsing and verification: no crash, and nothing unsigned is accepted.
+// The verifier accepts a signature by our signer over the same bytes, but not with one bit of the
+// signed path or secret changed.
 #include "s3/s3.h"
 
 #include <stddef.h>

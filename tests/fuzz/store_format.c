@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a cache directory's `format`: no crash; refused, or written again it reads the same.
-// Each input is tried with a right checksum line behind it, too.
+// Any bytes as a cache directory's `format`: no crash. It is refused, or reads the same after it is
+// written again. Each input is also tried with a correct checksum line at its end.
 #include "store/disk/store_dir.h"
 
 #include <stddef.h>

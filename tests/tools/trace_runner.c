@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeds a trace to the retention policy on a log of segments, without a disk. A row of CSV for each
-// (trace, share of the data that the cache holds).
+// Feeds a trace to the retention policy on a log of segments, without a disk. Prints a row of CSV
+// for each trace and capacity (a share of the trace's data).
 //
 //   trace_runner [--traces NAME,...] [--trace FILE] [--capacity SHARE,...] [--policy epoch|lru]
 //                [-n BLOCKS] [--seed N] [--segment BYTES] [--spares N] [--batch N] [--no-optimum]
 //   trace_runner --checksums [-n BLOCKS] [--seed N]
 //   trace_runner --requests --traces NAME [-n BLOCKS] [--seed N]
-//                for each request a line: block and whether it counts
+//                prints a line for each request: block, and whether it counts
 //
-// --trace FILE: a line with the bytes that share 1 stands for; then for each request a line: block
-// number, bytes of the block, and the sum of 1 if it counts, 2 if it counts for the second ratio, 4
-// if only a part of the block is wanted, an eighth. Blocks of the built-in traces are 64 KiB,
-// unless they say otherwise.
+// --trace FILE: the first line is the number of bytes that share 1 stands for. Then comes a line
+// for each request: block number, bytes of the block, and the sum of 1 if it counts, 2 if it counts
+// for the second ratio, 4 if only an eighth of the block is wanted. Blocks of the built-in traces
+// are 64 KiB, unless they say otherwise.
 //
-// `optimum` is what a cache reaches that knows the future, where all blocks are of one length;
-// where they are not, what none exceeds, and `optimum_is` says so: exact, bound, or none with
-// --no-optimum.
+// `optimum` is the ratio of a cache that knows the future, if all blocks have one length. Otherwise
+// it is an upper bound. `optimum_is` says which: exact, bound, or none with --no-optimum.
 //
-// It ends with 2 when what it is asked for is nothing that there is, with 1 when the trace cannot
-// be taken, or not by a cache of that size; standard error says what is wrong.
+// Exit status 2: an argument is unknown or wrong. Exit status 1: the trace cannot be read, or does
+// not suit a cache of that size. The message is on standard error.
 #include "store/offline/offline.h"
 #include "store/store.h"
 #include "traces.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generators. Random numbers are splitmix64 seeded with the FNV-1a hash of the name; shuffles
-// are Fisher and Yates's from the top. A checksum proves that two makers made the same trace.
+// The generators. Random numbers are splitmix64, seeded with the FNV-1a hash of the name. Shuffles
+// are Fisher and Yates's, from the top. A checksum proves that two generators made the same trace.
 #include "traces_private.h"
 
 #include <math.h>
@@ -376,7 +376,7 @@ static void make_d2_switch_cyc(struct making *m)
     add_switch(m, IN_ORDER);
 }
 
-// `churn`: now and then a fiftieth of the blocks change places with others in popularity.
+// `churn`: now and then, a fiftieth of the blocks swap their popularity with others.
 static void add_popular(struct making *m, double exponent, bool churn)
 {
     double *up_to = popularity(m->n, exponent);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Access traces: what training, several jobs, one-time scans and popular sets ask for. All are made
-// from their names, so that the same name, block count and seed always give the same requests.
+// Access traces: the requests of training, several jobs, one-time scans and popular sets. All are
+// generated from their names, so that the same name, block count and seed always give the same
+// requests.
 #ifndef FOREBAY_TESTS_TOOLS_TRACES_H
 #define FOREBAY_TESTS_TOOLS_TRACES_H
 
@@ -28,15 +29,16 @@ bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed
 #define TRACE_BASE_MAX (1ull << 50)
 #define TRACE_BLOCK_BYTES_MAX (1u << 30)
 #define TRACE_REQUESTS_MAX (1u << 30)
-// A line with the base in bytes, then for each request: block number, bytes of the block, the sum
-// of the flags above. NULL, or what is wrong with it, and *ret_line says where (0: with all of it).
+// The format: a line with the base in bytes, then for each request the block number, the bytes of
+// the block, and the sum of the flags above. Returns NULL, or the fault; *ret_line is its line (0:
+// the whole file).
 const char *trace_read(struct trace *trace, const char *path, unsigned *ret_line);
 void trace_done(struct trace *trace);
 uint64_t trace_checksum(const struct trace *trace);
 uint32_t trace_len(const struct trace *trace, uint32_t block);
 bool trace_is_of_one_length(const struct trace *trace);
-// Hits of the counted requests that a cache of this size reaches when it knows the future; of
-// blocks of several lengths, that none exceeds.
+// Returns the hits of the counted requests for a cache of this size that knows the future. If
+// blocks have several lengths, returns an upper bound.
 uint64_t trace_optimum(const struct trace *trace, uint64_t capacity_units);
 
 #endif

@@ -14,7 +14,7 @@
 #define LINE_MAX_BYTES 256u
 #define FLAGS_ALL (TRACE_COUNTS | TRACE_COUNTS2 | TRACE_PART)
 
-// Block numbers of any size become small ones, in the order of their first request.
+// Maps block numbers of any size to small ones, in the order of their first request.
 struct numbering {
     uint64_t *numbers;
     uint32_t *indices; // index + 1; 0: free
@@ -61,7 +61,8 @@ static uint32_t numbering_index(struct numbering *numbering, uint64_t number)
     return numbering->indices[at] - 1;
 }
 
-// How many numbers the line holds, at most `max` of them into ret_numbers; -1: something else.
+// Parses the numbers of the line, at most `max` of them into ret_numbers. Returns their count; -1:
+// the line holds something else.
 static int line_parse(const char *line, int max, uint64_t *ret_numbers)
 {
     int count = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache could reach that knows the future. Where all blocks are of one length that is known:
-// what is read again last goes first, a newcomer among them. Where they are not it is not (it would
-// be a packing of boxes), and what stands for it is a bound that nothing passes:
+// The hits of a cache that knows the future. If all blocks have one length, the optimum is exact:
+// the block that is next read last is evicted first, and a new block may be that one. For several
+// lengths the exact optimum is a packing problem, so an upper bound takes its place:
 //
-// A hit needs its block from the request before until then: its length, times the requests between,
-// of the room that there is, which is the capacity times all requests that are judged. Those that
-// need least fill it first.
+// To keep a block from one request to the next costs its length times the number of requests in
+// between. The room for that is the capacity times the number of all requests that are judged. The
+// cheapest hits fill it first.
 #include "traces_private.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static uint32_t *next_requests(const struct trace *trace)
 
 // --- of one length -------------------------------------------------------------------------------
 
-// A heap by next use; entries that are no longer true are skipped when met.
+// A heap by next use. Outdated entries are skipped when they come to the top.
 struct future {
     uint32_t next, block;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What those share that make traces, read them and judge them.
+// Shared by the code that generates traces, reads them and judges them.
 #ifndef FOREBAY_TESTS_TOOLS_TRACES_PRIVATE_H
 #define FOREBAY_TESTS_TOOLS_TRACES_PRIVATE_H
 

@@ -31,7 +31,7 @@ static inline struct seeds seeds_wanted(uint64_t count)
     return (struct seeds){false, first, first + seeds_variable("FOREBAY_SEEDS", count) - 1};
 }
 
-// `full` where FOREBAY_TEST_SCALE is 1, which takes minutes, else `few`.
+// Returns `full` if FOREBAY_TEST_SCALE is 1, which takes minutes, else `few`.
 static inline unsigned seeds_scaled(unsigned full, unsigned few)
 {
     const char *scale = getenv("FOREBAY_TEST_SCALE");

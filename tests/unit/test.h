@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every unit test includes: Criterion, or in the tsan build (where Criterion does not start) a
-// small one-process runner with the same spelling for what we use: Test(suite, name), cr_assert*,
-// cr_expect.
+// Included by every unit test: Criterion, or in the tsan build (where Criterion does not start) a
+// small one-process runner with the same macros: Test(suite, name), cr_assert*, cr_expect.
 #ifndef FOREBAY_TESTS_UNIT_TEST_H
 #define FOREBAY_TESTS_UNIT_TEST_H
 

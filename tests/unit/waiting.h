@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way to wait for what tells nobody when it happens: look again every millisecond. A test
-// that waited in vain for half a minute fails.
+// The one way to wait for a state that sends no event: check again every millisecond. A test that
+// waits in vain for half a minute fails.
 #ifndef FOREBAY_TESTS_UNIT_WAITING_H
 #define FOREBAY_TESTS_UNIT_WAITING_H
 

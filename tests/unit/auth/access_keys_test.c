@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys file: what it may hold, where each mistake is, who may read it; and that nothing is
-// allowed that no rule allows.
+// Proves: the contents of a keys file are checked, each mistake is reported with its position, and
+// only its owner may read it. Nothing is allowed without a rule that allows it.
 #include "s3/s3.h"
 
 #include <fcntl.h>
@@ -69,7 +69,8 @@ Test(access_keys, principals_are_found_with_their_rules)
     access_keys_unref(NULL);
 }
 
-// Principals with keys of their own towards the origin are alone with what they fetch, unless told.
+// Principals with keys of their own at the origin share their cached objects with nobody, unless
+// configured.
 Test(access_keys, origin_keys_make_a_realm)
 {
     char files[3][320], yaml[2048];
@@ -122,7 +123,8 @@ Test(access_keys, origin_keys_make_a_realm)
     }
 }
 
-// Those that are gone from the file count on: what is cached there may be asked for again.
+// Principals that have been removed from the file still count, because their cached objects may be
+// requested again.
 Test(access_keys, realms_are_kept)
 {
     struct access_keys *old = NULL, *c = NULL, *next = NULL;

@@ -24,7 +24,8 @@ Test(arena, pieces_are_zeroed_and_aligned_also_after_reset)
     arena_free(arena);
 }
 
-// Pages for data that a peer can make large are charged, and given back by a reset and at the end.
+// Pages for data that a peer can make large are charged. A reset gives them back, and so does the
+// end.
 Test(arena, counted_pages_are_charged_until_they_are_freed)
 {
     chunk_budget_init(1 << 20);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: spans, numbers, hex, percent coding and the bounded buffer keep to their edges.
+// Proves: spans, numbers, hex, percent coding and the bounded buffer respect their bounds.
 #include "test.h"
 
 #include "base/bytes.h"
@@ -84,7 +84,7 @@ Test(bytes, numbers_become_digits)
     }
 }
 
-// Letters alone have two cases, at every place of a word and behind it.
+// Only letters have two cases, at every position of a word and after it.
 Test(bytes, case_is_that_of_letters)
 {
     char a[21], b[21];
@@ -123,7 +123,8 @@ Test(bytes, hex_round_trip)
     }
 }
 
-// Several bytes at once are written as one by one, and each byte is judged wherever it stands.
+// Writing several bytes at once gives the same result as one by one, and each byte is checked at
+// every position.
 Test(bytes, hex_of_any_length)
 {
     static const char digits[] = "0123456789abcdef";

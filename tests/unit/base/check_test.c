@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: check() ends the process; lists are what they say.
+// Proves: check() ends the process, and list operations do what they promise.
 #include "test.h"
 
 #include "base/check.h"

@@ -42,8 +42,8 @@ Test(chunk, budget_refuses_and_forced_goes_over)
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
 
-// A kind may have a quarter, all kinds but payload seven eighths, and who is alone what it asks
-// for.
+// A kind may have a quarter of the budget, and all kinds but payload together seven eighths. A kind
+// that is alone may have as much as it requests.
 Test(chunk, charge_is_refused_beyond_the_share_of_its_kind)
 {
     chunk_budget_init(800);
@@ -157,7 +157,7 @@ Test(chunk, free_chunks_go_back_to_the_kernel)
     chunk_unref(chunks[0]);
 }
 
-// While memory is in use what comes back stays for the next, both within the budget.
+// While memory is in use, freed chunks stay for the next request. Both stay within the budget.
 Test(chunk, free_chunks_serve_the_next_burst)
 {
     chunk_budget_init(64 * CHUNK_SIZE);
@@ -184,7 +184,8 @@ Test(chunk, free_chunks_serve_the_next_burst)
     cr_assert_leq(chunk_budget_resting_bytes(), 8 * CHUNK_SIZE);
 }
 
-// One side makes, the other drops: what rests must travel back and the budget must hold throughout.
+// One side allocates, the other frees: free chunks must travel back, and the budget must hold
+// throughout.
 #define RING 64
 #define TRAVELS 20000
 
@@ -216,8 +217,8 @@ static void *drop_all(void *ctx)
 }
 
 #if !defined(FOREBAY_ASAN) && !defined(FOREBAY_TSAN)
-// More memory than the kernel gives mappings for, every other piece of it given back: nothing of
-// that is refused, and what was given back is used again.
+// More pieces of memory than the kernel allows mappings, every other one freed. No request is
+// refused, and freed memory is used again.
 Test(chunk, a_large_budget_in_small_pieces)
 {
     enum { MAPPINGS_MAX = 70000 }; // Linux's default and some more

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: piece borders count, short and long inputs take the same hash, errors have rows, circles
-// are found.
+// Proves: borders of pieces count, short and long inputs take the same hash, errors have rows,
+// circles are found.
 #include "test.h"
 
 #include "base/circle.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the index finds what a walk over the list finds, in the same order, for any names.
+// Proves: the index finds the same headers as a walk over the list, in the same order, for any
+// names.
 #include "test.h"
 
 #include "base/headers_index.h"

@@ -184,7 +184,7 @@ Test(headers, dates_parse_in_all_forms)
     cr_assert_not(date_parse_amz(SPAN("00000102T150405Z"), &t)); // no year 0
 }
 
-// Every month of every year with a form, against the C library.
+// Formats and parses every month of every year with a form, and compares with the C library.
 Test(headers, times_are_those_of_the_calendar)
 {
     for (int year = 1; year <= 9999; year++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a log line is one line and one JSON object whatever outside bytes say, and floods are
-// cut.
+// Proves: a log line is one line and one JSON object, whatever bytes come from outside, and floods
+// are cut.
 #include "test.h"
 
 #include "base/log.h"
@@ -123,7 +123,7 @@ Test(log, floods_are_cut_and_others_get_through)
     cr_assert_not_null(strstr(text, "event=other_event"));
 }
 
-// A pipe that takes no line any more, whose other end is *ret_out.
+// Makes a pipe that takes no line any more. *ret_out is its other end.
 static int full_pipe(int *ret_out)
 {
     int ends[2];
@@ -233,7 +233,7 @@ static void write_held_long(void)
     log_release(LOG_LEVEL_WARN);
 }
 
-// A start that fails says why first; lines that do not fit are not kept, and none is lost.
+// A start that fails gives the reason first. Lines that do not fit are not kept, and none is lost.
 Test(log, lines_of_a_start_are_held)
 {
     const char *text = capture(write_held);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what a thread asks of the scheduler, as the kernel has it afterwards.
+// Proves: the kernel has the scheduling settings that a thread has requested.
 #include "test.h"
 
 #include "base/thread.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what `keys new` prints is a keys file, which grants exactly what --allow says.
+// Proves: `keys new` prints a keys file that grants exactly what --allow says.
 #include "test.h"
 
 #include "auth/auth.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: arguments are taken out wherever they stand, usage errors have their exit code, and a
-// running server is asked where it listens.
+// Proves: arguments are found at any position, usage errors have their exit code, and a running
+// server is asked for its addresses.
 #include "test.h"
 
 #include "cli/cli.h"
@@ -75,8 +75,8 @@ static bool probe_dead(void *ctx, struct buf *why)
     return false;
 }
 
-// GDAL wants a host without a scheme. Variables that the environment has for other programs, or by
-// choice, stay.
+// GDAL wants a host without a scheme. Variables that are set for other programs, or by choice, stay
+// unchanged.
 Test(commands, env_points_gdal_and_htslib_here)
 {
     int code;
@@ -92,7 +92,7 @@ Test(commands, env_points_gdal_and_htslib_here)
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         cr_assert_not_null(strstr(text, lines[i]), "%s", lines[i]);
     }
-    // In a container s3:// names of htslib go on to AWS, unless the endpoint speaks TLS.
+    // In a container, s3:// names of htslib still lead to AWS, unless the endpoint speaks TLS.
     text = output_of("env", "--shell=k8s", "--endpoint=http://127.0.0.1:9000", &code);
     cr_assert_null(strstr(text, "HTS_S3_HOST"));
     text = output_of("env", "--shell=docker", "--endpoint=https://127.0.0.1:9000", &code);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command prints to stdout, by way of a file.
+// Captures the text that a command prints to stdout, in a file.
 #include "output.h"
 
 #include <stdint.h>

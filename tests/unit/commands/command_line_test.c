@@ -67,7 +67,7 @@ Test(command_line, a_wrong_command_line_is_reported)
     }
 }
 
-// config_load() names the place and the nearest key of a misspelt setting.
+// config_load() names the position and the nearest key of a misspelt setting.
 Test(command_line, settings_are_left_to_the_configuration)
 {
     cr_assert_str_eq(fault_of("serve", "--cache.sise", "1", NULL), "");
@@ -110,7 +110,7 @@ Test(command_line, every_command_takes_what_is_common)
     }
 }
 
-// How many words of these stand in front of a command; -1: one lacks its value.
+// Returns how many of these words come before a command; -1: one of them lacks its value.
 static int leading(const char *a, const char *b, const char *c, const char *d)
 {
     char *argv[] = {word(a), word(b), word(c), word(d), NULL};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: precedence, places of errors, suggestions, checks across keys, and that every rendering
-// of the table is complete.
+// Proves: precedence, positions of errors, suggestions, checks across keys, and that every
+// rendering of the table is complete.
 #include "test.h"
 
 #include "base/log.h"
@@ -16,7 +16,7 @@
 static char folder[256], file_path[300];
 static struct buf errors;
 
-// Starts from a clean slate: no file of the machine, no variables, no errors.
+// Starts from a clean state: no file of the machine, no variables, no errors.
 static void begin(void)
 {
     static char parent[200]; // kept over clearenv(), which later tests of one process see
@@ -49,7 +49,7 @@ static void end(void)
     buf_done(&errors);
 }
 
-// Loads with the file holding `text` (NULL: no file) and up to four more arguments.
+// Loads with a file that holds `text` (NULL: no file), and up to four more arguments.
 static struct config *load(const char *text, const char *a, const char *b)
 {
     char *argv[8] = {NULL};
@@ -72,7 +72,7 @@ static struct config *load(const char *text, const char *a, const char *b)
     return config;
 }
 
-// Loading `text` fails, and one line of the errors is FILE:`expected`.
+// Expects that loading `text` fails, and that one line of the errors is FILE:`expected`.
 static void fails_with(const char *text, const char *expected)
 {
     struct config *config = load(text, NULL, NULL);
@@ -468,7 +468,8 @@ Test(config, every_section_is_suggested)
     }
 }
 
-// Every '#' before a key taken away: still valid, and every setting then comes from the file.
+// With every '#' before a key removed, the sample is still valid, and every setting comes from the
+// file.
 Test(config, sample_holds_every_setting_and_is_valid)
 {
     begin();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: who may ask what of the admin port, that parameters and bodies are judged, and that an
-// action's answer reaches its caller from any thread, or nobody.
+// Proves: which client may use which route of the admin port, and that parameters and bodies are
+// checked. An action's answer reaches its caller from any thread, or is dropped.
 #include "test.h"
 
 #include "control/admin.h"
@@ -106,7 +106,8 @@ static void read_all(int fd)
     close(fd);
 }
 
-// "METHOD /path", more header lines, a body; returns the status, and leaves all of it in `answer`.
+// Sends "METHOD /path" with more header lines and a body. Returns the status, and leaves the whole
+// reply in `answer`.
 static unsigned ask(struct admin *admin, const char *what, const char *headers, const char *body)
 {
     char request[8192];
@@ -123,7 +124,8 @@ static unsigned ask(struct admin *admin, const char *what, const char *headers, 
 #define GOOD "Authorization: Bearer 0123456789abcdef0123456789abcdef\r\n"
 #define BAD "Authorization: Bearer 0123456789abcdef0123456789abcdeX\r\n"
 
-// Detail by GET explain, control by POST evict, open by GET summary.
+// The right to see details is tested with GET explain, control with POST evict, open access with
+// GET summary.
 Test(admin_routes, the_rights_matrix)
 {
     static const struct row {
@@ -258,7 +260,7 @@ static void *answer_all(void *ctx)
     return NULL;
 }
 
-// The limit of calls is met; callers that have left, and answers that come when the thread is gone.
+// The limit of calls is reached. Callers leave, and answers come after the thread is gone.
 Test(admin_routes, calls_are_answered_from_another_thread)
 {
     struct admin_options o = options();
@@ -322,7 +324,7 @@ Test(admin_routes, a_client_that_asks_for_a_drain_gets_its_answer)
     }
 }
 
-// 32 connections that say nothing take no place from calls and watchers, nor from probes.
+// 32 idle connections take no slot from calls, watchers or probes.
 Test(admin_routes, events_come_once_a_second_and_are_bounded)
 {
     struct admin_options o = options();

@@ -65,7 +65,7 @@ static struct admin *start(const struct admin_options *o)
     return admin;
 }
 
-// Sends `request` as it is and returns everything that comes back.
+// Sends `request` as it is, and returns everything that comes back.
 static char answer[1 << 20];
 
 static const char *talk(const char *address, const char *request)
@@ -201,7 +201,7 @@ Test(admin, other_paths_and_methods)
 
 Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
 {
-    // A socket's name is short: where TMPDIR is too long, /tmp must do.
+    // A socket's name must be short. If TMPDIR is too long, /tmp is used.
     const char *tmp = getenv("TMPDIR");
     char folder[80], path[100], address[120];
     snprintf(folder, sizeof(folder), "%s/forebay-admin-XXXXXX",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: which lines an expression holds for, and that what is none is refused with the place.
+// Proves: which lines an expression matches, and that a wrong expression is refused with the
+// position.
 #include "test.h"
 
 #include "control/admin_private.h"

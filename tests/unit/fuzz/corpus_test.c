@@ -28,7 +28,7 @@ static const struct {
 #undef TARGET
 };
 
-// A copy of its own, so that a byte read past its end is seen.
+// A copy of its own, so that ASan finds a byte read past its end.
 static void feed(target_fn *fn, const uint8_t *bytes, size_t len)
 {
     uint8_t *copy = malloc(len + (len == 0));

@@ -19,8 +19,7 @@ static struct command_rules rules_of(const struct config_rule *rules, unsigned c
     return now;
 }
 
-// A rule that matches the same keeps its group wherever it stands; a new one gets a number that is
-// not in use.
+// A rule with an unchanged match keeps its group at any position. A new rule gets an unused number.
 Test(command_rules, groups_follow_what_rules_match)
 {
     const struct config_rule first[] = {
@@ -45,7 +44,7 @@ Test(command_rules, groups_follow_what_rules_match)
     free(now.rules);
 }
 
-// As many as there may be, all others, the same twice: each has one of its own.
+// The maximum number of rules, all different, and the same rule twice: each has a group of its own.
 Test(command_rules, as_many_as_there_may_be)
 {
     struct config_rule rules[CONFIG_LIMITED_RULES_MAX];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both kinds of life share: the process that runs, the bytes of versions, and whether what was
-// found may be.
+// Shared by both kinds of life: the process that runs, the bytes of versions, and the check of each
+// version that is found.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_JUDGE_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_JUDGE_H
 

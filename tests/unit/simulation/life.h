@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A life: one process of the store, from its start to its stop or its end by a kill or a power cut.
-// It runs in a process of its own; what outlives it is in memory shared with the test.
+// A life: one process of the store, from its start to its stop, or to its end by a kill or a power
+// cut. It runs in a process of its own. State that outlives it is in memory shared with the test.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_LIFE_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_LIFE_H
 

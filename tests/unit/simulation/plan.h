@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a seed means: lives, one after the other on the same disk, and what happens in each. Steps
-// can be left out one by one, which is how a failing seed is made short.
+// The plan that a seed makes: lives, one after the other on the same disk, and the events in each.
+// Steps can be left out one by one, to shorten a failing seed.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_PLAN_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_PLAN_H
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads and the clock, played: the real threads of the code under test, of which one at a time
-// runs. Where it stops (a lock, a condition, a call to the disk) the seed says who goes on. Nobody
-// waits for time to pass: when all wait, the clock moves to the next moment that one waits for.
-// The linker puts this in front of the calls of pthread, poll, fork and the clock (CMakeLists.txt).
+// The played threads and clock: the real threads of the code under test, of which one at a time
+// runs. Where it stops (a lock, a condition, a call to the disk), the seed says which one
+// continues. No thread waits for real time: when all wait, the clock moves to the next moment that
+// one waits for. The linker puts this before the calls of pthread, poll, fork and the clock
+// (CMakeLists.txt).
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_SCHEDULE_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_SCHEDULE_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One life of a store: opens it, goes through the steps, judges all that it gives back.
+// One life of a store: opens it, runs the steps, and judges everything that it returns.
 #include "life.h"
 
 #include <sched.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of loop, played: two workers on the first thread, whose messages, timers, disk
-// operations and blocking jobs happen one at a time, in an order of the seed's.
+// The played door of loop: two workers on the first thread, whose messages, timers, disk operations
+// and blocking jobs happen one at a time, in an order that the seed chooses.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_TURNS_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_TURNS_H
 

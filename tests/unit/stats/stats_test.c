@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: counts of all threads add up, also of ended ones; the text form is what Prometheus reads.
+// Proves: counts of all threads add up, also those of ended threads. Prometheus can parse the text
+// form.
 #include "test.h"
 
 #include "stats/stats.h"
@@ -146,7 +147,7 @@ Test(stats, label_rows_are_bounded)
     cr_assert_not_null(other);
 }
 
-// Every sample line belongs to the metric that the last TYPE line named, and no metric comes twice.
+// Every sample line belongs to the metric of the last TYPE line, and no metric comes twice.
 Test(stats, text_form_is_grouped)
 {
     char *line = (char *)(uintptr_t)render();

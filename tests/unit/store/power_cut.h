@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A power cut, played: whatever this program and its libraries write to files, and have not synced,
-// may be lost; a segment whose folder was not synced may have its name again. With both disk
-// engines, and only in a process that ends with it.
+// A played power cut: unsynced writes of this program and its libraries may be lost, and a segment
+// whose folder was not synced may get its name back. It works with both disk engines, and only in a
+// process that ends with it.
 #ifndef FOREBAY_TESTS_UNIT_STORE_POWER_CUT_H
 #define FOREBAY_TESTS_UNIT_STORE_POWER_CUT_H
 

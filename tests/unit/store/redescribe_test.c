@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the record of a version takes other headers over, with its runs, or stays as it was; it
-// takes no more room for that than the index has; and a disk that stands still is waited for no
-// longer than a moment.
+// Proves: the record of a version takes over other headers, with its runs, or stays unchanged. It
+// takes no more room for that than the index has. A stalled disk is waited for no longer than a
+// moment.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

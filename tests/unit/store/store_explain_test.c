@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: each block of the span is in one piece, held or not, with what the policy says of it;
-// asking is no access and leaves no pin.
+// Proves: each block of the span is in one piece, cached or not, with the policy's explanation. The
+// question is no access and leaves no pin.
 #include "stats/stats.h"
 #include "store/policy/policy_private.h"
 #include "store/store_fixture.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this room share: a store over a temporary directory with a running loop, and
-// its calls made from the test's thread. Payload bytes are a function of the key's name and the
-// offset, so a wrong byte is seen wherever it comes from.
+// Shared by the tests of this room: a store over a temporary directory with a running loop, and its
+// calls made from the test's thread. Payload bytes are a function of the key's name and the offset,
+// so a wrong byte is found, wherever it comes from.
 #ifndef FOREBAY_TESTS_UNIT_STORE_FIXTURE_H
 #define FOREBAY_TESTS_UNIT_STORE_FIXTURE_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store through its door, on both I/O engines.
+// The store through its door, on both disk engines.
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"

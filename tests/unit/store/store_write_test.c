@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what is written of a run can be sent while the rest is still to come, on both I/O
+// Proves: the written part of a run can be sent while the rest is still to come, on both disk
 // engines.
 #include "store/store_fixture.h"
 #include "test.h"

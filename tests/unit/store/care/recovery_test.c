@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting after whatever happened: kill -9 at any moment, injured indexes and segments, another
-// cache's files. Never a wrong byte, never a refusal to start; what was complete is found again.
+// Proves: a start succeeds after anything: kill -9 at any moment, damaged indexes and segments,
+// another cache's files. It never returns a wrong byte and never refuses to start. Complete objects
+// are found again.
 #include "store/care/recovery.h"
 
 #include <dirent.h>

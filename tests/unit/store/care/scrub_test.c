@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrub thread finds every run that the device has changed, and nothing else; what it has found
-// is a miss, and what is fetched again is held.
+// Proves: the scrub thread finds every run that the device has changed, and nothing else. A run
+// that it found is a miss, and is cached again after the next fetch.
 #include "store/care/scrub.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory met with a smaller cache.size: within it from the start, the newest that fits is
-// kept, and nothing needs to be asked twice while little has gone.
+// Proves: a directory that is opened with a smaller cache.size is within it from the start. The
+// newest data that fits is kept, and nothing has to be revalidated while little was evicted.
 #include <stdio.h>
 #include <unistd.h>
 

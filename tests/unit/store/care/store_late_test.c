@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a directory whose file system was full at the start comes into use when there is room,
-// empty, with all that was set meanwhile; what it cannot use it leaves as it is, and tries again; a
-// stop need not wait for any of it.
+// Proves: a directory whose file system was full at the start is attached when there is room,
+// empty, with all later settings. A directory that it cannot use stays unchanged and is tried
+// again. A stop need not wait for any of it.
 #include "store/care/store_late.h"
 
 #include <dlfcn.h>

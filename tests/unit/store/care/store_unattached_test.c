@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what passes a process that could not use its directory is not forgotten by the next one
-// that can: its index is disowned before a delete is answered well, else the delete is answered
-// with an error.
+// Proves: a process that can use its directory learns of writes during an earlier process that
+// could not. The index is disowned before a delete is reported done, or else the delete fails.
 #include "store/care/store_unattached.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of what outlasts the process: each kind finds its rows, and does beyond its bound what
+// Proves: each kind of persisted state finds its rows, and does beyond its bound what
 // state_table.def says. Lines that an earlier version wrote are read, and written the same.
 #include "store/disk/state_table.h"
 

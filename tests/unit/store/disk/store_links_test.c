@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: no file that Forebay opens in its cache directory is reached through a symbolic link;
-// what a link points to stays as it was.
+// Proves: no file that Forebay opens in its cache directory is reached through a symbolic link. The
+// target of a link stays unchanged.
 #include "store/disk/store_links.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The changes of a batch come in the order of keys, those of one key in the order in which they
+// Proves: the changes of a batch are sorted by key. Those of one key keep the order in which they
 // came.
 #include "store/index/index_batch.h"
 

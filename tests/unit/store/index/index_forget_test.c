@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places of freed segments leave the index in the order of keys, in bounded slices, each until it
-// is forgotten; and nobody who needs space waits for that.
+// Proves: places of freed segments leave the index in the order of keys, in bounded slices, and
+// each stays queued until it is removed. No thread that needs space waits for that.
 #include "store/index/index_forget.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of the index: round trips, and every flipped bit, other key or senseless place is a bad
-// record.
+// Proves: records of the index survive a round trip. Every flipped bit, other key or senseless
+// place is a bad record.
 #include "store/index/index_format.h"
 
 #include "test.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every page that LMDB makes of our records is sound, whatever was put and deleted; and what is
-// injured is found, or does not matter: no node leaves its page, none lies over another, keys
-// ascend.
+// Proves: every page that LMDB makes of our records is sound, after any puts and deletes. Damage is
+// found, or does not matter: no node leaves its page, no two nodes overlap, keys ascend.
 #include "store/index/index_page.h"
 
 #include <lmdb.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index takes no more than its share of the cache, however many objects come at once and
-// however small they are. Where it needs more room, segments make it: no put fails, and nothing is
-// said of the disk.
+// Proves: the index takes no more than its share of the cache, however many and however small the
+// objects are. If it needs more room, segments are evicted: no put fails, and no fault of the disk
+// is reported.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

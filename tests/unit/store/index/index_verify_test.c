@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with the structure of any page of an index is found before it is opened: also what
-// LMDB only believes when it writes.
+// Proves: faults in the structure of any page of an index are found before it is opened, also those
+// that LMDB does not check when it writes.
 #include "store/index/index_verify.h"
 
 #include <fcntl.h>

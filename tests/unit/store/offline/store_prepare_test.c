@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a cache directory is made ready, an older cache removed only when told so, and nothing
+// Proves: a cache directory is prepared, and an older cache is removed only on request. Nothing
 // else is touched: no cache of this or a newer format, none in use, no other directory, nothing
 // behind a symbolic link.
 #include "test.h"

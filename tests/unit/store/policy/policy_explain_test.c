@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what is said of a run is what its keeping, and its being let in, are judged by.
+// Proves: the explanation of a run uses the same values as its eviction and its admission.
 #include "store/policy/policy_fixture.h"
 #include "test.h"
 

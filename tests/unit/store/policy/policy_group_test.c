@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A priority is a factor on what runs are worth: it decides which go, and which are let in.
+// Proves: a priority is a factor on the worth of runs. It decides which are evicted, and which are
+// admitted.
 #include "store/policy/policy_fixture.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives its segment is found elsewhere, byte for byte; whatever has changed meanwhile wins;
-// what fails its checksum is left behind.
+// Proves: a run that survives its segment is found elsewhere, byte for byte. If it has changed in
+// between, the change wins. A run that fails its checksum is left behind.
 #include "store/retention/retention_rewrite.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the policy knows outlives a clean stop. A file of it that is missing, cut or damaged, and a
-// kill, mean that the runs are known from their segments' tables, and the rest is learnt again.
+// Proves: the policy's knowledge outlives a clean stop. After a kill, or if its file is missing,
+// cut or damaged, the runs are known from their segments' tables, and the rest is learnt again.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>

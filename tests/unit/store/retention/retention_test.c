@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store with a policy that learns: what is seen reaches it, what does not is counted, its map
-// counts in cache.size, a full cache refuses and still serves.
+// Proves: the store works with a policy that learns. Requests reach it, lost ones are counted, its
+// map counts in cache.size, and a full cache refuses runs and still serves.
 #include "store/retention/retention.h"
 
 #include <stdio.h>

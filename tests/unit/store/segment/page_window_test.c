@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: where memory is short what was written goes out of the page cache once so much was
-// written after it, and what is written while it is short is right; where it is not short all of it
-// stays.
+// Proves: where memory is short, written pages leave the page cache after a fixed number of later
+// bytes. Bytes that are written while memory is short are right. Elsewhere all of them stay.
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"

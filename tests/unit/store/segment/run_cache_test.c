@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker remembers of runs: found again, bounded in entries and bytes, safe while in use.
+// Proves: runs that a worker remembers are found again, bounded in entries and bytes, and safe
+// while in use.
 #include "store/segment/run_cache.h"
 
 #include "store/store_private.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of segments: what is encoded is decoded, whatever is damaged is refused, layouts keep
+// Proves: encoded segment bytes are decoded unchanged, damaged bytes are refused, and layouts keep
 // their promises.
 #include "store/segment/segment_format.h"
 

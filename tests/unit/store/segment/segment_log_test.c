@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space and the life of segments: never above the limit, dying ones readable under a pin, the
-// oldest go first, faults of the disk cost fills and nothing else.
+// Proves: segments never take more space than the limit. Dying ones stay readable under a pin, the
+// oldest are evicted first, and faults of the disk cost fills and nothing else.
 #include "store/segment/segment_log.h"
 
 #include <errno.h>

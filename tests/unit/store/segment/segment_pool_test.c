@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors of segments: never more than the limit, never taken from somebody who uses one, and a
-// file that cannot be opened costs a miss, not what is in it.
+// Proves: the descriptors of segments never exceed the limit, and none is taken while in use. A
+// file that cannot be opened costs a miss, and keeps its data.
 #include "store/segment/segment_pool.h"
 
 #include <errno.h>

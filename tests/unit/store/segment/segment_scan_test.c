@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scan finds every whole run, behind torn ones too, and nothing else.
+// Proves: a scan finds every whole run, also after torn ones, and nothing else.
 #include "store/segment/segment_scan.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table gives back its rows, or is refused: whatever is flipped, cut, of another segment, of an
-// earlier life of it or of another writing.
+// Proves: a table returns its rows, or is refused if it is flipped, cut, of another segment, of an
+// earlier life of the segment, or of another writing.
 #include "store/segment/segment_table.h"
 
 #include <stdlib.h>

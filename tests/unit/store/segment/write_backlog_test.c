@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: runs are begun only while the device keeps up; what has begun is finished; chunks that
-// wait for a device never hold more memory than they may. On both I/O engines, with a device that
-// stands still until a file is gone.
+// Proves: runs begin only while the device keeps up, and a run that has begun is finished. Chunks
+// that wait for a device stay within their limit. On both disk engines, with a device that is
+// stalled until a file is removed.
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"

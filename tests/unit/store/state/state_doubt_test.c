@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what was confirmed before a doubt's time is doubted, what is confirmed later is not;
-// beyond the slots all others share one; the next process knows what this one did.
+// Proves: confirmations from before a doubt's time do not count, and later ones do. Buckets above
+// the number of slots share one. The next process has the same doubts.
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bucket's epoch only rises, over restarts and crashes too: what was used
-// while a change was open is never used again, and a directory that cannot note
-// a change lets none be made.
+// Proves: a bucket's epoch only rises, also over restarts and crashes. An epoch that was used while
+// a change was open is never used again. If the directory cannot note a change, no change is
+// allowed.
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: who was away gets a new number, who was not keeps its own, and no number is given twice.
+// Proves: a holder that was away gets a new number, other holders keep theirs, and no number is
+// given twice.
 #include <stdio.h>
 #include <string.h>
 

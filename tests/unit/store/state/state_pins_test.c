@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of pins lasts or is refused, whole; it counts in cache.size; runs follow it by their
-// names, behind everything else.
+// Proves: the list of pins is saved or refused as a whole, and counts in cache.size. Runs follow it
+// by their names, in the background.
 #include "store/state/state_pins.h"
 
 #include <errno.h>
