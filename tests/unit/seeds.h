@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which random schedules a test runs. FOREBAY_SEED: this one alone. Else FOREBAY_SEEDS of them (or
-// as many as the test says), from FOREBAY_FIRST_SEED on (1). And whether FOREBAY_TEST_SCALE wants
-// full counts.
+// The random schedules that a test runs. FOREBAY_SEED: this one alone. Otherwise FOREBAY_SEEDS of
+// them (or the test's own number), from FOREBAY_FIRST_SEED on (1). And whether FOREBAY_TEST_SCALE
+// wants full counts.
 #ifndef FOREBAY_TESTS_UNIT_SEEDS_H
 #define FOREBAY_TESTS_UNIT_SEEDS_H
 

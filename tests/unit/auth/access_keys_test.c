@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: the contents of a keys file are checked, each mistake is reported with its position, and
-// only its owner may read it. Nothing is allowed without a rule that allows it.
+// its permissions are checked. Nothing is allowed without a rule that allows it.
 #include "s3/s3.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: no transfer stays paused without a reader. A transfer that stays paused for a slow reader
-// frees its place at the origin, and is continued with the same version or not at all.
+// frees its slot at the origin. It is continued with the same version or not at all.
 #include "world.h"
 
 #include "test.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a key whose answer cannot fill the cache is remembered, for a time or until it is
-// forgotten; no other key is taken for it, and a table that is full forgets.
+// forgotten. No other key is taken for it, and a full table forgets.
 #include "fill/fill_private.h"
 #include "world_private.h"
 

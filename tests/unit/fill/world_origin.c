@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of origin, played: a fetch's first step is the moment in which the origin looks at its
-// key, the second brings the answer, then the body comes piece by piece.
+// The played door of origin. A fetch's first step is the moment in which the origin looks at its
+// key. The second brings the answer, then the body comes piece by piece.
 #include "world_private.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: under random schedules of pieces, pauses, early and late replies, errors, cuts,
-// time-outs, half-closes, closes and resets, with pipelined followers, what is on the wire is what
-// may be there (schedule_wire.c), each callback comes when it may, and nothing is left over.
-// seeds.h says which schedules; FOREBAY_SEED runs one and tells its story.
+// Proves: under random schedules, only permitted bytes are on the wire (schedule_wire.c), each
+// callback comes when it may, and nothing is left over. The schedules have pieces, pauses, early
+// and late replies, errors, cuts, timeouts, half-closes, closes and resets, with pipelined
+// requests. seeds.h says which schedules run. FOREBAY_SEED runs one and prints all its events.
 //
 // Batches run in child processes, so that a crash names its seed as well.
 #include "schedule.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that chunked bodies are decoded strictly and the same way wherever they are cut.
+// Proves that chunked bodies are decoded strictly, and the same way wherever they are cut.
 #include "test.h"
 
 #include <stdio.h>

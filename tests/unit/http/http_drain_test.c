@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: whoever stalls, and whenever, no request on a plain connection is lost between a server
-// and the one that follows it: it is answered here, or sits unread in a connection that is passed
-// on.
+// Proves: no request on a plain connection is lost between a server and its successor, whichever
+// side stalls, and at any time. The request is answered here, or stays unread in a connection that
+// is passed on.
 #include "test.h"
 #include "waiting.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: who shuts his sending side behind his last request gets every reply that is due, in
-// order, then the end; what was not sent in full is not answered; who is gone altogether does not
-// hold an exchange for ever.
+// Proves: a client that shuts its sending side after its last request gets every reply that is due,
+// in order, then the end. An incomplete request is not answered. A client that has gone altogether
+// does not hold an exchange for ever.
 #include "test.h"
 #include "waiting.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves over real sockets that replies carry the right bytes whichever way they take, that the
-// source is asked within its contract, and that every cut is visible.
+// Proves over real sockets that replies carry the right bytes on each path, that calls to the
+// source keep its contract, and that every cut is visible.
 #include "test.h"
 #include "waiting.h"
 

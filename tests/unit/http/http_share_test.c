@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that beside small replies the others share what a turn sends, whoever comes how often, and
-// that large ones alone are left alone.
+// Proves that in addition to small replies, all others share the bytes of a turn equally, however
+// often each comes. Without small replies, large ones have no limit.
 #include "test.h"
 
 #include "http/http_private.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: TLS 1.2 is spoken with forward secrecy and authenticated ciphers
-// only, and sessions are resumed on any worker by keys that change.
+// Proves: TLS 1.2 is spoken with forward secrecy and authenticated ciphers only, and sessions are
+// resumed on any worker with keys that change.
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <stdio.h>

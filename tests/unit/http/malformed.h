@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that must be refused: hand-written rows and every byte value at telling places.
+// Requests that must be refused: hand-written rows, and every byte value at the positions that
+// matter.
 #ifndef FOREBAY_TESTS_UNIT_HTTP_MALFORMED_H
 #define FOREBAY_TESTS_UNIT_HTTP_MALFORMED_H
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that the scan of a request head refuses what two parsers could read differently, with a
-// verdict that does not depend on how the bytes were cut, and lets through what clients really
-// send.
+// Proves that the scan of a request head refuses heads that two parsers could read differently. Its
+// verdict does not depend on how the bytes were cut. It accepts heads that clients really send.
 #include "test.h"
 
 #include <stdio.h>

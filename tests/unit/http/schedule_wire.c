@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a talk: its requests as they are sent, and the judge of what was read. The judge
-// reads strictly, and believes nothing of the server but what the turns' plans and the door's
-// promises say: at most one reply to each request, in order, framed as planned and announced, with
-// the bytes of just that reply; 100 Continue where it is due and nowhere else; nothing behind a
-// close; a cut only where somebody had a reason.
+// The bytes of a talk: its requests as they are sent, and the judge of the bytes that were read.
+// The judge reads strictly, and knows only the turns' plans and the door's promises. There is at
+// most one reply to each request, in order, framed as planned and announced, with the bytes of just
+// that reply. 100 Continue comes where it is due and nowhere else. Nothing comes after a close. A
+// cut needs a reason.
 #include "schedule.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// File pages to a socket: the bytes are right however little the socket takes; nothing leaves that
+// File pages to a socket: the bytes are right however little the socket takes. No page is sent that
 // came from the device or lost its mark while it was taken.
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this room share: loops on either disk engine, running a function on a worker
-// and waiting for it, and temporary files.
+// Shared by the tests of this room: loops on either disk engine, running a function on a worker and
+// waiting for it, and temporary files.
 #ifndef FOREBAY_TESTS_UNIT_LOOP_FIXTURE_H
 #define FOREBAY_TESTS_UNIT_LOOP_FIXTURE_H
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a unix listener's name has exactly its mode whatever the umask and is never more open,
-// left-over names are replaced by one of all who start at once, and nothing of others is removed.
+// Proves: a unix listener's file has exactly its mode whatever the umask, and is never more open.
+// If several processes start at once, one of them replaces a left-over file. Files of others are
+// never removed.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

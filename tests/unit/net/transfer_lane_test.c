@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: transfers spread over lanes of few connections and over all addresses of a name, past
-// those that fail; what nobody uses any more is closed; and a name server that does not answer
-// holds up none but who asks for the name.
+// those that fail. Unused connections are closed. A name server that does not answer delays only
+// requests for its names.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <semaphore.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: pieces hold what was asked for and keep it when they grow; those that are freed serve the
-// next on the same thread, up to a bound for each size and one for all; any thread may free any
-// piece.
+// Proves: pieces have the requested size and keep their bytes when they grow. Freed pieces serve
+// the next request on the same thread, up to a bound for each size and one for all. Any thread may
+// free any piece.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: long bodies share what is received in a turn, however many there are, in turn; short ones
-// and heads never wait for them; and of many sockets few are received from in a turn that answers
-// hits.
+// Proves: long bodies share the bytes of a turn, however many they are. Short bodies and heads
+// never wait for them. A turn that answers hits receives from only a few of many sockets.
 #include "loop/loop_fixture.h"
 #include "loop/loop_private.h"
 #include "net/transfer_private.h"

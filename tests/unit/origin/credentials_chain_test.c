@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each source of credentials is read as its rules say, refused sources say why, and the renewer
+// Each source of credentials is read by its rules, refused sources name the reason, and the renewer
 // renews.
 #include <sys/stat.h>
 #include <unistd.h>

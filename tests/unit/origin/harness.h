@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of this room: a loop with one origin on it, and calls that start on a worker while
-// the test's own thread waits for their end.
+// Shared by the tests of this room: a loop with one origin on it, and calls that start on a worker
+// while the test's own thread waits for their end.
 #ifndef FOREBAY_TESTS_UNIT_ORIGIN_HARNESS_H
 #define FOREBAY_TESTS_UNIT_ORIGIN_HARNESS_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: our own name in a Via is found wherever it stands, other names are counted and kept in
-// order, the name is drawn once, and an origin is trusted to lead nowhere else only after it has
+// Proves: our own name in a Via is found at any position. Other names are counted and kept in
+// order. The name is drawn once. An origin is trusted to lead nowhere else only after it has
 // answered.
 #include <errno.h>
 #include <linux/filter.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listings of a `dir:` origin are in order of full key bytes, page by page, and never lead out of
-// the tree; what a folder cannot do is refused in S3's form.
+// Listings of a `dir:` origin are in the order of full key bytes, page by page, and never lead out
+// of the tree. Operations that a folder cannot do are refused in S3's form.
 #include <sys/stat.h>
 #include <unistd.h>
 

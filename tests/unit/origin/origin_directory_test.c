@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `dir:` driver: objects of a folder are answered as S3 would, nothing leaves the tree, a file
-// that changes while it is read is never told to be whole.
+// The `dir:` driver: objects of a folder are answered as S3 would, nothing outside the tree is
+// read, and a file that changes while it is read is never reported as complete.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: windows of a folder, one after another, give all its names once and in order, whatever
+// Proves: windows of a folder, one after another, return all its names once and in order, whatever
 // the budget allows, and hold no more than their share of it.
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a date counts as "now" by the origin's own clock, and only checks in a row make a store
-// one whose dates say nothing.
+// Proves: a date counts as "now" by the origin's own clock. Only a series of checks makes a store
+// count as one whose dates are meaningless.
 #include "base/clock.h"
 #include "rig.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Relayed requests: what of a client's request reaches the origin, what of the answer comes back,
-// and that nothing that changes something is ever sent twice.
+// Relayed requests: the parts of a client's request that reach the origin, and the parts of the
+// answer that come back. A request that changes something is never sent twice.
 #include "rig.h"
 #include "test.h"
 

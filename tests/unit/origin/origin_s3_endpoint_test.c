@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only configured hosts are ever asked, and what is signed is what is sent.
+// Only configured hosts are ever asked, and the signed request is the one that is sent.
 #include <string.h>
 
 #include "origin/origin_s3_private.h"

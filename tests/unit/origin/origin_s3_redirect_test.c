@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: of redirects only those that keep scheme and form are followed, what is signed is what is
-// sent, and a literal address further inside than the sender is refused.
+// Proves: only redirects that keep scheme and form are followed. The signed request is the one that
+// is sent. A literal address further inside than the sender is refused.
 #include "origin/origin_s3_private.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The S3 driver against a scripted server: what it asks, what it believes, what it repeats and what
-// it never repeats.
+// The S3 driver against a scripted server: its requests, the answers that it accepts, the requests
+// that it retries and those that it never retries.
 #include <sys/stat.h>
 
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: places follow demand, double while first bytes come as early as before, and are halved
-// and grow slowly once the origin has said where its limit is; who is refused is the next to get
-// one.
+// Proves: slots follow demand. They double while first bytes come as early as before. They are
+// halved, and grow slowly, once the origin has refused a request for its limit. The refused call is
+// the next to get a slot.
 #include "harness.h"
 #include "test.h"
 

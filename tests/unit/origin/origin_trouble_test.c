@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: what is wrong with an origin is said once, by the calls that meet it and by the probe,
-// and is over with the next answer; errors of single objects say nothing of the origin.
+// Proves: trouble with an origin is reported once, by the calls that meet it and by the probe, and
+// ends with the next answer. Errors of single objects say nothing about the origin.
 #include "base/clock.h"
 #include "base/log.h"
 #include "rig.h"

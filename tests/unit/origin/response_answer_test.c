@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judgement of a response head: of answers that lie about their framing, their range, their
-// length or their version, none is ever told to be storable.
+// The judgement of a response head: an answer that is inconsistent in its framing, its range, its
+// length or its version is never reported as storable.
 #include <string.h>
 
 #include "origin/response_answer.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scripted HTTP server on a loopback port for the tests of this room: answers the n-th request
-// with the n-th row, byte for byte, and keeps what was asked.
+// with the n-th row, byte for byte, and records the requests.
 #ifndef FOREBAY_TESTS_UNIT_ORIGIN_SERVER_H
 #define FOREBAY_TESTS_UNIT_ORIGIN_SERVER_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request on its way through pass-through, between the played doors of doors.h: what its client
-// sends and reads, and what its origin takes and answers. One at a time, from ask_init() to
-// ask_finish().
+// One request on its way through pass-through, between the played doors of doors.h: the bytes that
+// its client sends and reads, and that its origin takes and answers. One at a time, from ask_init()
+// to ask_finish().
 #ifndef FOREBAY_TESTS_PROXY_ASK_H
 #define FOREBAY_TESTS_PROXY_ASK_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// aws-chunked bodies: the published signed examples, every cut of the input, every way to lie, and
-// that what the encoder writes is as long as it said and decodes to the same.
+// aws-chunked bodies: the published signed examples, every cut of the input, every inconsistency.
+// The encoder's output has the announced length and decodes to the same bytes.
 #include "s3/s3.h"
 #include "s3/s3_private.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request may do at an origin: each known operation what its row says, everything else more
-// rather than less, and sources once and only once, wherever they stand.
+// Proves: the effects of a request at an origin. Each known operation has those of its row, and
+// everything else more rather than less. Each source is found exactly once, at any position.
 #include "s3/s3.h"
 
 #include <stdio.h>

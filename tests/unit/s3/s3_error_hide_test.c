@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: of an error document nothing is left that names what an access key may not see, and all
-// else is.
+// Proves: an error document keeps no name that an access key may not see, and keeps everything
+// else.
 #include "s3/s3.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: every name in a listing is judged, in either coding, however its bytes are cut, and none
-// of those of a name that may not be shown counts as judged.
+// Proves: every name in a listing is judged, in either coding, however its bytes are cut. No byte
+// of a forbidden name is passed on.
 #include "s3/s3.h"
 
 #include <stdio.h>

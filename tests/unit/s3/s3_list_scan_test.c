@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the sizes that a listing names are found however its bytes are cut, in either coding of
-// keys, and nothing is believed that is not whole.
+// Proves: the sizes in a listing are found however its bytes are cut, in either coding of keys.
+// Incomplete entries are ignored.
 #include "s3/s3.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listing parameters and documents: what clients ask in both versions, and that pages and tokens
-// agree.
+// Listing parameters and documents: the requests of clients in both versions, and that pages and
+// tokens agree.
 #include "s3/s3.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing: every operation from its method and parameters, Host forms, keys byte for byte, and that
-// what the table does not know is never answered from cache and always invalidates.
+// Routing: every operation from its method and parameters, Host forms, keys byte for byte. A
+// request that is not in the table is never answered from cache and always invalidates.
 #include "s3/s3.h"
 
 #include <string.h>

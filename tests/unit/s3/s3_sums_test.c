@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksum headers come out of their packed form as they went in, in few bytes, and nothing else is
-// ever rendered as a header.
+// Proves: checksum headers are unpacked unchanged from their short packed form, and no other bytes
+// are ever rendered as a header.
 #include "s3/s3.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A body that names keys is taken by its schema or not at all, and what is written of it reads the
-// same again.
+// Proves: a body that names keys is accepted by its schema or not at all, and its rendered form
+// reads the same again.
 #include "s3/s3.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signatures: the worked examples that S3 publishes, in header and query form; what a claim must
-// hold; times; headers that must be signed; the two ambiguous bytes of a path; keys that outlive no
-// secret.
+// Signatures: the worked examples that S3 publishes, in header and query form; the required parts
+// of a claim; times; headers that must be signed; the two ambiguous bytes of a path; keys that
+// outlive no secret.
 #include "s3/s3.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rule has which group, over reloads.
+// Proves: each rule has the right group, over reloads.
 #include "server/command_rules.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C library's calls, as they are linked into this program, in front of its own: the linker lets
-// a program's functions answer for its libraries' calls too, LMDB's among them.
+// Wraps the C library's calls. The linker lets a program's functions take the place of the C
+// library's also for calls from other libraries, such as LMDB.
 #include "disk.h"
 
 #include <dlfcn.h>

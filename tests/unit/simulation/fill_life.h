@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a life in which the room fill stands between the test and the store: readers ask for
-// what is not held, writers invalidate, the origin is played.
+// The steps of a life in which the room fill is between the test and the store: readers request
+// missing bytes, writers invalidate, the origin is played.
 #ifndef FOREBAY_TESTS_UNIT_SIMULATION_FILL_LIFE_H
 #define FOREBAY_TESTS_UNIT_SIMULATION_FILL_LIFE_H
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C library's calls that write and sync, as they are linked into this program, in front of its
-// own: the linker lets a program's functions answer for its libraries' calls too, LMDB's among
-// them. And liburing's: a ring's writes are looked at when they are submitted, and its syncs are
-// answered for here. A write that is on its way is not covered by a sync; that it has arrived is
-// read in the ring of completions, where what the program has taken stands until as many more have
-// come as there is room for.
+// Wraps the C library's calls that write and sync, and liburing's. The linker lets a program's
+// functions take the place of a library's also for calls from other libraries, such as LMDB. Writes
+// of a ring are recorded when they are submitted, and its syncs are answered here. A sync does not
+// cover a write in flight. The ring of completions shows that a write has completed. An entry that
+// the program has consumed stays there until the ring wraps.
 #include "store/power_cut.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nobody passes the gate who may not: Host in open mode, signature and rights in verify mode.
+// Proves: the gate admits only authorised requests: by Host in open mode, by signature and rights
+// in verify mode.
 #include "proxy/pass/pass_private.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules by command match what they pin and nothing else, as a plain search would; a rule ends
-// when it says; text that is rendered and parsed is the same; what is no table is refused.
+// Proves: rules made by command match exactly their pins, as a plain search would, and each ends at
+// its time. Rendered text is parsed to the same table. A text that is no table is refused.
 #include "proxy/core/core.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line per request that no key, header or slow reader can break, and no secret ever enters.
+// Proves: each request has one line, which no key, header or slow reader can break, and which never
+// holds a secret.
 #include "proxy/core/core.h"
 
 #include <stdio.h>

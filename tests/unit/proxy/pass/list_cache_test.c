@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cache of all workers answers equal listings byte for byte, and asks for them once, until a
-// write or time makes them untrue. A listing that began before a write is given to nobody who asks
-// after it.
+// Proves: one cache of all workers answers equal listings byte for byte. It asks for each once,
+// until a write or time makes it untrue. A listing that began before a write is given to no request
+// that comes after the write.
 #include "proxy/doors.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request bodies go on as the origin needs them, and never whole before they were checked.
+// Proves: request bodies are sent on in the form that the origin needs, and never whole before they
+// are verified.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A form as browsers and SDKs write it has one key, wherever the bytes are cut; whatever another
-// reader could take otherwise is refused.
+// Proves: a form as browsers and SDKs write it has one key, wherever the bytes are cut. A form that
+// another parser could read differently is refused.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>

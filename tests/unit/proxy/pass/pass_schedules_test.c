@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: under random schedules of a client that sends its body in pieces, lies, pauses or leaves,
-// and an origin that answers early, late, badly or never, what reaches the origin is a beginning of
-// the right bytes, is whole only if all of them were right, and the client hears one thing that is
-// true. For each framing of a body. seeds.h says which schedules.
+// Proves: under random schedules, the origin gets a prefix of the right bytes. It gets the whole
+// body only if all bytes were right, and the client gets one answer that is true. The client sends
+// its body in pieces, lies, pauses or leaves, and the origin answers early, late, badly or never.
+// For each framing of a body. seeds.h says which schedules run.
 #include "proxy/doors.h"
 #include "s3/s3_private.h"
 

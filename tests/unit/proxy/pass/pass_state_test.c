@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a request that passes through aborts the process rather than leave the order of its
-// phases. So no write asks the origin before its first invalidation, and no client is answered
-// before the second.
+// Proves: a request that passes through aborts the process if it breaks the order of its phases. So
+// no write asks the origin before its first invalidation, and no client is answered before the
+// second.
 #include "proxy/ask.h"
 
 #include "test.h"

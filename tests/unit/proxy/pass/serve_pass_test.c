@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pass-through in every order that matters: the origin is asked after the invalidation and the
-// client answered after the second one; a body that is wrong never becomes whole at the origin;
-// whoever leaves, the write is closed.
+// Proves: pass-through in every order that matters. The origin is asked after the first
+// invalidation, and the client is answered after the second one. A wrong body never becomes whole
+// at the origin. The write is closed even if client or origin leave.
 #include "proxy/ask.h"
 
 #include "test.h"
