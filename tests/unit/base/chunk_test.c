@@ -279,7 +279,7 @@ Test(chunk, travels_between_threads_within_the_budget)
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
 
-Test(chunk, a_counted_buffer_is_charged_for_what_it_has_reserved_until_it_is_done)
+Test(chunk, a_counted_buffer_is_charged_for_its_capacity_until_it_is_done)
 {
     struct buf b;
     chunk_budget_init(1u << 20);

@@ -28,7 +28,7 @@ static const char *capture(void (*fn)(void))
     return captured;
 }
 
-Test(log, quote_escapes_what_could_forge)
+Test(log, quote_escapes_bytes_that_could_forge_a_line)
 {
     cr_assert_str_eq(log_quote(SPAN("plain")), "\"plain\"");
     cr_assert_str_eq(log_quote(SPAN("a b\"c\\")), "\"a b\\\"c\\\\\"");
@@ -140,7 +140,7 @@ static int full_pipe(int *ret_out)
     return ends[1];
 }
 
-Test(log, nobody_waits_for_who_reads_it)
+Test(log, no_thread_waits_for_the_reader_of_the_log)
 {
     int out, in = full_pipe(&out), saved = dup(STDERR_FILENO);
     unsigned long lost = log_lines_lost();

@@ -160,7 +160,7 @@ Test(commands, env_asks_the_running_server)
     buf_done(&why);
 }
 
-Test(commands, descriptors_are_shared_out_within_what_there_is)
+Test(commands, descriptors_are_shared_out_within_the_limit)
 {
     struct command_limits_plan plan = command_limits_plan_for(1u << 20, 8, 3, 16384, 64);
     cr_assert(!plan.is_short);

@@ -75,7 +75,7 @@ Test(command_line, settings_are_left_to_the_configuration)
                      "--cache.size: no such option");
 }
 
-Test(command_line, operands_come_first_and_the_dashes_go)
+Test(command_line, operands_come_first_and_the_dashes_are_removed)
 {
     char *argv[] = {word("-T"), word("--listen"), word("1"), word("a"),
                     word("--"), word("-b"),       NULL};
@@ -96,7 +96,7 @@ Test(command_line, operands_come_first_and_the_dashes_go)
     buf_done(&why);
 }
 
-Test(command_line, every_command_takes_what_is_common)
+Test(command_line, every_command_takes_the_common_options)
 {
     static const char *const flags[] = {"-q", "-v", "--no-color"};
     for (unsigned i = 0; i < command_line_count(); i++) {

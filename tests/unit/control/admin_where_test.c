@@ -11,7 +11,7 @@ static const char LINE[] =
     "\"result\":\"miss\",\"bytes\":1048576,\"ttfb_ms\":120.500,\"total_ms\":250.000,"
     "\"ua\":\"\"}\n";
 
-Test(admin_where, holds_for_what_it_says)
+Test(admin_where, an_expression_matches_the_right_lines)
 {
     static const struct {
         const char *text;

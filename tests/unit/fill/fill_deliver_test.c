@@ -62,7 +62,7 @@ static void end_once(int client)
 }
 
 // Rule 34.
-Test(deliver, a_reader_behind_its_run_goes_on_from_pages_while_it_comes)
+Test(deliver, a_reader_behind_its_run_continues_from_pages_while_it_comes)
 {
     begin(BUFFER, 100);
     int client = start_and_fall_behind(true);
@@ -74,7 +74,7 @@ Test(deliver, a_reader_behind_its_run_goes_on_from_pages_while_it_comes)
 }
 
 // Nothing is written yet. Rule 34.
-Test(deliver, a_reader_behind_its_run_goes_on_from_memory)
+Test(deliver, a_reader_behind_its_run_continues_from_memory)
 {
     begin(BUFFER, 100);
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -87,7 +87,7 @@ Test(deliver, a_reader_behind_its_run_goes_on_from_memory)
 }
 
 // As under TLS, pages cannot be sent to this reader. Rule 34.
-Test(deliver, a_reader_without_pages_goes_on_from_memory)
+Test(deliver, a_reader_without_pages_continues_from_memory)
 {
     begin(BUFFER, 0);
     int client = start_and_fall_behind(true);

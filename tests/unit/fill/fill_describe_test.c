@@ -240,7 +240,7 @@ Test(fill_describe, one_large_object_among_many_small_ones_changes_nothing)
 }
 
 // Readers of ranges teach the kind too.
-Test(fill_describe, kind_is_learnt_from_whoever_reads)
+Test(fill_describe, kind_is_learnt_from_every_reader)
 {
     begin(0);
     int plain = client_get(1, WORLD_BLOCK, WORLD_BLOCK + 9);
@@ -370,7 +370,7 @@ Test(fill_describe, that_there_are_none_is_found_out_once)
 }
 
 // Many ask at once, on all workers: one HEAD.
-Test(fill_describe, one_head_tells_all_who_ask_meanwhile)
+Test(fill_describe, one_head_answers_all_readers_that_come_while_it_is_in_flight)
 {
     begin(0);
     int plain = client_get(1, 0, UINT64_MAX);
@@ -495,7 +495,7 @@ Test(fill_describe, an_object_with_a_wrong_checksum_never_looks_whole)
 }
 
 // When the last reader leaves a run, its HEAD is cancelled too.
-Test(fill_describe, run_that_is_left_leaves_nothing_behind)
+Test(fill_describe, run_without_readers_leaves_no_head_in_flight)
 {
     for (unsigned steps = 0; steps < 12; steps++) {
         int head, client = ask_beside(&head);

@@ -257,7 +257,7 @@ Test(asked, a_long_run_wants_a_promise)
 }
 
 // A prefetched run counts as demand from the moment when a reader waits for it.
-Test(asked, a_reader_joins_what_is_fetched_ahead)
+Test(asked, a_reader_joins_read_ahead)
 {
     struct world_options options = {.seed = 2, .piece_bytes = PIECE, .readahead = true};
     world_begin(&options);
@@ -281,7 +281,7 @@ Test(asked, a_reader_joins_what_is_fetched_ahead)
 
 // Read-ahead sends HEAD for the next object, then fetches its blocks of that version. A reader that
 // comes joins them, and nothing is requested twice.
-Test(asked, a_reader_joins_what_is_fetched_ahead_of_the_object_behind)
+Test(asked, a_reader_joins_the_read_ahead_of_the_next_object)
 {
     struct world_options options = {
         .seed = 5, .size_bytes = 2 * WORLD_BLOCK, .piece_bytes = PIECE, .readahead = true};
@@ -425,7 +425,7 @@ Test(body, the_store_refuses)
 
 // For an unstored run, the origin is asked at most one window ahead of the fastest reader, from the
 // first byte on. Rule 23.
-Test(body, unstored_and_nobody_takes_anything)
+Test(body, an_unstored_run_is_bounded_while_no_reader_takes_bytes)
 {
     begin_unstored();
     world_hold(EVENT_PULL, -1, -1);

@@ -206,7 +206,7 @@ static int get_block_behind(uint64_t buffer_bytes)
 
 // The disk has a backlog: a reader that needs the place of a run being written asks the origin for
 // itself. Rule 20.
-Test(pause, nobody_waits_for_a_disk_that_is_behind)
+Test(pause, no_reader_waits_for_a_disk_with_a_backlog)
 {
     expect(get_block_behind(1), CLIENT_COMPLETE, 1);
     cr_assert_eq(origin_sent(1, 0), 2);
@@ -252,7 +252,7 @@ Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
 
 // The run that leads while memory is used up waits for the disk. If the disk stands still, the run
 // stops being stored, and its reader gets the rest. Rule 23.
-Test(pause, the_leading_run_does_not_wait_for_a_disk_that_stands_still)
+Test(pause, the_leading_run_does_not_wait_for_a_stalled_disk)
 {
     struct world_options options = {.seed = 2,
                                     .piece_bytes = PIECE,

@@ -124,7 +124,7 @@ Test(first, a_failed_condition_is_no_answer_for_others)
 // A 412 says that another version than the reader's is current. A reader that comes after the
 // request was sent may ask for a newer one. Readers that all came before a request share its 412.
 // Rule 22.
-Test(first, a_412_is_no_answer_for_who_came_after_its_request)
+Test(first, a_412_is_no_answer_for_readers_that_came_after_its_request)
 {
     struct client_ask newer = {.worker = 1, .last = UINT64_MAX, .if_match = 2};
     begin();
@@ -142,7 +142,7 @@ Test(first, a_412_is_no_answer_for_who_came_after_its_request)
     world_end();
 }
 
-Test(first, a_412_is_shared_by_those_who_came_before_its_request)
+Test(first, a_412_is_shared_by_readers_that_came_before_its_request)
 {
     struct client_ask wrong = {.worker = 1, .last = UINT64_MAX, .if_match = 7};
     begin();
@@ -207,7 +207,7 @@ Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
 // The last bytes of an object of unknown size are a run of the key's home, though its stripe is
 // another worker's. A reader that wants them in the meantime joins it.
 // Rules 2, 16.
-Test(first, a_suffix_is_fetched_once_whoever_owns_its_stripe)
+Test(first, a_suffix_is_fetched_once_on_any_owner)
 {
     struct client_ask a = {.worker = 1, .suffix = 100};
     begin();

@@ -51,7 +51,7 @@ Test(home_kept, six_heads_and_a_get_cost_one_of_each)
     world_end();
 }
 
-Test(home_kept, if_match_of_what_a_head_named_goes_with_the_get)
+Test(home_kept, the_version_of_a_head_is_the_if_match_of_the_get)
 {
     begin();
     heads(1, 1);
@@ -245,7 +245,7 @@ Test(home_kept, a_deletion_that_is_found_drops_it)
 }
 
 // The readers of a first request are given its version before the home knows it.
-Test(home_kept, while_a_first_request_decides_it_answers_nobody)
+Test(home_kept, a_kept_answer_is_not_used_while_a_first_request_decides)
 {
     begin();
     heads(1, 1);
@@ -263,7 +263,7 @@ Test(home_kept, while_a_first_request_decides_it_answers_nobody)
 }
 
 // A HEAD is in flight when a first request finds the next version.
-Test(home_kept, an_answer_that_may_be_older_than_what_was_given_is_not_kept)
+Test(home_kept, an_answer_that_may_be_older_than_a_given_version_is_not_kept)
 {
     begin();
     int head = client_head(1);

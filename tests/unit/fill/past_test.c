@@ -170,7 +170,7 @@ Test(past, answered_before_the_delete_is_durable)
 
 // The bucket is noted as written to, so after a crash nothing is used without confirmation. Neither
 // the check nor the readers wait for a slow disk. Rules 11, 31.
-Test(past, a_slow_delete_in_a_noted_bucket_holds_nobody)
+Test(past, a_slow_delete_in_a_noted_bucket_delays_no_reader)
 {
     begin();
     store_note();
@@ -496,7 +496,7 @@ Test(past, head_after_get_comes_when_it_is_visible)
 // A range, of the same block, from another worker: a hit. With `no-cache`: one question,
 // no second body.
 // Rule 32.
-Test(past, strict_fetches_again_what_it_has_just_stored)
+Test(past, strict_fetches_again_a_version_it_has_just_stored)
 {
     begin();
     deliver_and_hold();
@@ -611,7 +611,7 @@ Test(past, a_304_does_not_bring_back_the_version_before_that_of_a_check)
 }
 
 // Rules 13 and 31.
-Test(past, a_304_from_before_a_check_is_no_answer_for_who_asks_after_it)
+Test(past, a_304_from_before_a_check_is_no_answer_for_later_readers)
 {
     begin();
     struct client_ask ask = {.worker = 2, .last = UINT64_MAX, .if_none_match = 1};
@@ -619,7 +619,7 @@ Test(past, a_304_from_before_a_check_is_no_answer_for_who_asks_after_it)
 }
 
 // Rules 13 and 31.
-Test(past, a_412_from_before_a_check_is_no_answer_for_who_asks_after_it)
+Test(past, a_412_from_before_a_check_is_no_answer_for_later_readers)
 {
     begin();
     struct client_ask ask = {.worker = 2, .last = UINT64_MAX, .if_match = 2};
@@ -627,7 +627,7 @@ Test(past, a_412_from_before_a_check_is_no_answer_for_who_asks_after_it)
 }
 
 // Rules 13 and 31.
-Test(past, a_404_from_before_a_check_is_no_answer_for_who_asks_after_it)
+Test(past, a_404_from_before_a_check_is_no_answer_for_later_readers)
 {
     begin();
     origin_remove();

@@ -355,7 +355,7 @@ static bool run_batch(uint64_t first, uint64_t last, bool trace)
 // replies; a client that sends too late.
 static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436, 585933};
 
-Test(front_schedules, only_what_may_be_on_the_wire, .timeout = 0)
+Test(front_schedules, only_permitted_bytes_are_on_the_wire, .timeout = 0)
 {
     struct seeds seeds = seeds_wanted(SEEDS);
     present =

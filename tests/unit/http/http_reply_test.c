@@ -176,7 +176,7 @@ Test(http_reply, recall_in_mid_slice)
 
 // Bytes that the source has reported ready count only for the pass in which it did, not after the
 // socket was full.
-Test(http_reply, recall_of_what_was_ready)
+Test(http_reply, ready_bytes_can_be_recalled)
 {
     recall_in_mid_slice("GET /ready?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
 }

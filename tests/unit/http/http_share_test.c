@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that in addition to small replies, all others share the bytes of a turn equally, however
-// often each comes. Without small replies, large ones have no limit.
+// Proves: when there are small replies, the others share the bytes of a turn, however often each
+// comes. Without small replies, large ones are not limited.
 #include "test.h"
 
 #include "http/http_private.h"
@@ -33,7 +33,7 @@ Test(http_share, the_rest_of_a_share_lasts_until_the_turn_is_over)
     }
 }
 
-Test(http_share, beside_a_small_reply_all_send_what_one_would)
+Test(http_share, with_a_small_reply_all_others_share_the_bytes_of_one_turn)
 {
     static struct http_share shares[MANY];
     struct http_turn turn = {0};
@@ -45,7 +45,7 @@ Test(http_share, beside_a_small_reply_all_send_what_one_would)
     }
 }
 
-Test(http_share, nobody_starves_beside_many)
+Test(http_share, no_reply_starves_among_many)
 {
     static struct http_share shares[MANY];
     struct http_turn turn = {0};

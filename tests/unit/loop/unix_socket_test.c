@@ -187,7 +187,7 @@ static void *starter(void *ctx)
     return NULL;
 }
 
-Test(unix_socket, one_of_all_who_start_at_once)
+Test(unix_socket, one_of_all_that_start_at_once_gets_the_socket)
 {
     begin();
     cr_assert_eq(pthread_barrier_init(&all_ready, NULL, STARTERS), 0);

@@ -221,7 +221,7 @@ static void sockets_end(struct socket_rig *rig)
 
 // Proves that a turn with hits receives from few sockets, and from more if other work takes long,
 // too. Without hits, no transfer is passed over.
-Test(transfer_turn, receiving_has_a_share_beside_hits)
+Test(transfer_turn, receiving_has_a_share_in_a_turn_with_hits)
 {
     struct socket_rig *rig = sockets_begin();
     fixture_run_on(rig->turn.worker, socket_turn, rig);
@@ -244,7 +244,7 @@ Test(transfer_turn, receiving_has_a_share_beside_hits)
 }
 
 // Proves that no transfer is passed over for too long, and none while it connects.
-Test(transfer_turn, nobody_is_passed_over_for_long)
+Test(transfer_turn, no_transfer_is_passed_over_for_long)
 {
     struct socket_rig *rig = sockets_begin();
     rig->has_hits = true;

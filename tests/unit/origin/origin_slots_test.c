@@ -91,7 +91,7 @@ Test(origin_slots, they_double_in_a_round_trip_while_calls_wait)
     end(&rig);
 }
 
-Test(origin_slots, nobody_who_waits_no_more_of_them)
+Test(origin_slots, slots_do_not_grow_without_waiting_calls)
 {
     struct slots_rig rig;
     begin(&rig);

@@ -150,7 +150,7 @@ Test(origin_trouble, an_answer_counts_more_than_an_older_question)
 }
 
 // The log holds back repeats within a minute, but its last line about an origin becomes true.
-Test(origin_trouble, the_log_ends_with_what_is_true)
+Test(origin_trouble, the_last_line_of_the_log_is_true)
 {
     struct server_row rows[] = {{.answer = OK_ANSWER}};
     struct rig rig;

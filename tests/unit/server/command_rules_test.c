@@ -20,7 +20,7 @@ static struct command_rules rules_of(const struct config_rule *rules, unsigned c
 }
 
 // A rule with an unchanged match keeps its group at any position. A new rule gets an unused number.
-Test(command_rules, groups_follow_what_rules_match)
+Test(command_rules, groups_follow_the_match_of_rules)
 {
     const struct config_rule first[] = {
         {.match = "a", .pin = true}, {.match = "b"}, {.match = "c", .share_percent = 10}};

@@ -64,7 +64,7 @@ static struct object object_of(struct box *box, const char *key, uint64_t size)
     return (struct object){key, "\"e\"", size, BLOCK, store_generation_next(box->store)};
 }
 
-Test(redescribe, a_disk_that_stands_still_is_not_waited_for)
+Test(redescribe, a_stalled_disk_is_not_waited_for)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);

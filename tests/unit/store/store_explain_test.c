@@ -104,7 +104,7 @@ static void do_read(struct worker *w, void *ctx)
     store_view_done(&view);
 }
 
-Test(store_explain, says_what_is_pinned_and_how_much)
+Test(store_explain, explains_pins_and_their_bytes)
 {
     struct box box;
     struct store_group group = {.priority = 3, .pin = true, .identity = 9};
@@ -167,7 +167,7 @@ Test(store_explain, an_unknown_object_is_one_gap_as_long_as_was_asked)
     box_remove(&box);
 }
 
-Test(store_explain, lru_says_only_what_is_held)
+Test(store_explain, lru_explains_only_cached_runs)
 {
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS, STORE_POLICY_LRU));

@@ -98,7 +98,7 @@ Test(store, a_newer_generation_replaces_the_older_and_an_older_put_is_refused)
 }
 
 // Rule 4 of src/fill/README.md.
-Test(store, deletes_reach_what_they_name_and_nothing_else)
+Test(store, deletes_remove_the_named_key_and_nothing_else)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
@@ -336,7 +336,7 @@ static void do_range(struct worker *w, void *ctx)
     call->ready = store_range_ready(w, call->box->store, call->place, 100, BLOCK, &call->range);
 }
 
-Test(store, bytes_we_wrote_go_the_fast_way_until_they_are_not_resident)
+Test(store, written_bytes_take_the_fast_path_while_they_are_resident)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);

@@ -286,7 +286,7 @@ Test(list_cache, nothing_is_found_in_another_epoch)
 }
 
 // A write drops every page that could show its key, and no other.
-Test(list_cache, write_drops_what_it_touches)
+Test(list_cache, write_drops_the_pages_it_touches)
 {
     begin();
     store("open", "b", "list-type=2", "all");

@@ -272,7 +272,7 @@ static void failed_run(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(recovery, nothing_is_written_over_a_run_that_lies_behind_one_that_was_cut_and_failed)
+Test(recovery, nothing_is_written_over_a_run_after_one_that_was_cut_and_failed)
 {
     failed_run(DISK_ENGINE_THREADS);
     failed_run(DISK_ENGINE_URING);
@@ -510,8 +510,7 @@ static void injure_leaves(char *bytes, size_t len)
 
 // The index is too large for the child, so the pages that readers, writers and the round will use
 // are not verified yet.
-Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to_them,
-     .timeout = 1800)
+Test(recovery, injured_pages_that_were_not_verified_are_found_when_they_are_used, .timeout = 1800)
 {
     enum { MANY_RUNS = 24 };
     unsigned objects = seeds_scaled(1500, 300);

@@ -182,7 +182,7 @@ static void finds_all(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(scrub, finds_what_the_device_has_changed)
+Test(scrub, finds_runs_that_the_device_has_changed)
 {
     finds_all(DISK_ENGINE_THREADS);
     finds_all(DISK_ENGINE_URING);

@@ -162,7 +162,7 @@ Test(store_late, comes_on_when_there_is_room)
 }
 
 // Writes may have passed that the copies in the directory do not know.
-Test(store_late, begins_empty_whatever_lies_there)
+Test(store_late, begins_empty_whatever_the_directory_holds)
 {
     struct box box;
     begin(&box);
@@ -303,7 +303,7 @@ Test(store_late, a_late_attach_that_fails_is_tried_again)
 
 // --- what is set meanwhile
 
-Test(store_late, limits_of_meanwhile_hold)
+Test(store_late, limits_set_before_the_attach_hold)
 {
     struct box box;
     struct buf why;
@@ -330,7 +330,7 @@ Test(store_late, limits_of_meanwhile_hold)
 }
 
 // A rule from a reload has larger blocks than the rules of the start.
-Test(store_late, blocks_of_meanwhile_find_segments)
+Test(store_late, larger_blocks_of_a_reload_before_the_attach_find_segments)
 {
     struct box box;
     struct buf why;
@@ -360,7 +360,7 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     return STORE_PRIORITY_NORMAL;
 }
 
-Test(store_late, groups_of_meanwhile_are_known)
+Test(store_late, groups_set_before_the_attach_are_known)
 {
     struct box box;
     open_late(&box);

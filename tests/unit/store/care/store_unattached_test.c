@@ -140,7 +140,7 @@ Test(store_unattached, a_format_that_could_not_be_read_at_the_start)
     expect_disowned(&box);
 }
 
-Test(store_unattached, where_nothing_lies_nothing_is_refused)
+Test(store_unattached, without_an_old_cache_nothing_is_refused)
 {
     struct box box;
     char path[1024];

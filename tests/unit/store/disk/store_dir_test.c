@@ -139,7 +139,7 @@ Test(store_dir, a_format_that_is_not_ours_is_refused_and_left_alone)
     box_remove(&box);
 }
 
-Test(store_dir, a_cache_of_an_earlier_version_is_refused_with_what_to_do)
+Test(store_dir, a_cache_of_an_earlier_version_is_refused_with_the_remedy)
 {
     struct box box;
     char text[80];

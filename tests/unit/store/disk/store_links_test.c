@@ -153,7 +153,7 @@ Test(store_links, a_link_in_place_of_a_segment_is_not_followed)
     box_remove(&box);
 }
 
-Test(store_links, closing_a_cache_follows_no_link_that_was_made_meanwhile)
+Test(store_links, closing_a_cache_follows_no_link_that_was_made_after_the_start)
 {
     struct box box;
     char victim[1024], path[1024];

@@ -7,7 +7,7 @@
 
 #include "test.h"
 
-Test(index_batch, keys_are_sorted_and_what_one_key_is_asked_stays_in_order)
+Test(index_batch, keys_are_sorted_and_changes_of_one_key_stay_in_order)
 {
     enum { OWED = 20, COUNT = 500 };
     static struct index_change changes[COUNT];

@@ -105,7 +105,7 @@ Test(index_condemn, bytes_that_contradict_the_origin_do_not_come_back_after_kill
     }
 }
 
-Test(index_condemn, a_put_that_waits_beside_it_is_marked_too)
+Test(index_condemn, a_waiting_put_is_marked_too)
 {
     struct box box;
     struct store_place place;
@@ -125,7 +125,7 @@ Test(index_condemn, a_put_that_waits_beside_it_is_marked_too)
     box_remove(&box);
 }
 
-Test(index_condemn, a_segment_in_which_no_mark_can_be_made_goes_whole)
+Test(index_condemn, a_segment_that_cannot_be_marked_is_dropped)
 {
     static const enum store_fault faults[] = {STORE_FAULT_MARK, STORE_FAULT_SYNC};
     for (unsigned i = 0; i < ARRAY_LEN(faults); i++) {
@@ -317,7 +317,7 @@ Test(index_condemn, lines_do_not_outlive_their_cache)
     box_remove(&box);
 }
 
-Test(index_condemn, a_place_that_is_not_what_lies_there_marks_nothing)
+Test(index_condemn, a_place_that_does_not_match_its_run_marks_nothing)
 {
     struct box box;
     struct store_place place;

@@ -130,7 +130,7 @@ static void evict(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(index_forget, a_full_cache_forgets_what_it_frees)
+Test(index_forget, a_full_cache_forgets_the_runs_it_frees)
 {
     evict(DISK_ENGINE_THREADS);
     evict(DISK_ENGINE_URING);
@@ -181,7 +181,7 @@ Test(index_forget, runs_that_could_not_be_listed_are_found_on_a_round)
 
 // The index writer is stalled in a commit. Segments whose runs it has entered earlier are freed all
 // the same, and new runs find room.
-Test(index_forget, space_comes_back_while_the_index_stands)
+Test(index_forget, space_is_freed_while_the_index_is_stalled)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
@@ -269,7 +269,7 @@ Test(index_forget, a_stop_does_not_wait_for_room)
 }
 
 // The thread that frees segments has waited in vain once. It does not wait again for each segment.
-Test(index_forget, nobody_waits_twice_for_a_disk_that_takes_no_commits)
+Test(index_forget, no_thread_waits_twice_for_a_disk_that_takes_no_commits)
 {
     struct index_forget forget;
     index_forget_init(&forget);

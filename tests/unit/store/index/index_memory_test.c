@@ -276,7 +276,7 @@ Test(index_memory, a_delete_waits_for_a_put_before_it)
     }
 }
 
-Test(index_memory, a_delete_of_what_is_not_held_needs_no_commit)
+Test(index_memory, a_delete_of_an_unknown_key_needs_no_commit)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -348,7 +348,7 @@ Test(index_memory, a_new_version_is_as_old_as_its_request_and_is_renewed_before_
     }
 }
 
-Test(index_memory, a_stop_makes_durable_what_was_put)
+Test(index_memory, a_stop_makes_all_puts_durable)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -421,7 +421,7 @@ Test(index_memory, look_ups_that_are_off_know_nothing_absent_and_deletes_reach_t
     }
 }
 
-Test(index_memory, without_an_index_nothing_is_known_absent_and_what_is_put_is_found)
+Test(index_memory, without_an_index_nothing_counts_as_absent_and_puts_are_found)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -497,7 +497,7 @@ Test(index_memory, a_rebuild_does_not_bring_back_what_a_delete_has_removed)
 
 // --- a disk that refuses
 
-Test(index_memory, a_refused_put_is_a_miss_again_and_what_it_replaced_stays_hidden)
+Test(index_memory, a_refused_put_is_a_miss_again_and_the_replaced_version_stays_hidden)
 {
     struct box box;
     EACH_ENGINE(&box, 64 * MIB)
@@ -533,7 +533,7 @@ Test(index_memory, a_refused_put_is_a_miss_again_and_what_it_replaced_stays_hidd
     }
 }
 
-Test(index_memory, a_put_whose_segment_is_lost_still_replaces_what_was_before)
+Test(index_memory, a_put_whose_segment_is_lost_still_replaces_the_old_version)
 {
     struct box box;
     EACH_ENGINE(&box, 512 * MIB)

@@ -98,7 +98,7 @@ Test(index_room, a_burst_of_tiny_objects_fits_a_larger_cache)
 
 // Slow readers may hold every segment. The puts are dropped and counted, and no fault of the disk
 // is reported.
-Test(index_room, puts_without_room_are_dropped_and_filling_goes_on)
+Test(index_room, puts_without_room_are_dropped_and_filling_continues)
 {
     struct box box;
     struct store_summary summary;

@@ -110,7 +110,7 @@ Test(store_prepare, a_directory_is_made_and_found_ready_again)
     cr_assert(is_there("a/b/cache/segments/00000001.seg"));
 }
 
-Test(store_prepare, an_older_cache_goes_when_told_so)
+Test(store_prepare, an_older_cache_is_removed_on_request)
 {
     begin();
     put_cache("cache", SEGMENT_FORMAT_VERSION - 1);

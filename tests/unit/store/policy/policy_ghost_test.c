@@ -26,7 +26,7 @@ Test(policy_ghost, keeps_what_was_put)
     cr_assert_not(policy_ghost_find(&ghost, shelf_key(127), &stamp));
 }
 
-Test(policy_ghost, never_read_again_goes_first)
+Test(policy_ghost, runs_never_read_again_are_dropped_first)
 {
     struct policy_ghost ghost = {sets, 1};
     uint32_t stamp;

@@ -8,7 +8,7 @@ static bool may_go(void *ctx, uint32_t number)
     return number != *(uint32_t *)ctx;
 }
 
-Test(policy_lru, everything_is_admitted_and_the_oldest_segment_goes)
+Test(policy_lru, everything_is_admitted_and_the_oldest_segment_is_evicted)
 {
     struct shelf shelf;
     struct policy_victim victim;

@@ -102,7 +102,7 @@ Test(policy_probation, a_segment_of_both_kinds_is_one_of_the_others)
     shelf_done(&shelf);
 }
 
-Test(policy_probation, a_part_of_what_was_refused_goes_on_probation)
+Test(policy_probation, a_part_of_a_refused_run_goes_on_probation)
 {
     struct shelf shelf;
     shelf_full(&shelf);
@@ -197,7 +197,7 @@ static unsigned refused_of_the_first(struct shelf *shelf, uint64_t from, unsigne
     return refused;
 }
 
-Test(policy_probation, readers_side_by_side_find_what_the_first_of_them_asked_for)
+Test(policy_probation, readers_side_by_side_find_runs_that_the_first_of_them_requested)
 {
     struct shelf shelf;
     shelf_full(&shelf);

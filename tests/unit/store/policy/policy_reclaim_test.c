@@ -60,7 +60,7 @@ Test(policy_reclaim, the_cheapest_half_decides)
     shelf_done(&shelf);
 }
 
-Test(policy_reclaim, of_equals_the_oldest_goes)
+Test(policy_reclaim, of_equal_segments_the_oldest_is_evicted)
 {
     struct shelf shelf;
     struct policy_victim victim;
@@ -79,7 +79,7 @@ Test(policy_reclaim, of_equals_the_oldest_goes)
     shelf_done(&shelf);
 }
 
-Test(policy_reclaim, of_equals_half_goes)
+Test(policy_reclaim, of_equal_runs_half_are_evicted)
 {
     struct shelf shelf;
     struct policy_victim victim;
@@ -107,7 +107,7 @@ Test(policy_reclaim, runs_worth_no_more_than_newcomers_are_evicted_too)
     shelf_done(&shelf);
 }
 
-Test(policy_reclaim, rewriting_is_bounded_by_what_was_admitted)
+Test(policy_reclaim, rewriting_is_bounded_by_the_admitted_bytes)
 {
     struct shelf shelf;
     struct policy_victim victim;

@@ -12,7 +12,7 @@
 
 static struct policy_ring ring;
 
-Test(policy_ring, a_full_ring_keeps_room_for_what_was_stored)
+Test(policy_ring, a_full_ring_keeps_room_for_stored_runs)
 {
     struct policy_event event = {.kind = POLICY_READ}, taken[8];
     unsigned requests = 0, stored = 0;

@@ -234,7 +234,7 @@ static void load_with(struct pieces *pieces, unsigned first, unsigned second, un
     shelf_done(&shelf);
 }
 
-Test(policy_save, runs_stay_with_their_rule_wherever_that_stands_now)
+Test(policy_save, runs_stay_with_their_rule_at_any_position)
 {
     struct shelf shelf;
     struct pieces pieces;

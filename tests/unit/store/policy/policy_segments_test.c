@@ -66,7 +66,7 @@ Test(policy_segments, runs_may_come_out_of_order)
     free(region);
 }
 
-Test(policy_segments, a_full_region_refuses_and_goes_on)
+Test(policy_segments, a_full_region_refuses_and_continues)
 {
     struct policy_segments segments;
     void *region = segments_new(&segments, 2, 64);

@@ -107,7 +107,7 @@ Test(policy, a_run_that_is_asked_for_again_at_once_is_stored)
 }
 
 // Readers side by side ask again for most missed runs: probation is for the runs that they read.
-Test(policy, where_most_is_asked_for_again_at_once_it_goes_on_probation)
+Test(policy, runs_go_on_probation_where_most_are_asked_for_again_at_once)
 {
     struct shelf shelf;
     uint32_t stamp;

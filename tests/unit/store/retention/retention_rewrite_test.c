@@ -216,7 +216,7 @@ static void *rewrite(void *ctx)
     return NULL;
 }
 
-Test(retention_rewrite, a_delete_or_a_newer_version_meanwhile_wins)
+Test(retention_rewrite, a_delete_or_a_newer_version_during_the_rewrite_wins)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;

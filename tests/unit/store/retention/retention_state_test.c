@@ -105,7 +105,7 @@ static void injure(const char *path, enum injury injury)
     (void)close(fd);
 }
 
-Test(retention_state, an_injured_file_costs_what_was_learnt_and_nothing_else)
+Test(retention_state, a_damaged_file_costs_the_learnt_history_and_nothing_else)
 {
     for (enum injury injury = MISSING; injury < INJURIES; injury++) {
         struct box box;

@@ -66,7 +66,7 @@ static uint64_t ages_noted(uint64_t max_us)
 }
 
 // Recorded clock values convert ticks to time. Ticks from before this process are left out.
-Test(retention, the_age_of_what_goes)
+Test(retention, the_age_of_evicted_runs_is_recorded)
 {
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
@@ -143,7 +143,7 @@ static bool is_held(struct box *box, unsigned i)
 }
 
 // Each segment that goes has survivors then.
-Test(retention, a_full_cache_of_survivors_still_takes_what_comes)
+Test(retention, a_full_cache_of_survivors_still_stores_new_runs)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;

@@ -484,7 +484,7 @@ Test(segment_list, room_that_went_back_holds_more)
 }
 
 // Then it stays unused, and is counted.
-Test(segment_list, a_file_system_without_holes_keeps_what_is_left_over)
+Test(segment_list, a_file_system_without_holes_keeps_the_unused_rest)
 {
     static const struct sizes sizes = {900000, 0, MIB, 24, STORE_POLICY_EPOCH, false};
     struct box box;

@@ -314,7 +314,7 @@ Test(segment_log, failing_writes_turn_filling_off_for_a_while)
     }
 }
 
-Test(segment_log, failing_reads_are_misses_and_drop_what_cannot_be_read)
+Test(segment_log, failing_reads_are_misses_and_drop_the_unreadable_run)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct box box;
@@ -412,7 +412,7 @@ Test(segment_log, segments_that_cannot_be_made_cost_fills_until_they_can)
     }
 }
 
-Test(segment_log, a_segment_that_cannot_be_unlinked_goes_on_counting)
+Test(segment_log, a_segment_that_cannot_be_unlinked_still_counts)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 24 * MIB);

@@ -277,7 +277,7 @@ static bool all_are_answered(void *ctx)
     return atomic_load(&((struct asking *)ctx)->answered) == ASKED;
 }
 
-Test(segment_pool, while_all_are_in_use_workers_do_not_wait_one_behind_the_other)
+Test(segment_pool, while_all_are_in_use_workers_do_not_wait_for_each_other)
 {
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
@@ -309,7 +309,7 @@ Test(segment_pool, a_store_closes_over_one_that_never_came_back)
     cr_assert(fcntl(fd, F_GETFD) == -1);
 }
 
-Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
+Test(segment_pool, a_new_segment_frees_a_descriptor_that_is_not_in_use)
 {
     static const int errors[] = {EMFILE, ENFILE};
     struct many m = {0};

@@ -162,7 +162,7 @@ Test(segment_scan, an_intent_keeps_its_room_when_the_runs_in_its_span_end_before
     image_free(image);
 }
 
-Test(segment_scan, writing_goes_on_where_nothing_was_ever_written)
+Test(segment_scan, writing_continues_where_nothing_was_ever_written)
 {
     struct image *image = image_new();
     add(image, 100, 1, WHOLE);
@@ -188,7 +188,7 @@ Test(segment_scan, payload_that_looks_like_runs_is_jumped_over)
     image_free(image);
 }
 
-Test(segment_scan, damage_anywhere_never_crashes_and_costs_only_what_it_hits)
+Test(segment_scan, damage_anywhere_never_crashes_and_costs_only_the_damaged_runs)
 {
     struct image *image = image_new();
     for (unsigned i = 0; i < 60; i++) {

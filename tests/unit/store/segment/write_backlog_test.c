@@ -15,7 +15,7 @@
 #define RUN (4 * MIB)
 #define RUNS_MAX 96u
 
-Test(write_backlog, takes_what_the_device_keeps_up_with)
+Test(write_backlog, takes_runs_while_the_device_keeps_up)
 {
     chunk_budget_init(1024 * MIB);
     struct write_backlog backlog = {0};
@@ -176,7 +176,7 @@ static void still_end(struct still *s)
     box_remove(&s->box);
 }
 
-Test(write_backlog, of_a_disk_that_stands_still)
+Test(write_backlog, a_stalled_disk_bounds_the_backlog)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {

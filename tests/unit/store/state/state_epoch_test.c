@@ -130,7 +130,7 @@ Test(store_epoch, changes_side_by_side_never_use_a_number_twice)
 
 // While a write to a key of the bucket is open, its old version may be fetched again. A crash must
 // forget that, too.
-Test(store_epoch, a_crash_forgets_what_is_fetched_beside_an_open_write)
+Test(store_epoch, a_crash_forgets_bytes_fetched_during_an_open_write)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
