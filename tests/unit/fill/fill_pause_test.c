@@ -250,7 +250,7 @@ Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
     world_end();
 }
 
-// The run that leads while memory is used up waits for the disk. If the disk stands still, the run
+// The run that leads while memory is used up waits for the disk. If the disk is stalled, the run
 // stops being stored, and its reader gets the rest. Rule 23.
 Test(pause, the_leading_run_does_not_wait_for_a_stalled_disk)
 {

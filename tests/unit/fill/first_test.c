@@ -260,8 +260,8 @@ Test(first, empty_object)
     world_end();
 }
 
-// Rule 22. Readers of all kinds of an object that is empty, or shorter than some of them ask for:
-// each gets the answer to its own question, whoever asks the origin first.
+// Rule 22. Readers of all kinds request an object that is empty, or shorter than some of them
+// expect. Each gets the answer to its own question, no matter which asks the origin first.
 Test(first, all_questions_at_once)
 {
     for (uint64_t seed = 1; seed <= 300; seed++) {

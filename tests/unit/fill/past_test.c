@@ -216,9 +216,8 @@ Test(past, noted_while_a_reader_is_held)
     world_end();
 }
 
-// All of an object has been given to somebody, and only its first run is on disk: whoever asks for
-// it has a hit, on any worker, and it says so.
-// Rule 32.
+// All of an object has been given to a reader, and only its first run is on disk. Later readers
+// have a hit, on any worker, and the reply says so. Rule 32.
 Test(past, later_runs_that_are_being_written_are_a_hit)
 {
     begin();
@@ -689,7 +688,7 @@ Test(past, written_while_the_index_cannot_be_looked_at)
     world_end();
 }
 
-// A reader who finds a newer version meanwhile makes the old one untrue as well.
+// A reader that finds a newer version in between makes the old one untrue as well.
 // Rule 33.
 Test(past, read_while_the_index_cannot_be_looked_at)
 {

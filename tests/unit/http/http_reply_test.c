@@ -192,7 +192,7 @@ Test(http_reply, back_pressure)
     client_send_text(fd, "GET /bytes?n=67108864&slice=65536 HTTP/1.1\r\n" HOST "\r\n");
     char byte;
     client_read_exactly(fd, &byte, 1);
-    // The other connection's replies show that the worker has done passes meanwhile.
+    // The other connection's replies show that the worker has done passes in between.
     int other = client_connect(f->address);
     for (unsigned i = 0; i < 50; i++) {
         assert_get(other, "/bytes?n=1000&slice=1000", 1000);

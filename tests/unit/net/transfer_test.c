@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers against a small server on loopback: framing, reuse of connections, pauses, cancelling,
-// time-outs, uploads, the header gate, failures.
+// timeouts, uploads, the header gate, failures.
 #include <arpa/inet.h>
 #include <linux/tcp.h>
 #include <poll.h>
@@ -675,7 +675,7 @@ static void expect_timeout(struct rig *rig, struct fetch *fetch, struct signal *
     cr_assert(strstr(fetch->detail, "for 10000 ms") != NULL);
 }
 
-// Proves the time-out for the first byte of an answer.
+// Proves the timeout for the first byte of an answer.
 Test(transfer, first_byte_timeout)
 {
     struct rig rig = {.options.first_byte_timeout_ms = 10000};
@@ -695,7 +695,7 @@ Test(transfer, first_byte_timeout_of_the_request)
     rig_end(&rig);
 }
 
-// Proves the time-out inside a body.
+// Proves the timeout inside a body.
 Test(transfer, idle_timeout)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};
@@ -710,7 +710,7 @@ Test(transfer, idle_timeout)
     rig_end(&rig);
 }
 
-// Proves that an origin that stops taking an upload runs into the idle time-out.
+// Proves that an origin that stops taking an upload runs into the idle timeout.
 Test(transfer, upload_timeout)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};

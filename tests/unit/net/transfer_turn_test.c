@@ -282,7 +282,7 @@ static void look(struct worker *w, void *ctx)
 }
 
 // Proves that hits of long ago are forgotten, and so is that a socket was passed over: such a mark,
-// left by something else, does not keep a time-out away for ever.
+// left by something else, does not keep a timeout away for ever.
 Test(transfer_turn, hits_and_marks_grow_old)
 {
     struct socket_rig *rig = sockets_begin();

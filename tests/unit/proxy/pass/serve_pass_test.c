@@ -179,7 +179,7 @@ Test(serve_pass, write_refused_early)
     ask_finish();
 }
 
-// Every outcome closes the write: an error of the origin, a lost connection, a time-out.
+// Every outcome closes the write: an error of the origin, a lost connection, a timeout.
 Test(serve_pass, write_failures)
 {
     ask_init("DELETE", "/b/k");

@@ -301,7 +301,7 @@ Test(store_late, a_late_attach_that_fails_is_tried_again)
     leave(&box);
 }
 
-// --- what is set meanwhile
+// --- settings from before the attach
 
 Test(store_late, limits_set_before_the_attach_hold)
 {

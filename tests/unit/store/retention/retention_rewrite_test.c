@@ -201,7 +201,7 @@ Test(retention_rewrite, a_run_of_several_blocks_is_moved_as_one)
     box_remove(&box);
 }
 
-// --- what happens meanwhile
+// --- changes during the rewrite
 
 struct rewriting_thread {
     struct box *box;
