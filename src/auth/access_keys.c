@@ -220,8 +220,8 @@ static unsigned read_ops(struct keys_reader *reader, const yaml_node_t *node)
     return ops;
 }
 
-// Returns the index of a mapping's key in `names`, once for each key; -1 after it reported an
-// error.
+// Returns the index of a mapping's key in `names`. Returns -1, after it has reported an error, if
+// the key is unknown or repeated.
 static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const char *const *names,
                        unsigned name_count, unsigned *seen)
 {

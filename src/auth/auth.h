@@ -78,12 +78,12 @@ struct auth_request {
     struct arena *arena;
     struct span method, target;
     const struct headers *headers;
-    struct s3_request *s3; // its path is read again where the signature says that '+' is a blank
+    struct s3_request *s3; // the path is parsed again if the signature says that '+' is a blank
 };
 
-// The signature over the raw request. An unknown access key costs the same work as a known one.
-// ret_claim is filled as far as it was understood; *ret_entry is the principal, or NULL.
-// ret_signing_key, of 32 bytes, verifies signed chunks. On refusal fills ret_detail.
+// Verifies the signature over the raw request. An unknown access key costs the same work as a known
+// one. Fills ret_claim as far as the request could be parsed. *ret_entry becomes the principal, or
+// NULL. ret_signing_key has 32 bytes and verifies signed chunks. On refusal fills ret_detail.
 enum err auth_signature_verify(const struct auth_request *r, const struct access_keys *table,
                                time_t now, struct sigv4_claim *ret_claim, uint8_t *ret_signing_key,
                                const struct access_keys_principal **ret_entry,
@@ -91,7 +91,8 @@ enum err auth_signature_verify(const struct auth_request *r, const struct access
 
 // --- auth_rights.c -------------------------------------------------------------------------------
 
-// May the principal do all that the request does? On refusal fills ret_detail, in the arena.
+// Returns ERR_OK if the principal has every right that the request needs. On refusal fills
+// ret_detail, in the arena.
 enum err auth_rights_judge(struct arena *arena, const struct access_keys_principal *p,
                            enum s3_operation operation, const struct s3_effects *effects,
                            struct s3_error_detail *ret_detail) MUST_USE;

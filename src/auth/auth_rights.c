@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do the rights of an access key cover what a request does? Pure; any thread.
+// Decides whether the rights of an access key cover the effects of a request. Pure; any thread.
 #include "auth/auth.h"
 
 static enum err refuse_with(struct arena *arena, struct s3_error_detail *ret_detail,
@@ -11,8 +11,8 @@ static enum err refuse_with(struct arena *arena, struct s3_error_detail *ret_det
     return err;
 }
 
-// Everything that the request may do must be allowed. Keys that stand in its body are judged once
-// it has been read (gate_allows()).
+// Requires a right for every effect of the request. Keys that a request lists in its body are
+// checked later, once the body has been read (gate_allows()).
 enum err auth_rights_judge(struct arena *arena, const struct access_keys_principal *p,
                            enum s3_operation operation, const struct s3_effects *effects,
                            struct s3_error_detail *ret_detail)

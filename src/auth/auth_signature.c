@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is the signature of a request good? Pure; any thread.
+// Verifies the signature of a request. Pure; any thread.
 #include "auth/auth.h"
 
-// "NAME" and what follows it, from `separator` on; of a secret, "***" instead.
+// Appends the name in `piece` and its value from `separator` on. If the value is a secret, appends
+// "***" instead.
 static void append_without_secret(struct buf *out, struct span piece, char separator)
 {
     struct span name = {piece.ptr, span_find(piece, separator)};
@@ -11,8 +12,8 @@ static void append_without_secret(struct buf *out, struct span piece, char separ
     buf_append_cstr(out, hides ? "***" : "");
 }
 
-// The canonical request goes back to the client, and from there into logs: values that are secrets
-// of the client's are left out. Its third line is the query, headers follow.
+// The canonical request goes back to the client, and from there into logs. Therefore it leaves out
+// values that are the client's secrets. Its third line is the query, and headers follow.
 static struct span without_secrets(struct arena *arena, struct span canonical)
 {
     struct buf out;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table, and a command line judged by it before the command runs: what is misspelt, lacks its
-// value, is said twice or one too many is told at once, with the word that was probably meant.
+// The table of commands, and the check of a command line against it before the command runs. The
+// check reports misspelt words, missing values, repeated options and surplus operands at once. It
+// suggests the word that the user probably meant.
 #include "commands/command_line.h"
 
 #include "config/config.h"
@@ -144,7 +145,7 @@ static bool is_setting(struct span key)
             return true;
         }
     }
-    return span_find(key, '.') < key.len; // misspelt, as its own message says
+    return span_find(key, '.') < key.len; // misspelt; config_load() reports it
 }
 
 static void unknown_option(struct judge *judge, struct span flag)
@@ -198,7 +199,7 @@ static bool value_is_good(struct judge *judge, const struct command_option *opti
     return false;
 }
 
-// Judges one option; *ret_taken is how many words it has.
+// Checks one option. *ret_taken becomes the number of its words.
 static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
 {
     struct span flag = flag_of(argv[0]);
@@ -252,7 +253,7 @@ static bool operand_is_good(struct judge *judge, const char *word)
     return true;
 }
 
-// Operands go to the front, in their order; what stands behind keeps its own.
+// Moves operands to the front in their order. The other words keep their order too.
 static void move_to_front(char **argv, int from, unsigned to)
 {
     char *word = argv[from];
@@ -270,7 +271,8 @@ bool command_line_check(const struct command *command, int *argc, char **argv,
         bool is_option = !only_operands && argv[i][0] == '-' && argv[i][1] != '\0';
         if (is_option && strcmp(argv[i], "--") == 0) {
             only_operands = true;
-            memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof(*argv)); // NULL as well
+            memmove(argv + i, argv + i + 1,
+                    (size_t)(*argc - i) * sizeof(*argv)); // moves the NULL too
             (*argc)--;
             taken = 0;
         } else if (is_option) {

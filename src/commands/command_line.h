@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of commands and options (commands.def), and what it says of a command line. Main
+// The table of commands and options (commands.def), and checks of a command line against it. Main
 // thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_LINE_H
 #define FOREBAY_COMMANDS_COMMAND_LINE_H
@@ -8,11 +8,11 @@
 
 #include "base/bytes.h"
 
-// What a command takes besides its own options.
+// Groups of common options that a command takes in addition to its own.
 #define TAKES_SETTINGS 1u
 #define TAKES_SERVER 2u
 #define TAKES_OUTPUT 4u
-#define TAKES_ALL 8u // every command, without its row saying so
+#define TAKES_ALL 8u // every command takes these, without a flag in its row
 
 #define COMMAND_OPERANDS_MANY 0xffffu
 
@@ -26,7 +26,7 @@ enum command_option_kind {
 };
 
 struct command_option {
-    const char *command; // NULL: of all commands that take one of `takes`
+    const char *command; // NULL: belongs to all commands that take one of `takes`
     unsigned takes;
     const char *flag;
     enum command_option_kind kind;
@@ -39,25 +39,26 @@ struct command {
     const char *operands, *summary, *details;
 };
 
-unsigned command_line_count(void); // of commands
+unsigned command_line_count(void); // number of commands
 const struct command *command_line_row(unsigned i);
-unsigned command_line_number(const struct command *command); // its row
+unsigned command_line_number(const struct command *command); // its row number
 const struct command *command_line_find(const char *name);   // NULL: no such command
-// NULL: none is near.
+// Returns the command whose name is nearest to `name`; NULL if none is near.
 const char *command_line_suggest(const char *name);
-// The next option behind `after` (NULL: the first) that the command takes, its own ones first;
-// NULL: that was the last.
+// Returns the option after `after` that the command takes; its own options come first. NULL as
+// `after` requests the first option. Returns NULL after the last one.
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
-// How many words the option at argv[0] has, one that the command takes and command_line_check() has
-// found good.
+// Returns the number of words of the option at argv[0]. The command must take it, and
+// command_line_check() must have accepted it.
 int command_line_words(const struct command *command, char *const *argv);
-// How many words of argv are options that may stand in front of a command, whichever that is; -1:
-// *ret_why says what is wrong with one.
+// Returns how many words at the start of argv are options that every command allows in front of its
+// name. Returns -1, and the reason in *ret_why, if one is wrong.
 int command_line_leading(int argc, char *const *argv, struct buf *ret_why);
-// Are all of argv options and settings that the command takes, with the values they need, and as
-// many operands as it takes? True: operands stand in front of the rest now, and "--" is gone.
-// False: *ret_why says what is wrong. A setting's name and value are config_load()'s to judge.
+// Checks that argv holds only options and settings that the command takes, with their values, and
+// as many operands as it takes. If so, returns true, moves the operands to the front and removes
+// "--". Otherwise returns false, and the reason in *ret_why. config_load() checks names and values
+// of settings.
 bool command_line_check(const struct command *command, int *argc, char **argv,
                         unsigned *ret_operand_count, struct buf *ret_why);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share: arguments, options of several commands, the configuration, results, a
-// running server.
+// Functions that all commands share: arguments, common options, the configuration, results, and
+// requests to a running server.
 #include "commands/commands.h"
 
 #include "base/check.h"
@@ -39,7 +39,7 @@ int commands_unknown(const char *name)
 static void remove_arguments(int *argc, char **argv, int at, int count)
 {
     for (int i = at; i + count <= *argc; i++) {
-        argv[i] = argv[i + count]; // the NULL behind the last one moves too
+        argv[i] = argv[i + count]; // moves the NULL after the last one too
     }
     *argc -= count;
 }
@@ -74,7 +74,7 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
     return NULL;
 }
 
-// A flag of the command line, not a value of another option.
+// Removes a flag of the command line. It skips values of other options that look the same.
 static bool take_flag(const struct command *command, int *argc, char **argv, const char *flag)
 {
     for (int i = (int)common.operand_count; i < *argc; i += command_line_words(command, argv + i)) {
@@ -130,14 +130,14 @@ void commands_inform_more(const char *format, ...)
 void commands_inform_request(const char *method, const char *address, const char *path,
                              enum err err, unsigned status)
 {
-    static char said[REQUEST_SAID_MAX]; // by the main thread
+    static char said[REQUEST_SAID_MAX]; // only the main thread uses it
     char now[REQUEST_SAID_MAX], end[16] = "";
     if (err == ERR_OK && status != 0) {
         (void)snprintf(end, sizeof(end), ": %u", status);
     }
     (void)snprintf(now, sizeof(now), "%s %.512s at %.512s%s", method, path, address,
                    err == ERR_OK ? end : ": no answer");
-    if (strcmp(now, said) != 0) { // a look a moment later has nothing new
+    if (strcmp(now, said) != 0) { // a repeated request has nothing new
         memcpy(said, now, sizeof(said));
         commands_inform_more("forebay: %s\n", commands_visible(now, strlen(now)));
     }
@@ -181,9 +181,9 @@ int commands_result(int code, json_t *json)
 
 void commands_usage_error_json(const char *what)
 {
-    common.is_json = true; // the options of a wrong command line are not taken
+    common.is_json = true; // a wrong command line is reported before its options are read
     commands_line("error", json_pack("{s:o}", "reason", control_text(span_from_cstr(what))));
-    (void)commands_result(EXIT_CODE_USAGE, NULL); // the exit code says it, too
+    (void)commands_result(EXIT_CODE_USAGE, NULL); // the exit code reports it too
 }
 
 int commands_usage_error(const char *command, const char *what)
@@ -201,14 +201,14 @@ struct config *commands_load_config(int argc, char **argv)
     struct config *config = NULL;
     buf_init(&errors, ERRORS_MAX_BYTES);
     if (config_load(argc, argv, &config, &errors) != ERR_OK) {
-        config = NULL; // the errors say why
+        config = NULL; // the errors contain the reason
     } else {
         commands_inform_more("forebay: configuration: %s\n",
                              config->file != NULL
                                  ? commands_visible(config->file, strlen(config->file))
                                  : "no file");
     }
-    (void)fputs(buf_cstr(&errors), stderr); // nowhere else to say it
+    (void)fputs(buf_cstr(&errors), stderr); // there is no other place to report it
     buf_done(&errors);
     return config;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all commands share: one row of commands.def per subcommand, the command line judged by it,
-// common options, and results. Main thread only, until command_serve() starts others.
+// The interface that all commands share: one row of commands.def for each subcommand, the check of
+// the command line, common options, and results. Main thread only, until command_serve() starts
+// others.
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
 
@@ -22,10 +23,10 @@
 #define EXIT_CODE_PARTLY 5
 #define EXIT_CODE_UNREACHABLE 6
 
-// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of
-// it has been judged by commands.def: operands stand in front, options of several commands
-// (commands_common()) are taken out. Each
-// returns an exit code. Results go to stdout, everything else to stderr.
+// One function for each row of commands.def. argv[0] is the first argument after the subcommand's
+// name, and argv[argc] is NULL. The command line has been checked against commands.def. Operands
+// come first, and common options (commands_common()) have been removed. Each function returns an
+// exit code. Results go to stdout, everything else to stderr.
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
     int command_##name(int argc, char **argv);
 #define OPTION(command, flag, kind, value, default_text, help)
@@ -37,39 +38,41 @@
 
 // --- commands.c ----------------------------------------------------------------------------------
 
-// Takes `flag` out of argv where it stands behind the operands; *argc shrinks. False when it is not
-// there.
+// Removes `flag` from argv, after the operands, and decrements *argc. Returns false if it is
+// missing.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
-// The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
-// the value is missing.
+// The same for `flag VALUE` and `flag=VALUE`. Returns the value, or NULL if the flag is missing.
+// Sets *ret_bad to true if the value is missing.
 const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
-// What several commands are given in the same way; taken out of argv before the command runs.
+// Options that several commands share. They are removed from argv before the command runs.
 struct commands_common {
-    const char *admin; // NULL: not said
+    const char *admin; // NULL: not given
     unsigned timeout_ms;
-    unsigned operand_count;             // words in front of argv
-    bool is_json, is_quiet, is_verbose; // of the last two at most one
+    unsigned operand_count;             // words at the front of argv
+    bool is_json, is_quiet, is_verbose; // at most one of the last two is set
     bool has_no_colour;
 };
 const struct commands_common *commands_common(void);
 struct command;
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
-// Information on stderr: with -q nothing; more_, of what only -v asks for. What is wrong goes there
-// without asking.
+// Prints information to stderr, unless -q is given; the second function prints only with -v. Errors
+// and warnings go to stderr in any case.
 void commands_inform(const char *format, ...) PRINTF_LIKE(1, 2);
 void commands_inform_more(const char *format, ...) PRINTF_LIKE(1, 2);
-// Of a request to a running server, with -v; the same again with the same end is not said again.
+// With -v, reports a request to a running server. It does not report the same request with the same
+// outcome twice in a row.
 void commands_inform_request(const char *method, const char *address, const char *path,
                              enum err err, unsigned status);
-// Where stdout is a terminal, without --no-color or NO_COLOR.
+// Returns true if stdout is a terminal and neither --no-color nor NO_COLOR is set.
 bool commands_wants_colour(void);
-// Says so, with the name that was probably meant; EXIT_CODE_USAGE.
+// Reports an unknown command, with the nearest name as a suggestion. Returns EXIT_CODE_USAGE.
 int commands_unknown(const char *name);
-// Says "forebay COMMAND: unexpected argument X" and where to find help.
+// Reports "forebay COMMAND: unexpected argument X" and where to find help.
 int commands_usage_error(const char *command, const char *what);
-// With --json stdout gets one object a line, each with a `type`, the last of type `result`. Bytes
-// and seconds are plain numbers. Both functions take `json` over; NULL means no more members.
+// With --json, stdout gets one object per line, each with a `type`. The last one has the type
+// `result`. Bytes and seconds are plain numbers. Both functions take ownership of `json`; NULL
+// means no more members.
 
 // Prints a line of this type with the members of `json`. Without --json it prints nothing.
 void commands_line(const char *type, json_t *json);
@@ -79,43 +82,43 @@ int commands_result(int code, json_t *json);
 
 // For --json: prints a line of type "error", and the result.
 void commands_usage_error_json(const char *what);
-// config_load() with its errors and warnings on stderr; NULL when it failed.
+// Calls config_load() and prints its errors and warnings to stderr. Returns NULL on failure.
 struct config *commands_load_config(int argc, char **argv);
-// Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
+// Prints to stdout. Returns EXIT_CODE_FAILED if that fails (a full disk, a closed pipe).
 int commands_print_result(const struct buf *text);
 
 // --- commands_output.c ---------------------------------------------------------------------------
 
-// An output FILE that is a device or a FIFO is written to, never replaced by a regular file. True:
-// `path` is one, and *ret_fd is open for writing, or -1 and errno says why. Waits for the reader of
-// a FIFO.
+// Opens an output FILE that is a device or a FIFO, because a regular file must never replace it.
+// Returns true if `path` is one. Then *ret_fd is open for writing, or is -1 and errno holds the
+// reason. Waits for the reader of a FIFO.
 bool commands_open_special(const char *path, int *ret_fd);
-// False: errno says why.
+// Returns false, and the reason in errno, on failure.
 bool commands_write_all(int fd, struct span bytes);
 
-// As it may stand on a terminal, which obeys control characters: these, and bytes that are no
-// UTF-8, as \xNN. Until the second call after.
+// Returns `text` in a form that is safe for a terminal. Control characters, and bytes that are not
+// UTF-8, become \xNN. The result is valid until the second call after this one.
 const char *commands_visible(const char *text, size_t text_len);
-unsigned commands_setting(const char *key); // its row, which is there
-// The directory itself, or the nearest one above it that is there.
+unsigned commands_setting(const char *key); // its row; the key must exist
+// Writes `path`, or its nearest ancestor that exists.
 void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 
-// The URL by which clients on this machine reach a listener; false for unix sockets.
+// Writes the URL by which clients on this machine reach a listener. Returns false for unix sockets.
 // commands_advertise.c
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
 
 #define COMMANDS_ADDRESS_MAX 512
 
-// Finds the address that `named` (NULL: nothing), --admin or FOREBAY_ADMIN give a server, in this
-// order; "": none of them does. Returns false if it is too long.
+// Finds the server's address in `named` (NULL: not given), --admin or FOREBAY_ADMIN, in this order.
+// The result is "" if none of them has an address. Returns false if it is too long.
 bool commands_address(const char *named, char ret_address[COMMANDS_ADDRESS_MAX]);
-// Asks a running server. If `address` is "", asks the socket and then the address of the
-// configuration, and `address` becomes the one that answered. Sets request->address. Returns
+// Sends a request to a running server. If `address` is "", tries the configured socket, then the
+// configured address, and sets `address` to the one that answered. Sets request->address. Returns
 // ERR_ORIGIN_CONNECT if no server answers.
 enum err commands_ask(const struct config *config, struct admin_client_request *request,
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body) MUST_USE;
-// Asks with a GET at commands_address().
+// Sends a GET to the server at commands_address().
 enum err commands_ask_server(const char *named, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listener as a client on this machine writes it. Pure.
+// Writes a listener's address as a client on this machine uses it. Pure.
 #include "commands/commands.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small things that several commands share: the forms of names, settings and paths. Main thread.
+// Small functions that several commands share: output files, visible names, settings and paths.
+// Main thread.
 #include "commands/commands.h"
 
 #include <errno.h>
