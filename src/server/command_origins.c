@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The origins that a configuration names: the default one, and one for each bucket that has its
-// own. Main thread; at the start before loop_start(), by a reload while workers run.
+// own. Runs on the main thread: at the start before loop_start(), in a reload while workers run.
 //
-// A reload opens those that are new. One that no bucket has any more rests: requests that began
-// with it, writes of unknown outcome and keys in memory point to it, so it goes with the process. A
-// bucket that gets it back finds what is cached of it, which writes to the same place have not
-// missed (proxy/core/places.c). What an origin is, and not how long it is waited for or how often
-// it is asked, makes it another one: its identity. So a file that goes back and forth opens no more
-// than two, and at most COMMAND_ORIGINS_MAX there ever are.
+// A reload opens new origins. An origin that no bucket uses any more rests until the process ends.
+// Requests that began with it, writes of unknown outcome, and keys in memory still point to it. If
+// a bucket gets it back, its cached objects are still there. Writes to the same place have
+// invalidated them as needed (proxy/core/places.c).
+//
+// The identity of an origin is what it connects to, not its timeouts or retries. An origin with
+// another identity is another origin. So a file that switches between two states opens at most two
+// origins. At most COMMAND_ORIGINS_MAX are ever opened.
 #include "server/command_origins.h"
 
 #include <stdio.h>
@@ -67,7 +69,7 @@ bool command_origins_url(const struct config *c, const char *endpoint,
     return true;
 }
 
-// dir:/data/set becomes the origin dir:/data with the bucket "set".
+// Splits a directory: dir:/data/set becomes the origin dir:/data with the bucket "set".
 static const char *bucket_directory_split(const struct config_bucket *b, char *ret_endpoint,
                                           size_t size)
 {
@@ -89,8 +91,8 @@ static void bucket_credentials(const struct config_bucket *b, struct origin_opti
     }
 }
 
-// What a bucket's own origin is made of, and its name there. All texts are in the arena, or the
-// configuration's.
+// The options, name and identity of a bucket's own origin. All texts belong to the arena or to the
+// configuration.
 struct wanted {
     const struct config_bucket *bucket;
     struct origin_options options;
@@ -110,8 +112,9 @@ static const char *text_in(struct arena *arena, const char *text)
     return copy;
 }
 
-// Texts with their lengths, so that no two origins read the same. By what a reload changes of all
-// origins at once no one becomes another.
+// Includes the length of each text, so that two different origins never get the same identity.
+// Leaves out settings that a reload changes for all origins at once, because they do not make a new
+// origin.
 static const char *identity_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *o, const char *origin_bucket)
 {
@@ -178,7 +181,7 @@ static enum err open_one(struct command_origins *o, const struct wanted *w, uint
         o->items[i] =
             (struct command_origin){.identity = strdup(w->identity), .descriptors = descriptors};
         check(o->items[i].identity != NULL);
-        o->origin_count = i + 1; // other threads may look at it from here on
+        o->origin_count = i + 1; // other threads may use it from here on
     }
     return err;
 }
@@ -195,7 +198,7 @@ static const char *bucket_at_default(const struct config_bucket *b)
     return b->origin_bucket != NULL ? b->origin_bucket : b->name;
 }
 
-#define WANTED_ARENA_MAX ((size_t)64 << 20) // a file of 1 MiB makes no more
+#define WANTED_ARENA_MAX ((size_t)64 << 20) // enough for a configuration of 1 MiB
 
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why)
@@ -206,7 +209,7 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
         .buckets = calloc(c->bucket_count + 1, sizeof(*o->buckets))};
     check(o->origins != NULL && o->items != NULL && o->buckets != NULL);
     struct origin_options options = command_origins_options(c, connections);
-    uint64_t descriptors = (uint64_t)connections + c->workers; // a share of each worker, rounded up
+    uint64_t descriptors = (uint64_t)connections + c->workers; // each worker's share, rounded up
     enum err err = origin_new(&options, loop, &o->origins[0], ret_why);
     if (err != ERR_OK) {
         return err;
@@ -220,8 +223,8 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
             struct wanted w = wanted_of(arena, b, &options);
             err = open_one(o, &w, descriptors, loop, ret_why);
             if (err == ERR_OK) {
-                // `origin_bucket` may be a part of the directory's name: both are the
-                // configuration's.
+                // `origin_bucket` may be a part of the directory's name. The configuration owns
+                // both.
                 bucket_set(o, &o->buckets[i], b, o->origin_count - 1, w.origin_bucket);
             }
         } else {
@@ -257,7 +260,7 @@ void command_origins_free(struct command_origins *o)
 
 // --- a reload ------------------------------------------------------------------------------------
 
-// What of the later configuration waits for a restart is as at the start.
+// Takes settings from `latest`, but those that need a restart from `first`.
 static struct origin_options options_now(const struct config *first, const struct config *latest)
 {
     struct origin_options options = command_origins_options(latest, 0);
@@ -271,8 +274,9 @@ static struct origin_options options_now(const struct config *first, const struc
     return options;
 }
 
-// Connections for each of so many more, within the descriptors that are set aside for origins.
-// Those of before that are used again keep theirs. 0: there is no room for all of them.
+// Returns how many connections each of `added` new origins may have, within the descriptors
+// reserved for origins. Origins that were open and are still used keep theirs. 0: there is not
+// enough for all.
 static unsigned connections_left(const struct command_origins *o,
                                  const struct command_origins_now *now,
                                  const struct command_origins_reload *r, unsigned added)
@@ -289,7 +293,7 @@ static unsigned connections_left(const struct command_origins *o,
     return added > 0 ? (unsigned)min_u64(r->plan->origin_connections, left) : 1;
 }
 
-// Their names get numbers before anybody can use them.
+// Opens the new origins. The store gives their names numbers before anybody can use them.
 static enum err open_new(struct command_origins *o, const struct command_origins_reload *r,
                          struct wanted *wanted, unsigned count, struct buf *ret_why)
 {
@@ -338,7 +342,8 @@ static enum err updates_make(struct command_origins *o, struct command_origins_n
     return err;
 }
 
-// Those of `wanted` that are not open yet come first in it then.
+// Moves the origins of `wanted` that are not open yet to its front, and checks that there is room
+// for them.
 static enum err judge_new(struct command_origins *o, const struct command_origins_reload *r,
                           struct command_origins_now *now, struct wanted *wanted, unsigned count,
                           unsigned *ret_added, struct buf *ret_why)
@@ -366,9 +371,8 @@ static enum err judge_new(struct command_origins *o, const struct command_origin
         wanted[i].options.connections = connections;
     }
     if (connections == 0) {
-        buf_append_cstr(ret_why,
-                        "buckets: there are no descriptors left for connections to so many "
-                        "origins: raise the limit (ulimit -n), and restart");
+        buf_append_cstr(ret_why, "buckets: there are no descriptors left for connections to these "
+                                 "origins: raise the limit (ulimit -n), and restart");
         return ERR_LIMIT;
     }
     return ERR_OK;
@@ -447,8 +451,8 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
     now->buckets = NULL;
 }
 
-// A bucket that is reached by another name from now on: what is cached by that name may miss what
-// is still to come of writes that nobody knows the outcome of.
+// Returns true if a bucket now uses another origin object for the same place. Its cached objects
+// may miss writes of unknown outcome that are still in flight through the former origin.
 static bool is_another_name(const struct command_origins *o, const struct command_origins_now *now,
                             const struct proxy_bucket *bucket)
 {
@@ -482,8 +486,8 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
     }
 }
 
-// Without labels: an endpoint is a setting, and the metrics are for everybody. Rows of what nobody
-// knows are left out, so that no alarm goes by them.
+// Renders rows without labels, because an endpoint is a setting but everybody may read metrics.
+// Leaves out rows with unknown values, so that no alarm fires on them.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
 {
     int64_t skew_s = 0, expire_s = 0;

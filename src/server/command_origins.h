@@ -13,32 +13,33 @@
 #include "proxy/proxy.h"
 #include "store/store.h"
 
-#define COMMAND_ORIGINS_MAX PROXY_PLACES_MAX // of buckets, in a process
+#define COMMAND_ORIGINS_MAX PROXY_PLACES_MAX // origins of buckets in one process
 
 struct command_origin {
-    char *identity;       // what it is made of; NULL: the default one
-    uint64_t descriptors; // that it may take
+    char *identity;       // see command_origins.c; NULL: the default origin
+    uint64_t descriptors; // reserved for it
 };
 
 struct command_origins {
     struct origin *
         *origins; // [0] is the default one, then each that a bucket has of its own, or has had
     struct command_origin *items;
-    atomic_uint origin_count;     // any thread may look at so many of `origins`
-    struct proxy_bucket *buckets; // those of now; the texts are their configuration's
+    atomic_uint origin_count; // any thread may read the first `origin_count` entries of `origins`
+    struct proxy_bucket *buckets; // current buckets; the configuration owns their texts
     unsigned bucket_count;
 };
-// `endpoint` with the region in it; false: it is a directory.
+// Writes `endpoint` with the region filled in. Returns false if it is a directory.
 #define COMMAND_ORIGINS_URL_MAX 1024u
 bool command_origins_url(const struct config *c, const char *endpoint,
                          char ret_url[COMMAND_ORIGINS_URL_MAX]) MUST_USE;
-// What the default origin is made of. The texts are the configuration's.
+// Returns the options of the default origin. The configuration owns their texts.
 struct origin_options command_origins_options(const struct config *c, unsigned connections);
-// Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.
+// Opens the origins. Errors are those of origin_new(). On failure, *o holds the origins that were
+// opened before it.
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why) MUST_USE;
-void command_origins_close(struct command_origins *o); // origin_close() of each
-void command_origins_free(struct command_origins *o);  // after loop_stop(); zeros are fine
+void command_origins_close(struct command_origins *o); // calls origin_close() for each
+void command_origins_free(struct command_origins *o);  // after loop_stop(); accepts zeros
 
 // --- a reload, step by step ----------------------------------------------------------------------
 
@@ -49,24 +50,24 @@ struct command_origins_reload {
     const struct command_limits_plan *plan;
 };
 struct command_origins_now {
-    unsigned known_count; // origins that were open before
+    unsigned known_count; // origins that were open before the reload
     bool *is_used;
-    struct origin_update **updates; // of those that were, and are used
+    struct origin_update **updates; // for each known origin that is still used
     struct proxy_bucket *buckets;
     unsigned bucket_count;
 };
-// Opens what is new and judges the rest; nobody uses it yet. `now` is for
-// command_origins_now_free(), whatever the outcome.
+// Opens new origins and checks the others, without using any of them yet. The caller passes `now`
+// to command_origins_now_free() in any case.
 enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
                                  struct command_origins_now *now, struct buf *ret_why) MUST_USE;
-// Before requests go by now->buckets, which are those of *o from then on. `probed` as in
+// Makes now->buckets the buckets of *o. Call it before requests use them. `probed` is as in
 // origin_probe_start().
 void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed);
-// When they do.
+// Lets unused origins rest. Call it once requests use the new buckets.
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store);
-void command_origins_now_free(struct command_origins_now *now); // zeros are fine
-// What /metrics says of all of them together. Any thread.
+void command_origins_now_free(struct command_origins_now *now); // accepts zeros
+// Renders the metrics of all origins together. Any thread.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 
 #endif

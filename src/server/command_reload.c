@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration, and the files that it names, are read again. Runs on the main thread.
+// Reads the configuration, and the files that it names, again. Runs on the main thread.
 //
-// All or nothing: everything is read and judged before anything is changed. A file that does not
-// load, a certificate that is none, a log that cannot be opened or a size that cannot be gone by
-// leaves everything as it is, and the log says where. Then settings of the LIVE rows of
-// settings.def, and rules, are gone by from the next request on, and so are buckets; of others that
-// have changed the log names each, and they wait for a restart. What has been opened for buckets
-// before something else was refused rests, and the next reload finds it.
+// A reload applies everything or nothing. It reads and checks everything before it changes
+// anything. It changes nothing if a file does not load, a certificate is invalid, a log cannot be
+// opened or a size cannot be used; the log then says where. Otherwise the next request uses the new
+// rules, buckets and LIVE settings of settings.def. The log names each other setting that has
+// changed; these need a restart. If something is refused after the reload has opened origins for
+// buckets, those origins rest, and the next reload finds them.
 //
-// Parts that do not change keep pointing into the configuration of the start, so that stays; of a
-// later one parts have copies, but for the texts of the rules of now, which go with it. What
-// /config shows of LIVE rows is the later one's, under a lock that the admin thread takes.
+// Parts that do not change keep pointing into the configuration of the start, so it stays. Other
+// parts copy what they need from a later configuration. Only the texts of the current rules belong
+// to it and are freed with it. /config shows LIVE rows of the latest configuration, under a lock
+// that the admin thread takes.
 #include "server/command_reload.h"
 
 #include <errno.h>
@@ -78,7 +79,7 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
     struct span line;
-    if (!reload->has_failed) { // before the line that is waited for
+    if (!reload->has_failed) { // count it before the log line, which callers wait for
         reload->has_failed = true;
         stats_sub(COUNTER_config_reload_good, 1);
     }
@@ -163,7 +164,7 @@ static void on_changed_since_start(void *ctx, const char *key, bool live)
     }
 }
 
-// It is gone by, as far as it goes.
+// Reports a size that applies only in part before a restart.
 static void size_judge(const struct command_reload *reload, const struct config *latest,
                        struct command_reload_report *report)
 {
@@ -200,7 +201,7 @@ void command_reload_report_done(struct command_reload_report *report)
     buf_done(&report->restart);
 }
 
-// Only we change it.
+// Returns the configuration in use. Only the main thread changes it.
 static const struct config *config_before(const struct command_reload *reload)
 {
     return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
@@ -214,7 +215,7 @@ static void files_of(const struct command_reload *reload,
     ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
 }
 
-// Before they are read: what changes meanwhile has changed since.
+// Records the state of the files before they are read, so that a later change is detected.
 static void files_note(struct command_reload *reload)
 {
     const char *paths[COMMAND_WATCH_FILES];
@@ -268,7 +269,7 @@ static void fresh_done(struct fresh *fresh)
     config_free(fresh->latest);
 }
 
-// Realms that are new get their numbers before anybody can use them.
+// Numbers new realms before anybody can use them.
 static enum err keys_prepare(struct command_reload *reload, struct access_keys *fresh)
 {
     unsigned count = 0;
@@ -281,7 +282,7 @@ static enum err keys_prepare(struct command_reload *reload, struct access_keys *
     return err == ERR_OK ? access_keys_keep_realms(fresh, *reload->access_keys) : err;
 }
 
-// None without an error: they are not in use.
+// Loads the access keys. Loads none, without an error, if auth.mode does not use them.
 static enum err keys_load(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     const char *path = fresh->latest->auth_keys_file;
@@ -294,7 +295,7 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     }
     enum err err = access_keys_load(path, &fresh->keys, why);
     if (err == ERR_OK) {
-        buf_done(why); // warnings, which `check` tells
+        buf_done(why); // these are warnings, which `check` reports
         err = keys_prepare(reload, fresh->keys);
         if (err != ERR_OK) {
             buf_printf(why, "%s: its realms cannot be noted: %s", path, error_row(err)->text);
@@ -303,7 +304,8 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     return err;
 }
 
-// None without an error: its files are those of before, which are looked at all the time.
+// Loads the certificate. Loads none, without an error, if its files are the same as before, because
+// Forebay watches their contents anyway.
 static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
                                  struct buf *why)
 {
@@ -333,7 +335,7 @@ static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh
     return ERR_OK;
 }
 
-// None without an error: it goes where it went.
+// Opens the access log. Opens none, without an error, if its path is unchanged.
 static enum err log_open(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     const char *path = command_access_log_path(fresh->latest);
@@ -355,7 +357,7 @@ static enum err connections_judge(struct command_reload *reload, struct fresh *f
 {
     unsigned max = reload->descriptors->clients_max, wanted = fresh->latest->limits_max_connections;
     if (wanted <= max || wanted <= reload->first->limits_max_connections) {
-        return ERR_OK; // the start has told that there are fewer
+        return ERR_OK; // the start has reported that there are fewer
     }
     buf_printf(why,
                "limits.max_connections: this process has descriptors for %u: raise the limit "
@@ -395,7 +397,8 @@ static enum err origins_prepare(struct command_reload *reload, struct fresh *fre
     return command_origins_prepare(reload->origins, &step, &fresh->origins, why);
 }
 
-// Behind all that may refuse: the store judges its limits and goes by them at once.
+// Runs after every check that may fail, because the store checks its limits and applies them at
+// once.
 static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
@@ -404,7 +407,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
         access_load,      sts_prepare, connections_judge, origins_prepare};
     enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
     for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
-        buf_done(why); // warnings, which the start has told
+        buf_done(why); // these are warnings, which the start has reported
         err = steps[i](reload, fresh, why);
     }
     if (err == ERR_OK) {
@@ -417,7 +420,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
 
 // --- what is applied: cannot fail ----------------------------------------------------------------
 
-// `forebay loglevel` holds until the file says something else than before.
+// Keeps the level of `forebay loglevel` until the file contains another level than before.
 static void log_apply(const struct config *was, const struct config *c)
 {
     if (was->log_level != c->log_level) {
@@ -427,7 +430,7 @@ static void log_apply(const struct config *was, const struct config *c)
     log_keys_set((enum log_keys)c->log_keys);
 }
 
-// The groups first: no request names one that the store does not know.
+// Sets the groups first, so that no request names a group that the store does not know.
 static void rules_apply(struct command_reload *reload, struct fresh *fresh)
 {
     struct proxy_settings settings =
@@ -438,8 +441,8 @@ static void rules_apply(struct command_reload *reload, struct fresh *fresh)
     *reload->rules = fresh->rules;
 }
 
-// So that who asks next is answered by what a reload has said. A worker that is held up does not
-// hold up us.
+// Waits, so that a request that follows the reload sees the new settings. The wait has a limit, so
+// that a stuck worker does not block the main thread.
 static void wait_for_workers(struct command_reload *reload)
 {
     struct timespec until;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGHUP, /api/v1/reload and files that change, for command_serve.c.
+// Reloads on SIGHUP, on /api/v1/reload and when files change, for command_serve.c.
 #ifndef FOREBAY_SERVER_COMMAND_RELOAD_H
 #define FOREBAY_SERVER_COMMAND_RELOAD_H
 
@@ -19,26 +19,26 @@
 #include "store/store.h"
 
 struct command_reload {
-    int argc; // of the start; argv too
+    int argc; // argc and argv of the start
     char **argv;
     const struct config *first;
-    struct store *store; // set when they are there, and the three below
+    struct store *store; // this and the next members are set once they exist
     struct proxy *proxy;
     struct http_server *http;
     struct admin *admin;
     struct loop *loop;
     struct command_origins *origins;
     const struct command_limits_plan *descriptors;
-    sem_t *probed;                    // as in origin_probe_start(), for good
-    struct origin *sts_origin;        // or NULL
+    sem_t *probed;                    // as in origin_probe_start()
+    struct origin *sts_origin;        // NULL: none
     struct access_keys **access_keys; // the current ones
-    struct command_rules *rules;      // likewise
+    struct command_rules *rules;      // the current ones
     struct command_watch watch;
-    bool has_failed;            // the last time
-    uint64_t good_since_s;      // what the gauge says
+    bool has_failed;            // the last reload failed
+    uint64_t good_since_s;      // time of the last good reload, for the gauge
     uint64_t grace_ms;          // shutdown.grace, for the main thread
-    atomic_bool is_disk_needed; // to be ready: cache.disk_failure
-    sem_t told;                 // posted when every worker has heard of a reload
+    atomic_bool is_disk_needed; // whether readiness needs the disk: cache.disk_failure
+    sem_t told;                 // posted when every worker has applied a reload
     struct {
         pthread_mutex_t lock;
         struct config *latest; // NULL: that of the start
@@ -47,29 +47,30 @@ struct command_reload {
 
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config);
-void command_reload_done(struct command_reload *reload); // after the admin thread; zeros are fine
-// What became of it, a line each: errors, keys that have changed and are gone by, and those that
-// wait for a restart. The log says the same.
+void command_reload_done(
+    struct command_reload *reload); // after the admin thread has ended; accepts zeros
+// The outcome of a reload, one line each: errors, changed settings that now apply, and changed
+// settings that need a restart. The log contains the same.
 struct command_reload_report {
     struct buf errors, applied, restart;
 };
 void command_reload_report_init(struct command_reload_report *report);
 void command_reload_report_done(struct command_reload_report *report);
-// To be asked often: a file that was read is another one now.
+// Returns true if a file that was read has changed. Call it often.
 bool command_reload_is_due(struct command_reload *reload);
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
-// What is in force, as JSON: command_settings.h. Any thread.
+// Renders the settings in force as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
-// What of the configuration limits the store.
+// Returns the limits of the store from the configuration.
 struct store_limits command_store_limits(const struct config *c);
-// What of it requests go by. The texts are the configuration's, rules and buckets those of the
-// other two.
+// Returns the settings that requests use. The configuration owns the texts; `rules` and `origins`
+// own the rules and the buckets.
 struct proxy_settings command_proxy_settings(const struct config *c,
                                              const struct command_rules *rules,
                                              const struct command_origins *origins);
 struct http_limits command_http_limits(const struct config *c,
                                        const struct command_limits_plan *descriptors);
 struct admin_access_options command_admin_access(const struct config *c);
-const char *command_access_log_path(const struct config *c); // as proxy.h wants it
+const char *command_access_log_path(const struct config *c); // in the form that proxy.h expects
 
 #endif

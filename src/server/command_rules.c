@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules as requests go by them: those of the file, with the defaults filled in, and the default
-// rule.
+// The rules in the form that requests use: those of the file with defaults filled in, and the
+// default rule.
 #include "server/command_rules.h"
 
 #include <assert.h>
@@ -19,9 +19,9 @@ static uint64_t identity_of(const char *match)
     return hash64(match, strlen(match), 0) | 1;
 }
 
-// Each rule with a pin or a share gets a group of its own, over reloads the same one: in ret_at,
-// its place in the list. New ones get places that none had, as long as there are some: who began
-// before may still name those.
+// Assigns a group to each rule with a pin or a share, and writes its index to ret_at. A rule keeps
+// its group over reloads. New rules get unused indexes first, because requests that began earlier
+// may still name the former ones.
 static void groups_place(const struct config *c, const struct command_rules *was, unsigned *ret_at)
 {
     bool is_taken[STORE_GROUPS_MAX] = {false};
@@ -39,7 +39,7 @@ static void groups_place(const struct config *c, const struct command_rules *was
     for (unsigned i = 0; i < c->rule_count; i++) {
         unsigned first = was != NULL ? was->group_count : 0;
         for (unsigned j = 0; is_limited(&c->rules[i]) && ret_at[i] == STORE_GROUPS_MAX; j++) {
-            check(j < STORE_GROUPS_MAX); // as the configuration was checked
+            check(j < STORE_GROUPS_MAX); // the check of the configuration ensures it
             unsigned at = (first + j) % STORE_GROUPS_MAX;
             if (!is_taken[at]) {
                 is_taken[at] = true;
@@ -49,7 +49,8 @@ static void groups_place(const struct config *c, const struct command_rules *was
     }
 }
 
-// A priority is a group of many rules; a pin or a share has one of its own.
+// Returns the group of a rule. Rules with the same priority share one; a pin or a share has its
+// own.
 static unsigned rule_group(struct command_rules *rules, const struct proxy_rule *rule, unsigned at)
 {
     if (at == STORE_GROUPS_MAX) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay serve`: builds every part, starts the threads, waits for a signal, drains, tears down in
-// reverse. Main thread only; signals are blocked everywhere and taken here by sigtimedwait().
+// `forebay serve`: builds every part, starts the threads, waits for a signal, drains, and tears
+// down in reverse order. Main thread only. Signals are blocked in every thread; the main thread
+// takes them with sigtimedwait().
 //
 // Exit codes: 0 drained; 1 port taken, cache directory in use or unknown; 3 configuration or key
 // file; 4 origin missing or without credentials.
@@ -45,50 +46,51 @@
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
 #define MIN_RATE_PATIENCE_MS 600000u
-#define UPGRADE_LOOK_MS 100u // for connections that are to end
-#define ROUND_MS 1000u       // of the main thread
+#define UPGRADE_LOOK_MS 100u // interval of checks for connections that must end
+#define ROUND_MS 1000u       // one round of the main thread
 #define END_MAX_MS                                                                                 \
-    100000u // of a stop and a hand-over, whose bounds are in command_stop.c and command_upgrade.c
+    100000u // longest stop and hand-over; command_stop.c and command_upgrade.c bound both
 
 struct serve {
-    char **words; // of the configuration: argv, and what -q and -v mean
+    char **words; // words of the configuration: argv, and the meaning of -q and -v
     struct config *config;
     struct loop *loop;
     struct store *store;
     struct command_origins origins;
-    struct origin *sts_origin; // NULL: sts.relay is off, and there can be none
+    struct origin *sts_origin; // NULL: sts.relay is off, and it needs a restart to turn it on
     struct command_rules rules;
     struct access_keys *access_keys;
     struct proxy *proxy;
     struct http_server *http;
     struct admin *admin;
     const char **listen;
-    const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
+    const char *addresses[HTTP_LISTENERS_MAX]; // shown by /version
     struct command_limits_plan descriptors;
-    sem_t told; // once for each origin that has been probed
+    sem_t told; // posted once for each probed origin
     struct command_reload reload;
     struct control control;
     struct command_upgrade upgrade;
     struct command_watchdog watchdog;
     struct buf why;
-    struct buf warnings; // of the configuration: behind what makes the start fail
+    struct buf warnings; // of the configuration; printed after the reason of a failed start
     _Atomic bool started, draining;
 };
 
-// Behind what a start that fails says, and what else a start has met.
+// Prints warnings after the reason of a failed start, or after the start.
 static void serve_say_warnings(struct serve *s)
 {
-    (void)fputs(buf_cstr(&s->warnings), stderr); // nowhere else to say it
+    (void)fputs(buf_cstr(&s->warnings), stderr); // there is no other place to report it
     buf_done(&s->warnings);
     command_limits_tell(&s->descriptors, s->config);
 }
 
 static int serve_fail(struct serve *s, int exit_code)
 {
-    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why)); // before all else
+    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why)); // print the reason first
     log_release(LOG_LEVEL_WARN);
     if (log_enabled(LOG_LEVEL_INFO)) {
-        log_set_level(LOG_LEVEL_WARN); // what ends has nothing more to tell
+        log_set_level(
+            LOG_LEVEL_WARN); // a process that ends needs no further information in its log
     }
     serve_say_warnings(s);
     command_upgrade_fail(&s->upgrade, buf_cstr(&s->why));
@@ -103,7 +105,7 @@ static enum err serve_origins(struct serve *s)
                                 &s->why);
 }
 
-// Calls go on unsigned, so it has no keys and is asked about none.
+// Opens the origin for STS calls. Forebay forwards them unsigned, so it needs no credentials.
 static enum err serve_sts_origin(struct serve *s)
 {
     const char *override = getenv("AWS_ENDPOINT_URL_STS");
@@ -121,7 +123,7 @@ static enum err serve_sts_origin(struct serve *s)
     options.addressing = ORIGIN_ADDRESSING_PATH;
     enum err err = origin_new(&options, s->loop, &s->sts_origin, &s->why);
     if (err != ERR_OK && s->config->sts_relay == CONFIG_STS_OFF) {
-        buf_done(&s->why); // a reload that wants it says that there is none
+        buf_done(&s->why); // a reload that turns it on reports that there is none
         err = ERR_OK;
     }
     return err;
@@ -133,7 +135,7 @@ static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
 {
     uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
     *ret_age_ms =
-        now_ms - min_u64(now_ms, beat_ms); // a beat may be newer than our look at the clock
+        now_ms - min_u64(now_ms, beat_ms); // a beat may be newer than our reading of the clock
     return *ret_age_ms <= HEARTBEAT_MAX_MS;
 }
 
@@ -178,7 +180,7 @@ static bool probe_ready(void *ctx, struct buf *why)
     for (unsigned i = 0; i < s->origins.origin_count; i++) {
         const struct origin *origin = s->origins.origins[i];
         struct origin_trouble_text trouble;
-        bool is_wrong = origin_in_trouble(origin, &trouble); // what is cached goes on
+        bool is_wrong = origin_in_trouble(origin, &trouble); // Forebay still serves cached objects
         if (is_wrong && troubled++ == 0) {
             buf_printf(why, "; origin %.200s: %s: %s", origin_shown(origin), trouble.text,
                        trouble.remedy);
@@ -237,7 +239,7 @@ static int serve_build_store(struct serve *s)
         .written_pages_bytes = c->memory_limit_bytes / 8,
         .memory_is_short = host_memory_is_short};
     if (s->upgrade.former_fd >= 0) {
-        log_release(LOG_LEVEL_DEBUG); // its turn may be long in coming
+        log_release(LOG_LEVEL_DEBUG); // the wait for its turn may be long
     }
     if (!command_upgrade_wait_turn(&s->upgrade)) {
         free(holders);
@@ -363,7 +365,8 @@ static int serve_build_admin(struct serve *s)
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
 
-// What workers are made of is not there in part.
+// Checks that all workers can have their descriptors, because a worker cannot run with some of
+// them.
 static bool serve_has_descriptors(struct serve *s)
 {
     const struct command_limits_plan *plan = &s->descriptors;
@@ -440,19 +443,20 @@ static void serve_signals(sigset_t *ret_set)
     (void)sigaddset(ret_set, SIGUSR2);
     check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
-    check(signal(SIGCHLD, SIG_DFL) != SIG_ERR); // ignored, no child's exit code could be had
+    check(signal(SIGCHLD, SIG_DFL) !=
+          SIG_ERR); // if ignored, no exit code of a child would be available
 }
 
-// Keys and tokens stand in the environment, in the heap, in library buffers and in registers: there
-// is no core file of this process, and should someone raise the limit from outside, no memory in
-// it. Nor may other processes of the same user look inside, but in builds for tests, whose tools
-// do.
+// Keys and tokens are in the environment, the heap, buffers of libraries and registers. Therefore
+// this process writes no core file. If the limit is raised from outside, the core file contains no
+// memory. Other processes of the same user cannot read its memory, except in test builds, whose
+// tools need that.
 static void serve_keep_memory_private(void)
 {
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
     int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
-        (void)!write(fd, "0", 1); // without /proc the limit has to do
+        (void)!write(fd, "0", 1); // without /proc only the limit applies
         (void)close(fd);
     }
 #ifndef FOREBAY_FAULTS
@@ -460,7 +464,7 @@ static void serve_keep_memory_private(void)
 #endif
 }
 
-// True: a process waits to follow this one.
+// Starts an upgrade. Returns true if the new process is ready and waits for the cache.
 static bool serve_upgrade(struct serve *s)
 {
     struct command_upgrade_listener listeners[HTTP_LISTENERS_MAX + 1];
@@ -548,8 +552,8 @@ static bool serve_is_busy(const struct serve *s)
            stats_sum(COUNTER_writes_inflight) > 0;
 }
 
-// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for
-// their next request, while those of new clients wait.
+// Connections with TLS, and connections with half a request head, cannot be handed over. They get a
+// moment for their next request, while connections of new clients wait.
 static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
 {
     if (s->upgrade.pid != 0 && clock_monotonic_ms() - *looked_ms >= UPGRADE_LOOK_MS) {
@@ -558,18 +562,19 @@ static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
     }
 }
 
-// "Read your files again", from who knows this process only, is for the one that follows: it has
-// read them already, and takes its signals once it serves.
+// Forwards a signal to read files again, because the sender may know only this process. The new
+// process has read its files already, and handles the signal once it serves.
 static void serve_forward(const struct serve *s, int signal_number)
 {
     if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
-        (void)kill(s->upgrade.pid, signal_number); // one that has died meanwhile reads them anew
+        (void)kill(s->upgrade.pid,
+                   signal_number); // if it has died, this process restarts and reads the files then
     }
 }
 
-// New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
-// their answers, also those whose clients have left; a second signal or the end of the grace stops
-// the wait. Where another process was to follow, the first signal calls that off.
+// Drains: refuses new connections and waits until open exchanges have ended. Stores or drops runs
+// in flight. Waits for the answers of writes, even if their clients have left. A second signal or
+// the end of the grace time stops the wait. If an upgrade is pending, the first signal cancels it.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
@@ -602,10 +607,9 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     }
 }
 
-// What is under way ends as if every client left and every call were cancelled, in this order on
-// each worker: so all of it is given back the way it always is, keys that are being written are
-// invalidated once more, and loop_stop() waits for all that follows. Nothing after it calls anybody
-// back.
+// Ends all exchanges in this order on each worker, as if every client left and every call were
+// cancelled. Therefore the usual paths release everything, and keys with a write in flight are
+// invalidated once more. loop_stop() waits for all of this. No callback runs after it.
 static void serve_end_all(struct serve *s)
 {
     http_server_close(s->http);
@@ -639,13 +643,13 @@ static void serve_tear_down(struct serve *s, bool running)
     buf_done(&s->warnings);
 }
 
-// The cache is closed: whoever follows may have it.
+// The cache is closed, so the new process may open it.
 static void serve_hand_over(struct serve *s, const sigset_t *signals)
 {
     char state[64], main_pid[128];
     const struct timespec now = {0};
     int signal_number;
-    if (command_stop_bound_end(signals)) { // the wait has a bound of its own
+    if (command_stop_bound_end(signals)) { // the wait has a limit of its own
         command_upgrade_call_off(&s->upgrade);
         log_error("upgrade_failed", "why=\"the server is stopping\"");
         return;
@@ -654,19 +658,21 @@ static void serve_hand_over(struct serve *s, const sigset_t *signals)
     while ((signal_number = sigtimedwait(signals, NULL, &now)) > 0) {
         serve_forward(s, signal_number);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
-            (void)kill(s->upgrade.pid, signal_number); // who stops a server leaves none
+            (void)kill(s->upgrade.pid,
+                       signal_number); // a stop request must also stop the new process
         }
     }
-    command_watchdog_state(&s->watchdog, state); // the one that follows was not believed yet
+    command_watchdog_state(
+        &s->watchdog, state); // the service manager did not accept signs of the new process so far
     (void)snprintf(main_pid, sizeof(main_pid), "MAINPID=%d%s%s", (int)s->upgrade.pid,
                    state[0] != '\0' ? "\n" : "", state);
     command_notify(main_pid);
-    command_notify_barrier(); // it is not believed once this process is gone
+    command_notify_barrier(); // the service manager ignores the message once this process has ended
     log_info("upgraded", "pid=%d", (int)s->upgrade.pid);
     command_upgrade_done(&s->upgrade);
 }
 
-// -q and -v are a log.level, unless the command line says that as well. NULL behind the last.
+// Adds -q or -v as a --log.level, unless the command line has one. NULL follows the last word.
 static char **serve_words(int *argc, char **argv)
 {
     static char warn[] = "--log.level=warn", debug[] = "--log.level=debug";

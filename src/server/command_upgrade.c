@@ -1,38 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a new process takes the place of an old one. Main thread of each. They talk by a pair of
-// sockets, a message a step:
+// How a new process replaces an old one. Runs on the main thread of each. They exchange one message
+// per step over a pair of sockets:
 //
 //   old                                          new
 //   starts the new one, which inherits the
 //   listening sockets (LISTEN_FDS) and this pair
-//                                                reads its configuration, makes what needs no cache
-//                                                directory; READY and how many connections of a
-//                                                message it takes (none said: 1), or FAILED and why
-//   COMMIT; accepts no more: who comes waits in
-//   the sockets' queues. Connections of whose
-//   next request nothing is read are sent into a
-//   second pair, where they wait.
-//   What is under way ends, shutdown.grace at
-//   most; the cache is closed, and its lock gone
-//   YOURS                                        takes the cache; SERVING; accepts, from the
-//                                                queues and from the second pair
+//                                                reads its configuration and prepares all that
+//                                                needs no cache directory. Sends READY and how many
+//                                                connections per message it takes (default: 1), or
+//                                                FAILED and the reason.
+//   COMMIT. Accepts no more: new clients wait in
+//   the sockets' queues. Sends connections with
+//   no bytes of a next request into a second
+//   pair, where they wait.
+//   Waits for open exchanges, shutdown.grace at
+//   most. Closes the cache and releases its lock.
+//   YOURS                                        opens the cache. SERVING. Accepts from the queues
+//                                                and from the second pair.
 //   ends
 //
-// Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an
-// old one ends. An old one that is to stop before YOURS ends the new one, too, and takes back what
-// it has sent; behind it, it passes the signal on: who stops a server leaves none. SIGHUP and
-// SIGUSR1 are passed on as well: the new one has read its files before COMMIT. After it a new one
-// whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old one
-// whose new one fails, or does not serve in time, ends it and starts itself anew from
-// /proc/self/exe, which is there even if the file is not. So at each moment one process at most has
-// the cache directory, and the listening sockets are open in one at least.
+// Deaths and stops:
+// - Before COMMIT nothing has changed. The old process continues. A new process without an old one
+//   ends.
+// - If the old process must stop before YOURS, it ends the new one too, and takes back the
+//   connections that it has sent. After YOURS it forwards the signal, because a stop request must
+//   leave no server.
+// - The old process also forwards SIGHUP and SIGUSR1, because the new one has read its files before
+//   COMMIT.
+// - If the old process dies after COMMIT, the new one continues as after YOURS. The kernel has
+//   released the lock.
+// - If the new process fails, or does not serve in time, the old one ends it. It then restarts
+//   itself from /proc/self/exe, which exists even if the file does not.
 //
-// The process id is another one then. Who watches it has to know: systemd is told (MAINPID), and
-// process 1 of a container cannot go without the container, so it refuses.
+// So at most one process has the cache directory at any time, and at least one has the listening
+// sockets open.
 //
-// Until it is READY the new one leads a process group, which is killed where it fails: a script in
-// the program's place may have started others. Of descriptors, they and all that come after have
-// only what is handed over.
+// The new process has another process id, and whoever supervises the server must know it. Forebay
+// reports it to systemd (MAINPID). Process 1 of a container cannot end without the container, so it
+// refuses to upgrade.
+//
+// Until it is READY, the new process leads a process group, which is killed if it fails. The
+// program may be a script that has started others. They and all later children inherit only the
+// descriptors that are handed over.
 #include "server/command_upgrade.h"
 
 #include <errno.h>
@@ -55,21 +64,21 @@
 #include "commands/commands.h"
 #include "http/http.h"
 
-#define VARIABLE "FOREBAY_HANDOVER" // PID:CONTROL:PASSED:FORMER:PATH, descriptors or -1, two ids
-#define FIRST_FD 3                  // where LISTEN_FDS begins
-#define HIGH_FD 64                  // above all that are handed over
+#define VARIABLE "FOREBAY_HANDOVER" // PID:CONTROL:PASSED:FORMER:PATH, ids and descriptors
+#define FIRST_FD 3                  // first descriptor of LISTEN_FDS
+#define HIGH_FD 64                  // above all descriptors that are handed over
 #define SERVING_MS 60000u           // from YOURS to SERVING
-#define DYING_MS 10000              // of a process that is killed, until its descriptors are closed
+#define DYING_MS 10000              // until a killed process has closed its descriptors
 #define WHY_MAX 4000
 #define WORDS_MAX 1024
-#define PASSING_BYTES (4 << 20) // as much as the kernel lets us have
+#define PASSING_BYTES (4 << 20) // capped by the kernel
 
 enum step { READY = 'R', FAILED = 'F', COMMIT = 'C', YOURS = 'Y', SERVING = 'S' };
 
 static void fd_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // sockets, nothing is pending
+        (void)close(*fd); // these are sockets with nothing pending
         *fd = -1;
     }
 }
@@ -79,11 +88,11 @@ static void say(int fd, enum step step, const char *why)
     char text[WHY_MAX + 2];
     int len = snprintf(text, sizeof(text), "%c%s", step, why);
     (void)send(fd, text, min_u64((uint64_t)len, sizeof(text) - 1),
-               MSG_NOSIGNAL); // a peer that is gone is found by reading
+               MSG_NOSIGNAL); // reading detects a peer that has gone
 }
 
-// The next message, ended by NUL; false: the other side is gone, or has said nothing in time, or
-// `signals` (a descriptor, -1: none) has one.
+// Receives the next message, ended by NUL. Returns false if the other side is gone, has sent
+// nothing in time, or `signals` (a descriptor; -1: none) is readable.
 static bool listen_to(int fd, int signals, uint64_t wait_ms, char ret_text[WHY_MAX + 2],
                       const char **ret_trouble)
 {
@@ -136,9 +145,9 @@ static void find_former(struct command_upgrade *u)
         u->former_fd = take_descriptor(control);
         u->taken_fd = take_descriptor(passed);
         u->former_pid = (pid_t)former_number;
-        memcpy(u->path, text.ptr, text.len); // ended by a zero, as all of it is at first
+        memcpy(u->path, text.ptr, text.len); // the zeroed array ends it
     }
-    (void)unsetenv(VARIABLE); // not for children of ours
+    (void)unsetenv(VARIABLE); // children must not inherit it
 }
 
 static void find_path(struct command_upgrade *u)
@@ -174,13 +183,14 @@ void command_upgrade_init(struct command_upgrade *u, int argc, char **argv)
     }
 }
 
-// What it had open, the lock too, is closed later than the one descriptor that shows its end.
+// Waits until the former process has ended. Its other descriptors, and the lock, are closed later
+// than the socket that shows its end.
 static void wait_for_end_of_former(const struct command_upgrade *u)
 {
     int fd = (int)syscall(SYS_pidfd_open, u->former_pid, 0);
     struct pollfd end = {.fd = fd, .events = POLLIN};
     if (fd >= 0) {
-        (void)poll(&end, 1, DYING_MS); // the lock says what came of it
+        (void)poll(&end, 1, DYING_MS); // the lock shows the outcome
         (void)close(fd);               // nothing was written to it
     }
 }
@@ -192,7 +202,7 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     if (u->former_fd < 0) {
         return true;
     }
-    // Back to the group of who started it: a terminal's signals reach both.
+    // Return to the group of the former process, so that a terminal's signals reach both.
     pid_t group = getpgid(u->former_pid);
     if (group > 0) {
         (void)setpgid(0, group);
@@ -201,7 +211,7 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     (void)snprintf(at_once, sizeof(at_once), "%u", HTTP_PASSED_AT_ONCE);
     say(u->former_fd, READY, at_once);
     if (!listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble) || text[0] != COMMIT) {
-        return false; // it goes on, or was ended before anything was this process's
+        return false; // the former process continues, or was stopped before it gave anything away
     }
     bool is_free = listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble);
     if (!is_free) {
@@ -231,15 +241,15 @@ void command_upgrade_serving(struct command_upgrade *u, int *ret_fd)
 
 // --- starting a process --------------------------------------------------------------------------
 
-// What execve() gets, made before the fork: the child only fills in its own process id.
+// The arguments of execve(), made before the fork. The child only fills in its own process id.
 struct start {
     char *argv[WORDS_MAX + 4];
     char **envp;
     char listen_pid[40], listen_fds[40],
         listen_names[sizeof("LISTEN_FDNAMES=") + 16 * CONFIG_INHERITED_MAX];
     char handover[PATH_MAX + 96];
-    char *handover_pid, *listen_pid_pid; // where the digits go, PID_DIGITS of them
-    int fds[CONFIG_INHERITED_MAX + 2];   // high copies, in the order they get from FIRST_FD on
+    char *handover_pid, *listen_pid_pid; // positions of PID_DIGITS digits
+    int fds[CONFIG_INHERITED_MAX + 2];   // high copies, in the order of their final numbers
     unsigned fd_count;
 };
 
@@ -249,7 +259,7 @@ extern char **environ;
 
 static bool is_ours(const char *variable)
 {
-    // WATCHDOG_PID names this process; without it the one that starts is meant.
+    // WATCHDOG_PID names this process. Without it the variables apply to the started process.
     static const char *const names[] = {
         "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", "WATCHDOG_PID=", VARIABLE "="};
     bool is = false;
@@ -339,15 +349,15 @@ static void write_pid(char *to, pid_t pid)
     }
 }
 
-// Becomes `path`. Only calls that are allowed between fork() and execve() in a process of many
-// threads. Returns an errno.
+// Replaces the process image by `path`. Uses only calls that are allowed between fork() and
+// execve() in a process with many threads. Returns an errno.
 static int start_become(struct start *s, const char *path)
 {
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
-    // Libraries open some that would stay open in every process to come. Before Linux 5.11 these
-    // few do.
+    // Libraries may have opened descriptors that every later process would inherit. Before
+    // Linux 5.11 these few are inherited.
     (void)close_range(FIRST_FD, ~0u, CLOSE_RANGE_CLOEXEC);
     write_pid(s->listen_pid_pid, getpid());
     write_pid(s->handover_pid, getpid());
@@ -402,7 +412,7 @@ static bool open_pairs(struct command_upgrade *u, int *ret_theirs, struct buf *r
     u->passing_fd = passing[0];
     u->passed_fd = passing[1];
     (void)setsockopt(u->passing_fd, SOL_SOCKET, SO_SNDBUF, &size,
-                     sizeof(size)); // what it has then must do
+                     sizeof(size)); // otherwise the default size must be enough
     return true;
 }
 
@@ -415,11 +425,11 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
     pid_t pid = ok ? fork() : -1;
     if (pid == 0) {
         char text[2] = {FAILED, 0};
-        (void)setpgid(0, 0); // so that what it starts can be ended with it
+        (void)setpgid(0, 0); // so that its children can be killed with it
         int number = start_become(&s, u->path);
         text[1] = (char)(number < 128 ? number : EIO);
         (void)send(FIRST_FD + (int)u->listen_count, text, 2,
-                   MSG_NOSIGNAL); // else the parent sees the end
+                   MSG_NOSIGNAL); // otherwise the parent detects the end
         _exit(127);
     }
     if (pid < 0) {
@@ -427,7 +437,7 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
                    ok ? strerror(errno) : "out of file descriptors");
     }
     if (pid > 0) {
-        (void)setpgid(pid, pid); // whoever comes first
+        (void)setpgid(pid, pid); // parent and child both set it, because either may run first
     }
     u->pid = pid > 0 ? pid : 0;
     start_done(&s);
@@ -455,8 +465,8 @@ static void explain(const struct command_upgrade *u, bool has_spoken, const char
 static void end_child(struct command_upgrade *u, struct buf *ret_why)
 {
     int status = 0;
-    (void)kill(-u->pid, SIGKILL); // what a script has started has the listening sockets, too
-    (void)kill(u->pid, SIGKILL);  // our child, and not waited for yet; it may have left that group
+    (void)kill(-u->pid, SIGKILL); // children of a script hold the listening sockets too
+    (void)kill(u->pid, SIGKILL);  // it may have left that group; it is not reaped yet
     while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (ret_why != NULL && WIFEXITED(status)) {
@@ -473,7 +483,7 @@ static int stop_signals(void)
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK); // -1: they are taken later
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK); // -1: signals are handled later
 }
 
 static bool child_is_ready(struct command_upgrade *u, uint64_t wait_ms, struct buf *ret_why)
@@ -536,22 +546,22 @@ static void close_listeners(struct command_upgrade *u)
 void command_upgrade_call_off(struct command_upgrade *u)
 {
     end_child(u, NULL);
-    close_listeners(u); // workers may still send into the pair, so its descriptors stay
+    close_listeners(u); // workers may still send into the pair, so keep its descriptors
 }
 
-// Does not return. It reads its files in any case: to be told so before it can hear is nothing to
-// end for.
+// Restarts this process; does not return. Ignores signals to read files again, because the new
+// start reads them anyway.
 static void start_anew(struct command_upgrade *u)
 {
     struct start s = {0};
-    check(signal(SIGHUP, SIG_IGN) != SIG_ERR); // one that is pending is dropped
+    check(signal(SIGHUP, SIG_IGN) != SIG_ERR); // drops a pending signal
     check(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
     check(signal(SIGUSR2, SIG_IGN) != SIG_ERR);
     start_words(u, &s);
     start_environment(u, &s, false);
     bool ok = start_descriptors(u, &s, -1);
     int number = ok ? start_become(&s, "/proc/self/exe") : EMFILE;
-    number = ok ? start_become(&s, u->path) : number; // without /proc
+    number = ok ? start_become(&s, u->path) : number; // if there is no /proc
     log_error("upgrade_not_undone", "errno=%d", number);
     _exit(EXIT_CODE_FAILED);
 }
@@ -560,7 +570,7 @@ void command_upgrade_finish(struct command_upgrade *u)
 {
     char text[WHY_MAX + 2] = "";
     const char *trouble = "";
-    fd_close(&u->passing_fd); // the end of what is sent
+    fd_close(&u->passing_fd); // marks the end of the sent connections
     say(u->control_fd, YOURS, "");
     bool has_spoken = listen_to(u->control_fd, -1, SERVING_MS, text, &trouble);
     if (!has_spoken || text[0] != SERVING) {
