@@ -120,7 +120,7 @@ static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX + ADMIN_
                   ADMIN_CONNECTIONS_MAX,
               "there is always one to be cut");
 
-// The connection ends when evhttp has read the end of the stream that is shut down here.
+// Shuts down the oldest connection that no call or stream uses. evhttp reads its end and closes it.
 static void cut_oldest(struct admin *admin)
 {
     stats_add(COUNTER_admin_connections_cut, 1);
@@ -234,7 +234,7 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
     if (fd < 0) {
         return -1;
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // one that was inherited is not; cannot fail
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // an inherited one lacks the flag; this cannot fail
     memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
     memcpy(&v4, &address, sizeof(v4)); // the port has the same offset in both forms
@@ -308,7 +308,7 @@ static bool owes_bytes(const struct admin *admin)
     return owes;
 }
 
-// The client that has just requested the end still gets its answer.
+// Stops the loop, after the client that has just requested the end has its answer.
 static void on_stop(evutil_socket_t fd, short what, void *ctx)
 {
     struct admin *admin = as_admin(ctx);

@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// Fields of /proc/self/stat after the command's name, which may contain anything. Number 3 is the
-// first.
+// Fields of /proc/self/stat after the command's name, which may contain any byte. The first one is
+// field 3.
 struct stat_fields {
     uint64_t user_ticks, system_ticks, threads, start_ticks, resident_pages;
 };

@@ -170,7 +170,7 @@ void admin_log_take(struct admin *admin);
 // Returns NULL, and the reason in ret_why, if the text is no filter.
 struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
 void admin_where_free(struct admin_where *where); // accepts NULL
-// Does it match a line of the access log in JSON?
+// Returns true if it matches a line of the access log in JSON.
 bool admin_where_holds(const struct admin_where *where, struct span line);
 
 // --- admin_summary.c -----------------------------------------------------------------------------

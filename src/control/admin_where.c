@@ -23,7 +23,7 @@ static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=",
 
 static const struct field {
     const char *name, *member;
-    double scale;           // of a number in the line; 0: a text
+    double scale;           // unit of a number in the line; 0: a text
     bool is_time, is_bytes; // units mean seconds, or bytes
 } fields[] = {
     {"ts", "ts", 0, false, false},
@@ -135,8 +135,8 @@ static bool add_waiting(struct reader *r, int step)
     return true;
 }
 
-// Emits operators that bind at least as closely as `step`; with STEP_OPEN, all of them down to a
-// parenthesis.
+// Emits pending operators that bind at least as closely as `step`. With STEP_OPEN, emits all of
+// them down to a parenthesis.
 static bool settle(struct reader *r, int step)
 {
     while (r->waiting_count > 0 && r->waiting[r->waiting_count - 1] != STEP_OPEN &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The actions of the control interface but for jobs (control_jobs.c). They begin on the
-// admin thread and are answered from wherever their answer is found: explain, ls and evict on a
-// worker, reload on the main thread.
+// The actions of the control interface, except jobs (control_jobs.c). They begin on the admin
+// thread and are answered on the thread that finds the answer: explain, ls and evict on a worker,
+// reload on the main thread.
 #include "control/control.h"
 
 #include <signal.h>
@@ -54,7 +54,7 @@ static json_t *or_null(uint64_t value)
     return value == UINT64_MAX ? json_null() : json_integer((json_int_t)value);
 }
 
-// What the retention policy goes by; null where it was not asked.
+// Renders what the retention policy uses to decide; null if it was not asked.
 static json_t *policy_json(const struct store_explain *policy)
 {
     static const char *const states[] = {[STORE_EXPLAIN_KEPT] = "kept",
@@ -95,7 +95,7 @@ static json_t *cells_json(const struct proxy_object *o)
     return cells;
 }
 
-// What its store does against S3's promises.
+// Lists where the object's store deviates from S3.
 static json_t *oddities_json(const struct proxy_object *o)
 {
     json_t *oddities = json_array();
@@ -160,7 +160,7 @@ static void control_explain(void *ctx, struct admin_call *call)
     struct s3_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
-    struct span ask = admin_call_parameter(call, "ask"); // else nobody is asked
+    struct span ask = admin_call_parameter(call, "ask"); // without it nobody asks the origin
     if (!control_take_object(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
@@ -227,13 +227,13 @@ static void control_ls(void *ctx, struct admin_call *call)
 
 // --- evict ---------------------------------------------------------------------------------------
 
-#define EVICT_AT_ONCE 64u // objects of one call
+#define EVICT_AT_ONCE 64u // objects of one call in progress
 
-// A call's objects; each answers in a slot of its own. The end of one starts the next.
+// The objects of a call. Each has a slot for its answer. The end of one starts the next.
 struct evict_one {
     struct evict_all *all;
     struct s3_uri uri;
-    char *decoded; // its key, where that came in percent coding
+    char *decoded; // its decoded key, if it was percent-coded
     uint64_t cached_bytes, cached_blocks;
     bool is_known;
     enum err err;
@@ -295,7 +295,7 @@ static void on_evict_looked(void *ctx, const struct proxy_object *object)
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }
 
-// The caller has counted one that has not ended, so `all` stays.
+// The caller has counted an item that has not ended, so `all` is still valid.
 static void evict_next(struct evict_all *all)
 {
     unsigned i = atomic_fetch_add(&all->next, 1);
@@ -308,7 +308,7 @@ static void evict_next(struct evict_all *all)
     }
 }
 
-// What of a URI is its key out of percent coding; false: it is none.
+// Decodes the percent-coded key of a URI. Returns false if the coding is invalid.
 static bool evict_decode(struct span uri, struct evict_one *one, struct span *ret_uri)
 {
     size_t bucket_len = min_u64(uri.len, 5), key_len = 0;
@@ -324,9 +324,9 @@ static bool evict_decode(struct span uri, struct evict_one *one, struct span *re
     return is_good;
 }
 
-// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does, and is in
-// percent coding where {"coded": URI} names it, as ls does for what is no text. False: the call is
-// answered.
+// Reads one item: "URI" of an object or bucket, {"object": URI} or {"coded": URI}. The key of the
+// last two may end like a prefix. "coded" has a percent-coded key, as ls prints keys that are not
+// text. Returns false if it has answered the call.
 static bool evict_take_one(struct admin_call **call, const json_t *item, struct evict_one *one)
 {
     const json_t *object = json_object_get(item, "object"), *coded = json_object_get(item, "coded");
@@ -379,7 +379,7 @@ static void control_evict(void *ctx, struct admin_call *call)
         evict_free(all);
         return;
     }
-    all->call = call; // and with it the names
+    all->call = call; // the call owns the names
     atomic_fetch_add(&all->left, 1);
     for (unsigned i = 0; i < EVICT_AT_ONCE; i++) {
         evict_next(all);
@@ -395,11 +395,11 @@ static void order_drain(void *ctx, struct admin_call *call)
 {
     (void)ctx;
     admin_call_answer(&call, 200, json_pack("{s:b}", "draining", true));
-    check(kill(getpid(), SIGTERM) == 0); // the main thread takes it as any other
+    check(kill(getpid(), SIGTERM) == 0); // the main thread handles it like any other
 }
 
-// Of the calls that wait for the main thread: on a drain it takes none any more, nor those that
-// come while it begins. Whichever thread finds one answers it.
+// Refuses calls that wait for the main thread, because it handles none during a drain. That
+// includes calls that arrive as the drain begins. The thread that takes a call answers it.
 static void refuse_waiting(struct control *control)
 {
     struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),
@@ -413,7 +413,7 @@ static void refuse_waiting(struct control *control)
     }
 }
 
-// Sends the main thread to a call that waits for it.
+// Signals the main thread to handle a waiting call.
 static void tell_main(struct control *control, int signal)
 {
     if (atomic_load(&control->is_draining)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control interface of a running server: what the actions of control/routes.def do. Its calls
-// run on the admin thread; what only others can do goes to them.
+// The control interface of a running server: the actions of control/routes.def. Calls arrive on the
+// admin thread and move to other threads if only those can answer.
 #ifndef FOREBAY_CONTROL_CONTROL_H
 #define FOREBAY_CONTROL_CONTROL_H
 
@@ -10,8 +10,8 @@
 #include "proxy/proxy.h"
 #include "store/store.h"
 
-// How long a process that follows may take to get ready: as long as a caller may say at most, it
-// is answered before ADMIN_CALL_WAIT_MAX_MS.
+// How long a new process may take to become ready. The caller of the longest wait still gets its
+// answer before ADMIN_CALL_WAIT_MAX_MS.
 #define CONTROL_UPGRADE_MS_DEFAULT 30000u
 #define CONTROL_UPGRADE_MS_MAX 50000u
 
@@ -21,39 +21,40 @@ struct command_doctor_run; // control_doctor.c
 struct control {
     struct proxy *proxy;
     struct store *store;
-    int argc; // of this start, behind `serve`; argv too
+    int argc; // argc and argv of this start, after `serve`
     char **argv;
     struct command_jobs *jobs;
     struct command_doctor_run *doctor;
-    _Atomic(struct admin_call *) reload_call; // waits for the main thread, and so does the next
+    _Atomic(struct admin_call *) reload_call; // both wait for the main thread
     _Atomic(struct admin_call *) upgrade_call;
-    atomic_bool is_draining;     // the main thread takes neither any more
-    atomic_uint upgrade_wait_ms; // as asked for; 0: not
+    atomic_bool is_draining;     // the main thread handles neither any more
+    atomic_uint upgrade_wait_ms; // as requested; 0: no upgrade was requested
 };
 
-// Before the admin thread starts; proxy, store, argc and argv are set.
+// Call it before the admin thread starts. The caller sets proxy, store, argc and argv.
 void control_init(struct control *control);
-// They get the control as their ctx.
+// Fills in the actions. Their ctx is the control.
 void control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
-// The requests of a proxy, as they end.
+// Returns the source of a proxy's requests, for the log of the admin thread.
 struct admin_lines control_lines(struct proxy *proxy);
-// On the main thread, after a reload: answers the call that asked for it, if one did. Texts of
-// lines.
+// Answers the call that requested a reload, if there is one. Runs on the main thread, after the
+// reload. The texts consist of lines.
 struct control_reload_report {
     bool is_good;
     struct span errors, applied, needs_restart;
 };
 void control_reloaded(struct control *control, const struct control_reload_report *report);
-// A text as JSON; bytes that are no UTF-8, and NUL, in percent coding.
+// Returns a text as JSON. If it is not UTF-8 or contains NUL, returns it percent-coded.
 json_t *control_text(struct span text);
-// On the main thread: how long an upgrade that has been asked for may take to get ready.
+// Returns how long a requested upgrade may take to become ready. Main thread.
 unsigned control_upgrade_wait_ms(struct control *control);
-// Answers who has asked: `pid` follows; 0: none does, and why.
+// Answers the call that requested an upgrade. `pid` is the new process; 0: there is none, and `why`
+// is the reason.
 void control_upgraded(struct control *control, int pid, const char *why);
-// On the main thread: jobs end, no new ones begin, and who asks for a reload or an upgrade is
-// refused. Before the origins are closed; a zeroed one is fine.
+// Ends all jobs, starts no new ones, and refuses calls for a reload or an upgrade. Runs on the main
+// thread, before the origins are closed. Accepts a zeroed control.
 void control_drain(struct control *control);
-// After the admin thread has ended.
+// Frees everything. Call it after the admin thread has ended.
 void control_done(struct control *control);
 
 #endif

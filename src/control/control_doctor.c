@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /api/v1/doctor: `forebay doctor` with the settings of this server, as a process of its own,
-// whose findings are the answer. One at a time, on a thread that waits for it, at most
-// DOCTOR_WAIT_MS. A drain ends it. GET is the same, but what was found within KEPT_MS is told
-// again: whoever may only look does not make the server ask its origin again and again.
+// POST /api/v1/doctor: runs `forebay doctor` with the settings of this server, as a separate
+// process, and answers with its findings. Only one runs at a time. A thread waits for it, at most
+// DOCTOR_WAIT_MS. A drain ends it.
+//
+// GET does the same, but repeats findings that are younger than KEPT_MS. Otherwise a caller with
+// read access could make the server query its origin all the time.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,17 +26,17 @@
 #define WORDS_MAX 512
 
 struct command_doctor_run {
-    int argc; // of this server's settings; argv too
+    int argc; // argc and argv of this server's settings
     char **argv;
     pthread_t thread;
-    bool has_thread; // the admin thread's; at the end the main thread's
+    bool has_thread; // belongs to the admin thread, and at the end to the main thread
     atomic_bool is_busy;
-    struct admin_call *call; // while busy the thread's
+    struct admin_call *call; // belongs to the thread while it is busy
     struct {
         pthread_mutex_t lock;
-        pid_t pid; // 0: there is none
+        pid_t pid; // 0: no process
         bool is_stopping;
-        json_t *last; // what was found last; NULL: nothing yet
+        json_t *last; // latest findings; NULL: none yet
         uint64_t last_ms;
     } guarded;
 };
@@ -54,7 +56,7 @@ static void end_child(struct command_doctor_run *run, bool for_good)
     pthread_mutex_lock(&run->guarded.lock);
     run->guarded.is_stopping |= for_good;
     if (run->guarded.pid != 0) {
-        (void)kill(run->guarded.pid, SIGKILL); // it is not waited for yet, so it is ours
+        (void)kill(run->guarded.pid, SIGKILL); // it is not reaped yet, so the id is still its own
     }
     pthread_mutex_unlock(&run->guarded.lock);
 }
@@ -80,7 +82,8 @@ void control_doctor_free(struct command_doctor_run *run)
     free(run);
 }
 
-// Its descriptors are closed on exec, its signals as a shell would give them. 0 or an errno.
+// Starts the process. Its descriptors are closed on exec, and its signals are as a shell sets them.
+// Returns 0 or an errno.
 static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
 {
     const char *first[] = {"forebay", "doctor", "--json", "--timeout=2"};
@@ -89,7 +92,7 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
     sigset_t none;
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
-    memcpy(words, first, sizeof(first)); // argv is not const, and nothing writes to it
+    memcpy(words, first, sizeof(first)); // argv is not const, but nothing writes to it
     for (int i = 0; i < run->argc && i < WORDS_MAX; i++) {
         words[count++] = run->argv[i];
     }
@@ -115,7 +118,7 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
     return failed;
 }
 
-// To its end; false: the time is over.
+// Reads the output to its end. Returns false if the time is over.
 static bool read_output(int fd, struct buf *out)
 {
     uint64_t until_ms = clock_monotonic_ms() + DOCTOR_WAIT_MS, now_ms;
@@ -159,7 +162,7 @@ static json_t *findings_of(const struct buf *out)
     return findings;
 }
 
-// What they are an answer as; they are taken over.
+// Wraps the findings in an answer, and takes ownership of them.
 static json_t *answer_of(json_t *findings, uint64_t age_ms)
 {
     json_t *json = json_pack("{s:o, s:f}", "findings", findings, "age_s", (double)age_ms / 1e3);
@@ -178,7 +181,7 @@ static void keep(struct command_doctor_run *run, const json_t *findings)
     pthread_mutex_unlock(&run->guarded.lock);
 }
 
-// NULL: nothing was found lately.
+// Returns recent findings as an answer; NULL if there are none.
 static json_t *kept_answer(struct command_doctor_run *run)
 {
     json_t *findings = NULL;
@@ -210,14 +213,14 @@ static void *run_main(void *ctx)
             end_child(run, false);
         }
         pthread_mutex_lock(&run->guarded.lock);
-        run->guarded.pid = 0; // nobody signals it any more
+        run->guarded.pid = 0; // from now on nobody signals it
         pthread_mutex_unlock(&run->guarded.lock);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }
         findings = findings_of(&out);
     }
     if (pipes[0] >= 0) {
-        (void)close(pipes[0]); // only read
+        (void)close(pipes[0]); // only for reading
     }
     buf_done(&out);
     if (findings != NULL) {
@@ -243,7 +246,7 @@ void control_doctor(void *ctx, struct admin_call *call)
         return;
     }
     if (run->has_thread) {
-        check(pthread_join(run->thread, NULL) == 0); // it only has to answer
+        check(pthread_join(run->thread, NULL) == 0); // it only has to answer its call
     }
     run->call = call;
     run->has_thread = pthread_create(&run->thread, NULL, run_main, run) == 0;

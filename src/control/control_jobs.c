@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of a running server: warm jobs by number. Begun and read by the admin thread, ended by the
-// main thread too, so their table has a lock, which nobody holds for more than a look. What a job
-// is doing is its worker's (proxy/ops/warm.c), which publishes it.
+// The warm jobs of a running server, by number. The admin thread starts and reads them, and the
+// main thread may end them too. Therefore a lock protects their table; it is held only for short
+// accesses. A worker runs the job and publishes its progress (proxy/ops/warm.c).
 //
-// At most JOBS_MAX are known; one more takes the place of the oldest that has ended.
+// The table has room for JOBS_MAX jobs. A further one replaces the oldest that has ended.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +17,13 @@
 #define JOBS_MAX 32u
 #define CONCURRENCY_DEFAULT 64
 #define CONCURRENCY_MAX 1024
-#define URIS_MAX 8192u // in one call; ADMIN_BODY_MAX bounds their length
+#define URIS_MAX 8192u // in one call; ADMIN_BODY_MAX limits their length
 
 struct job {
     unsigned id; // 0: free
     struct proxy_warm *warm;
-    bool is_closed; // nothing may be added
-    char what[128]; // the first of its URIs
+    bool is_closed; // no URIs may be added any more
+    char what[128]; // its first URI
 };
 
 struct command_jobs {
@@ -74,7 +74,8 @@ void control_jobs_free(struct command_jobs *jobs)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// It has ended, or who began it has left without closing it, and all of it is done.
+// Returns true if the job has ended. That includes a job that its caller has left open, but whose
+// URIs are all done.
 static bool job_is_over(const struct job *job)
 {
     struct proxy_warm_progress p;
@@ -92,7 +93,7 @@ static struct job *job_find_locked(struct command_jobs *jobs, uint64_t id)
     return NULL;
 }
 
-// Its number is gone; harmless where it has ended.
+// Frees the job's slot and number, and cancels the job if it still runs.
 static void job_drop_locked(struct job *job)
 {
     proxy_warm_cancel(job->warm);
@@ -100,7 +101,7 @@ static void job_drop_locked(struct job *job)
     *job = (struct job){0};
 }
 
-// NULL: all of them are running.
+// Returns a slot for a new job; NULL if all jobs are running.
 static struct job *job_slot_locked(struct command_jobs *jobs)
 {
     struct job *oldest = NULL;
@@ -210,7 +211,8 @@ void control_job_cancel(void *ctx, struct admin_call *call)
 
 // --- warm ----------------------------------------------------------------------------------------
 
-// "URI", or {"uri": URI, "range": "FIRST-LAST"} and no more. False: the call is answered.
+// Reads "URI", or {"uri": URI, "range": "FIRST-LAST"} without further members. Returns false if it
+// has answered the call.
 static bool item_take(struct admin_call **call, const json_t *from,
                       struct proxy_warm_item *ret_item)
 {
@@ -276,7 +278,8 @@ static bool number_take(struct admin_call **call, const char *name, json_int_t l
     return true;
 }
 
-// The job that is added to; a new one where none is named. NULL: *ret_why says why.
+// Returns the job with this number, or a new one if `id` is 0. Returns NULL, and the reason in
+// *ret_why, on failure.
 static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_call *call,
                                   uint64_t id, const struct proxy_warm_options *options,
                                   const char **ret_why)
@@ -332,7 +335,7 @@ void control_warm(void *ctx, struct admin_call *call)
     }
     store_summarize(control->store, &summary);
     if (summary.degraded && summary.refusal != REFUSAL_none &&
-        id == 0) { // one that has begun waits
+        id == 0) { // a job that has begun waits instead
         char why[256];
         (void)snprintf(why, sizeof(why), "%s: nothing would be stored",
                        refusal_text(summary.refusal)->text);
@@ -361,8 +364,8 @@ void control_warm(void *ctx, struct admin_call *call)
     if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
         status = ADMIN_STATUS_BUSY;
         why = names_refused(room, sizeof(room));
-        // Others have filled the room meanwhile: nobody learns the number of a new one, to close
-        // it.
+        // Other calls have used up the room. Drop a new job, because its caller gets no number and
+        // could never close it.
         if (id == 0) {
             job_drop_locked(job);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person who looks on sees move: the last requests, and what each bucket was asked for. On
-// the admin thread; requests are answered from a worker.
+// The live view: recent requests and per-bucket counters. Called on the admin thread; a worker
+// answers.
 #include "base/clock.h"
 #include "control/control_private.h"
 
@@ -38,7 +38,7 @@ void control_requests(void *ctx, struct admin_call *call)
     proxy_recent(control->proxy, on_recent, call);
 }
 
-// One of the last requests, by the id that its answer had.
+// Finds a recent request by the id in its answer.
 static void on_traced(void *ctx, const struct proxy_recent *items, unsigned count)
 {
     struct admin_call *call = ctx;

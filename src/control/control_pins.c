@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins of the control interface. Called on the admin thread; what has become of a change is
-// answered from where it ended.
+// Pins of the control interface. Calls arrive on the admin thread. The thread that ends a change
+// answers its call.
 #include "control/control_private.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static void on_changed(void *ctx, enum err err, const char *why)
     free(pin);
 }
 
-// False: the call is answered.
+// Reads the URIs of a call. Returns false if it has answered the call.
 static bool items_take(struct pin_call *pin, struct admin_call **call, const json_t *uris,
                        uint64_t until_s)
 {
@@ -109,7 +109,7 @@ static void change(struct control *control, struct admin_call *call, bool pins)
         free(pin);
         return;
     }
-    pin->call = call; // and with it the names
+    pin->call = call; // the call owns the names
     proxy_pin(control->proxy, pins, pin->items, pin->count, on_changed, pin);
 }
 

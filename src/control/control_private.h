@@ -9,7 +9,8 @@
 // --- control_take.c ----------------------------------------------------------------------
 
 bool control_is_text(struct span text);
-// False: it is none, and the call is answered. s3_uri_parse() or s3_uri_parse_object().
+// Parse a URI with s3_uri_parse() or s3_uri_parse_object(). If it is invalid, they answer the call
+// and return false.
 bool control_take_uri(struct admin_call **call, struct span text, struct s3_uri *ret_uri);
 bool control_take_object(struct admin_call **call, struct span text, struct s3_uri *ret_uri);
 
@@ -22,16 +23,18 @@ void control_buckets(void *ctx, struct admin_call *call);
 // --- control_doctor.c --------------------------------------------------------------------
 
 struct command_doctor_run *control_doctor_new(int argc, char **argv);
-void control_doctor_cancel(struct command_doctor_run *run); // for good; NULL is fine
-void control_doctor_free(struct command_doctor_run *run);   // NULL is fine
+void control_doctor_cancel(struct command_doctor_run *run); // permanently; accepts NULL
+void control_doctor_free(struct command_doctor_run *run);   // accepts NULL
 void control_doctor(void *ctx, struct admin_call *call);
-void control_doctor_last(void *ctx, struct admin_call *call); // lately, else as above
+void control_doctor_last(void *ctx,
+                         struct admin_call *call); // repeats recent findings, otherwise as above
 
 // --- control_jobs.c ----------------------------------------------------------------------
 
 struct command_jobs *control_jobs_new(struct proxy *proxy);
-void control_jobs_cancel(struct command_jobs *jobs); // all, and no new ones begin; NULL is fine
-void control_jobs_free(struct command_jobs *jobs);   // NULL is fine
+void control_jobs_cancel(
+    struct command_jobs *jobs); // cancels all and allows no new ones; accepts NULL
+void control_jobs_free(struct command_jobs *jobs); // accepts NULL
 void control_warm(void *ctx, struct admin_call *call);
 void control_jobs(void *ctx, struct admin_call *call);
 void control_job(void *ctx, struct admin_call *call);

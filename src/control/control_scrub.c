@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The actions that have a running server verify what it holds (store/care/scrub.c). On the admin
-// thread, which waits for no more than the scrub thread's lock.
+// Actions that make a running server verify its cache (store/care/scrub.c). On the admin thread,
+// which waits only for the lock of the scrub thread.
 #include "control/control_private.h"
 
-#define RATE_DEFAULT (256ll << 20) // where neither the order nor cache.scrub_rate has one
-#define RATE_MAX (100ll << 30)     // as of cache.scrub_rate
+#define RATE_DEFAULT (256ll << 20) // if neither the order nor cache.scrub_rate has one
+#define RATE_MAX (100ll << 30)     // the maximum of cache.scrub_rate
 
 static void answer_state(struct control *control, struct admin_call **call)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls of the control interface bring, and texts for their answers. On the admin thread;
-// texts, any.
+// Parses URIs in calls of the control interface, and converts texts for the answers. On the admin
+// thread; texts on any thread.
 #include <stdio.h>
 #include <string.h>
 
 #include "control/control_private.h"
 
-// NULL: a NUL, where readers stop, or no UTF-8.
+// Returns NULL if the text contains NUL, at which readers stop, or is not UTF-8.
 static json_t *as_text(struct span text)
 {
     bool has_nul = text.len > 0 && memchr(text.ptr, '\0', text.len) != NULL;
@@ -26,7 +26,7 @@ json_t *control_text(struct span text)
     if (json != NULL) {
         return json;
     }
-    struct buf coded; // not text: percent coding, which says which bytes these are
+    struct buf coded; // not text: percent coding keeps the exact bytes
     buf_init(&coded, 3 * text.len + 1);
     buf_append_uri_encoded(&coded, text, true);
     json = json_stringn(buf_cstr(&coded), coded.len);
