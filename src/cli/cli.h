@@ -3,7 +3,7 @@
 #ifndef FOREBAY_CLI_CLI_H
 #define FOREBAY_CLI_CLI_H
 
-// argv as main() got it; returns the exit code of the process.
+// Runs the command that `argv` of main() names. Returns the exit code of the process.
 int cli_run(int argc, char **argv);
 
 #endif

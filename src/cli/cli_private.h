@@ -7,8 +7,8 @@
 
 // --- command_env.c -------------------------------------------------------------------------------
 
-// All that points clients at `url`, one by one; false: it is no http://HOST:PORT or
-// https://HOST:PORT.
+// Calls the function for each variable that points clients at `url`. command_env_variables()
+// returns false if `url` is not http://HOST:PORT or https://HOST:PORT.
 typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
 bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
                            void *ctx);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the command line to the command.
+// Finds the command that the command line names, and runs it.
 #include "cli/cli.h"
 
 #include "cli/cli_private.h"
@@ -9,7 +9,7 @@
 
 #define TEXT_MAX_BYTES (256u << 10)
 
-// In the order of the table.
+// In the order of commands.def.
 static int (*const runs[])(int argc, char **argv) = {
 #define COMMAND(name, takes, least, most, operands, summary, details) command_##name,
 #define OPTION(command, flag, kind, value, default_text, help)
@@ -69,13 +69,13 @@ static int show_commands(void)
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
     command_help_list(&out);
-    (void)fputs(buf_cstr(&out), stderr); // nowhere else to say it
+    (void)fputs(buf_cstr(&out), stderr); // there is no other place to report it
     buf_done(&out);
     return EXIT_CODE_USAGE;
 }
 
-// Options in front of the command go behind it; returns how many words they are, -1: one is wrong,
-// which is said.
+// Moves options in front of the command to after it. Returns the number of their words; -1, after
+// it has reported an error, if one is wrong.
 static int move_leading(int argc, char **argv)
 {
     struct buf why;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay bench [--origin s3://BUCKET/KEY] [--disk] [--quick]`: the ceilings of this disk and this
-// origin, what a server on this host makes of them, and what the bottleneck is, in words; within a
-// minute. The server is a private one with an empty cache beside cache.dir, which is removed at the
-// end; nothing of the user's own cache is touched.
+// `forebay bench [--origin s3://BUCKET/KEY] [--disk] [--quick]`: measures the limits of this disk
+// and this origin, and what a server on this host achieves with them. It names the bottleneck,
+// within a minute. The server is a private one with an empty cache next to cache.dir, which is
+// removed at the end. The user's own cache is not touched.
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,10 +27,10 @@
 #include "store/offline/offline.h"
 
 #define MIB (1u << 20)
-#define PIECE (8u * MIB)   // of a large read
-#define SMALL (128u << 10) // of a random one
+#define PIECE (8u * MIB)   // of one large read
+#define SMALL (128u << 10) // of one random read
 #define READERS 16u        // connections to the server
-#define DIRECT_MAX 64u     // requests at once at the origin
+#define DIRECT_MAX 64u     // concurrent requests to the origin
 #define DISK_THREADS 8u
 #define SAMPLES_MAX 200000u
 #define START_TIMEOUT_MS 30000u
@@ -39,7 +39,7 @@
 #define OUTPUT_MAX_BYTES 65536u
 #define CACHE_SIZE "4GiB"
 #define SIGNAL_OVER SIGUSR1   // to the thread that waits for signals
-#define DATA_MAX (1ull << 30) // of the object, is read
+#define DATA_MAX (1ull << 30) // read from the object
 #define GOOD_SHARE 0.95
 #define ROUND_MS 6000u // of each measurement
 #define QUICK_MS 500u
@@ -53,12 +53,12 @@ struct bench {
     char bucket[256], key[PROBE_KEY_MAX];
     struct origin *origin;
     const char *origin_bucket;
-    uint64_t object_bytes, data_bytes;  // of it; what is read of it
+    uint64_t object_bytes, data_bytes;  // of the object; the part that is read
     uint64_t round_ms;                  // of each measurement
     double disk, one, many, cold, warm; // bytes a second
     double small_per_s, first_p50_ms, first_p99_ms;
-    unsigned direct;  // requests at once
-    sigset_t signals; // that end it; run_watch() waits for them
+    unsigned direct;  // concurrent requests
+    sigset_t signals; // signals that end the process; run_watch() waits for them
     pthread_t watch;
 };
 
@@ -70,9 +70,9 @@ struct crew {
                  uint64_t *ret_first_us);
     void *(*tool_new)(struct bench *b);
     void (*tool_free)(void *tool);
-    uint64_t until_ms, count_max; // no more than so many altogether
+    uint64_t until_ms, count_max; // count_max: most pieces of work altogether
     atomic_uint_fast64_t next, bytes, done, failed, sample_count;
-    uint32_t *samples; // first bytes, us
+    uint32_t *samples; // times to the first byte, in us
 };
 
 static void *crew_run(void *ctx)
@@ -101,7 +101,7 @@ static void *crew_run(void *ctx)
     return NULL;
 }
 
-// Seconds that it took; 0: it failed.
+// Runs the crew. Returns the seconds that it took; 0 on failure.
 static double crew_work(struct crew *crew, unsigned threads, uint64_t round_ms)
 {
     pthread_t ids[READERS];
@@ -126,7 +126,7 @@ struct disk_tool {
     char *bytes;
 };
 
-static char disk_path[64]; // of the file without a name, by its descriptor
+static char disk_path[64]; // of the unnamed file, by its descriptor
 
 static void *disk_tool_new(struct bench *b)
 {
@@ -143,7 +143,7 @@ static void disk_tool_free(void *ptr)
 {
     struct disk_tool *tool = ptr;
     if (tool->fd >= 0) {
-        (void)close(tool->fd); // only read
+        (void)close(tool->fd); // it was only read
     }
     free(tool->bytes);
     free(tool);
@@ -199,7 +199,8 @@ static bool measure_disk(struct bench *b)
 
 // --- The origin, direct --------------------------------------------------------------------------
 
-// Bytes a second of `count` requests at once, as many rounds as the time takes; 0: one failed.
+// Sends rounds of `count` concurrent requests until the time is over. Returns bytes per second; 0
+// if one failed.
 static double measure_direct(struct bench *b, unsigned count)
 {
     struct command_probe_ask asks[DIRECT_MAX];
@@ -279,7 +280,7 @@ static bool read_large(struct bench *b, uint64_t n, void *tool, uint64_t *ret_by
                       ret_first_us);
 }
 
-// Places by a fixed sequence: two runs read the same.
+// Reads at positions from a fixed sequence, so that two runs read the same.
 static bool read_small(struct bench *b, uint64_t n, void *tool, uint64_t *ret_bytes,
                        uint64_t *ret_first_us)
 {
@@ -341,7 +342,7 @@ static bool make_url(struct bench *b)
     return ok;
 }
 
-// Each block once, then the same until the time is over, then small pieces anywhere.
+// Reads each block once, then the same blocks until the time is over, then small pieces anywhere.
 static bool measure_server(struct bench *b)
 {
     struct crew crew = {.bench = b,
@@ -351,7 +352,8 @@ static bool measure_server(struct bench *b)
                         .count_max = (b->data_bytes + PIECE - 1) / PIECE};
     double took_s = crew_work(&crew, READERS, 4 * b->round_ms);
     b->cold = took_s > 0 ? (double)atomic_load(&crew.bytes) / took_s : 0;
-    b->data_bytes = min_u64(b->data_bytes, atomic_load(&crew.bytes)); // what there was time for
+    b->data_bytes =
+        min_u64(b->data_bytes, atomic_load(&crew.bytes)); // measure the part that was read in time
     struct crew again = {.bench = b,
                          .work = read_large,
                          .tool_new = client_new,
@@ -406,7 +408,7 @@ static void find_origin(struct bench *b)
     }
 }
 
-// The object of --origin, else the first one of the first bucket.
+// Chooses the object of --origin, otherwise the first one of the first bucket.
 static bool find_object(struct bench *b)
 {
     struct command_probe_answer answer;
@@ -553,7 +555,7 @@ static void drop_server(struct bench *b, uint64_t grace_ms)
     command_server_done(&b->server);
 }
 
-// Ends the process by the signal that came, and nothing of its server stays.
+// Waits for a signal, removes the server and everything of it, and ends the process by that signal.
 static void *run_watch(void *ctx)
 {
     struct bench *b = ctx;
@@ -568,7 +570,7 @@ static void *run_watch(void *ctx)
     (void)sigemptyset(&this_one);
     (void)sigaddset(&this_one, number);
     check(pthread_sigmask(SIG_UNBLOCK, &this_one, NULL) == 0);
-    (void)raise(number); // is not come back from
+    (void)raise(number); // does not return
     return NULL;
 }
 
@@ -579,7 +581,7 @@ static void watch_start(struct bench *b)
 
 static void watch_stop(struct bench *b)
 {
-    check(pthread_kill(b->watch, SIGNAL_OVER) == 0); // it lives until it is joined
+    check(pthread_kill(b->watch, SIGNAL_OVER) == 0); // the thread lives until it is joined
     check(pthread_join(b->watch, NULL) == 0);
 }
 
@@ -593,7 +595,7 @@ static void block_signals(struct bench *b)
     check(pthread_sigmask(SIG_BLOCK, &b->signals, NULL) == 0);
 }
 
-// Before any thread of ours: a process with threads does not fork.
+// Call it before this process starts any thread, because a process with threads must not fork.
 static int measure_origin(struct bench *b, int argc, char **argv)
 {
     struct buf why;
@@ -628,7 +630,7 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
         code = measure_origin(b, argc, argv);
         drop_server(b, STOP_TIMEOUT_MS);
         check(pthread_sigmask(SIG_UNBLOCK, &b->signals, NULL) ==
-              0); // one that came meanwhile acts now
+              0); // a signal that came in between acts now
     }
     if (code == EXIT_CODE_OK && !measure_disk(b)) {
         code = EXIT_CODE_FAILED;
@@ -651,7 +653,7 @@ int command_bench(int argc, char **argv)
     } else if ((b->config = commands_load_config(argc, argv)) == NULL) {
         code = commands_result(EXIT_CODE_CONFIGURATION, NULL);
     } else {
-        log_init(LOG_LEVEL_ERROR, false); // what matters is said below
+        log_init(LOG_LEVEL_ERROR, false); // the output below reports all that matters
         code = measure(b, only_disk, argc, argv);
         if (!commands_common()->is_json) {
             render(b);

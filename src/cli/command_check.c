@@ -34,7 +34,7 @@ static int check_live(const char *address, const struct config *config)
         json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
         commands_line("item", answer);
     } else {
-        (void)commands_print_result(&body); // the exit code says what matters
+        (void)commands_print_result(&body); // the exit code reports the result
     }
     buf_done(&body);
     return code;
@@ -42,7 +42,7 @@ static int check_live(const char *address, const struct config *config)
 
 // --- What stands for something that is only known here and now -----------------------------------
 
-// Bytes in the files of a folder; one that is not there has none.
+// Returns the bytes in the files of a folder; 0 if it does not exist.
 static uint64_t folder_bytes(const char *dir, const char *name)
 {
     char path[4096];
@@ -58,7 +58,7 @@ static uint64_t folder_bytes(const char *dir, const char *name)
         }
     }
     if (folder != NULL) {
-        (void)closedir(folder); // only read
+        (void)closedir(folder); // it was only read
     }
     return bytes;
 }
@@ -71,7 +71,7 @@ static void show_cache_size(const struct config *c, struct buf *out)
     struct statvfs st;
     uint64_t ours = 0;
     (void)snprintf(path, sizeof(path), "%s", c->cache_dir);
-    while (statvfs(path, &st) != 0) { // as far as it is there
+    while (statvfs(path, &st) != 0) { // goes up to the nearest directory that exists
         char *slash = strrchr(path, '/');
         if (slash == NULL || slash[1] == '\0') {
             return;
@@ -257,7 +257,7 @@ static int explain(const struct config *config, const char *object)
     return code;
 }
 
-// The keys file is read as the start would read it.
+// Reads the keys file as a start would.
 static int check_keys(const struct config *config)
 {
     struct access_keys *keys = NULL;
@@ -267,13 +267,13 @@ static int check_keys(const struct config *config)
     }
     buf_init(&errors, OUTPUT_MAX_BYTES);
     enum err err = access_keys_load(config->auth_keys_file, &keys, &errors);
-    (void)fputs(buf_cstr(&errors), stderr); // nowhere else to say it
+    (void)fputs(buf_cstr(&errors), stderr); // there is no other place to report it
     buf_done(&errors);
     access_keys_unref(keys);
     return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
-// And so is the token file.
+// Reads the token file as a start would.
 static int check_token(const struct config *config)
 {
     const struct admin_access_options options = {.token_file = config->admin_token_file};
@@ -308,7 +308,7 @@ int command_check(int argc, char **argv)
         code = check_live(address, config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK) {
-        // said
+        // already reported
     } else if (object != NULL) {
         code = explain(config, object);
     } else if (values) {
@@ -318,7 +318,7 @@ int command_check(int argc, char **argv)
     }
     json_t *file = config->file != NULL ? control_text(span_from_cstr(config->file)) : json_null();
     config_free(config);
-    if (code == EXIT_CODE_USAGE) { // said, with its result
+    if (code == EXIT_CODE_USAGE) { // already reported, with its result
         json_decref(file);
         return code;
     }

@@ -15,7 +15,7 @@ static void append_words(struct buf *out, const char *choices)
     }
 }
 
-// Inside single quotes.
+// Appends a text for use inside single quotes.
 static void append_quoted(struct buf *out, const char *text, const char *quote)
 {
     for (; *text != '\0'; text++) {
@@ -32,7 +32,7 @@ static bool operands_are_words(const struct command *command)
     return strchr(command->operands, '|') != NULL && command->most == 1;
 }
 
-// What may stand behind the command: its words, or the names of commands for `help`.
+// Appends the possible operands of a command: its words, or the names of commands for `help`.
 static void append_operand_words(struct buf *out, const struct command *command)
 {
     if (operands_are_words(command)) {
@@ -57,11 +57,11 @@ static bool setting_is_choice(const struct config_setting *row)
     return strcmp(row->kind, "CHOICE") == 0 || strcmp(row->kind, "BOOL") == 0;
 }
 
-// What may stand in front of a command, as a command without a name.
+// Stands for the options in front of a command: a command without a name.
 static const struct command leading = {
     .name = "", .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT | TAKES_ALL};
 
-// Those of them that have a value, or have none, with `between` in between.
+// Appends those of these options that have a value, or that have none, separated by `between`.
 static void append_leading(struct buf *out, bool has_value, const char *between)
 {
     const struct command_option *option = NULL;
@@ -76,7 +76,7 @@ static void append_leading(struct buf *out, bool has_value, const char *between)
 
 // --- bash ----------------------------------------------------------------------------------------
 
-// Values of the options of one command: a branch of `case $command$previous`.
+// Appends the values of one command's options, as a branch of `case $command$previous`.
 static void bash_values(struct buf *out, const struct command *command)
 {
     const struct command_option *option = NULL;
@@ -211,7 +211,7 @@ static void zsh_values(struct buf *out, const struct command *command)
     }
 }
 
-// Of the last word, behind an option in front of a command.
+// Completes the value of an option in front of the command.
 static void zsh_leading_values(struct buf *out)
 {
     const struct command_option *option = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay env`: every way that S3 clients spell "endpoint", so that one line points all of them
-// here. The address is advertised as a number: with an IP host the SDKs choose path style by
-// themselves.
+// `forebay env`: prints every variable that S3 clients read for their endpoint, so that one line
+// points all of them to Forebay. The address is a number, because with an IP host the SDKs choose
+// path style by themselves.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -16,13 +16,13 @@
 
 #define OUTPUT_MAX_BYTES 65536u
 #define URL_MAX 512
-// What may go through a shell as it is, of a list of hosts.
+// Characters of a list of hosts that a shell passes on unchanged.
 #define PLAIN_BYTES "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[],/*_ "
 
 enum shell { SHELL_BASH, SHELL_FISH, SHELL_DOTENV, SHELL_K8S, SHELL_DOCKER, SHELL_COUNT };
 static const char *const shell_names[SHELL_COUNT] = {"bash", "fish", "dotenv", "k8s", "docker"};
 
-// Where clients go: "http://127.0.0.1:9000" in pieces.
+// The endpoint of clients, "http://127.0.0.1:9000", in pieces.
 struct endpoint {
     bool tls;
     char address[URL_MAX]; // host:port
@@ -30,7 +30,7 @@ struct endpoint {
 
 // --- The endpoint --------------------------------------------------------------------------------
 
-// Only scheme, host and port: what is printed goes through a shell.
+// Accepts only scheme, host and port, because a shell reads the output.
 static bool endpoint_from_url(const char *url, struct endpoint *ret_endpoint)
 {
     struct endpoint e = {.tls = false};
@@ -59,7 +59,8 @@ static bool endpoint_from_url(const char *url, struct endpoint *ret_endpoint)
     return true;
 }
 
-// An endpoint that a person has written: a host that can be connected to, and perhaps a port.
+// Parses an endpoint from the command line: a host to which clients can connect, and perhaps a
+// port.
 static bool endpoint_from_flag(const char *url, struct endpoint *ret_endpoint, struct buf *ret_why)
 {
     struct endpoint e;
@@ -112,14 +113,14 @@ static bool endpoint_from_flag(const char *url, struct endpoint *ret_endpoint, s
     return true;
 }
 
-// What a server's /version tells.
+// Fields of a server's /version.
 struct answer {
     bool has_server, has_endpoint; // a server may listen on unix sockets alone
-    bool is_open;                  // any keys do
+    bool is_open;                  // clients may use any keys
     struct endpoint endpoint;
 };
 
-// The first listener that speaks TCP.
+// Finds the first TCP listener.
 static void read_version(const char *body, struct answer *answer)
 {
     json_t *json = json_loads(body, 0, NULL);
@@ -155,7 +156,7 @@ static struct answer ask_server(const char *admin, const struct config *config)
 struct printer {
     struct buf out;
     enum shell shell;
-    command_env_variable_fn *on_variable; // instead of printing
+    command_env_variable_fn *on_variable; // called instead of printing
     void *ctx;
 };
 
@@ -177,7 +178,7 @@ static void print_variable(struct printer *p, const char *name, const char *valu
         p->on_variable(p->ctx, name, value);
         return;
     }
-    // The forms are ours, and no value holds a quote: endpoint_from_url() lets none through.
+    // The forms contain no untrusted text, and endpoint_from_url() accepts no value with a quote.
     const char *form = forms[p->shell];
     const char *first = strstr(form, "%s");
     const char *second = strstr(first + 2, "%s");
@@ -188,15 +189,16 @@ static void print_variable(struct printer *p, const char *name, const char *valu
     buf_append_cstr(&p->out, second + 2);
 }
 
-// Do the variables add to this process's environment? Otherwise they are for another process, whose
-// environment is not known here.
+// Returns true if the variables add to this process's environment. Otherwise they are for another
+// process, whose environment is unknown here.
 static bool adds_to_environment(const struct printer *p)
 {
     return p->on_variable != NULL || p->shell == SHELL_BASH || p->shell == SHELL_FISH;
 }
 
-// The SDKs send what a proxy in the environment is not told to leave alone to the proxy, which
-// knows no localhost of ours. What there is of the list already stays.
+// The SDKs send requests through a proxy of the environment unless a list excludes the host. That
+// proxy cannot reach the localhost of this machine. The output keeps the existing entries of the
+// list.
 static void print_no_proxy(struct printer *p, const struct endpoint *e)
 {
     static const char *const names[] = {"NO_PROXY", "no_proxy"};
@@ -207,7 +209,8 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
         *port = '\0';
     }
     size_t len_host = strlen(host);
-    if (host[0] == '[' && host[len_host - 1] == ']') { // such lists have IPv6 addresses without
+    if (host[0] == '[' &&
+        host[len_host - 1] == ']') { // such lists contain IPv6 addresses without brackets
         memmove(host, host + 1, len_host - 2);
         host[len_host - 2] = '\0';
     }
@@ -312,7 +315,8 @@ static bool parse_shell(const char *name, enum shell *ret_shell)
     return false;
 }
 
-// Clients sign, whoever verifies: without keys they do not even ask.
+// Checks for keys in the environment. Clients need keys to sign even if the server accepts any,
+// because without keys they send no request.
 static bool has_client_keys(void)
 {
     static const char *const names[] = {"AWS_ACCESS_KEY_ID",
@@ -333,7 +337,7 @@ static bool has_client_keys(void)
     return access(path, R_OK) == 0;
 }
 
-// From the running server; an exit code other than OK says why there is nothing to print.
+// Asks the running server. An exit code other than OK says why there is nothing to print.
 static int find_endpoint(int argc, char **argv, const char *admin, struct answer *ret_answer)
 {
     struct config *config = commands_load_config(argc, argv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay help [COMMAND]`, and --man: the same table as a page of the manual.
+// `forebay help [COMMAND]`, and --man: the same table as a manual page.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -19,7 +19,7 @@ static void option_usage(struct buf *out, const struct command_option *option)
     }
 }
 
-// What stands in front of a command as well.
+// Lists the options that may also be in front of a command.
 static void list_common(struct buf *out)
 {
     static const struct command all = {.name = "", .takes = TAKES_ALL};
@@ -91,7 +91,7 @@ void command_help_render(const struct command *command, struct buf *out)
 
 // --- mdoc ----------------------------------------------------------------------------------------
 
-// A piece of text inside a line: what mdoc would read otherwise is quoted.
+// Appends a text inside a line, and quotes whatever mdoc would interpret.
 static void man_text(struct buf *out, const char *text)
 {
     bool is_line_start = out->len == 0 || out->ptr[out->len - 1] == '\n';
@@ -156,7 +156,7 @@ static void man_options(struct buf *out, const struct command *command)
     bool is_open = false;
     while ((option = command_line_next_option(command, option)) != NULL) {
         if (option->command == NULL) {
-            continue; // told once, for all
+            continue; // described once, for all commands
         }
         if (!is_open) {
             buf_append_cstr(out, ".Bl -tag -width Ds\n");
@@ -169,7 +169,7 @@ static void man_options(struct buf *out, const struct command *command)
     }
 }
 
-// Once each, under the commands that take it.
+// Describes each common option once, with the commands that take it.
 static void man_common(struct buf *out)
 {
     static const struct {
@@ -257,13 +257,14 @@ static void man_commands(struct buf *out)
 static void man_settings(struct buf *out)
 {
     man_head(out, "FOREBAY.YAML", "5", "forebay.yaml", "configuration of forebay");
-    buf_append_cstr(out,
-                    ".Sh DESCRIPTION\n"
-                    "Each key may stand in the file, as a flag\n.Fl \\-KEY Ar VALUE ,\n"
-                    "which is stronger, or between both in the environment, in upper case behind\n"
-                    ".Ev FOREBAY_\nwith its dots as underscores.\n"
-                    "A sample file with all of them comes from\n.Ql forebay config default .\n"
-                    ".Bl -tag -width Ds\n");
+    buf_append_cstr(out, ".Sh DESCRIPTION\n"
+                         "Each key may be set in the file, in the environment, or as a flag\n"
+                         ".Fl \\-KEY Ar VALUE .\n"
+                         "The environment overrides the file, and a flag overrides both.\n"
+                         "The variable of a key is\n.Ev FOREBAY_\n"
+                         "and the key in upper case, with underscores instead of dots.\n"
+                         "A sample file with all of them comes from\n.Ql forebay config default .\n"
+                         ".Bl -tag -width Ds\n");
     for (unsigned i = 0; i < config_setting_count(); i++) {
         const struct config_setting *row = config_setting(i);
         buf_append_cstr(out, ".It Cm ");
@@ -277,7 +278,7 @@ static void man_settings(struct buf *out)
         buf_printf(out, "; %s.\n", row->live ? "counts on reload" : "a change needs a restart");
     }
     buf_append_cstr(out, ".El\n.Pp\nThe lists\n.Cm buckets\nand\n.Cm rules\n"
-                         "stand in the file alone: see\n.Ql forebay config default .\n"
+                         "can only be set in the file: see\n.Ql forebay config default .\n"
                          ".Sh SEE ALSO\n.Xr forebay 1\n");
 }
 

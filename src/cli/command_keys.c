@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay keys new NAME [--allow BUCKET/PREFIX[:OPS]]...`: an entry for auth.keys_file, with the
-// client's side of it as comments, so that the output may be appended to the file as it is.
+// `forebay keys new NAME [--allow BUCKET/PREFIX[:OPS]]...`: prints an entry for auth.keys_file. The
+// client's variables are comments, so that the output can be appended to the file as it is.
 #include "commands/commands.h"
 
 #include "base/random.h"
@@ -12,7 +12,7 @@
 
 #define OUTPUT_MAX_BYTES (256u << 10)
 #define NAME_LEN_MAX 64u
-#define ID_LEN 20u     // as long as AWS's, which some clients insist on
+#define ID_LEN 20u     // the length of AWS's ids, which some clients require
 #define SECRET_LEN 40u // 200 random bits, in an alphabet that needs no quotes anywhere
 #define ALLOWS_MAX 64u
 
@@ -62,7 +62,7 @@ struct allow {
     struct span bucket, prefix, ops;
 };
 
-// A prefix with a colon in it is written with its operations behind.
+// Parses BUCKET[/PREFIX][:OPS]. A prefix that contains a colon needs its operations after it.
 static bool allow_parse(const char *text, struct allow *ret_allow)
 {
     struct span rest = span_from_cstr(text);
@@ -77,7 +77,7 @@ static bool allow_parse(const char *text, struct allow *ret_allow)
     if (slash < rest.len) {
         allow.prefix = (struct span){rest.ptr + slash + 1, rest.len - slash - 1};
     }
-    // What YAML refuses, and line ends of Unicode, which it would read as blanks.
+    // YAML refuses some characters, and reads line ends of Unicode as blanks.
     if (strcmp(command_client_visible(text), text) != 0 || strstr(text, "\xe2\x80\xa8") != NULL ||
         strstr(text, "\xe2\x80\xa9") != NULL) {
         return false;
@@ -86,7 +86,7 @@ static bool allow_parse(const char *text, struct allow *ret_allow)
     return allow.bucket.len > 0 && ops_are_good(allow.ops);
 }
 
-// Between double quotes, as YAML has them.
+// Appends a text in double quotes, as YAML defines them.
 static void append_quoted(struct buf *out, struct span text)
 {
     buf_append_char(out, '"');
@@ -104,7 +104,7 @@ static void append_allow(struct buf *out, const char *text)
     struct allow allow = {0};
     struct span piece;
     const char *comma = "";
-    check(allow_parse(text, &allow)); // judged before
+    check(allow_parse(text, &allow)); // checked before
     buf_append_cstr(out, "{bucket: ");
     append_quoted(out, allow.bucket);
     buf_append_cstr(out, ", prefix: ");
@@ -121,7 +121,7 @@ static json_t *allow_json(const char *text)
     struct allow allow = {0};
     struct span piece;
     json_t *ops = json_array();
-    check(allow_parse(text, &allow)); // judged before
+    check(allow_parse(text, &allow)); // checked before
     while (span_split(&allow.ops, ',', &piece)) {
         check(json_array_append_new(ops, control_text(piece)) == 0);
     }

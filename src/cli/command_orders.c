@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay reload`, `forebay drain` and `forebay loglevel`: what signals say, with an answer.
+// `forebay reload`, `forebay drain` and `forebay loglevel`: the same as signals, but with an
+// answer.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
 
-// The members of a list in one line behind `what`; nothing where there are none.
+// Prints the members of a list in one line after `what`. Prints nothing for an empty list.
 static void print_keys(const char *what, const json_t *keys)
 {
     for (size_t i = 0; i < json_array_size(keys); i++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay plan --dataset SIZE --cache SIZE ...`: what a cache of that size is good for, and what
-// the rest costs. The store's own policy is driven by a training job in small: BLOCKS blocks, each
-// epoch in a new order, and a cache of the same share of them.
+// `forebay plan --dataset SIZE --cache SIZE ...`: computes what a cache of that size saves, and
+// what the rest costs. It runs the store's own policy on a small model of a training job. The model
+// has BLOCKS blocks, each epoch in a new order, and a cache for the same share of them.
 #include "commands/commands.h"
 
 #include <math.h>
@@ -16,25 +16,25 @@
 
 #define BLOCKS 6000u
 #define BLOCK_BYTES 65536u
-#define HEADROOM 0.9 // of cache.size is for data, as cache.headroom says by default
+#define HEADROOM 0.9 // part of cache.size for data, like the default of cache.headroom
 #define EPOCHS_MAX 1000u
 #define NODES_MAX 100000u
-#define ACCESSES_MAX 3000000u // of a simulation: later epochs tell nothing new
+#define ACCESSES_MAX 3000000u // of one simulation, because later epochs show nothing new
 #define OUTPUT_MAX_BYTES 65536u
 #define SPARES 2u
 #define BATCH 16u
 
-// The prices that hold where none are given: commands.def says whose, and of when.
+// Default prices. commands.def names their source and date.
 #define PRICE_GB 0.09
 #define PRICE_REQUESTS 0.0004
 #define PRICE_MAX 1e6
-#define REQUEST_BYTES_MAX (4u << 20) // a fill asks for no more at once
+#define REQUEST_BYTES_MAX (4u << 20) // most that a fill requests at once
 
 struct plan {
     uint64_t dataset_bytes, cache_bytes, nodes, epochs;
     uint64_t request_bytes; // of a mean request
     double price_gb, price_requests;
-    bool has_prices; // given
+    bool has_prices; // the user gave prices
     uint32_t lens[BLOCKS], order[BLOCKS];
     uint64_t random;
     struct buf out;
@@ -42,7 +42,8 @@ struct plan {
 
 static uint64_t next_random(struct plan *p)
 {
-    uint64_t z = (p->random += 0x9e3779b97f4a7c15u); // the same plan prints the same
+    uint64_t z = (p->random +=
+                  0x9e3779b97f4a7c15u); // a fixed sequence, so that the same plan prints the same
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
@@ -57,8 +58,8 @@ static void shuffle(struct plan *p)
     }
 }
 
-// Share of the reads after the first epoch that are hits, when a cache of `share` of the data sees
-// `part` of it each epoch, in a new order and another part each time.
+// Returns the share of hits among the reads after the first epoch. The cache has room for `share`
+// of the data. Each epoch reads `part` of the data in a new order, and another part each time.
 static double hit_ratio(struct plan *p, double share, double part)
 {
     uint32_t count = (uint32_t)fmax(1, part * BLOCKS);
@@ -72,7 +73,7 @@ static double hit_ratio(struct plan *p, double share, double part)
         .spares = SPARES,
         .batch = BATCH};
     if (share >= 1 && part >= 1) {
-        return 1; // all of it is there after the first
+        return 1; // the cache holds all of it after the first epoch
     }
     struct store_replay *replay = store_replay_new(&options);
     p->random = 7;
@@ -200,7 +201,7 @@ static bool number_of(const char *text, uint64_t most, uint64_t *number)
            (span_to_u64(span_from_cstr(text), number) && *number >= 1 && *number <= most);
 }
 
-// A plain number; what strtod() takes besides is none.
+// Parses a plain number. Refuses the other forms that strtod() accepts.
 static bool price_of(struct plan *p, const char *text, double *price)
 {
     if (text == NULL) {

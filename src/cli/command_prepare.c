@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: for an init container or a node's set-up,
-// which has no shell. What it does and refuses to do: store_prepare().
+// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: for an init container or the set-up of a
+// node, without a shell. store_prepare() describes what it does and refuses.
 #include "commands/commands.h"
 
 #include "store/offline/offline.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define OUTPUT_MAX_BYTES 65536u
-#define ID_MAX 0xfffffffeu // the one above says "unchanged" to chown(2)
+#define ID_MAX 0xfffffffeu // chown(2) reads the next one as "unchanged"
 
 static bool owner_parse(const char *text, struct store_prepare_options *options)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay profile FILE`: an access log (log.keys: full) replayed to the store's own policy for
-// caches of several sizes. Memory is bounded: what is beyond BLOCKS_MAX different blocks or
-// READS_MAX reads of them is left out, and said.
+// `forebay profile FILE`: replays an access log (log.keys: full) with the store's own policy, for
+// caches of several sizes. Memory is limited: it leaves out blocks beyond BLOCKS_MAX and reads of
+// them beyond READS_MAX, and reports that.
 #include "commands/commands.h"
 
 #include <errno.h>
@@ -17,11 +17,11 @@
 #include "store/store.h"
 
 #define BLOCK_BYTES (1u << 20) // cache.block_size by default
-#define BLOCK_BYTES_MIN 1024u  // what the least object takes on disk
+#define BLOCK_BYTES_MIN 1024u  // the smallest space that an object takes on disk
 #define BLOCKS_MAX (1u << 20)
 #define READS_MAX (16u << 20)
 #define READS_OF_LINE_MAX 65536u // blocks: 64 GiB
-#define SLOTS (4u * BLOCKS_MAX)  // of the table of blocks; a power of two
+#define SLOTS (4u * BLOCKS_MAX)  // of the hash table of blocks; a power of two
 #define PREFIXES_MAX 1024u
 #define PREFIXES_SHOWN 8u
 #define LINE_MAX_BYTES 65536u
@@ -50,12 +50,12 @@ struct profile {
 
 // --- Reading the log -----------------------------------------------------------------------------
 
-// The block's number; BLOCKS_MAX: there is no more room.
+// Returns the number of a block; BLOCKS_MAX if there is no more room.
 static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len)
 {
     hash = hash != 0 ? hash : 1;
     uint64_t at = hash & (SLOTS - 1);
-    while (p->hashes[at] != 0 && p->hashes[at] != hash) { // never full: a quarter may be used
+    while (p->hashes[at] != 0 && p->hashes[at] != hash) { // never full: at most a quarter is in use
         at = (at + 1) & (SLOTS - 1);
     }
     if (p->hashes[at] == 0) {
@@ -103,7 +103,7 @@ static struct span text_of(const json_t *object, const char *name)
     return (struct span){json_string_value(value), json_string_length(value)};
 }
 
-// What was read of the object, [*first, *end); false: nothing.
+// Returns the part of the object that was read, [*first, *end). Returns false if nothing was read.
 static bool extent_of(const json_t *line, uint64_t *ret_first, uint64_t *ret_end,
                       uint64_t *ret_size)
 {
@@ -115,7 +115,7 @@ static bool extent_of(const json_t *line, uint64_t *ret_first, uint64_t *ret_end
         if (!span_split(&range, '-', &digits) || (digits.len > 0 && !span_to_u64(digits, &first))) {
             return false;
         }
-        if (digits.len == 0) { // the last ones
+        if (digits.len == 0) { // a suffix range
             first = size > bytes ? size - bytes : 0;
         }
     }
@@ -142,7 +142,8 @@ static void take_read(struct profile *p, const json_t *line)
     uint64_t object = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
     uint64_t last = min_u64((end - 1) / BLOCK_BYTES, first / BLOCK_BYTES + READS_OF_LINE_MAX);
     for (uint64_t block = first / BLOCK_BYTES; block <= last; block++) {
-        if (p->read_count == READS_MAX) { // nothing of what is left out may count as seen again
+        if (p->read_count ==
+            READS_MAX) { // a read that is left out must not count as a repeated one
             p->left_out += last - block + 1;
             return;
         }
@@ -195,7 +196,7 @@ static void render_size(struct profile *p, double share)
             hit_bytes += is_hit ? p->lens[p->reads[i]] : 0;
         }
         store_replay_free(replay);
-    } else { // everything that was read before is there
+    } else { // the cache holds everything that was read before
         hits = p->again_count;
         hit_bytes = p->again_bytes;
     }
@@ -288,7 +289,7 @@ static struct profile *profile_new(void)
     p->hashes = calloc(SLOTS, sizeof(*p->hashes));
     p->slots = calloc(SLOTS, sizeof(*p->slots));
     p->lens = calloc(BLOCKS_MAX, sizeof(*p->lens));
-    p->reads = calloc(READS_MAX, sizeof(*p->reads)); // pages of it that are not used cost nothing
+    p->reads = calloc(READS_MAX, sizeof(*p->reads)); // its unused pages cost nothing
     check(p->hashes != NULL && p->slots != NULL && p->lens != NULL && p->reads != NULL);
     buf_init(&p->out, OUTPUT_MAX_BYTES);
     return p;
@@ -317,7 +318,7 @@ int command_profile(int argc, char **argv)
     read_lines(p, file);
     int failed = ferror(file) ? errno : 0; // of the last read
     if (file != stdin) {
-        (void)fclose(file); // only read
+        (void)fclose(file); // it was only read
     }
     int code = EXIT_CODE_FAILED;
     if (failed != 0) {

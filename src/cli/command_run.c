@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay run [--KEY VALUE]... -- CMD [ARG]...`: a private cache for one command. The server and
-// CMD are children; whichever of the three processes ends, the others do not stay: the kernel tells
-// children of their parent's end.
+// CMD are child processes. If any of the three processes ends, the others end too, because the
+// kernel signals children when their parent ends.
 //
-// The exit code is CMD's own, 128 + N when signal N ended it, 127 and 126 when it was not found or
-// cannot be run, 125 when Forebay did not start.
+// The exit code is CMD's own, or 128 + N when signal N ended it. It is 127 when CMD was not found,
+// 126 when it cannot be run, and 125 when Forebay did not start.
 //
-// The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run beside this
-// one takes the next free directory (forebay-2 ...): what a cache holds may be read by whoever
-// could read it at the origin, and one server serves by one set of credentials.
+// The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run at the same
+// time uses the next free directory (forebay-2 ...) instead of the same cache. The reason is that
+// one server uses one set of credentials, and only users who may read an object at the origin may
+// read it from a cache.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -55,14 +56,16 @@ struct run {
 };
 
 struct run_signals {
-    sigset_t waited, before; // blocked here; what was blocked when it began
-    void (*before_pipe)(int number), (*before_child)(int number); // what SIGPIPE, SIGCHLD did then
+    sigset_t waited, before; // blocked during the run; the mask from before it
+    void (*before_pipe)(int number), (*before_child)(int number); // the handlers from before
 };
 
 static int not_started(const char *why)
 {
     static const char prefix[] = "forebay: ";
-    why += strncmp(why, prefix, sizeof(prefix) - 1) == 0 ? sizeof(prefix) - 1 : 0; // the server's
+    why += strncmp(why, prefix, sizeof(prefix) - 1) == 0
+               ? sizeof(prefix) - 1
+               : 0; // remove the prefix of the server's message
     size_t len = strlen(why);
     while (len > 0 && why[len - 1] == '\n') {
         len--;
@@ -71,7 +74,7 @@ static int not_started(const char *why)
     return EXIT_NOT_STARTED;
 }
 
-// --- What the server is told ---------------------------------------------------------------------
+// --- Settings of the server ----------------------------------------------------------------------
 
 static bool is_default(const struct config *config, const char *key)
 {
@@ -91,10 +94,10 @@ static bool base_directory(const struct config *config, char ret_path[PATH_MAX])
     } else {
         len = snprintf(ret_path, PATH_MAX, "%s", config->cache_dir);
     }
-    return len > 0 && len < PATH_MAX - 8; // room for a number
+    return len > 0 && len < PATH_MAX - 8; // leaves room for a number
 }
 
-// The first one from number `*from` on that nobody uses; *from is the one after it then.
+// Chooses the first unused directory from number `*from` on. *from becomes the number after it.
 static bool choose_directory(struct run *run, unsigned *from)
 {
     char base[PATH_MAX];
@@ -108,13 +111,13 @@ static bool choose_directory(struct run *run, unsigned *from)
                          : snprintf(run->dir, sizeof(run->dir), "%.4080s-%u", base, i);
         if (len > 0 && (store_look(run->dir, &look) != ERR_OK || !look.is_in_use)) {
             (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
-            return true; // one that cannot be looked at makes the server say why
+            return true; // if the look failed, the server reports why
         }
     }
     return false;
 }
 
-// Two runs may have chosen the same one; the later tries the next.
+// Starts the server. Two runs may choose the same directory; the later one then tries the next.
 static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
 {
     struct store_look look;
@@ -123,7 +126,7 @@ static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
         if (!was_taken || !choose_directory(run, from)) {
             return false;
         }
-        ret_why->len = 0; // what that one has said
+        ret_why->len = 0; // drop the message of that server
     }
     return true;
 }
@@ -153,7 +156,7 @@ static void tell_server(struct run *run, int argc, char **argv)
     if (is_default(run->config, "shutdown.grace")) {
         command_server_word(&run->server, "--shutdown.grace=5s");
     }
-    // Clients of this environment are led elsewhere: that is where the bytes come from.
+    // Clients of this environment already use another endpoint, so it becomes the origin.
     if (is_default(run->config, "origin.endpoint") && endpoint != NULL && endpoint[0] != '\0') {
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
@@ -169,7 +172,8 @@ static void set_variable(void *ctx, const char *name, const char *value)
     check(setenv(name, value, 1) == 0);
 }
 
-// A client with no keys at all asks nobody; where any keys do, so do these.
+// Sets the variables of CMD. A client without any keys sends no request. The origin accepts any
+// keys here, so CMD gets some.
 static void set_environment(const struct run *run)
 {
     check(command_env_variables(run->url, run->is_global, set_variable, NULL));
@@ -180,7 +184,8 @@ static void set_environment(const struct run *run)
     }
 }
 
-// Starts CMD; what exec says comes through a pipe that it closes when it succeeds. 0: it runs.
+// Starts CMD. Returns 0 if it runs, otherwise the errno of exec, which arrives through a pipe. exec
+// closes the pipe if it succeeds.
 static int start_child(struct run *run, char **words, const struct run_signals *signals)
 {
     int pipes[2], failed = 0;
@@ -192,14 +197,15 @@ static int start_child(struct run *run, char **words, const struct run_signals *
     if (run->child == 0) {
         (void)close(pipes[0]); // the parent's end
         set_environment(run);
-        (void)signal(SIGPIPE, signals->before_pipe); // what is ignored would stay so behind exec
+        (void)signal(SIGPIPE,
+                     signals->before_pipe); // a signal that is ignored stays ignored after exec
         (void)signal(SIGCHLD, signals->before_child);
         (void)sigprocmask(SIG_SETMASK, &signals->before, NULL); // cannot fail
         if (prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent) {
             (void)execvp(words[0], words);
         }
         failed = errno;
-        (void)!write(pipes[1], &failed, sizeof(failed)); // the parent reads it, or is gone
+        (void)!write(pipes[1], &failed, sizeof(failed)); // the parent reads it, or has ended
         _exit(EXIT_NOT_FOUND);
     }
     (void)close(pipes[1]); // the child's end
@@ -227,7 +233,7 @@ static int code_of_status(int status)
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
 }
 
-// A server that has ended is started again on the same port; CMD's connections wait for it.
+// Restarts a server that has ended, on the same port. Connections of CMD wait for it.
 static void restart_server(struct run *run)
 {
     struct buf why;
@@ -239,12 +245,12 @@ static void restart_server(struct run *run)
                   again ? ", and was started again"
                         : "; what the command reads from here on fails");
     if (!again) {
-        (void)fputs(buf_cstr(&why), stderr); // nowhere else to say it
+        (void)fputs(buf_cstr(&why), stderr); // there is no other place to report it
     }
     buf_done(&why);
 }
 
-// Every child that has ended by now. True: CMD is among them.
+// Reaps every child that has ended. Returns true if CMD is among them.
 static bool reap(struct run *run, int *ret_code)
 {
     bool is_over = false;
@@ -261,18 +267,18 @@ static bool reap(struct run *run, int *ret_code)
     return is_over;
 }
 
-// Signals go on to CMD, but for those that the terminal has sent to all of the group.
+// Forwards signals to CMD, except those that the terminal has sent to the whole process group.
 static int wait_for_child(struct run *run, const sigset_t *signals)
 {
     int code = 0;
     for (;;) {
         siginfo_t info;
         int number = sigwaitinfo(signals, &info);
-        if (reap(run, &code)) { // at each signal: several ends may come as one
+        if (reap(run, &code)) { // after each signal, because one may stand for several ends
             return code;
         }
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
-            (void)kill(run->child, number); // it is not waited for yet
+            (void)kill(run->child, number); // it is not reaped yet
         }
     }
 }
@@ -300,7 +306,8 @@ static double share(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-// The server counts what CMD has read a moment after CMD has it; a child of CMD may go on reading.
+// Waits until the metrics settle. The server counts bytes a moment after CMD has read them, and a
+// child of CMD may continue reading.
 static bool read_settled_metrics(struct run *run, struct buf *metrics)
 {
     bool is_read, is_busy;
@@ -373,11 +380,12 @@ static void block_signals(struct run_signals *ret_signals)
     }
     check(sigprocmask(SIG_BLOCK, &ret_signals->waited, &ret_signals->before) == 0);
     ret_signals->before_pipe = signal(SIGPIPE, SIG_IGN);
-    ret_signals->before_child = signal(SIGCHLD, SIG_DFL); // ignored it would never come
+    ret_signals->before_child =
+        signal(SIGCHLD, SIG_DFL); // the kernel would not send it if it were ignored
     check(ret_signals->before_pipe != SIG_ERR && ret_signals->before_child != SIG_ERR);
 }
 
-// `words` is CMD, NULL behind its last.
+// `words` is CMD; NULL follows its last word.
 static int run_all(struct run *run, int argc, char **argv, char **words)
 {
     struct run_signals signals;
@@ -428,7 +436,7 @@ int command_run(int argc, char **argv)
     argv += operand_count;
     run->config = commands_load_config(argc, argv);
     int code = EXIT_NOT_STARTED;
-    if (run->config != NULL) { // else said already
+    if (run->config != NULL) { // otherwise the error has been reported
         code = run_all(run, argc, argv, words);
     }
     free(words);

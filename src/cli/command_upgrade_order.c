@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay upgrade`: asks for it, and waits until the process that follows answers.
+// `forebay upgrade`: requests an upgrade, and waits until the new process answers.
 #include "cli/client/command_client.h"
 
 #include <errno.h>
@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 
-#define SERVES_WAIT_MS 150000u // what a grace and a start may take
+#define SERVES_WAIT_MS 150000u // longest time of a grace period and a start
 #define SERVES_ASKED_MS 50
 
-// Which process answers as a server; 0: none does now.
+// Returns the id of the process that answers as a server; 0 if none does.
 static uint64_t process_at(const struct command_client *client)
 {
     struct buf body;
@@ -26,7 +26,7 @@ static uint64_t process_at(const struct command_client *client)
     return pid;
 }
 
-// Until `next` answers, or the old one does again after it was gone.
+// Waits until the process `next` answers, or until it has died and the old server answers again.
 static bool wait_for_next(const struct command_client *client, uint64_t next)
 {
     uint64_t until_ms = clock_monotonic_ms() + SERVES_WAIT_MS;
@@ -47,7 +47,8 @@ int command_upgrade(int argc, char **argv)
     bool bad = false;
     uint64_t wait_s = 0;
     const char *wait = commands_argument_take_value(&argc, argv, "--wait", &bad);
-    (void)!span_to_u64(span_from_cstr(wait), &wait_s); // commands.def has seen that it is a number
+    (void)!span_to_u64(span_from_cstr(wait),
+                       &wait_s); // commands.def has checked that it is a number
     int code = command_client_open(&client, "upgrade");
     if (code != EXIT_CODE_OK) {
         return code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay version [--json]`: this binary, and the libraries it really runs with (not those it was
-// built against) where a library can say so.
+// `forebay version [--json]`: the versions of this binary and its libraries. If a library reports
+// its version at run time, that one is shown instead of the one of the build.
 #include "commands/commands.h"
 
 #include "base/version.h"
@@ -16,7 +16,7 @@
 #include <sys/utsname.h>
 #include <xxhash.h>
 #include <yaml.h>
-#ifdef FOREBAY_FAULTS // it reads along in tests
+#ifdef FOREBAY_FAULTS // test builds check heads with it too
 #include <llhttp.h>
 #endif
 

@@ -40,7 +40,7 @@ void command_client_close(struct command_client *client)
 
 // --- a question ----------------------------------------------------------------------------------
 
-// What the server refuses is the caller's mistake, the origin's, or its own.
+// Maps the status of a refusal to an exit code: a mistake of the caller, the origin or the server.
 static int code_of(unsigned status)
 {
     return status == 400 || status == 405   ? EXIT_CODE_USAGE
@@ -48,13 +48,14 @@ static int code_of(unsigned status)
                                             : EXIT_CODE_FAILED;
 }
 
-// Once, and only who has not begun: others wait for their own.
+// Reports the reason of a wait once, and only before the job has begun. Later waits are for the
+// job's own work.
 static void tell_wait(struct command_client *client, const struct buf *answer)
 {
     if (client->tells_wait) {
         json_t *json = json_loadb(answer->ptr, answer->len, 0, NULL);
         command_client_warn(client, "waits: %s", command_client_text(json, "reason"));
-        (void)fflush(stdout); // the result tells what failed
+        (void)fflush(stdout); // the result reports failures
         json_decref(json);
         client->tells_wait = false;
     }
@@ -73,7 +74,7 @@ static int ask(struct command_client *client, const char *method, const char *pa
                                            .timeout_ms = commands_common()->timeout_ms};
     bool is_action = strncmp(path, "/api/v1/summary", 15) != 0;
     if (is_action && request.timeout_ms < ACTION_TIMEOUT_MS) {
-        request.timeout_ms = ACTION_TIMEOUT_MS; // the server says so before
+        request.timeout_ms = ACTION_TIMEOUT_MS; // the server answers within this time
     }
     struct buf answer;
     unsigned status = 0;
@@ -129,7 +130,7 @@ int command_client_delete(struct command_client *client, const char *path, json_
 
 // --- following -----------------------------------------------------------------------------------
 
-#define SILENCE_MAX_MS 20000u // a server that has nothing to say says so more often
+#define SILENCE_MAX_MS 20000u // a server without news sends an empty line more often
 
 static volatile sig_atomic_t is_interrupted;
 
@@ -139,7 +140,7 @@ static void on_interrupt(int number)
     is_interrupted = 1;
 }
 
-// recv(2) ends with EINTR for them. A second one ends the process.
+// Interrupts recv(2) with EINTR. A second signal ends the process.
 static void catch_interrupts(void)
 {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
@@ -155,7 +156,8 @@ bool command_client_wait(uint64_t ms)
     (void)sigemptyset(&interrupts);
     (void)sigaddset(&interrupts, SIGINT);
     (void)sigaddset(&interrupts, SIGTERM);
-    check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) == 0); // no question is cut short
+    check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) ==
+          0); // a signal does not interrupt a request
     (void)sigdelset(&waiting, SIGINT);
     (void)sigdelset(&waiting, SIGTERM);
     catch_interrupts();
@@ -178,7 +180,7 @@ int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx)
 {
     json_t *summary = NULL;
-    int code = command_client_get(client, "/api/v1/summary", &summary); // finds out where
+    int code = command_client_get(client, "/api/v1/summary", &summary); // finds out the address
     json_decref(summary);
     if (code != EXIT_CODE_OK) {
         return code;
@@ -221,7 +223,8 @@ void command_client_parameter(struct buf *path, const char *name, struct span va
 
 // --- what is printed -----------------------------------------------------------------------------
 
-// Prints a message of `type` (a JSON line with --json), for people after the word `before`.
+// Prints a message of `type`: a JSON line with --json, and for people a line after the word
+// `before`.
 PRINTF_LIKE(4, 0)
 static void tell(const struct command_client *client, const char *type, const char *before,
                  const char *format, va_list args)

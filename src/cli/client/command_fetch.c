@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GET of the S3 API by way of the first listener that the server names, signed with the keys of
-// the environment where it wants them. Proxies of the environment are passed by: the server is
-// ours.
+// Sends a GET of the S3 API to the first listener that the server names. Signs it with the keys of
+// the environment if the server requires keys. Ignores proxies of the environment, because the
+// server is the user's own.
 #include "cli/client/command_fetch.h"
 
 #include <curl/curl.h>
@@ -23,16 +23,17 @@ struct transfer {
     struct command_fetch *fetch;
     CURL *curl;
     char base[512], socket_path[512]; // "http://HOST:PORT"; of a unix socket, or ""
-    bool is_open;                     // it wants no keys
+    bool is_open;                     // the server requires no keys
     struct buf path;                  // of the object, encoded
     struct curl_slist *headers;
-    struct buf error; // a document that is not the object
+    struct buf error; // an error document instead of the object
     bool is_refused;  // by on_bytes()
 };
 
 // --- where ---------------------------------------------------------------------------------------
 
-// http goes before https, whose certificate may be for another name; both before a unix socket.
+// Chooses a listener. Prefers http to https, whose certificate may be for another name, and both to
+// a unix socket.
 static bool choose(struct transfer *t, const json_t *listen)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
@@ -168,12 +169,13 @@ static void prepare(struct transfer *t, const char *url)
 
 // --- the answer ----------------------------------------------------------------------------------
 
-// "NoSuchKey: The specified key does not exist." of an error document, or of what looks like one.
+// Writes "NoSuchKey: The specified key does not exist." from an error document.
 static void describe(const struct transfer *t, char *ret_text, size_t size)
 {
     struct s3_error_body body = {0};
     struct arena *arena = arena_new(ARENA_MAX_BYTES);
-    (void)s3_error_read(arena, buf_span(&t->error), &body); // not one: the status says it
+    (void)s3_error_read(arena, buf_span(&t->error),
+                        &body); // if it is no error document, the status has to do
     (void)snprintf(ret_text, size, "%.*s%s%.*s", (int)body.code.len,
                    body.code.len > 0 ? body.code.ptr : "", body.message.len > 0 ? ": " : "",
                    (int)body.message.len, body.message.len > 0 ? body.message.ptr : "");
@@ -188,7 +190,7 @@ static int judge(struct command_client *client, struct transfer *t, CURLcode rc)
     (void)curl_easy_getinfo(t->curl, CURLINFO_STARTTRANSFER_TIME, &t->fetch->first_s);
     (void)curl_easy_getinfo(t->curl, CURLINFO_TOTAL_TIME, &t->fetch->total_s);
     if (t->is_refused) {
-        return EXIT_CODE_FAILED; // on_bytes() knows why
+        return EXIT_CODE_FAILED; // on_bytes() has the reason
     }
     if (rc == CURLE_OK && (status == 200 || status == 206)) {
         return EXIT_CODE_OK;

@@ -34,7 +34,7 @@ int command_pages_walk(struct command_client *client, const char *uri, command_p
     do {
         json_t *next = NULL;
         code = get_page(client, uri, after, &next);
-        json_decref(page); // and with it `after`
+        json_decref(page); // also releases `after`
         page = next;
         const json_t *objects = json_object_get(page, "objects");
         for (size_t i = 0; code == EXIT_CODE_OK && i < json_array_size(objects); i++) {

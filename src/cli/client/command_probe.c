@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question is a message to the one worker, which starts a fetch or a relay; its end wakes the
-// main thread. When the time is over the call is cancelled, and ends soon after, so nothing of it
-// outlives the question.
+// A question is a message to the only worker, which starts a fetch or a relay. Its end wakes the
+// main thread. When the time is over, the call is cancelled and ends soon afterwards. So nothing of
+// a question outlives it.
 #include "cli/client/command_probe.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 #define QUEUE_DEPTH 16u
 #define PROBE_CONNECTIONS 256u
 
-struct calls { // waited for by the main thread
+struct calls { // the main thread waits for them
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned running;
@@ -37,7 +37,7 @@ struct call {
     struct origin_fetch fetch;
     struct origin_relay relay;
     struct s3_list_scan scan;
-    struct buf document; // of an error, or of the buckets
+    struct buf document; // the error document or the list of buckets
     uint64_t began_us;
     bool is_over;
 };
@@ -59,7 +59,7 @@ static void call_end(struct call *call, enum err err)
     (void)snprintf(answer->text, sizeof(answer->text), "%s", buf_cstr(&call->document));
     call->is_over = true;
     worker_free_later(worker_current(), one_less,
-                      call->calls); // the driver still uses the call in this turn
+                      call->calls); // the driver still uses the call in this turn of the loop
 }
 
 static void took_head(struct call *call, unsigned status)
@@ -166,7 +166,7 @@ static void start_relay(struct worker *w, struct call *call)
     check(target != NULL);
     enum err err = s3_request_parse(call->arena, SPAN("GET"), SPAN("127.0.0.1"),
                                     span_from_cstr(target), &call->headers, &none, &call->request);
-    if (err != ERR_OK) { // no name of a bucket
+    if (err != ERR_OK) { // not a valid bucket name
         call_end(call, err);
         return;
     }
@@ -228,11 +228,11 @@ static bool wait_for_all(struct calls *calls, uint64_t timeout_ms)
     return all;
 }
 
-// False: something in the kernel holds one of them, and it may end whenever it likes.
+// Cancels all calls. Returns false if the kernel holds one of them; that one may end at any time.
 static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
 {
     check(pthread_mutex_lock(&calls->lock) == 0);
-    calls->running += count; // each of these messages is waited for, too
+    calls->running += count; // also wait for each of these messages
     check(pthread_mutex_unlock(&calls->lock) == 0);
     for (unsigned i = 0; i < count; i++) {
         all[i].cancel.deliver = deliver_cancel;
@@ -255,7 +255,7 @@ static void start_all(struct worker *w, struct calls *calls, struct call *all,
         struct call *call = &all[i];
         *call = (struct call){.calls = calls, .ask = asks[i]};
         call->arena = arena_new(ARENA_MAX_BYTES);
-        // Copies: a call that hangs outlives the caller's.
+        // Copy the texts, because a call that hangs outlives those of the caller.
         call->ask.bucket = arena_cstr(call->arena, span_from_cstr(asks[i].bucket));
         call->ask.key = arena_cstr(call->arena, span_from_cstr(asks[i].key));
         check(call->ask.bucket != NULL && call->ask.key != NULL);
@@ -296,7 +296,7 @@ void command_probe_ask_all(struct command_probe *probe, const struct command_pro
     }
     if (!probe->is_stuck) {
         calls_free(calls, all, count);
-    } // else they belong to what hangs
+    } // otherwise the call that hangs owns them
 }
 
 void command_probe_ask(struct command_probe *probe, const struct command_probe_ask *ask,
@@ -312,7 +312,7 @@ enum err command_probe_open(struct command_probe *probe, const struct config *co
                                    .engine = DISK_ENGINE_THREADS,
                                    .disk_threads = 1,
                                    .disk_queue_depth = QUEUE_DEPTH};
-    struct config once = *config; // the same, but for how long it is asked and how often
+    struct config once = *config; // the same, but with other timeouts and no retries
     once.origin_retries = 0;
     once.origin_connect_timeout_ms = min_u64(once.origin_connect_timeout_ms, timeout_ms);
     once.origin_first_byte_timeout_ms = min_u64(once.origin_first_byte_timeout_ms, timeout_ms);
@@ -334,7 +334,7 @@ void command_probe_close(struct command_probe *probe)
 {
     struct command_origins *o = &probe->origins;
     if (probe->is_stuck) {
-        return; // its threads wait for what does not end; the process ends soon
+        return; // its threads wait for a call that never ends; the process ends soon
     }
     if (probe->is_running) {
         command_origins_close(o);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The port is taken here and handed over by LISTEN_FDS, so it is known before the server runs, and
-// outlives it: a server that has to be started again has the same one, and connections wait for it
-// meanwhile. READY=1 comes by NOTIFY_SOCKET, an abstract one. The kernel ends the server with its
-// parent, whatever ends that. It has a session of its own, so that the terminal's signals reach the
-// command alone.
+// The command itself opens the port and hands it over by LISTEN_FDS. So the port is known before
+// the server runs, and outlives it. A restarted server has the same port, and connections wait for
+// it. READY=1 arrives on NOTIFY_SOCKET, an abstract socket. The kernel ends the server when its
+// parent ends, for whatever reason. The server has a session of its own, so that the terminal's
+// signals reach only the command.
 #include "cli/client/command_server.h"
 
 #include <arpa/inet.h>
@@ -27,8 +27,8 @@
 #include "control/control.h"
 
 #define BACKLOG 1024
-#define HANDED_OVER 3 // where LISTEN_FDS begins
-#define HIGH_FD 10    // descriptors that are kept out of the way of it
+#define HANDED_OVER 3 // first descriptor of LISTEN_FDS
+#define HIGH_FD 10    // lowest number of descriptors that must not collide with those
 #define METRICS_TIMEOUT_MS 5000u
 #define LOG_SHOWN_BYTES 8192
 #define LOG_MAX_BYTES (1 << 20)
@@ -48,7 +48,7 @@ static bool open_port(struct command_server *s, struct buf *ret_why)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     s->listen_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {
-        (void)close(fd); // its copy is used
+        (void)close(fd); // the copy is in use
     }
     if (s->listen_fd < 0 || bind(s->listen_fd, (struct sockaddr *)&at, len) != 0 ||
         listen(s->listen_fd, BACKLOG) != 0 ||
@@ -95,11 +95,11 @@ bool command_server_init(struct command_server *s, struct buf *ret_why)
     int fd = memfd_create("forebay-log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->log_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {
-        (void)close(fd); // its copy is used
+        (void)close(fd); // the copy is in use
     }
     if (s->log_fd < 0 || ftruncate(s->log_fd, LOG_MAX_BYTES) != 0 ||
         fcntl(s->log_fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) !=
-            0) { // what is too much is refused
+            0) { // surplus arguments are refused
         return fail(ret_why, "no file for its log");
     }
     command_server_word(s, "forebay");
@@ -127,7 +127,7 @@ void command_server_settings(struct command_server *s, int argc, char **argv,
                              const char *const *skipped)
 {
     for (int i = 0; i < argc; i++) {
-        bool has_value = strchr(argv[i], '=') == NULL && i + 1 < argc; // in the next word
+        bool has_value = strchr(argv[i], '=') == NULL && i + 1 < argc; // the next word
         if (!is_skipped(argv[i], skipped)) {
             command_server_word(s, argv[i]);
             if (has_value) {
@@ -140,7 +140,7 @@ void command_server_settings(struct command_server *s, int argc, char **argv,
 
 // --- Its life ------------------------------------------------------------------------------------
 
-// In the child, which has one thread. Does not come back.
+// Runs in the child, which has one thread. Does not return.
 static void become_server(const struct command_server *s, pid_t parent)
 {
     char number[16], *argv[COMMAND_SERVER_WORDS_MAX];
@@ -157,7 +157,7 @@ static void become_server(const struct command_server *s, pid_t parent)
          unsetenv("LISTEN_FDNAMES") == 0 && setenv("NOTIFY_SOCKET", s->notify, 1) == 0;
     for (unsigned i = 0; i <= s->word_count; i++) {
         memcpy(&argv[i], &s->words[i],
-               sizeof(argv[i])); // argv is not const, and nothing writes to it
+               sizeof(argv[i])); // argv is not const, but nothing writes to it
     }
     if (ok) {
         (void)execv("/proc/self/exe", argv);
@@ -172,7 +172,7 @@ static bool is_ready(struct command_server *s)
     for (;;) {
         ssize_t len = recv(s->notify_fd, text, sizeof(text) - 1, 0);
         if (len <= 0) {
-            return ready; // EAGAIN: that was all
+            return ready; // EAGAIN: no more messages
         }
         text[len] = '\0';
         ready = ready || strstr(text, "READY=1") != NULL;
@@ -183,7 +183,7 @@ bool command_server_start(struct command_server *s, uint64_t timeout_ms, struct 
 {
     pid_t parent = getpid();
     check(s->pid == 0);
-    (void)is_ready(s); // what a former one has sent
+    (void)is_ready(s); // discards messages of a former server
     s->words[s->word_count] = NULL;
     pid_t pid = fork();
     if (pid < 0) {
@@ -223,7 +223,7 @@ void command_server_ended(struct command_server *s)
 void command_server_log(struct command_server *s, struct buf *ret_text)
 {
     char text[LOG_SHOWN_BYTES];
-    off_t size = lseek(s->log_fd, 0, SEEK_CUR); // the server writes by the same offset
+    off_t size = lseek(s->log_fd, 0, SEEK_CUR); // the server writes at the same offset
     off_t from = size > LOG_SHOWN_BYTES ? size - LOG_SHOWN_BYTES : 0;
     ssize_t len = pread(s->log_fd, text, (size_t)(size - from), from);
     if (len > 0) {
@@ -268,7 +268,7 @@ void command_server_stop(struct command_server *s, uint64_t grace_ms)
     }
     int ended = (int)syscall(SYS_pidfd_open, s->pid, 0);
     struct pollfd fd = {.fd = ended, .events = POLLIN};
-    (void)kill(s->pid, SIGTERM); // it is our child, and not waited for yet
+    (void)kill(s->pid, SIGTERM); // it is our child and not reaped yet
     if (grace_ms == 0 || ended < 0 || poll(&fd, 1, (int)min_u64(grace_ms, 600000)) <= 0) {
         (void)kill(s->pid, SIGKILL);
     }
@@ -290,7 +290,7 @@ void command_server_done(struct command_server *s)
         }
     }
     if (s->folder[0] != '\0') {
-        (void)unlink(s->admin + strlen("unix:")); // gone already when it has stopped well
-        (void)rmdir(s->folder);                   // a folder of ours in a temporary one
+        (void)unlink(s->admin + strlen("unix:")); // the server removes it if it stops normally
+        (void)rmdir(s->folder);                   // our folder in a temporary one
     }
 }

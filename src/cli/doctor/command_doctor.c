@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor [BUCKET...]`: what a start would find, each thing with its remedy, within a
-// bounded time and changing nothing. A server may run beside it.
+// `forebay doctor [BUCKET...]`: reports what a start would find, each problem with its remedy. It
+// takes a limited time and changes nothing. A server may run at the same time.
 #include "cli/doctor/command_doctor.h"
 
 #include "auth/auth.h"
@@ -13,7 +13,7 @@
 #define TIMEOUT_S 5u
 #define TIMEOUT_MAX_S 60u
 
-// The lines of `errors`, one finding each.
+// Reports one finding for each line of `errors`.
 static void find_errors(struct doctor *doctor, const struct buf *errors, const char *remedy)
 {
     struct span rest = buf_span(errors), line;
@@ -81,7 +81,7 @@ int command_doctor(int argc, char **argv)
         return commands_usage_error("doctor", "--timeout is 1 to 60 seconds");
     }
     doctor.timeout_ms = 1000 * seconds;
-    log_init(LOG_LEVEL_ERROR, false); // what parts would log is found here
+    log_init(LOG_LEVEL_ERROR, false); // findings report what the parts would log
     buf_init(&doctor.out, OUTPUT_MAX_BYTES);
     doctor.bucket_count = commands_common()->operand_count;
     struct config *config =

@@ -17,20 +17,21 @@ struct doctor {
     uint64_t timeout_ms;    // for each answer of an origin
     struct store_look look; // of cache.dir
     unsigned count[3];      // findings by state
-    int exit_code;          // of the first red one that has its own
+    int exit_code;          // of the first red finding that has one
     bool has_speed;
 };
 
 // --- command_doctor_find.c
 
-// One line. `remedy` is NULL for a green one.
+// Reports one finding. `remedy` is NULL for a green one.
 void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
                          const char *remedy, const char *format, ...) PRINTF_LIKE(5, 6);
 
-// As text or, with --json, the last line; the exit code of it all.
+// Prints the verdict: text, or with --json the last line. Returns the exit code of the command.
 int command_doctor_verdict(struct doctor *doctor);
 
-// The same, red, with the exit code of an origin where there is none yet: "WHERE: WHAT".
+// Reports "WHERE: WHAT" as a red finding. Sets the exit code for an origin unless there is one
+// already.
 void command_doctor_red_of_origin(struct doctor *doctor, const char *check_name, const char *remedy,
                                   const char *what, const char *where);
 
@@ -38,21 +39,21 @@ void command_doctor_red_of_origin(struct doctor *doctor, const char *check_name,
 
 struct origin;
 void command_doctor_expiry(struct doctor *doctor, const struct origin *origin);
-// `is_missed`: nobody else gave credentials.
+// `is_missed`: no other source has credentials.
 void command_doctor_metadata(struct doctor *doctor, bool is_missed);
 
 // --- command_doctor_speed.c: what an object of some size is read with, for a few seconds
 
 struct command_probe;
 struct command_probe_ask;
-// `ask` names the object, of `size_bytes`. Once in a report.
+// Measures the origin with the object of `ask`, which has `size_bytes`. Once in a report.
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
 
 // --- the checks
 
 void command_doctor_host(struct doctor *doctor);   // disk, engine, limits, ports
-void command_doctor_server(struct doctor *doctor); // what a running server says of its cache
+void command_doctor_server(struct doctor *doctor); // what a running server reports about its cache
 void command_doctor_use(struct doctor *doctor);    // clients here, exposure
 void command_doctor_origin(struct doctor *doctor); // network, clock, credentials, rights
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `forebay doctor` has found, as lines for people or JSON for programs, and its verdict.
+// The findings of `forebay doctor`, as lines for people or JSON for programs, and its verdict.
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: what this host gives: the cache directory and its disk, the I/O engine, limits,
+// `forebay doctor`: checks this host: the cache directory and its disk, the I/O engine, limits and
 // ports.
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 #define PROBE_BYTES (1u << 20)
 #define PROBE_READS 16u
-#define PROBE_MAX_US 2000000u // no more reads than fit this
+#define PROBE_MAX_US 2000000u // end the test when this time is over
 #define SLOW_4K_US 10000u
 #define SLOW_1M_US 100000u
 #define ALIGNMENT 4096u
@@ -59,7 +59,8 @@ static void check_directory(struct doctor *d, const char *above)
             d, DOCTOR_RED, "directory", "run the newer program, or choose another cache.dir",
             "%s holds a cache of the newer format version %u", dir, d->look.version);
     } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
-               (d->look.mode & (S_IWGRP | S_IWOTH)) == 0) { // else it stands in a folder of its own
+               (d->look.mode & (S_IWGRP | S_IWOTH)) ==
+                   0) { // otherwise it is in a folder of its own
         command_doctor_find(d, DOCTOR_RED, "directory",
                             "set cache.dir to an empty directory, or to one that is not there yet",
                             "%s holds something that is no cache: a start refuses it", dir);
@@ -77,7 +78,7 @@ static void check_directory(struct doctor *d, const char *above)
 
 static const struct {
     unsigned long magic;
-    const char *name, *why; // why not
+    const char *name, *why; // why: the reason of a failure
 } kinds[] = {
     {0xef53, "ext4", NULL},
     {0x58465342, "xfs", NULL},
@@ -121,7 +122,7 @@ static void check_size(struct doctor *d, const char *above)
 {
     struct statvfs fs;
     if (statvfs(above, &fs) != 0) {
-        return; // told above
+        return; // reported above
     }
     uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
     uint64_t wanted = d->config->cache_size.bytes;
@@ -185,8 +186,9 @@ static void check_disk(struct doctor *d, const char *above)
     memset(bytes, 'x', PROBE_BYTES);
     int fd = open(above, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0 || pwrite(fd, bytes, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) != 0) {
-        int failed = errno == EISDIR ? EOPNOTSUPP : errno; // as file systems say that they cannot
-        if (access(above, W_OK) == 0) {                    // else told as the directory's
+        int failed =
+            errno == EISDIR ? EOPNOTSUPP : errno; // file systems report missing support like this
+        if (access(above, W_OK) == 0) {           // otherwise reported with the directory
             command_doctor_find(
                 d, failed == EOPNOTSUPP ? DOCTOR_GREEN : DOCTOR_RED, "disk",
                 failed == EOPNOTSUPP ? NULL
@@ -297,7 +299,7 @@ static void check_limits(struct doctor *d)
 
 // --- Ports ---------------------------------------------------------------------------------------
 
-// Binds and lets go; 0 or errno.
+// Binds the address and releases it. Returns 0 or errno.
 static int try_bind(const struct config_listen *at)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
@@ -316,7 +318,7 @@ static int try_bind(const struct config_listen *at)
         failed = errno;
     }
     if (fd >= 0) {
-        (void)close(fd); // never accepted anything
+        (void)close(fd); // it never accepted anything
     }
     freeaddrinfo(found);
     return failed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: how long the credentials for an origin last, and whether the instance metadata
-// service, which gives some on EC2, can be asked from here.
+// `forebay doctor`: checks how long the credentials for an origin last. Also checks whether this
+// host reaches the instance metadata service, which provides credentials on EC2.
 #include <string.h>
 
 #include "base/clock.h"
@@ -9,7 +9,7 @@
 #include "cli/doctor/command_doctor.h"
 #include "origin/origin.h"
 
-#define EXPIRY_YELLOW_S 900 // as the alert ForebayCredentialsExpiring
+#define EXPIRY_YELLOW_S 900 // same as the alert ForebayCredentialsExpiring
 
 void command_doctor_expiry(struct doctor *d, const struct origin *origin)
 {

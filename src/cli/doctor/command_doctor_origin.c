@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: each origin's network, its clock, the credentials for it, and what they may do
-// in each bucket. Each question has a bounded time.
+// `forebay doctor`: checks each origin's network, its clock, its credentials, and their rights in
+// each bucket. Each check takes a limited time.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
-#define CANCEL_MS 500u  // later than the driver gives up
-#define BUCKETS_MAX 20u // looked at
+#define CANCEL_MS 500u  // after the timeout of the driver
+#define BUCKETS_MAX 20u // buckets to check
 #define SKEW_YELLOW_S 300
-#define SKEW_RED_S 900 // S3 refuses signatures from here on
+#define SKEW_RED_S 900 // from here on S3 refuses signatures
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -22,9 +22,9 @@ struct reach {
     CURLcode code;
     char why[CURL_ERROR_SIZE];
     double dns_s, connect_s, tls_s, first_s;
-    long port;      // 0: there was no connection
-    int64_t date_s; // 0: it did not say
-    int64_t now_s;  // when it did
+    long port;      // 0: no connection
+    int64_t date_s; // 0: the answer had no Date
+    int64_t now_s;  // our time at that answer
 };
 
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)
@@ -45,16 +45,16 @@ static size_t on_header(char *line, size_t size, size_t count, void *ctx)
     return size * count;
 }
 
-// A request without a signature: whatever it is answered, somebody is there.
+// Sends a request without a signature. Any answer shows that a server is there.
 static void reach(const struct doctor *d, const char *url, struct reach *ret)
 {
     CURL *easy = curl_easy_init();
     check(easy != NULL);
     *ret = (struct reach){.code = CURLE_OK};
-    (void)curl_easy_setopt(easy, CURLOPT_URL, url); // options that this libcurl has cannot fail
+    (void)curl_easy_setopt(easy, CURLOPT_URL, url); // these options cannot fail with this libcurl
     (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_PROXY, ""); // serve goes by none
+    (void)curl_easy_setopt(easy, CURLOPT_PROXY, ""); // serve uses no proxy either
     (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)d->timeout_ms);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                            (long)min_u64(d->config->origin_connect_timeout_ms, d->timeout_ms));
@@ -66,7 +66,7 @@ static void reach(const struct doctor *d, const char *url, struct reach *ret)
     }
     ret->code = curl_easy_perform(easy);
     (void)curl_easy_getinfo(easy, CURLINFO_NAMELOOKUP_TIME,
-                            &ret->dns_s); // times that are not there stay 0
+                            &ret->dns_s); // times that are missing stay 0
     (void)curl_easy_getinfo(easy, CURLINFO_CONNECT_TIME, &ret->connect_s);
     (void)curl_easy_getinfo(easy, CURLINFO_APPCONNECT_TIME, &ret->tls_s);
     (void)curl_easy_getinfo(easy, CURLINFO_STARTTRANSFER_TIME, &ret->first_s);
@@ -141,7 +141,7 @@ static void check_clock(struct doctor *d, const char *url, const struct reach *r
                         url, is_red ? ", which refuses signatures from 15 min on" : "");
 }
 
-// True: somebody answers there.
+// Returns true if a server answers at the endpoint.
 static bool check_endpoint(struct doctor *d, const char *endpoint)
 {
     char url[COMMAND_ORIGINS_URL_MAX];
@@ -180,8 +180,8 @@ static const char *asked_name(enum command_probe_kind kind)
     return names[kind];
 }
 
-// What was refused, and why. Without any right to list others may well read, so that alone is
-// yellow.
+// Reports what was refused, and why. Credentials without the right to list may still read, so a
+// refused listing alone is yellow.
 static void find_refused(struct doctor *d, const struct origin *origin, const char *bucket,
                          enum command_probe_kind kind, const struct command_probe_answer *a)
 {
@@ -345,7 +345,7 @@ void command_doctor_origin(struct doctor *d)
             all = check_endpoint(d, c->buckets[i].endpoint) && all;
         }
     }
-    if (all) { // else nothing can be asked
+    if (all) { // otherwise no request is possible
         check_with_credentials(d);
     }
 }

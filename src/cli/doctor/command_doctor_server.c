@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: what a server that runs with this configuration says of its cache: is
-// everything stored, how much of cache.size the index takes, did the index or the descriptors run
-// short. No finding where no server runs.
+// `forebay doctor`: checks what a server with this configuration reports about its cache: whether
+// it stores everything, how much of cache.size the index uses, and whether the index or the
+// descriptors ran short. Reports nothing if no server runs.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +17,10 @@
 #define SUMMARY_MAX_BYTES (1u << 20)
 #define INDEX_SHARE_MAX 50u // percent of cache.size; more means that objects are tiny
 
-// A row of counters.def in a summary.
+// The value of a counters.def row in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
-// NULL: no server answers, or it wants a token.
+// Returns the summary of the server; NULL if no server answers or it requires a token.
 static json_t *summary_of_server(const struct doctor *d)
 {
     char address[COMMANDS_ADDRESS_MAX] = "";
@@ -37,8 +37,8 @@ static json_t *summary_of_server(const struct doctor *d)
     return json;
 }
 
-// Refused now: red if the cache does not work. Refused since the start for want of a resource:
-// yellow.
+// Reports refusals to store. Red: the cache does not work now. Yellow: a resource was short since
+// the start.
 static void check_stores(struct doctor *d, const json_t *summary)
 {
     const char *now = command_client_text(summary, "refusal");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: how fast an origin gives the first object that is found, by one connection and
-// by several. It reads 48 MiB at most, for twice the time that an answer has; `forebay bench`
-// measures more.
+// `forebay doctor`: measures how fast an origin delivers the first object found, over one
+// connection and over several. It reads at most 48 MiB, for at most twice the timeout of an answer.
+// `forebay bench` measures more.
 #include <stdio.h>
 #include <string.h>
 
@@ -10,14 +10,14 @@
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
-#define SIZE_MIN (1u << 20) // less tells of round trips only
+#define SIZE_MIN (1u << 20) // smaller objects measure only round trips
 #define ONE_MAX (16u << 20)
-#define PIECE_MAX (4u << 20) // a fill asks for no more at once
+#define PIECE_MAX (4u << 20) // most that a fill requests at once
 #define MANY 8u
-#define SLOW_BYTES_PER_S 20e6 // a disk of any kind gives more
+#define SLOW_BYTES_PER_S 20e6 // every kind of disk is faster
 #define CANCEL_MS 500u
 
-// Of what came, whether it was cut short by the time or not; 0: nothing did.
+// Returns the rate of the received bytes, even if the time cut the answers short; 0: none arrived.
 static double rate_of(const struct command_probe_answer *answers, unsigned count)
 {
     uint64_t bytes = 0, us = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: clients started from this environment, and who else could reach the server.
+// `forebay doctor`: checks clients started from this environment, and who could reach the server.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,8 @@ static bool has_tls_listener(const struct config *c)
     return false;
 }
 
-// Would a proxy be asked for an address on this host? As libraries read NO_PROXY: names between
-// commas.
+// Returns true if clients would use a proxy for an address on this host. Reads NO_PROXY as
+// libraries do: names between commas.
 static bool proxy_takes_loopback(void)
 {
     const char *exceptions =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay cat URI`: an object to stdout, by way of the cache.
+// `forebay cat URI`: reads an object through the cache, to stdout.
 #include "cli/client/command_fetch.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay evict URI...`: what is cached of objects, prefixes or buckets is given to no reader any
-// more. A prefix is what the origin lists below it and the cache has of that; a bucket goes as a
-// whole, listed or not.
+// `forebay evict URI...`: removes objects, prefixes or buckets from the cache. For a prefix it
+// removes the cached objects that the origin lists below it. A bucket is removed as a whole, listed
+// or not.
 #include "cli/client/command_pages.h"
 
 #include <stdio.h>
@@ -18,9 +18,9 @@ struct evict {
     struct command_client client;
     const char *uri;
     bool dry_run;
-    bool has_realms; // who has one may have objects where the listing does not look
-    bool is_walk;  // of a prefix: whose objects are told of only if something may be cached of them
-    json_t *batch; // URIs
+    bool has_realms; // objects of a realm may be cached where the listing does not look
+    bool is_walk;    // evicts a prefix: reports only objects that may be cached
+    json_t *batch;   // URIs
     size_t batch_bytes;
     struct buf path;
     uint64_t objects, bytes, failed, buckets;
@@ -86,7 +86,7 @@ static int on_object(void *ctx, const json_t *object)
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
     e->has_realms = command_client_bool(object, "realms");
-    // What a HEAD has told of an object is kept without a name that could be listed.
+    // The cache may keep the answer of a HEAD, but under a name that cannot be listed.
     bool may_be_told = command_client_bool(object, "answers") && !e->dry_run;
     if (!command_client_bool(object, "known") && !e->has_realms && !may_be_told) {
         return EXIT_CODE_OK;
@@ -103,7 +103,7 @@ static int on_object(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
-// Nothing but a look at it.
+// Only shows what is cached of an object.
 static int try_object(struct evict *e)
 {
     json_t *explanation = NULL;
@@ -139,7 +139,7 @@ static int evict_bucket(struct evict *e)
 
 static int evict_prefix(struct evict *e)
 {
-    int code = send_batch(e); // of what was named before
+    int code = send_batch(e); // of the URIs before this one
     e->is_walk = true;
     if (code == EXIT_CODE_OK) {
         code = command_pages_walk(&e->client, e->uri, on_object, e);
@@ -161,7 +161,7 @@ static int evict_uri(struct evict *e, const char *text)
         return EXIT_CODE_USAGE;
     }
     command_client_warn_of_star(&e->client, text, &uri);
-    json_t *as_json = json_string(text); // the server is told in JSON
+    json_t *as_json = json_string(text); // the request is JSON, so it must be UTF-8
     json_decref(as_json);
     if (as_json == NULL) {
         command_client_error(&e->client, "%s: not UTF-8", text);

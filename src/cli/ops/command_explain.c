@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay explain URI`: what is cached of an object, which rule it has, and why a read of it is or
-// is not answered from the cache.
+// `forebay explain URI`: shows what is cached of an object, which rule applies, and why the cache
+// does or does not answer a read of it.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void print_rule(const json_t *rule)
     bool is_ttl = strcmp(freshness, "ttl") == 0;
     printf("rule     %s (%s): ", command_client_visible(command_client_text(rule, "match")),
            command_client_visible(command_client_text(rule, "where")));
-    if (!command_client_bool(rule, "cache")) { // the rest of it says nothing then
+    if (!command_client_bool(rule, "cache")) { // the other fields have no meaning then
         printf("cache: false\n");
         return;
     }
@@ -26,7 +26,7 @@ static void print_rule(const json_t *rule)
            human_bytes(command_client_double(rule, "block_size"), block));
 }
 
-// A cell of the map: all of it, a part, nothing.
+// Prints each cell of the map as cached in full, in part, or not at all.
 static void print_map(const json_t *range)
 {
     const json_t *cells = json_object_get(range, "cells");
@@ -40,7 +40,7 @@ static void print_map(const json_t *range)
     printf("\n");
 }
 
-// The piece that is worth least against its bar, where there is a bar.
+// Prints the piece with the lowest worth relative to its bar, if there is a bar.
 static void print_policy(const json_t *policy)
 {
     const json_t *pieces = json_object_get(policy, "pieces"), *worst = NULL;
@@ -66,7 +66,7 @@ static void print_policy(const json_t *policy)
     }
 }
 
-// What the objects of its rule hold together, where the rule bounds that.
+// Prints how much all objects of the rule use together, if the rule limits that.
 static void print_group(const json_t *rule, const json_t *policy)
 {
     char held[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];

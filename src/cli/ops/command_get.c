@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay get URI [FILE]`: an object to a file, by way of the cache. A regular file of that name
-// is replaced when all of the object has come, and left alone otherwise. A device or a FIFO gets
-// the bytes as they come.
+// `forebay get URI [FILE]`: reads an object through the cache, into a file. Replaces a regular file
+// once the whole object has arrived, and leaves it alone otherwise. Writes the bytes to a device or
+// a FIFO as they arrive.
 #include "cli/client/command_fetch.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 struct get {
     struct command_client client;
-    char path[PATH_MAX], part[PATH_MAX]; // part: until all has come
+    char path[PATH_MAX], part[PATH_MAX]; // part: the name until the whole object has arrived
     int fd;
 };
 
@@ -29,7 +29,8 @@ static bool on_bytes(void *ctx, struct span bytes)
     return true;
 }
 
-// FILE; in it where it is a directory; else the last part of the key.
+// Chooses the path: FILE, or a file in it if it is a directory. Without FILE, the last part of the
+// key.
 static bool name_file(struct get *g, const char *uri, const char *file)
 {
     const char *slash = strrchr(uri, '/');
@@ -80,9 +81,9 @@ static int run(struct get *g, struct command_fetch *fetch)
     int code = command_fetch(&g->client, fetch);
     code = code == EXIT_CODE_OK ? keep(g) : code;
     if (code != EXIT_CODE_OK) {
-        (void)unlink(g->part); // or it stays, under a name that says what it is
+        (void)unlink(g->part); // if this fails, the file stays under a name that shows what it is
     }
-    (void)close(g->fd); // synced, or not wanted
+    (void)close(g->fd); // it was synced, or is not wanted
     return code;
 }
 

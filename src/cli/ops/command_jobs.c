@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay jobs [cancel ID]`: what a running server does on its own.
+// `forebay jobs [cancel ID]`: lists or cancels the jobs of a running server.
 #include "cli/ops/command_warm.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay ls URI` and `forebay du URI`: what of a prefix is cached, object by object or in sum.
-// The names are the origin's, asked for by the server; what the origin does not have any more is
-// not listed.
+// `forebay ls URI` and `forebay du URI`: show what of a prefix is cached, object by object or in
+// total. The server asks the origin for the names. Objects that the origin does not have any more
+// are not listed.
 #include "cli/client/command_pages.h"
 
 #include <stdio.h>
@@ -108,7 +108,7 @@ int command_ls(int argc, char **argv)
 // --- du ------------------------------------------------------------------------------------------
 
 struct folder {
-    char *name; // up to the first '/' behind the prefix, that included
+    char *name; // up to and including the first '/' after the prefix
     struct sums sums;
 };
 
@@ -122,12 +122,13 @@ struct du {
     size_t left_out; // objects in folders beyond FOLDERS_MAX
 };
 
-// Keys come in order, so a folder's are together.
+// Returns the folder of a key. Keys arrive in order, so those of one folder follow each other.
 static struct folder *folder_of(struct du *du, const char *key)
 {
     size_t skip = du->prefix_len < strlen(key) ? du->prefix_len : 0;
     const char *slash = strchr(key + skip, '/');
-    size_t len = slash != NULL ? (size_t)(slash - key) + 1 : 0; // no slash: of the prefix itself
+    size_t len =
+        slash != NULL ? (size_t)(slash - key) + 1 : 0; // no slash: directly below the prefix
     if (du->count > 0) {
         struct folder *last = &du->folders[du->count - 1];
         if (strlen(last->name) == len && strncmp(last->name, key, len) == 0) {

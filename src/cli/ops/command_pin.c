@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: what a full cache keeps whatever
-// else is read.
+// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: objects that a full cache keeps
+// whatever else is read.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void print_item(const json_t *item, const char *what)
     printf("\n");
 }
 
-// What all three end with.
+// Prints the result of all three commands.
 static int end(struct command_client *client, int code, const char *what, json_t *answer)
 {
     char bytes[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
@@ -55,7 +55,7 @@ static int end(struct command_client *client, int code, const char *what, json_t
     return command_client_end(client, code, answer);
 }
 
-// False: an exit code.
+// Reads the URIs. Returns EXIT_CODE_OK, or another exit code after it has reported an error.
 static int uris_take(struct command_client *client, int argc, char **argv, json_t *uris)
 {
     for (int i = 0; i < argc; i++) {

@@ -13,10 +13,10 @@ struct command_progress {
     void *ctx;
 };
 
-// Asks for the state until the work does not go on. *state is the state seen last, which belongs to
-// the caller, before and after. Without -q shows progress on stderr: one line that changes on a
-// terminal, else a line every five seconds; with --json also a line of type "progress". Returns an
-// exit code.
+// Asks for the state until the work ends. The caller owns *state, the state seen last, before and
+// after the call. Without -q it shows progress on stderr: on a terminal one line that changes,
+// otherwise a line every five seconds. With --json it also prints lines of type "progress". Returns
+// an exit code.
 int command_progress_follow(struct command_client *client, const struct command_progress *progress,
                             json_t **state);
 

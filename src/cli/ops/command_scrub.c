@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay scrub`: has a running server verify what is on its disk, follows it, and reports. The
-// round is the server's and goes on without this command.
+// `forebay scrub`: makes a running server verify its disk, follows the round, and reports. The
+// round belongs to the server and continues without this command.
 #include "cli/ops/command_progress.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static bool is_under_way(void *ctx, const json_t *scrub)
     return is_state(scrub, "running") || is_state(scrub, "waiting");
 }
 
-// By segments: what a full one holds is not known before.
+// Estimates from the number of segments, because the bytes in a full segment are not known before.
 static double seconds_left(const json_t *scrub)
 {
     double done = command_client_double(scrub, "segments_done");
@@ -87,8 +87,8 @@ static int judge(const struct command_client *client, const json_t *scrub)
     if (is_state(scrub, "given_up")) {
         command_client_error(client, "%s",
                              command_client_bool(scrub, "possible")
-                                 ? "given up: the device reads nothing any more"
-                                 : "given up: the file system of cache.dir cannot be read past the "
+                                 ? "stopped: the device cannot be read any more"
+                                 : "stopped: the file system of cache.dir cannot be read past the "
                                    "page cache (use xfs or ext4)");
     }
     return is_state(scrub, "given_up") || is_state(scrub, "cancelled") ? EXIT_CODE_FAILED
@@ -97,7 +97,7 @@ static int judge(const struct command_client *client, const json_t *scrub)
 
 struct order {
     bool is_status, is_cancel;
-    uint64_t rate; // 0: the server's own
+    uint64_t rate; // 0: the server's default
 };
 
 static int run(struct command_client *client, const struct order *order)

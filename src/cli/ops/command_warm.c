@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the
-// server's: it goes on when this command ends, and who asks for the same again has only the rest
-// fetched. With --wait the command follows it, with --check it fetches nothing and counts, with
-// --dry-run it names besides what would be fetched; with --pin what is named is pinned before. With
-// --node-features what is counted becomes labels.
+// `forebay warm URI...`: makes a running server fetch what is not cached yet. The job belongs to
+// the server and continues when this command ends. If somebody requests the same again, the server
+// fetches only the rest. Options:
+// - --wait follows the job
+// - --check fetches nothing and counts what is cached
+// - --dry-run also lists what would be fetched
+// - --pin first pins what is named
+// - --node-features turns the counts into labels
 #include "cli/client/command_pages.h"
 
 #include <errno.h>
@@ -19,29 +22,29 @@
 #define LINE_MAX_BYTES 8192u
 #define PATH_MAX_BYTES 16384u
 #define BATCH_MAX 2000u
-#define BATCH_BYTES (128u << 10) // of their names, which JSON may make longer
+#define BATCH_BYTES (128u << 10) // of their names, which may be longer in JSON
 #define EVERY_MIN_MS 1000u
 #define EVERY_MAX_MS 86400000u
 #define STANDS_MAX_MS (30ull * EVERY_MAX_MS)
 
 struct warm {
     struct command_client client;
-    bool is_check, is_dry_run; // is_dry_run: is_check, too
+    bool is_check, is_dry_run; // is_dry_run implies is_check
     bool pins, is_fluid;
     uint64_t pin_ttl_ms; // 0: for good
     double least;        // share that must be cached
     uint64_t concurrency, rate;
     json_t *batch;
     size_t batch_bytes;
-    const char *uri; // at hand
+    const char *uri; // the current one
     struct buf path; // of an object below it
-    uint64_t job;    // 0: not begun
+    uint64_t job;    // 0: not started
     struct command_warm_count count;
 };
 
 // --- what is asked for ---------------------------------------------------------------------------
 
-// The whole of it, or a batch more to come.
+// Sends the rest of the URIs, or with `more` a batch that others follow.
 static int send_batch(struct warm *w, bool more)
 {
     json_t *answer = NULL;
@@ -63,7 +66,7 @@ static int send_batch(struct warm *w, bool more)
     return code;
 }
 
-// UINT64_MAX: nobody has asked how large it is.
+// Reports a missing part. `bytes` is UINT64_MAX if its size is unknown.
 static void tell_missing(struct warm *w, const char *uri, const char *range, uint64_t bytes)
 {
     char size[HUMAN_BYTES_MAX];
@@ -100,7 +103,7 @@ static int count_object(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
-// An object's range, by its blocks.
+// Counts a range of an object by its blocks.
 static int count_range(struct warm *w, const char *uri, const char *range)
 {
     struct buf path;
@@ -157,7 +160,7 @@ static int add(struct warm *w, const char *uri, const char *range)
     return is_full ? send_batch(w, true) : EXIT_CODE_OK;
 }
 
-// "URI" or "URI FIRST-LAST"; what begins with '#' is none.
+// Adds "URI" or "URI FIRST-LAST". Ignores a line that begins with '#'.
 static int add_line(struct warm *w, char *line)
 {
     struct span text = {line, strcspn(line, "\r\n")};
@@ -176,8 +179,8 @@ static int add_line(struct warm *w, char *line)
     return add(w, line, has_range ? blank + 1 : NULL);
 }
 
-// The next line, ended by NUL. False: there is none, or it cannot be read, and *ret_why says why
-// then.
+// Reads the next line, ended by NUL. Returns false at the end of the file, or if it cannot be read;
+// *ret_why then has the reason.
 static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **ret_why)
 {
     size_t len = 0;
@@ -189,7 +192,7 @@ static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **re
         }
         if (len + 1 < LINE_MAX_BYTES) {
             ret_line[len++] = (char)byte;
-        } else if (ret_line[0] != '#') { // of a comment the rest is nobody's
+        } else if (ret_line[0] != '#') { // ignore the rest of a comment
             *ret_why = "it is too long for a name";
             return false;
         }
@@ -201,7 +204,7 @@ static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **re
 
 static int add_file(struct warm *w, const char *path)
 {
-    static const char mark[] = "\xef\xbb\xbf"; // which some editors put in front of UTF-8
+    static const char mark[] = "\xef\xbb\xbf"; // some editors put it in front of UTF-8
     char line[LINE_MAX_BYTES];
     const char *why = NULL;
     bool is_stdin = strcmp(path, "-") == 0;
@@ -222,7 +225,7 @@ static int add_file(struct warm *w, const char *path)
         code = EXIT_CODE_FAILED;
     }
     if (!is_stdin) {
-        (void)fclose(file); // only read
+        (void)fclose(file); // it was only read
     }
     return code;
 }
@@ -232,7 +235,7 @@ static int add_of_fluid(void *ctx, const char *uri)
     return add(ctx, uri, NULL);
 }
 
-// Before anything is fetched, so that it is stored as what it is.
+// Pins before anything is fetched, so that bytes are stored as pinned.
 static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
 {
     json_t *uris = json_array(), *answer = NULL;
@@ -366,7 +369,7 @@ static int run_features(struct warm *w, struct command_warm_features *features, 
     return code;
 }
 
-// NULL, or what is wrong.
+// Returns NULL, or what is wrong.
 static const char *take_features(const struct warm *w, const char *every, const char *ttl,
                                  struct command_warm_features *features)
 {
@@ -438,7 +441,7 @@ int command_warm(int argc, char **argv)
                                     "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
     }
     int code = command_client_open(&w.client, "warm");
-    w.client.waits = true; // a list may be longer than what a job takes at once
+    w.client.waits = true; // a list may be longer than a job accepts at once
     if (code == EXIT_CODE_OK) {
         code = features.file != NULL ? run_features(&w, &features, argc, argv)
                                      : run(&w, argc, argv, list, waits);

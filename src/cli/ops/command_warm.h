@@ -8,34 +8,35 @@
 // Follows the job until it ends, or until it has counted all and `least` of its bytes are cached.
 // Shows progress, prints the result and returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least);
-// What the variables of a Fluid DataLoad name: add() with each URI, until one is not EXIT_CODE_OK.
-// Returns the last exit code; what is wrong with them is printed. command_warm_fluid.c
+// Calls add() with each URI that the variables of a Fluid DataLoad name, until a result is not
+// EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. command_warm_fluid.c
 typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
 int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);
-// What is counted of the objects that one or several URIs name.
+// Totals of the objects that one or several URIs name.
 struct command_warm_count {
-    uint64_t objects, objects_done; // done: as a whole
+    uint64_t objects, objects_done; // done: cached as a whole
     uint64_t bytes, bytes_done;
-    uint64_t unsized; // objects of which nobody knows how large they are: they are in no bytes
+    uint64_t unsized; // objects of unknown size, which the bytes do not include
 };
 double command_warm_share(const struct command_warm_count *count);
 
-// --node-features. command_warm_features.c
+// Options of --node-features. command_warm_features.c
 struct command_warm_features {
     struct command_client *client;
     const char *file;
-    double least;       // share that makes a label
+    double least;       // share that sets a label
     uint64_t every_ms;  // 0: once
-    uint64_t stands_ms; // how long a label stands that is not renewed
-    // Adds what lies at `uri` to *count; an exit code, and the reason is printed.
+    uint64_t stands_ms; // lifetime of a label that is not renewed
+    // Adds the objects at `uri` to *count. Prints errors and returns an exit code.
     int (*count)(void *ctx, const char *uri, struct command_warm_count *count);
     void *ctx;
 };
-uint64_t command_warm_features_stands_ms(uint64_t every_ms); // unless one says so
-// Once: the exit code, and the result is printed. Else it ends by a signal, with EXIT_CODE_OK.
+uint64_t command_warm_features_stands_ms(uint64_t every_ms); // the default
+// Without `every_ms`, runs once, prints the result and returns the exit code. Otherwise runs until
+// a signal ends it with EXIT_CODE_OK.
 int command_warm_features(const struct command_warm_features *options, int argc, char **argv);
 
-// One line for people.
+// Writes one line for people.
 void command_warm_line(const json_t *job, char *ret_text, size_t size);
 
 #endif

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm --check --node-features FILE NAME=URI...`: a file for Node Feature Discovery, which
-// makes labels of its node from it: forebay.io/warm-NAME=true for each data set of which enough is
-// cached. Main thread.
+// `forebay warm --check --node-features FILE NAME=URI...`: writes a file for Node Feature
+// Discovery, which sets labels of its node from it. The label is forebay.io/warm-NAME=true for each
+// data set of which enough is cached. Main thread.
 //
-// A label is a promise that ends: each line stands below a time after which it counts no more, so
-// what nobody writes anew (the server is away, this process has ended, the disk is full) goes by
-// itself. The file comes by rename from a name with a dot in front, which Node Feature Discovery
-// passes over.
+// A label is a promise that expires. Each line is below a time after which it does not count any
+// more. So a label that is not renewed disappears by itself, for example if the server is away,
+// this process has ended or the disk is full. The file is first written under a name that begins
+// with a dot, which Node Feature Discovery ignores, and then renamed.
 #include "cli/ops/command_warm.h"
 
 #include <assert.h>
@@ -26,20 +26,20 @@
 #include "base/human.h"
 
 #define DATA_SETS_MAX 256u
-#define NAME_BYTES_MAX 58u         // of a label's 63 "warm-" takes five
-#define FILE_BYTES_MAX (64u << 10) // larger ones are not read
-#define STANDS_MIN_MS 180000u      // who reads the file does it once a minute
+#define NAME_BYTES_MAX 58u         // "warm-" uses five of a label's 63 bytes
+#define FILE_BYTES_MAX (64u << 10) // Node Feature Discovery does not read larger ones
+#define STANDS_MIN_MS 180000u      // Node Feature Discovery reads the file once a minute
 #define STANDS_ONCE_MS 3600000u
-#define BUSY_TRIES 100u // while another one writes the same file
+#define BUSY_TRIES 100u // while another process writes the same file
 #define BUSY_MS 50
-#define RETRY_MS 10000u // until a server that is away is asked again
+#define RETRY_MS 10000u // until it asks a server again that was away
 
 static_assert(DATA_SETS_MAX * (NAME_BYTES_MAX + 80) + 256 < FILE_BYTES_MAX,
               "what is too long would be read by nobody");
 
 struct data_set {
     struct span name;
-    int64_t ends_s; // of its label; 0: it has none
+    int64_t ends_s; // of its label; 0: no label
     bool is_known, is_warm;
 };
 
@@ -53,7 +53,7 @@ struct features {
 
 // --- the command line ----------------------------------------------------------------------------
 
-// "NAME=URI"; where there is no '=' before the URI the name is empty.
+// Returns the name in "NAME=URI". It is empty if no '=' is in front of the URI.
 static struct span name_of(const char *argument)
 {
     struct span s = span_from_cstr(argument), name = {argument, span_find(s, '=')};
@@ -65,7 +65,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// What Kubernetes takes behind "warm-" in a label's name.
+// Returns true if Kubernetes accepts the name after "warm-" in a label's name.
 static bool is_name(struct span name)
 {
     bool is = name.len > 0 && name.len <= NAME_BYTES_MAX && is_letter_or_digit(name.ptr[0]) &&
@@ -120,7 +120,7 @@ static int take_argument(struct features *f, const char *argument)
     return EXIT_CODE_OK;
 }
 
-// Of the path, without its folder.
+// Returns the path's last part, without its folder.
 static const char *file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -139,7 +139,7 @@ static int take_arguments(struct features *f)
     }
     struct stat there;
     if (lstat(f->options->file, &there) == 0 && !S_ISREG(there.st_mode) &&
-        !S_ISDIR(there.st_mode)) { // a device, or the link to one, which a rename would replace
+        !S_ISDIR(there.st_mode)) { // renaming would replace a device, or a link to one
         command_client_error(f->options->client,
                              "--node-features %s: what is there is not a regular file, and would "
                              "be replaced by one",
@@ -155,7 +155,7 @@ static int take_arguments(struct features *f)
 
 // --- the file ------------------------------------------------------------------------------------
 
-// RFC 3339, as Node Feature Discovery wants it.
+// Appends a time in the form of RFC 3339, which Node Feature Discovery requires.
 static void append_time(struct buf *text, int64_t at_s)
 {
     char time[32];
@@ -176,7 +176,7 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
         if (set->ends_s <= now_s) {
             continue;
         }
-        if (set->ends_s != ends_s) { // it counts for all lines below it
+        if (set->ends_s != ends_s) { // it applies to all lines below it
             ends_s = set->ends_s;
             buf_append_cstr(text, "# +expiry-time=");
             append_time(text, ends_s);
@@ -187,9 +187,9 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
     check(buf_ok(text));
 }
 
-// Of the file that is written, which nobody else writes meanwhile: who holds its lock renames it or
-// takes it away, and a lock ends with its process. What others have left there, or is no file,
-// goes. -1: errno says why.
+// Opens the new file, locked, so that nobody else writes it at the same time. The owner of the lock
+// renames the file or removes it, and the lock ends with its process. A file of another process, or
+// anything that is no file, is removed. Returns -1, and the reason in errno, on failure.
 static int open_fresh(const char *fresh)
 {
     for (unsigned i = 0; i < BUSY_TRIES; i++) {
@@ -206,7 +206,7 @@ static int open_fresh(const char *fresh)
             (void)close(fd); // nothing was written to it
         }
         if (is_file) {
-            (void)poll(NULL, 0, BUSY_MS); // another one writes, or has just done so
+            (void)poll(NULL, 0, BUSY_MS); // another process writes, or has just finished
         } else if (lstat(fresh, &named) != 0 || unlink(fresh) != 0) {
             errno = why;
             return -1;
@@ -216,8 +216,8 @@ static int open_fresh(const char *fresh)
     return -1;
 }
 
-// The new name appears whole or not at all; of a failure nothing is left but the old one. Who reads
-// it is another user. False: errno says why.
+// Replaces the file, so that its new content appears as a whole or not at all. On failure only the
+// old file remains. Another user reads it. Returns false, and the reason in errno, on failure.
 static bool replace_file(const char *path, const char *fresh, struct span text)
 {
     int fd = open_fresh(fresh);
@@ -230,7 +230,7 @@ static bool replace_file(const char *path, const char *fresh, struct span text)
     if (!ok) {
         (void)unlink(fresh);
     }
-    (void)close(fd); // and with it the lock; fsync() has told what failed
+    (void)close(fd); // also releases the lock; fsync() has reported failures
     errno = why;
     return ok;
 }
@@ -275,7 +275,7 @@ static void tell_set(const struct features *f, const struct data_set *set,
                   (json_int_t)count->bytes, "bytes_done", (json_int_t)count->bytes_done);
     check(item != NULL);
     commands_line("item", item);
-    (void)fflush(stdout); // who reads it waits for no result; a failure is the result's to tell
+    (void)fflush(stdout); // readers do not wait for the result, which reports failures
 }
 
 static int count_set(struct features *f, struct data_set *set)
@@ -309,7 +309,8 @@ static int count_set(struct features *f, struct data_set *set)
     return EXIT_CODE_OK;
 }
 
-// What could be counted is written. Returns the last failure, the file's before all others.
+// Writes all data sets that could be counted. Returns the last failure; one of the file comes
+// first.
 static int round_once(struct features *f)
 {
     int code = EXIT_CODE_OK;
@@ -319,14 +320,15 @@ static int round_once(struct features *f)
         counted += one == EXIT_CODE_OK;
         code = one != EXIT_CODE_OK ? one : code;
     }
-    // Of one round alone, what could not be counted is not known: the old file may say more.
+    // After a single round, a data set that was not counted is unknown, and the old file may know
+    // more.
     bool writes = f->options->every_ms > 0 ? counted > 0 : code == EXIT_CODE_OK;
     int written = writes ? write_file(f) : EXIT_CODE_OK;
     return written != EXIT_CODE_OK ? written : code;
 }
 
-// At any point: the file is whole at all times, and in a container the default action of a signal
-// is none.
+// Ends the process at any point, because the file is complete at all times. In a container the
+// default action of a signal is to ignore it, so a handler is needed.
 static void on_signal(int number)
 {
     (void)number;

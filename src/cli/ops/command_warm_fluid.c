@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay warm --fluid`: what a DataLoad of Fluid asks a CacheRuntime for. Fluid starts the
-// command of the CacheRuntimeClass (dataOperationSpecs) in a job with
+// `forebay warm --fluid`: fetches what a DataLoad of Fluid requests from a CacheRuntime. Fluid
+// starts the command of the CacheRuntimeClass (dataOperationSpecs) in a job with these variables:
 //
 //   FLUID_DATALOAD_DATA_PATH    paths in the data set, "/imagenet/train:/labels"
-//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts": each a mountPoint, here
-//                               s3://BUCKET/PREFIX, and the path where it is in the data set, or a
-//                               name, which is "/" and the name
+//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts". Each has a mountPoint,
+//   here
+//                               s3://BUCKET/PREFIX, and its path in the data set, or a name, which
+//                               means the path "/" and the name
 //
-// and with FLUID_DATALOAD_METADATA and FLUID_DATALOAD_PATH_REPLICAS, which make no difference here:
-// what objects are called and how large they are comes with them, and a cache holds each once. A
-// path may be a folder or a file, in S3 a prefix or an object: the server is asked whether anything
-// lies below it.
+// Two more variables make no difference here. FLUID_DATALOAD_METADATA: a fetch includes names and
+// sizes of objects. FLUID_DATALOAD_PATH_REPLICAS: a cache holds each object once. A path may be a
+// folder or a file, which means a prefix or an object in S3. The command asks the server whether
+// the prefix has objects.
 #include "cli/ops/command_warm.h"
 
 #include <stdlib.h>
@@ -40,7 +41,8 @@ static struct span without_slashes(struct span path)
     return path;
 }
 
-// Where the mount is in the data set, without the slash at the end; empty: all of it.
+// Returns the mount's path in the data set, without the slash at the end; empty: the whole data
+// set.
 static struct span mount_path(const json_t *mount)
 {
     struct span path = span_from_cstr(command_client_text(mount, "path"));
@@ -48,7 +50,7 @@ static struct span mount_path(const json_t *mount)
     return without_slashes(path.len > 0 ? path : name);
 }
 
-// Names have no slash in front, paths have.
+// Names have no leading slash, but paths have one.
 static bool is_below(struct span path, struct span folder, struct span *ret_rest)
 {
     folder = folder.len > 0 && folder.ptr[0] == '/' ? skip(folder, 1) : folder;
@@ -69,17 +71,17 @@ static int uri_of_mount(struct fluid *f, const json_t *mount)
                              (int)point.len, point.ptr);
         return EXIT_CODE_CONFIGURATION;
     }
-    buf_done(&f->uri); // empty again
+    buf_done(&f->uri); // empty it
     buf_append_span(&f->uri, point);
     return EXIT_CODE_OK;
 }
 
-// Does anything lie below it? Of f->uri, which ends in '/'.
+// Asks whether there are objects below f->uri, which ends in '/'.
 static int ask_folder(struct fluid *f, bool *ret_is)
 {
     struct buf path;
     json_t *page = NULL;
-    buf_init(&path, 4 * URI_MAX_BYTES); // what is not a letter takes three
+    buf_init(&path, 4 * URI_MAX_BYTES); // percent coding uses three bytes for most other characters
     buf_append_cstr(&path, "/api/v1/ls");
     command_client_parameter(&path, "uri", buf_span(&f->uri));
     command_client_parameter(&path, "max", SPAN("1"));
@@ -109,7 +111,7 @@ static int add_below(struct fluid *f, const json_t *mount, struct span rest)
     return code == EXIT_CODE_OK ? f->add(f->ctx, buf_cstr(&f->uri)) : code;
 }
 
-// The mount that it lies in, the innermost of several; or all those that lie in it.
+// Adds the path in the innermost mount that contains it, and all mounts below the path.
 static int add_path(struct fluid *f, struct span path)
 {
     const json_t *mount, *inner = NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What counting has found, the progress and the end of a warm job. Main thread.
+// The counts, the progress and the end of a warm job. Main thread.
 #include "cli/ops/command_warm.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static json_t *describe(const json_t *job, char *ret_text, size_t size)
                      command_client_double(job, "rate"), "eta", json_object_get(job, "eta_s"));
 }
 
-// Every failure that is told in words, and the exit code.
+// Prints each failure of the job and returns the exit code.
 static int judge(const struct command_client *client, const json_t *job, double least)
 {
     const json_t *failures = json_object_get(job, "failures");
@@ -85,7 +85,7 @@ static int judge(const struct command_client *client, const json_t *job, double 
 
 struct follow {
     double least, seen_s;
-    bool is_other; // the job of that number
+    bool is_other; // another job has the number now
 };
 
 // A restarted server numbers its jobs from 1 again, so another job may have this number now.
@@ -112,8 +112,8 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
         code = command_progress_follow(client, &progress, &job);
     }
     if (f.is_other) {
-        command_client_error(client, "the server was started anew meanwhile, and the job is "
-                                     "gone: the same again goes on with the rest");
+        command_client_error(client, "the server has restarted, and the job is gone: the same "
+                                     "command fetches the rest");
         code = EXIT_CODE_FAILED;
     } else if (code == EXIT_CODE_OK) {
         char line[512];

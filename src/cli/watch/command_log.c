@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay log`: the requests of a running server as they end. The server chooses (--where) and
-// this prints, so that what is not wanted costs nobody anything.
+// `forebay log`: prints the requests of a running server as they end. The server filters them
+// (--where), so that unwanted ones cost nothing.
 #include "cli/watch/command_entries.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void print_word(const char *before, const char *shown)
     }
 }
 
-// As access_log.format: text has it.
+// Prints an entry in the form of access_log.format: text.
 static void print_entry(const json_t *entry)
 {
     char size[HUMAN_BYTES_MAX];

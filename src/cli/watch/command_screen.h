@@ -5,10 +5,10 @@
 
 #include "base/bytes.h"
 
-// Is stdout a terminal, and wanted as a screen?
+// Returns true if stdout is a terminal and the output should be a screen.
 bool command_screen_is_wanted(bool is_once);
-// Prints the frame. On a screen it replaces the frame before, and is cut to rows and columns, so
-// that no line wraps. Else its first `rows` lines are printed.
+// Prints the frame. On a screen it replaces the previous frame, and is cut to rows and columns so
+// that no line wraps. Otherwise its first `rows` lines are printed.
 void command_screen_show(struct span frame, bool is_screen, unsigned rows);
 
 #endif

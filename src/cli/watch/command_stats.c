@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay stats`: one line an interval of what a running server does. Rates are differences
-// between two summaries; the columns are rows of counters.def.
+// `forebay stats`: prints the activity of a running server, one line per interval. Rates are
+// differences between two summaries. The columns are rows of counters.def.
 #include "cli/watch/command_stats.h"
 
 #include <poll.h>
@@ -47,7 +47,7 @@ static double hit_share(const struct command_sample *from, const struct command_
     return reads > 0 ? (to->hits - from->hits) / reads : 0;
 }
 
-// Where in its bucket is not known: the bucket's upper bound.
+// Returns the upper bound of the bucket, because the position inside it is unknown.
 static double quantile(const struct command_sample *from, const struct command_sample *to, double q)
 {
     double total = 0, below = 0;
@@ -185,7 +185,7 @@ static void print_sample(const struct command_client *client, const struct comma
         check(json_object_set_new(json, column->field, json_real(value)) == 0);
     }
     commands_line("item", json);
-    (void)fflush(stdout); // who follows wants it now; the result tells what failed
+    (void)fflush(stdout); // readers want each line at once; the result reports failures
 }
 
 static bool read_number(const char *text, uint64_t *ret_value)

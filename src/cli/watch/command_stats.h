@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a running server does, by the difference of two samples: for stats and top.
+// Computes the activity of a running server from two samples, for stats and top.
 #ifndef FOREBAY_CLI_COMMAND_STATS_H
 #define FOREBAY_CLI_COMMAND_STATS_H
 
 #include "cli/client/command_client.h"
 #include "stats/stats.h"
 
-// Of a summary, as sums since the server's start.
+// A sample of a summary: totals since the server's start.
 struct command_sample {
     double time;
     double requests, reads, hits;
@@ -14,7 +14,7 @@ struct command_sample {
     double first_byte[HISTOGRAM_BUCKETS + 1]; // of all results, not cumulated
 };
 
-// *ret_summary (NULL: not wanted) is the caller's. An exit code.
+// Takes a sample. The caller owns *ret_summary (NULL: not wanted). Returns an exit code.
 int command_stats_take(struct command_client *client, struct command_sample *ret_sample,
                        json_t **ret_summary);
 
@@ -22,7 +22,7 @@ struct command_figure {
     const char *title, *field;
     double value, scale; // scale: for people
 };
-// False: there are no more than i.
+// Returns false if there are at most `i` columns.
 bool command_stats_column(unsigned i, const struct command_sample *from,
                           const struct command_sample *to, struct command_figure *ret_figure);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay status`: how a running server is, on one screen.
+// `forebay status`: shows the state of a running server on one screen.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
@@ -8,10 +8,10 @@
 #include "base/human.h"
 #include "stats/stats.h"
 
-// A row of counters.def in a summary.
+// The value of a counters.def row in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
-// {word: count} of the rows of refusals.def that were met since the start.
+// Returns {word: count} of the rows of refusals.def that have occurred since the start.
 static json_t *unstored_of(const json_t *summary)
 {
     json_t *json = json_object();
@@ -67,8 +67,8 @@ static json_t *figures_of(const json_t *summary)
     return json;
 }
 
-// What follows from it, and where more is said; why an origin is in trouble its state says, with
-// the remedy.
+// Returns the consequence of a degraded component, and where to read more. The state of an origin
+// contains the reason of its trouble, with the remedy.
 static const char *meaning_of(const char *component)
 {
     static const struct {
@@ -90,7 +90,7 @@ static const char *meaning_of(const char *component)
     return "see the server log";
 }
 
-// What is not stored now, and what was not since the start.
+// Prints what is not stored now, and what was not stored since the start.
 static void print_refusals(const json_t *f)
 {
     const char *now = command_client_text(f, "refusal");
@@ -98,7 +98,7 @@ static void print_refusals(const json_t *f)
     const char *word;
     json_t *count, *counts = json_object_get(f, "unstored");
     unsigned shown = 0;
-    if (now[0] != '\0') { // a newer server may have other words
+    if (now[0] != '\0') { // a newer server may use other words
         const struct refusal_text *row = why != REFUSAL_none ? refusal_text(why) : NULL;
         printf("  stores   nothing now: %s%s%s%s%s\n", now, row != NULL ? ": " : "",
                row != NULL ? row->text : "", row != NULL ? "; " : "",

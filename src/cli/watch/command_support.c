@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay support [-o FILE]`: one text file with what somebody who helps will ask for. No secret
-// is in it: settings name files that hold secrets and not what they hold, of variables in the
-// environment only names are told, and of FOREBAY_* the values too. No object keys: logs are left
-// to the user to add.
+// `forebay support [-o FILE]`: writes one text file with what a helper will ask for. It contains no
+// secrets: settings name files with secrets, but not their contents. Environment variables appear
+// only by name, except FOREBAY_*, which also have their values. It contains no object keys; users
+// add logs themselves.
 #include "commands/commands.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ static void read_all(int fd, struct buf *out)
     }
 }
 
-// `forebay WORD [flag] settings...`, both its outputs.
+// Appends the output of `forebay WORD [flag] settings...`, stdout and stderr.
 static void run_self(struct buf *out, const char *word, const char *flag, int argc, char **argv)
 {
     char *words[WORDS_MAX + 4];
@@ -54,7 +54,7 @@ static void run_self(struct buf *out, const char *word, const char *flag, int ar
     unsigned count = flag != NULL ? 3 : 2;
     int pipes[2];
     pid_t pid;
-    memcpy(words, first, count * sizeof(*words)); // argv is not const, and nothing writes to it
+    memcpy(words, first, count * sizeof(*words)); // argv is not const, but nothing writes to it
     for (int i = 0; i < argc && i < (int)WORDS_MAX; i++) {
         words[count++] = argv[i];
     }
@@ -85,7 +85,7 @@ static void run_self(struct buf *out, const char *word, const char *flag, int ar
 
 // --- A running server ----------------------------------------------------------------------------
 
-// False: it does not answer.
+// Returns false if the server does not answer.
 static bool ask(struct buf *out, const struct config *config, const char *path)
 {
     unsigned status = 0;
@@ -126,7 +126,7 @@ static void show_file(struct buf *out, const char *path)
         buf_printf(out, "%s\n", strerror(errno));
     }
     if (fd >= 0) {
-        (void)close(fd); // only read
+        (void)close(fd); // it was only read
     }
 }
 
@@ -174,7 +174,7 @@ static void show_host(struct buf *out)
 
 // --- The file ------------------------------------------------------------------------------------
 
-// A new file, for its owner alone; nothing that is there is written over.
+// Writes a new file, for its owner alone. Never overwrites an existing file.
 static int write_file(const char *path, const struct buf *text)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay top`: what a running server does, on one screen. The figures are those of `forebay
-// stats`; the rows below are counters.def, those that change most first.
+// `forebay top`: shows the activity of a running server on one screen. The figures are those of
+// `forebay stats`. The rows below are those of counters.def that change most.
 #include "cli/watch/command_screen.h"
 #include "cli/watch/command_stats.h"
 #include "cli/watch/command_top_rank.h"
@@ -13,9 +13,9 @@
 #include "base/human.h"
 
 #define INTERVAL_MAX_S 86400u
-#define RANK_INTERVAL_MAX_S 3600u // what a server takes
+#define RANK_INTERVAL_MAX_S 3600u // maximum of a server
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS 39u // where stdout is no terminal
+#define ROWS 39u // if stdout is no terminal
 #define BAR_CELLS 30u
 #define REASONS_MAX 3u
 
@@ -64,7 +64,7 @@ static void render_figures(const struct top *top, struct buf *out)
     buf_append_cstr(out, "\n");
 }
 
-// What holds data, what is only reserved for it, what is free.
+// Shows space with data, reserved space and free space.
 static void render_space(const struct top *top, struct buf *out)
 {
     char held_text[HUMAN_BYTES_MAX], reserved_text[HUMAN_BYTES_MAX];
@@ -84,7 +84,7 @@ static void render_space(const struct top *top, struct buf *out)
                human_bytes(used - held, reserved_text), top->to.value[COUNTER_cache_objects]);
 }
 
-// Since the start, the most frequent first.
+// Lists the reasons since the start, the most frequent first.
 static void render_bypass(const struct top *top, struct buf *out)
 {
     const json_t *reasons = json_object_get(top->summary, "bypass");

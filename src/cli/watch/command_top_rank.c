@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay top keys|prefixes|buckets|clients|reasons`: what a running server is asked for most,
-// since this began to look. The server counts while somebody watches (admin_top.c) and this prints:
-// on a terminal a screen that follows it, else one after one interval.
+// `forebay top keys|prefixes|buckets|clients|reasons`: ranks the requests to a running server since
+// this command started. The server counts while somebody watches (admin_top.c), and this command
+// prints. On a terminal it shows a screen that follows the server, otherwise one result after one
+// interval.
 #include "cli/watch/command_top_rank.h"
 #include "base/human.h"
 #include "cli/watch/command_screen.h"
@@ -13,7 +14,7 @@
 
 #define PATH_MAX_BYTES 16384u
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS 26u // where stdout is no terminal
+#define ROWS 26u // if stdout is no terminal
 
 struct rank {
     struct command_client client;
@@ -22,7 +23,7 @@ struct rank {
     json_t *last;
 };
 
-// What would change it; as the page says it.
+// Ways to avoid each bypass reason, in the same words as the page.
 static const struct {
     const char *reason, *remedy;
 } remedies[] = {

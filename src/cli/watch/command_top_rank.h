@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// `by` is one of the words that the command takes, `where` as of log or NULL. An exit code.
+// `by` is one of the words of the command; `where` is a filter as in log, or NULL. Returns an exit
+// code.
 int command_top_rank(const char *by, uint64_t interval_s, const char *where, bool is_once);
 
 #endif

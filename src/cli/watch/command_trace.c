@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay trace`: where the requests of one object, or of one id, spend their time.
+// `forebay trace`: shows where requests of one object, or of one id, spend their time.
 #include "cli/watch/command_entries.h"
 
 #include <stdio.h>
@@ -62,7 +62,8 @@ static void print_trace(void *ctx, const json_t *entry)
     print_phase("all of it", total_ms, json_object_get(entry, "blocks_total") != NULL ? note : "");
 }
 
-// As a value of a term; false: it has both quotes, or none would hold it.
+// Appends a text as the value of a term. Returns false if it contains both quotes, so that neither
+// can enclose it.
 static bool append_value(struct buf *where, struct span value)
 {
     char quote = span_find(value, '"') == value.len ? '"' : '\'';
