@@ -560,7 +560,7 @@ enum err access_keys_load(const char *path, struct access_keys **ret_access_keys
     return err;
 }
 
-// --- Asking --------------------------------------------------------------------------------------
+// --- Queries -------------------------------------------------------------------------------------
 
 const struct access_keys_principal *access_keys_find(const struct access_keys *table,
                                                      struct span access_key)

@@ -62,7 +62,7 @@ struct bench {
     pthread_t watch;
 };
 
-// --- Threads that do one thing again and again until the time is over ----------------------------
+// --- A crew: threads that repeat one task until the time is over ---------------------------------
 
 struct crew {
     struct bench *bench;
@@ -197,7 +197,7 @@ static bool measure_disk(struct bench *b)
     return ok;
 }
 
-// --- The origin, direct --------------------------------------------------------------------------
+// --- Directly from the origin --------------------------------------------------------------------
 
 // Sends rounds of `count` concurrent requests until the time is over. Returns bytes per second; 0
 // if one failed.
@@ -380,7 +380,7 @@ static bool measure_server(struct bench *b)
     return took_s > 0;
 }
 
-// --- What is read --------------------------------------------------------------------------------
+// --- The object ----------------------------------------------------------------------------------
 
 static bool split_uri(struct bench *b, const char *uri)
 {
@@ -439,7 +439,7 @@ static bool find_object(struct bench *b)
     return b->data_bytes > 0;
 }
 
-// --- The block that is printed -------------------------------------------------------------------
+// --- Output --------------------------------------------------------------------------------------
 
 static void row(struct bench *b, const char *name, double bytes_per_s, double of,
                 const char *verdict)

@@ -40,7 +40,7 @@ static int check_live(const char *address, const struct config *config)
     return code;
 }
 
-// --- What stands for something that is only known here and now -----------------------------------
+// --- Values that depend on this host -------------------------------------------------------------
 
 // Returns the bytes in the files of a folder; 0 if it does not exist.
 static uint64_t folder_bytes(const char *dir, const char *name)
@@ -183,7 +183,7 @@ static int print_values(const struct config *config)
     return code;
 }
 
-// --- Which rule holds ----------------------------------------------------------------------------
+// --- The rule of an object -----------------------------------------------------------------------
 
 static const char *const freshness[] = {"ttl", "immutable", "strict"};
 

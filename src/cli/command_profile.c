@@ -174,7 +174,7 @@ static void read_lines(struct profile *p, FILE *file)
     }
 }
 
-// --- What it tells -------------------------------------------------------------------------------
+// --- Results -------------------------------------------------------------------------------------
 
 static void render_size(struct profile *p, double share)
 {

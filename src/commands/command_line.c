@@ -86,7 +86,7 @@ const struct command_option *command_line_next_option(const struct command *comm
     return NULL;
 }
 
-// --- Judging -------------------------------------------------------------------------------------
+// --- Checking a command line ---------------------------------------------------------------------
 
 struct judge {
     const struct command *command;

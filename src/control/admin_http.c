@@ -81,7 +81,7 @@ static void on_take(evutil_socket_t fd, short what, void *ctx)
     admin_log_take(as_admin(ctx));
 }
 
-// --- How many ------------------------------------------------------------------------------------
+// --- Connections ---------------------------------------------------------------------------------
 
 static void listeners_set(struct admin *admin, bool on)
 {
@@ -297,7 +297,7 @@ static bool listen_all(struct admin *admin, struct buf *ret_why)
     return true;
 }
 
-// --- Life ----------------------------------------------------------------------------------------
+// --- Start and stop ------------------------------------------------------------------------------
 
 static bool owes_bytes(const struct admin *admin)
 {

@@ -131,7 +131,7 @@ static void count_line(struct admin_stream *stream, struct span text)
     json_decref(line);
 }
 
-// --- telling -------------------------------------------------------------------------------------
+// --- reporting -----------------------------------------------------------------------------------
 
 // Returns the next row after `after` in the order of output; count: there is none.
 static unsigned next_row(const struct admin_top *top, const bool *is_told)

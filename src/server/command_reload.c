@@ -242,7 +242,7 @@ static bool is_same(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-// --- what is prepared: reads and judges, and changes nothing -------------------------------------
+// --- preparation: reads and checks, and changes nothing ------------------------------------------
 
 struct fresh {
     struct config *latest;
@@ -418,7 +418,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
     return err;
 }
 
-// --- what is applied: cannot fail ----------------------------------------------------------------
+// --- application: cannot fail --------------------------------------------------------------------
 
 // Keeps the level of `forebay loglevel` until the file contains another level than before.
 static void log_apply(const struct config *was, const struct config *c)

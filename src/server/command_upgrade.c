@@ -122,7 +122,7 @@ static bool listen_to(int fd, int signals, uint64_t wait_ms, char ret_text[WHY_M
     }
 }
 
-// --- the process that follows --------------------------------------------------------------------
+// --- the new process -----------------------------------------------------------------------------
 
 static int take_descriptor(struct span text)
 {
@@ -370,7 +370,7 @@ static int start_become(struct start *s, const char *path)
     return errno;
 }
 
-// --- the process that goes -----------------------------------------------------------------------
+// --- the old process -----------------------------------------------------------------------------
 
 static bool keep_listeners(struct command_upgrade *u,
                            const struct command_upgrade_listener *listeners, unsigned count,

@@ -29,7 +29,7 @@ struct command_upgrade {
 // Call it at the very start. Detects whether a former process has handed over its sockets.
 void command_upgrade_init(struct command_upgrade *upgrade, int argc, char **argv);
 
-// --- the process that follows --------------------------------------------------------------------
+// --- the new process -----------------------------------------------------------------------------
 
 // Reports that this process is ready, and waits until the cache directory is free. Returns false if
 // the former process continues instead. Returns true at once if there is no former process.
@@ -40,7 +40,7 @@ void command_upgrade_fail(struct command_upgrade *upgrade, const char *why);
 // its connections, which the caller owns, or -1.
 void command_upgrade_serving(struct command_upgrade *upgrade, int *ret_fd);
 
-// --- the process that goes -----------------------------------------------------------------------
+// --- the old process -----------------------------------------------------------------------------
 
 // One for each listening socket, for command_upgrade_begin().
 struct command_upgrade_listener {

@@ -285,7 +285,8 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
             assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/theirs"]})[1]["id"] == 1
             os.kill(process.pid, 18)
             assert (
-                "started anew" in process.communicate(timeout=WAIT_S)[1] and process.returncode == 1
+                "server has restarted" in process.communicate(timeout=WAIT_S)[1]
+                and process.returncode == 1
             )
         finally:
             process.kill()

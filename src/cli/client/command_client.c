@@ -38,7 +38,7 @@ void command_client_close(struct command_client *client)
     client->config = NULL;
 }
 
-// --- a question ----------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------
 
 // Maps the status of a refusal to an exit code: a mistake of the caller, the origin or the server.
 static int code_of(unsigned status)
@@ -221,7 +221,7 @@ void command_client_parameter(struct buf *path, const char *name, struct span va
     buf_append_uri_encoded(path, value, false);
 }
 
-// --- what is printed -----------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------
 
 // Prints a message of `type`: a JSON line with --json, and for people a line after the word
 // `before`.

@@ -54,7 +54,7 @@ void command_client_warn_of_star(const struct command_client *client, const char
 // code.
 int command_client_end(struct command_client *client, int code, json_t *json);
 
-// --- numbers in an answer; 0 or "" where they are not --------------------------------------------
+// --- members of an answer; 0 or "" if they are missing -------------------------------------------
 
 uint64_t command_client_u64(const json_t *json, const char *name);
 double command_client_double(const json_t *json, const char *name);

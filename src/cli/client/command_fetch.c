@@ -30,7 +30,7 @@ struct transfer {
     bool is_refused;  // by on_bytes()
 };
 
-// --- where ---------------------------------------------------------------------------------------
+// --- choosing a listener -------------------------------------------------------------------------
 
 // Chooses a listener. Prefers http to https, whose certificate may be for another name, and both to
 // a unix socket.

@@ -39,7 +39,7 @@ static bool fail(struct buf *ret_why, const char *what)
     return false;
 }
 
-// --- What it needs -------------------------------------------------------------------------------
+// --- Resources -----------------------------------------------------------------------------------
 
 static bool open_port(struct command_server *s, struct buf *ret_why)
 {
@@ -138,7 +138,7 @@ void command_server_settings(struct command_server *s, int argc, char **argv,
     }
 }
 
-// --- Its life ------------------------------------------------------------------------------------
+// --- Start and stop ------------------------------------------------------------------------------
 
 // Runs in the child, which has one thread. Does not return.
 static void become_server(const struct command_server *s, pid_t parent)

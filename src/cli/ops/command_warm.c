@@ -42,7 +42,7 @@ struct warm {
     struct command_warm_count count;
 };
 
-// --- what is asked for ---------------------------------------------------------------------------
+// --- the URIs ------------------------------------------------------------------------------------
 
 // Sends the rest of the URIs, or with `more` a batch that others follow.
 static int send_batch(struct warm *w, bool more)
@@ -263,7 +263,7 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
     return code;
 }
 
-// --- the end -------------------------------------------------------------------------------------
+// --- the result ----------------------------------------------------------------------------------
 
 static int end_check(struct warm *w)
 {

@@ -31,7 +31,7 @@ static void title(struct buf *out, const char *name)
     buf_printf(out, "\n===== %s =====\n", name);
 }
 
-// --- What this program says itself ---------------------------------------------------------------
+// --- Output of this program ----------------------------------------------------------------------
 
 static void read_all(int fd, struct buf *out)
 {

@@ -144,7 +144,7 @@ static void render(const struct top *top, struct buf *out)
     render_rows(top, out);
 }
 
-// --- one after the other -------------------------------------------------------------------------
+// --- repetition ----------------------------------------------------------------------------------
 
 static int take_next(struct top *top)
 {
