@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Forebay beside nginx (slice + proxy_cache) and beside direct access, on the same data in the same run.
+"""Forebay beside nginx (slice + proxy_cache) and beside direct access, on the same data in the same
+run.
 
     bench/bench.py [hit stream miss herd ...] [--rounds 3] [--quick] [--results FILE]
 
-Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are medians and the
-median, least and most of the paired ratios: absolute figures of a shared machine mean little. CPU times are the
-kernel's, of all threads of the server. --results writes the tables to FILE (bench/RESULTS.md is made so), over those
-of the same scenarios. A scenario that fails is reported and the others go on. --charts runs nothing: it draws the
-pictures of README.md and deploy/guide from the figures in bench/results.
+Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are
+medians and the median, least and most of the paired ratios: absolute figures of a shared machine
+mean little. CPU times are the kernel's, of all threads of the server. --results writes the tables
+to FILE (bench/RESULTS.md is made so), over those of the same scenarios. A scenario that fails is
+reported and the others go on. --charts runs nothing: it draws the pictures of README.md and
+deploy/guide from the figures in bench/results.
 """
 
 import argparse

@@ -24,7 +24,8 @@ version=$(sed -n 's/^project(forebay VERSION \([0-9.]*\).*/\1/p' "$here/CMakeLis
 (cd "$out/build" && cpack -G DEB -B "$out") >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: cpack failed" >&2; exit 1; }
 
-# Packed again with the time of the commit, so that two builds give the same bytes; the tarball is the same tree.
+# Packed again with the time of the commit, so that two builds give the same bytes; the tarball is
+# the same tree.
 deb=$(ls "$out"/*.deb)
 dpkg-deb --raw-extract "$deb" "$out/tree"
 dpkg-deb --root-owner-group --build "$out/tree" "$deb" >>"$out/build.log"

@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the image as an OCI layout, without a daemon and without a registry of images: the base is made from Debian's
-# packages, the Dockerfile runs in a chroot. Of one commit and one base two builds have one digest.
+# Builds the image as an OCI layout, without a daemon and without a registry of images: the base is
+# made from Debian's packages, the Dockerfile runs in a chroot. Of one commit and one base two
+# builds have one digest.
 #
 #   sh deploy/image.sh [--target debug] [--base TAR] [FOLDER]
 #
-# FOLDER (build/image) gets oci/ (the layout), base.tar (unless --base names one), sbom.spdx.json and digest. As root.
+# FOLDER (build/image) gets oci/ (the layout), base.tar (unless --base names one), sbom.spdx.json
+# and digest. As root.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 target=

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2034,SC2086,SC2154 # groups are looked up by name, lists split on purpose
 #
-# The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
+# The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and
+# Dockerfile.
 #
 #   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, tier, hosts, release, cross, emulate)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
-# llhttp is a library of its own since Debian 13; before that, and in Ubuntu 24.04, its sources come with Node's packages.
+# llhttp is a library of its own since Debian 13; before that, and in Ubuntu 24.04, its sources come
+# with Node's packages.
 # shellcheck disable=SC1091 # there, or an empty word
 case $(. /etc/os-release 2>/dev/null && echo "${ID:-}-${VERSION_ID:-}") in
 debian-12 | ubuntu-2[0-4].*) llhttp=node-llhttp ;;
@@ -27,8 +29,9 @@ fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
 clients_java="default-jdk-headless maven"
-# promtool for tests/scenario/test_metrics.py. A list of its own: 22 MB to fetch, 330 MB on disk. Debian starts the
-# service where it may (systemctl disable --now prometheus); the tests do not need it.
+# promtool for tests/scenario/test_metrics.py. A list of its own: 22 MB to fetch, 330 MB on disk.
+# Debian starts the service where it may (systemctl disable --now prometheus); the tests do not need
+# it.
 metrics="prometheus"
 image="buildah mmdebstrap umoci runc git ca-certificates python3"
 package="dpkg-dev lintian file systemd mmdebstrap"
@@ -36,9 +39,11 @@ package="dpkg-dev lintian file systemd mmdebstrap"
 pods="runc iproute2"
 # Hosts with Slurm, and shell scripts.
 hosts="shellcheck util-linux"
-# A tier behind a balancer. As prometheus: Debian starts the service where it may, the tests do not need it.
+# A tier behind a balancer. As prometheus: Debian starts the service where it may, the tests do not
+# need it.
 tier="haproxy iproute2 curl"
-# Another processor: its compiler, with the libraries of "build" for it; and what runs its programs here.
+# Another processor: its compiler, with the libraries of "build" for it; and what runs its programs
+# here.
 cross="crossbuild-essential-arm64"
 emulate="qemu-user-static file"
 quickstart="curl"

@@ -71,8 +71,8 @@ if [ -z "$data" ]; then
 fi
 config=$root/forebay.yaml
 cat >"$config" <<YAML
-# Written by quickstart.sh. The sample never changes, and Forebay is told so: after the first pass no
-# request for it reaches the origin. Without this rule an object is asked about once a minute.
+# Written by quickstart.sh. The sample never changes, and Forebay is told so: after the first pass
+# no request for it reaches the origin. Without this rule an object is asked about once a minute.
 rules:
   - {match: "sample/**", freshness: immutable}
 YAML

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes a release from a clean clone: image, Debian package, tarball, chart, bill of materials, notes, checksums, signature.
+# Makes a release from a clean clone: image, Debian package, tarball, chart, bill of materials,
+# notes, checksums, signature.
 #
 #   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    FOLDER: build/release-VERSION; it must not be there yet
 #   sh deploy/release.sh --check                               only compares the version where it stands; its last line is the version
@@ -10,7 +11,8 @@
 #   --image FOLDER    takes the image that deploy/image.sh has made of this commit
 #   --package FOLDER  takes package and tarball that deploy/deb.sh has made of this commit
 #   --allow-dirty     what is not committed is no reason to refuse
-# As root, like image.sh. Of one commit and one base two releases have the same bytes, but for signatures.
+# As root, like image.sh. Of one commit and one base two releases have the same bytes, but for
+# signatures.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 key= base= image= package= out= check=0 dirty=0
@@ -31,7 +33,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# --- One version ------------------------------------------------------------------------------------
+# --- One version ----------------------------------------------------------------------------------
 
 # "FILE SCRIPT": what sed prints first is the version that FILE names.
 version=
@@ -51,7 +53,7 @@ if [ $check = 1 ]; then
     exit 0
 fi
 
-# --- What can be refused before anything is built -----------------------------------------------------
+# --- What can be refused before anything is built -------------------------------------------------
 
 out=${out:-$here/build/release-$version}
 [ ! -e "$out" ] || fail "$out is there already: a release is made once; remove it, or name another folder"

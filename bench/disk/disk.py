@@ -6,18 +6,20 @@
                        [--engine io_uring|threads] [--workers 1] [--dir FOLDER] [--forebay BINARY]
                        [--origin-rate MB/s] [--json FILE]
 
-Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster than
-most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS through the cache,
-every other pair the other way round; before each the disk is given time to write what it owes. Printed, for
-each side, the median of MB/s and of the CPU time per MiB, of Forebay's workers and of all its threads, the
-kernel's that write for it included; then the median, the least and the greatest of the paired ratios stored / not
-stored, which should not be below 0.95 where there is CPU time left; the share of the runs that was stored; and
-of the bytes sent the share that was read back and checked again. Disks: `real` is the one below FOLDER; the
-others are played by the fault hook, by the bytes per second that its writes take or by the time that each takes,
-and need a binary that has it (debug).
+Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster
+than most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS
+through the cache, every other pair the other way round; before each the disk is given time to write
+what it owes. Printed, for each side, the median of MB/s and of the CPU time per MiB, of Forebay's
+workers and of all its threads, the kernel's that write for it included; then the median, the least
+and the greatest of the paired ratios stored / not stored, which should not be below 0.95 where
+there is CPU time left; the share of the runs that was stored; and of the bytes sent the share that
+was read back and checked again. Disks: `real` is the one below FOLDER; the others are played by the
+fault hook, by the bytes per second that its writes take or by the time that each takes, and need a
+binary that has it (debug).
 
-On a machine whose cores are all busy the ratio is that of CPU time. With --origin-rate the origin gives each of
-its connections so much and no more, as object stores do, so that the disk is what is compared.
+On a machine whose cores are all busy the ratio is that of CPU time. With --origin-rate the origin
+gives each of its connections so much and no more, as object stores do, so that the disk is what is
+compared.
 """
 
 import argparse

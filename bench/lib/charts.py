@@ -5,8 +5,9 @@
     bench/lib/charts.py           writes deploy/guide/pictures/*.svg
     bench/lib/charts.py --check   writes nothing; exits with 1 if a picture differs from its figures
 
-`bench/bench.py --charts` does the first, the lint `charts` the second. Only the standard library is needed. Each
-picture has a light and a dark palette, which the viewer's prefers-color-scheme selects.
+`bench/bench.py --charts` does the first, the lint `charts` the second. Only the standard library is
+needed. Each picture has a light and a dark palette, which the viewer's prefers-color-scheme
+selects.
 """
 
 import json
@@ -83,7 +84,8 @@ class Picture:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}" height="{self.height}" role="img" '
             f'aria-labelledby="t d">\n<title id="t">{escape(self.title)}</title>\n<desc id="d">{escape(self.told)}</desc>\n{style()}\n'
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto">'
             '<path class="soft" d="M0 0L8 4L0 8z"/></marker></defs>\n'
         )
         return (
@@ -117,7 +119,8 @@ def accelerator(figures):
     picture.text(
         24,
         55,
-        "12,288 objects of 147 KiB, shuffled; PyTorch with 12 loaders; the store answers after 30 ms",
+        "12,288 objects of 147 KiB, shuffled; PyTorch with 12 loaders; the store answers "
+        "after 30 ms",
         "soft small",
     )
     left, right, top, bottom = 176, 640, 76, 252
@@ -175,7 +178,8 @@ def beside_nginx(figures):
     picture.text(
         24,
         316,
-        "The store answers after 15 ms and gives each connection 90 MB/s. Each panel has a scale of its own.",
+        "The store answers after 15 ms and gives each connection 90 MB/s. Each panel has a "
+        "scale of its own.",
         "soft small",
     )
     picture.legend(
@@ -208,8 +212,10 @@ def architecture(_):
     picture = Picture(
         412,
         "How Forebay is built",
-        "Clients speak S3 to Forebay on localhost. A hit leaves the cache on the NVMe disk by a zero-copy send. A miss is fetched from the "
-        "origin once for all readers, is streamed to them and stored. Writes pass through and invalidate. The admin port serves metrics.",
+        "Clients speak S3 to Forebay on localhost. A hit leaves the cache on the NVMe disk "
+        "by a zero-copy send. A miss is fetched from the "
+        "origin once for all readers, is streamed to them and stored. Writes pass through "
+        "and invalidate. The admin port serves metrics.",
     )
     picture.text(24, 34, "One process between your programs and the object store", "ink title")
     picture.box(24, 62, 166, 220, "panel", 8)

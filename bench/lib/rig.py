@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every benchmark stands on: an origin, the servers that are compared, a client, and figures of pairs.
+"""What every benchmark stands on: an origin, the servers that are compared, a client, and figures
+of pairs.
 
     with Rig(args) as rig:
         origin = rig.origin(latency=15, rate=90)
         forebay = rig.forebay(origin)
         result = rig.load(forebay, rig.plan(paths), connections=16)
 
-Everything listens on loopback, on ports that the system chooses, and ends with the rig. A server has the first core,
-the client the second and what follows; the origin is on the client's unless told otherwise.
+Everything listens on loopback, on ports that the system chooses, and ends with the rig. A server
+has the first core, the client the second and what follows; the origin is on the client's unless
+told otherwise.
 """
 
 import json
@@ -107,11 +109,13 @@ class Process:
         return found
 
     def cpu_us(self):
-        """By the clock of each process, which has its ended threads too: the kernel's for io_uring come and go."""
+        """By the clock of each process, which has its ended threads too: the kernel's for io_uring
+        come and go."""
         return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in self.pids()) / 1000
 
     def memory_mib(self):
-        """(anonymous, resident): the second has mapped files as well, the index's pages above all."""
+        """(anonymous, resident): the second has mapped files as well, the index's pages above
+        all."""
         texts = [Path(f"/proc/{p}/status").read_text() for p in self.pids()]
         return tuple(
             sum(int(re.search(rf"{name}:\s+(\d+)", t).group(1)) for t in texts) / 1024
@@ -239,8 +243,8 @@ class Rig:
         place=None,
         rules=(),
     ):
-        """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was stopped. RULES come before
-        those for all of the bench's."""
+        """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was
+        stopped. RULES come before those for all of the bench's."""
         place = place or Path(tempfile.mkdtemp(prefix="forebay-", dir=self.folder))
         rules = {
             "rules": [
@@ -412,8 +416,8 @@ class Rig:
 
 
 class Load:
-    """A client at work: requests are (path, first, last) or (path, None, None). `first`: before others on its core.
-    `refusals`: may be told an error."""
+    """A client at work: requests are (path, first, last) or (path, None, None). `first`: before
+    others on its core. `refusals`: may be told an error."""
 
     number = 0
 
@@ -508,7 +512,8 @@ class Load:
 
 
 class SystemCalls:
-    """How many a server makes within the block: counted by the kernel, or by strace, which slows it."""
+    """How many a server makes within the block: counted by the kernel, or by strace, which slows
+    it."""
 
     def __init__(self, rig, server):
         self.count, self.out = None, rig.folder / "calls"
@@ -567,7 +572,8 @@ class SystemCalls:
 
 
 class Pairs:
-    """Figures of interleaved rounds: each round measures every side once, every other one the other way round."""
+    """Figures of interleaved rounds: each round measures every side once, every other one the other
+    way round."""
 
     def __init__(self, rounds, sides, measure):
         self.rows = {side: [] for side in sides}

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that are shown as they grow and kept as Markdown.
 
-RESULTS.md begins with what matters most, then lists every target that is missed. Each scenario has a page of its own in
-the folder results, with its targets and all its figures. Tables wider than WIDTH are split."""
+RESULTS.md begins with what matters most, then lists every target that is missed. Each scenario has
+a page of its own in the folder results, with its targets and all its figures. Tables wider than
+WIDTH are split."""
 
 import re
 import textwrap
 
 WIDTH = 120
 
-# What matters most: scenario, how the target's figure begins, what it is called on the first screen.
+# What matters most: scenario, how the target's figure begins, what it is called on the first
+# screen.
 HEADLINES = [
     (
         "hit",
@@ -112,7 +114,8 @@ HEADLINES = [
 
 
 class Report:
-    """What one run prints, a section for each scenario, and what of it goes into files of results."""
+    """What one run prints, a section for each scenario, and what of it goes into files of
+    results."""
 
     def __init__(self, about):
         self.about, self.sections, self.failures = about, {}, []
@@ -150,7 +153,8 @@ class Report:
         return lines
 
     def write(self, path):
-        """Writes a page for each scenario into the folder results, and PATH over all pages that are there."""
+        """Writes a page for each scenario into the folder results, and PATH over all pages that are
+        there."""
         folder = path.parent / "results"
         folder.mkdir(exist_ok=True)
         for name, (text, lines, wants) in self.sections.items():
@@ -257,7 +261,8 @@ def targets_table(rows):
 
 
 def narrow(lines):
-    """The lines, with tables that are wider than WIDTH in several: each repeats the first column."""
+    """The lines, with tables that are wider than WIDTH in several: each repeats the first
+    column."""
     out, table = [], []
     for line in [*lines, ""]:
         if line.startswith("|"):

@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Multipart upload and ranged download of one large object: through Forebay beside direct, in one run.
+"""Multipart upload and ranged download of one large object: through Forebay beside direct, in one
+run.
 
-    bench/multipart/multipart.py [--pairs 5] [--size 1024] [--part 16] [--parallel 8] [--forebay BINARY]
+    bench/multipart/multipart.py [--pairs 5] [--size 1024] [--part 16] [--parallel 8] [--forebay
+    BINARY]
                                  [--origin seaweedfs|minio] [--payload signed|unsigned]
                                  [--apart] [--rate 1gbit] [--keep]
 
-The origin is a real S3 server with its data in memory (/dev/shm), the cache of Forebay is on disk. Pairs are
-interleaved over objects of their own, every other one begins with the upload through Forebay: a machine whose
-speed drifts and an origin that fills up harm both alike. Each round uploads SIZE MiB in parts, PARALLEL at a
-time, then downloads it in ranges of a part's size: direct, through a cold cache, through a warm one. Every byte
-that comes back is compared. Printed: MiB/s, the median of the paired ratios through / direct, and what Forebay's
-own memory was in each round.
+The origin is a real S3 server with its data in memory (/dev/shm), the cache of Forebay is on disk.
+Pairs are interleaved over objects of their own, every other one begins with the upload through
+Forebay: a machine whose speed drifts and an origin that fills up harm both alike. Each round
+uploads SIZE MiB in parts, PARALLEL at a time, then downloads it in ranges of a part's size: direct,
+through a cold cache, through a warm one. Every byte that comes back is compared. Printed: MiB/s,
+the median of the paired ratios through / direct, and what Forebay's own memory was in each round.
 
-Alone, client, origin and Forebay share the cores: an origin that keeps all of them busy has less of them for
-every byte that Forebay touches. With --apart it has the last core for itself, direct or not, client and Forebay
-have the others. With --rate everything runs in a network namespace of its own, in which the origin's port has no
-more than RATE in each direction, direct or not, as an object store at the other end of a link has (needs root,
-iproute2).
+Alone, client, origin and Forebay share the cores: an origin that keeps all of them busy has less of
+them for every byte that Forebay touches. With --apart it has the last core for itself, direct or
+not, client and Forebay have the others. With --rate everything runs in a network namespace of its
+own, in which the origin's port has no more than RATE in each direction, direct or not, as an object
+store at the other end of a link has (needs root, iproute2).
 """
 
 import argparse

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cold ranges of 8 MiB: stored, and the same without storing. bench/disk can also play slow disks."""
+"""Cold ranges of 8 MiB: stored, and the same without storing. bench/disk can also play slow
+disks."""
 
 
 def run(rig, report, args):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small warm hits on one worker, alone and together with four streams of 64 MiB on the same worker.
 
-Eight connections request 10 KB each, and again as soon as they have the reply. The client of the streams drops the
-bodies inside the kernel, and runs after the other client on their core, so that both wait for the server. Cold
-streams come from an origin that answers after 15 ms and gives each connection 90 MB/s. `least / most` compares the
-slowest stream with the fastest."""
+Eight connections request 10 KB each, and again as soon as they have the reply. The client of the
+streams drops the bodies inside the kernel, and runs after the other client on their core, so that
+both wait for the server. Cold streams come from an origin that answers after 15 ms and gives each
+connection 90 MB/s. `least / most` compares the slowest stream with the fastest."""
 
 import time
 

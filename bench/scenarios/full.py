@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full cache of 64 segments that receives ten times its size. Is all of it stored, what does freeing a segment
-cost, and does `cache.size` hold?
+"""A full cache of 64 segments that receives ten times its size. Is all of it stored, what does
+freeing a segment cost, and does `cache.size` hold?
 
-The objects have 1 MiB, 0.5 to 1.5 MB and 3 MiB, at most 500 MiB/s of them, and 10 KB without a limit. `epoch` admits
-few of them, because nothing says that somebody reads them again. `lru` admits all, so that each segment that is
-filled was freed before. Runs that the disk's backlog kept out are not stored by design, and have a column of their
-own.
+The objects have 1 MiB, 0.5 to 1.5 MB and 3 MiB, at most 500 MiB/s of them, and 10 KB without a
+limit. `epoch` admits few of them, because nothing says that somebody reads them again. `lru` admits
+all, so that each segment that is filled was freed before. Runs that the disk's backlog kept out are
+not stored by design, and have a column of their own.
 
-Then hits are measured while objects come: a client of its own reads a hot set of 10 KB objects, alone and while
-another client feeds new objects as before (small ones at 10,000/s). `epoch` keeps the hot set, which is pinned. `lru`
-loses it again and again; the figure that counts is how long hits take. In `as fast as they go`, eight connections
-send the next request as soon as they have the reply, as in `fairness`. They and the feed then share a core that is
-always busy. `1,000/s` leaves room for both. In this part the server has one worker on its core, as it would choose
-itself. Two workers on one core wait for each other for a tick of the kernel, with and without a feed."""
+Then hits are measured while objects come: a client of its own reads a hot set of 10 KB objects,
+alone and while another client feeds new objects as before (small ones at 10,000/s). `epoch` keeps
+the hot set, which is pinned. `lru` loses it again and again; the figure that counts is how long
+hits take. In `as fast as they go`, eight connections send the next request as soon as they have the
+reply, as in `fairness`. They and the feed then share a core that is always busy. `1,000/s` leaves
+room for both. In this part the server has one worker on its core, as it would choose itself. Two
+workers on one core wait for each other for a tick of the kernel, with and without a feed."""
 
 import functools
 import random
@@ -39,7 +40,8 @@ def mixed(number):
 
 def run(rig, report, args):
     times = 3 if args.quick else 10
-    # name, mean size, size of the object of a number, connections, MB/s of each, objects/s beside hits
+    # name, mean size, size of the object of a number, connections, MB/s of each, objects/s beside
+    # hits
     for name, mean, size, connections, rate, pace in (
         ("1M", 1 << 20, lambda number: "1M", 8, 65.5, None),
         ("0.5-1.5 MB", 1_000_000, mixed, 8, 65.5, None),
@@ -291,7 +293,8 @@ def thread_figures(forebay):
 
 
 class Watch:
-    """The most that the cache directory took up within the block, as the disk counts it, and what was freed."""
+    """The most that the cache directory took up within the block, as the disk counts it, and what
+    was freed."""
 
     def __init__(self, rig, forebay):
         self.forebay, self.most, self.over = forebay, 0, threading.Event()

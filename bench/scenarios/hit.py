@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm hits: CPU time of the server for each request, with one worker on a core of its own, signatures off and on,
-logs off and on. Varnish takes part where it is installed and can do the same. Then the cost of a request in system
-calls and in TCP segments with data (up to 64 KiB each on the loopback), and Forebay's disk engines and workers
-compared."""
+"""Warm hits: CPU time of the server for each request, with one worker on a core of its own,
+signatures off and on, logs off and on. Varnish takes part where it is installed and can do the
+same. Then the cost of a request in system calls and in TCP segments with data (up to 64 KiB each on
+the loopback), and Forebay's disk engines and workers compared."""
 
 from lib.rig import Pairs, SystemCalls
 

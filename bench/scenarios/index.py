@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small objects: how fast they are stored and found, and how soon a server that holds them answers after a
-start.
+"""Many small objects: how fast they are stored and found, and how soon a server that holds them
+answers after a start.
 
-The objects have 4 KB and come from a `dir:` origin. `found` are random warm hits over all objects, and over the first
-thousand. A start lasts from the command to the first answered hit, after an orderly stop and after kill -9."""
+The objects have 4 KB and come from a `dir:` origin. `found` are random warm hits over all objects,
+and over the first thousand. A start lasts from the command to the first answered hit, after an
+orderly stop and after kill -9."""
 
 import signal
 import time

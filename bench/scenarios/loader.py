@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop: worker processes with a real S3 client read shuffled epochs for an emulated accelerator.
+"""A training loop: worker processes with a real S3 client read shuffled epochs for an emulated
+accelerator.
 
-Two workers load batches in order, two ahead each, as PyTorch's DataLoader does. The accelerator takes a batch and is
-busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects have 100 KB: the
-accelerator is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such
-objects, read front to back, and the accelerator takes 2,000 samples/s. `in order` reads them as a listing through
-Forebay names them, as evaluation does. `files` reads the same from local files. The last line has samples/s without
-the accelerator. `pytorch` is its own DataLoader, with the client of s3torchconnector."""
+Two workers load batches in order, two ahead each, as PyTorch's DataLoader does. The accelerator
+takes a batch and is busy for a while. The origin answers after 30 ms and gives each connection 90
+MB/s. Objects have 100 KB: the accelerator is so fast that direct access keeps it busy for 17 % of
+the time. Shards are tar files of 100 such objects, read front to back, and the accelerator takes
+2,000 samples/s. `in order` reads them as a listing through Forebay names them, as evaluation does.
+`files` reads the same from local files. The last line has samples/s without the accelerator.
+`pytorch` is its own DataLoader, with the client of s3torchconnector."""
 
 import io
 import json
@@ -70,8 +72,8 @@ class Loader:
             worker.wait()
 
     def epochs(self, names, batch, step_s, dice, count=1):
-        """COUNT epochs, each in an order of its own, without DICE in that of the names. Samples/s, and the accelerator's
-        utilisation."""
+        """COUNT epochs, each in an order of its own, without DICE in that of the names. Samples/s,
+        and the accelerator's utilisation."""
         order = [
             name
             for _ in range(count)
@@ -102,7 +104,8 @@ class Loader:
 
 
 class TorchLoader:
-    """The same by PyTorch: what loads, and how far ahead, is up to its DataLoader, whose workers start with each run."""
+    """The same by PyTorch: what loads, and how far ahead, is up to its DataLoader, whose workers
+    start with each run."""
 
     def __init__(self, rig, client, endpoint):
         self.process = subprocess.Popen(

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forebay's memory: anonymous, and resident, which also counts mapped files (the index). All figures are MiB.
+"""Forebay's memory: anonymous, and resident, which also counts mapped files (the index). All
+figures are MiB.
 
-Objects of 4 KB come from a `dir:` origin, each a block. Then 512 connections are busy. Then connections that have
-sent one request are idle. At the end, on a server of its own, 500 readers read cold objects at 0.2 MB/s each."""
+Objects of 4 KB come from a `dir:` origin, each a block. Then 512 connections are busy. Then
+connections that have sent one request are idle. At the end, on a server of its own, 500 readers
+read cold objects at 0.2 MB/s each."""
 
 import socket
 import time

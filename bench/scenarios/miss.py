@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small objects, each requested once: the first byte compared with direct access, then many readers at once."""
+"""Small objects, each requested once: the first byte compared with direct access, then many readers
+at once."""
 
 from lib.rig import Pairs
 
@@ -94,7 +95,8 @@ def run(rig, report, args):
             max(seen),
             pairs.ratio_text("forebay", "former", "rps") if args.former else "",
         )
-        # While it has CPU to spare it is to keep up with direct access; when it has not, nginx has none either.
+        # While it has CPU to spare it is to keep up with direct access; when it has not, nginx has
+        # none either.
         direct, nginx = (pairs.ratio("forebay", other, "rps")[0] for other in ("direct", "nginx"))
         what = f"cold 4 KB, origin 30 ms, {connections} connections"
         if direct >= 0.95 or pairs.median("forebay", "cpu_share") < 0.9:

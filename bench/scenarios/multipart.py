@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upload of one object in parts of 16 MiB and download of it in ranges, 8 at a time, from a real S3 server: through
-Forebay and direct. bench/multipart can also limit the link."""
+"""Upload of one object in parts of 16 MiB and download of it in ranges, 8 at a time, from a real S3
+server: through Forebay and direct. bench/multipart can also limit the link."""
 
 
 def run(rig, report, args):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The retention policy on 25 access traces of 20,000 blocks, on a log of segments without a disk
-(tests/tools/trace_runner). The caches hold a quarter, a half and three quarters of the data; each cell has these
-three.
+(tests/tools/trace_runner). The caches hold a quarter, a half and three quarters of the data; each
+cell has these three.
 
 - `epoch` is the policy as it is shipped. `lru` drops the oldest segment.
-- `LRU` evicts slot by slot: other caches reach that. `optimum` knows the future. For blocks of several lengths it is
+- `LRU` evicts slot by slot: other caches reach that. `optimum` knows the future. For blocks of
+  several lengths it is
   a bound.
 - `target` is what `epoch` has to reach. A row more than 0.010 below it is marked.
 - `rewritten / admitted`: bytes moved because their segment is evicted, per byte stored.
@@ -13,53 +14,58 @@ three.
 
 Weak rows, and what was tried:
 
-- **f2**, a scan of twice the data set while training pauses. It looks like a new data set, so the policy admits it.
+- **f2**, a scan of twice the data set while training pauses. It looks like a new data set, so the
+  policy admits it.
   Training then finds nothing in its first epoch after the scan, which is a quarter of what counts.
-  - Freeing half or a quarter of the cache in a silence, instead of all of it, leaves f2 at .36 (half size). The old
-    data grows old meanwhile and is evicted for that. In the second epoch of a new data set d1 then has .251 and .126
+  - Freeing half or a quarter of the cache in a silence, instead of all of it, leaves f2 at .36
+    (half size). The old
+    data grows old meanwhile and is evicted for that. In the second epoch of a new data set d1 then
+    has .251 and .126
     instead of .487.
-  - With a clock that also runs at 0.3 in silence, f2 comes to .425 and .458. But d1 falls from .483 to .437 and .408
-    in all epochs, d2 at three quarters from .741 to .681, and j2 at a quarter from .475 to .455 (a quarter freed).
-  - A new data set is more common than a scan during which nothing else is read. So the silence stays as it is.
-  - Not tried: to tell the two apart by bucket and prefix. The policy does not get them, and the traces do not have
+  - With a clock that also runs at 0.3 in silence, f2 comes to .425 and .458. But d1 falls from .483
+    to .437 and .408
+    in all epochs, d2 at three quarters from .741 to .681, and j2 at a quarter from .475 to .455 (a
+    quarter freed).
+  - A new data set is more common than a scan during which nothing else is read. So the silence
+    stays as it is.
+  - Not tried: to tell the two apart by bucket and prefix. The policy does not get them, and the
+    traces do not have
     them.
-- **h2**, a window that slides. A twentieth of it is new in each epoch. A byte is rewritten for each that is stored,
+- **h2**, a window that slides. A twentieth of it is new in each epoch. A byte is rewritten for each
+  that is stored,
   and part of that is never read again. None of the above changes it.
 - **j2** loses .044 at a quarter with half the sample (8,192 keys followed).
 
-What each mechanism is worth, 2026-11-27. "Off" is a local change that disables it. The three numbers are the changes of
-the mean at a quarter, half and three quarters, in points (hundredths). Rows with * were taken with traces of 8,000
-blocks. A mechanism stays if a mean changes by 0.5 points or a row by 2, or if a test shows a fault without it.
-`build/debug/trace_runner --no-optimum` repeats the figures, before and after such a change. "Others" are 54 traces from
-files (`--trace`): mixed jobs, readers side by side, parts of objects, bursts, data sets in turn.
+What each mechanism is worth, 2026-11-27. "Off" is a local change that disables it. The three
+numbers are the changes of the mean at a quarter, half and three quarters, in points (hundredths).
+Rows with * were taken with traces of 8,000 blocks. A mechanism stays if a mean changes by 0.5
+points or a row by 2, or if a test shows a fault without it. `build/debug/trace_runner --no-optimum`
+repeats the figures, before and after such a change. "Others" are 54 traces from files (`--trace`):
+mixed jobs, readers side by side, parts of objects, bursts, data sets in turn.
 
-| mechanism | change of the means, off | largest change of a row | decision |
-| --- | --- | --- | --- |
-| silence | -0.28 / -0.02 / +0.01 | d1 -19, f2 +20 | stays |
-| a class for what was first seen in silence * | -0.69 / -1.45 / -1.69 | f2 -36 | stays |
-| runs first seen in silence become suspect * | -0.01 / -0.22 / -0.42 | f2 -8.7 | stays |
-| full speed of the clock in silence * | -0.17 / -0.18 / -0.14 | d1 -4.3 | stays |
-| the clock runs at the share of known requests * | -0.16 / -0.09 / -0.06 | j2 -2.7 | stays |
-| 64 requests are one use * | -0.03 / -0.16 / -0.14 | k -3.0 | stays |
-| memory of evicted and refused runs * | -0.47 / -0.48 / -0.13 | m -7.4 | stays |
-| the interval before the last one * | -0.33 / -0.13 / +0.01 | g -2.5 | stays |
-| a margin for newcomers * | -0.22 / -0.55 / -0.07 | f2 -3.2 | stays |
-| old counts fade * | -0.05 / +0.04 / +0.04 | m -0.9; others -15 | stays |
-| rewriting survivors | -0.25 / -0.16 / -0.08 | h2 -3.0 | stays; pins need it |
-| the right to rewrite decays * | 0 | 7.3 bytes rewritten per byte stored | stays |
-| a second margin for parts of new objects * | 0 | 0; others -1.2; in a server -26 | stays |
-| probation | +0.02 / +0.02 / +0.02 | k +0.6; others -50, mean -3.4 | stays |
-| storing what is read twice where nothing held was * | +0.04 / +0.03 / +0.03 | others -16 | stays |
-| least worth; past of late reads * | 0 | 0 | stay: unit tests, found in a server |
-| priorities, shares, pins | not in the traces | | stay: settings |
-| counting refusals, learning how many do | +0.01 / 0 / -0.01 | -0.1; others +4.8 | removed: a second request stores |
-| learnt size of the probation corner, with the next two | 0 | 0.0 | removed: a fixed size |
-| storing for good where probation fails * | 0 | 0; others +0.1 | removed |
-| probation segments become ordinary ones * | 0 / 0 / +0.03 | k +0.5; others -3.3 | removed |
-| widening the sample of keys again | 0 | 0 | removed |
-| learnt interval and bound of a silence | +0.22 / -0.01 / +0.02 | j2 +5.0; others -2.8, +8.2 | removed |
-| full speed where nothing is learnt * | 0 | 0; others -1.6, +2.6 | removed |
-| three thresholds of ranks and costs | 0 | -0.1 | removed |"""
+| mechanism | change of the means, off | largest change of a row | decision | | --- | --- | --- |
+--- | | silence | -0.28 / -0.02 / +0.01 | d1 -19, f2 +20 | stays | | a class for what was first seen
+in silence * | -0.69 / -1.45 / -1.69 | f2 -36 | stays | | runs first seen in silence become suspect
+* | -0.01 / -0.22 / -0.42 | f2 -8.7 | stays | | full speed of the clock in silence * | -0.17 / -0.18
+/ -0.14 | d1 -4.3 | stays | | the clock runs at the share of known requests * | -0.16 / -0.09 /
+-0.06 | j2 -2.7 | stays | | 64 requests are one use * | -0.03 / -0.16 / -0.14 | k -3.0 | stays | |
+memory of evicted and refused runs * | -0.47 / -0.48 / -0.13 | m -7.4 | stays | | the interval
+before the last one * | -0.33 / -0.13 / +0.01 | g -2.5 | stays | | a margin for newcomers * | -0.22
+/ -0.55 / -0.07 | f2 -3.2 | stays | | old counts fade * | -0.05 / +0.04 / +0.04 | m -0.9; others -15
+| stays | | rewriting survivors | -0.25 / -0.16 / -0.08 | h2 -3.0 | stays; pins need it | | the
+right to rewrite decays * | 0 | 7.3 bytes rewritten per byte stored | stays | | a second margin for
+parts of new objects * | 0 | 0; others -1.2; in a server -26 | stays | | probation | +0.02 / +0.02 /
++0.02 | k +0.6; others -50, mean -3.4 | stays | | storing what is read twice where nothing held was
+* | +0.04 / +0.03 / +0.03 | others -16 | stays | | least worth; past of late reads * | 0 | 0 | stay:
+unit tests, found in a server | | priorities, shares, pins | not in the traces | | stay: settings |
+| counting refusals, learning how many do | +0.01 / 0 / -0.01 | -0.1; others +4.8 | removed: a
+second request stores | | learnt size of the probation corner, with the next two | 0 | 0.0 |
+removed: a fixed size | | storing for good where probation fails * | 0 | 0; others +0.1 | removed |
+| probation segments become ordinary ones * | 0 / 0 / +0.03 | k +0.5; others -3.3 | removed | |
+widening the sample of keys again | 0 | 0 | removed | | learnt interval and bound of a silence |
++0.22 / -0.01 / +0.02 | j2 +5.0; others -2.8, +8.2 | removed | | full speed where nothing is learnt
+* | 0 | 0; others -1.6, +2.6 | removed | | three thresholds of ranks and costs | 0 | -0.1 | removed
+|"""
 
 import csv
 import subprocess

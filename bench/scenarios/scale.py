@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of --objects small objects: its size, how long look-ups and commits last, how soon a server that holds
-them answers after a start, and how fast it rebuilds the index from the segments while it serves.
+"""An index of --objects small objects: its size, how long look-ups and commits last, how soon a
+server that holds them answers after a start, and how fast it rebuilds the index from the segments
+while it serves.
 
-The slope has two points, after half of the objects and after all. The file grows in steps, so small counts say
-little. A start lasts from the command to the first answered hit. Look-ups and commits are the server's own figures:
-upper bounds from its histograms."""
+The slope has two points, after half of the objects and after all. The file grows in steps, so small
+counts say little. A start lasts from the command to the first answered hit. Look-ups and commits
+are the server's own figures: upper bounds from its histograms."""
 
 import math
 import re
@@ -150,8 +151,8 @@ def wait(rig, forebay, reached, most_s):
 
 
 def store(rig, forebay, some, count):
-    """SOME are read until COUNT objects are there: a directory gives them faster than the index takes them, and what it was
-    behind with is read once more."""
+    """SOME are read until COUNT objects are there: a directory gives them faster than the index
+    takes them, and what it was behind with is read once more."""
     for _ in range(TIMES_MAX):
         rig.load(forebay, some, 64, blind=True)
         rig.settle(forebay)

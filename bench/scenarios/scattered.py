@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""4 KB at random places in 2 GiB, with blocks of 64 KiB: bytes from the origin for each byte read."""
+"""4 KB at random places in 2 GiB, with blocks of 64 KiB: bytes from the origin for each byte
+read."""
 
 import random
 

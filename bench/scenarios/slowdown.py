@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin that behaves like S3: each reply begins after 10 or 100 ms, and requests above its limit get SlowDown.
+"""An origin that behaves like S3: each reply begins after 10 or 100 ms, and requests above its
+limit get SlowDown.
 
-Enough readers request cold 4 KB objects to exceed the limit twice. `refused` counts the replies with 503 that readers
-saw; the clients here do not retry."""
+Enough readers request cold 4 KB objects to exceed the limit twice. `refused` counts the replies
+with 503 that readers saw; the clients here do not retry."""
 
 from lib.rig import Pairs
 

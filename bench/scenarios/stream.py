@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole objects, cold, on one client connection. `origin` says what the origin gives: latency, bandwidth of a
-connection, core.
+"""Whole objects, cold, on one client connection. `origin` says what the origin gives: latency,
+bandwidth of a connection, core.
 
-Without limits, the cost of a byte decides. On a virtual machine that gets memory from its host on demand, the first
-use of a page costs more than all the rest: 1 to 4 ms for each MiB were measured, for any program that writes. So
-these rows use full caches of 1 GiB, where new bytes take the pages of evicted ones. The client runs before the origin
-on the core that they share."""
+Without limits, the cost of a byte decides. On a virtual machine that gets memory from its host on
+demand, the first use of a page costs more than all the rest: 1 to 4 ms for each MiB were measured,
+for any program that writes. So these rows use full caches of 1 GiB, where new bytes take the pages
+of evicted ones. The client runs before the origin on the core that they share."""
 
 from lib.rig import Pairs
 

@@ -9,12 +9,11 @@ Each program of programs.py reads its data set five times, each time in a proces
   cold       through a Forebay with an empty cache
   warm       again, within cache.ttl
   stale      again, after cache.ttl
-  immutable  again, with `freshness: immutable`, long after cache.ttl
-The origin is the tests' scripted one, which verifies signatures and counts requests; each of its
-replies begins LATENCY later (40 ms). Programs live in virtual environments below build/sweep, made at
-the first run; one that cannot be installed is listed as not run. Needs a debug build, whose clock can
-be moved. The exit status is 1 if what a program read differed, or if a cold run asked more than a
-direct one.
+  immutable  again, with `freshness: immutable`, long after cache.ttl The origin is the tests'
+  scripted one, which verifies signatures and counts requests; each of its replies begins LATENCY
+  later (40 ms). Programs live in virtual environments below build/sweep, made at the first run; one
+  that cannot be installed is listed as not run. Needs a debug build, whose clock can be moved. The
+  exit status is 1 if what a program read differed, or if a cold run asked more than a direct one.
 """
 
 import argparse
@@ -42,9 +41,9 @@ from programs import PROGRAMS  # noqa: E402
 ROOT = Path(os.environ.get("FOREBAY_BUILD_ROOT", TOP / "build")) / "sweep"
 BUCKET = "data"
 LIMIT_S = 300
-# Several environments, because the libraries of one refuse those of another. Spark's needs a Java; it
-# fetches its S3 client (hadoop-aws, 270 MB) at its first run. The last needs torch: where Debian's
-# python3-torch is older than 2.4, which litdata asks for, pip fetches one with CUDA.
+# Several environments, because the libraries of one refuse those of another. Spark's needs a Java;
+# it fetches its S3 client (hadoop-aws, 270 MB) at its first run. The last needs torch: where
+# Debian's python3-torch is older than 2.4, which litdata asks for, pip fetches one with CUDA.
 ENVIRONMENTS = {
     "main": (
         "boto3 cloudpathlib[s3] smart_open[s3] obstore pyarrow polars duckdb duckdb-ext-httpfs "

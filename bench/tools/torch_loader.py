@@ -3,10 +3,11 @@
 
     torch_loader.py CLIENT ENDPOINT
 
-On stdin a line of JSON for each run: names in the order they are wanted, how many make a batch, the seconds that the
-accelerator takes for a sample, worker processes and batches ahead of each. On stdout "ready", then for each run a line of
-JSON: samples/s, and for what share of the time the accelerator was busy. CLIENT and ENDPOINT as in worker.py; S3 is read
-with the client that s3torchconnector has underneath. Workers are processes, and each has a client of its own.
+On stdin a line of JSON for each run: names in the order they are wanted, how many make a batch, the
+seconds that the accelerator takes for a sample, worker processes and batches ahead of each. On
+stdout "ready", then for each run a line of JSON: samples/s, and for what share of the time the
+accelerator was busy. CLIENT and ENDPOINT as in worker.py; S3 is read with the client that
+s3torchconnector has underneath. Workers are processes, and each has a client of its own.
 """
 
 import json
@@ -19,7 +20,8 @@ from worker import OPENED, samples_of
 
 
 class Objects(torch.utils.data.Dataset):
-    """An object is a sample: its bytes. A shard is as many as it has, of which the accelerator needs the number alone."""
+    """An object is a sample: its bytes. A shard is as many as it has, of which the accelerator
+    needs the number alone."""
 
     def __init__(self, client, endpoint, names):
         self.client, self.endpoint, self.names, self.opened = client, endpoint, names, None

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of a data loader, as training frameworks start them: it loads what it is told, a batch at a time.
+"""One worker of a data loader, as training frameworks start them: it loads what it is told, a batch
+at a time.
 
     worker.py CLIENT ENDPOINT
 
-On stdin a line for each batch: names, separated by blanks. On stdout "ready", then a line for each batch: how many
-samples it had. CLIENT is boto3, s3torchconnector or webdataset, or files, for which ENDPOINT is a folder. A name that
-ends in .tar is a shard, read from front to back, and each of its members is a sample; any other name is one sample.
+On stdin a line for each batch: names, separated by blanks. On stdout "ready", then a line for each
+batch: how many samples it had. CLIENT is boto3, s3torchconnector or webdataset, or files, for which
+ENDPOINT is a folder. A name that ends in .tar is a shard, read from front to back, and each of its
+members is a sample; any other name is one sample.
 """
 
 import io

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# rootfs.sh BINARY FOLDER: what an image FROM scratch holds: the binary, the libraries it is linked with and their
-# loader, where its certificates are, names for its user, and one record per package for scanners and licences.
+# rootfs.sh BINARY FOLDER: what an image FROM scratch holds: the binary, the libraries it is linked
+# with and their loader, where its certificates are, names for its user, and one record per package
+# for scanners and licences.
 set -eu
 binary=$1
 root=$2
@@ -10,7 +11,8 @@ mkdir -p "$root/usr/bin" "$root/etc/ssl/certs" "$root/cache" "$root/tmp" "$root/
 install -m 755 "$binary" "$root/usr/bin/forebay"
 strip "$root/usr/bin/forebay"
 
-# ldd names each library once, with those of its libraries: "name => PATH (0x...)", or "PATH (0x...)" for the loader.
+# ldd names each library once, with those of its libraries: "name => PATH (0x...)", or "PATH
+# (0x...)" for the loader.
 ldd "$binary" | awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^\//) print $i }' | sort -u >"$root/.libraries"
 while read -r path; do
     mkdir -p "$root$(dirname "$path")"

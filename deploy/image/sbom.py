@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sbom.py ROOTFS REVISION EPOCH: what is in the image, as SPDX 2.3 JSON (spdx.github.io/spdx-spec/v2.3).
+"""sbom.py ROOTFS REVISION EPOCH: what is in the image, as SPDX 2.3 JSON
+(spdx.github.io/spdx-spec/v2.3).
 
-The packages are those of /var/lib/dpkg/status.d, and forebay itself with the checksum of its binary. What licence a package
-declares is that of "Files: *" in its Debian copyright file, where that can be read by machines (DEP 5); else NOASSERTION.
+The packages are those of /var/lib/dpkg/status.d, and forebay itself with the checksum of its
+binary. What licence a package declares is that of "Files: *" in its Debian copyright file, where
+that can be read by machines (DEP 5); else NOASSERTION.
 """
 
 import hashlib
@@ -23,7 +25,8 @@ def fields(path):
     return found
 
 
-# Debian's short names, in lower case, as SPDX calls them. Others become a LicenseRef with the text that the file has.
+# Debian's short names, in lower case, as SPDX calls them. Others become a LicenseRef with the text
+# that the file has.
 LICENCES = {
     "expat": "MIT",
     "mit": "MIT",
@@ -50,7 +53,10 @@ LICENCES = {
 }
 
 
-SOURCE = 'Of the source package\'s "Files: *"; other files of it may have other licences, see /usr/share/doc in the image.'
+SOURCE = (
+    'Of the source package\'s "Files: *"; other files of it may have other licences, see '
+    "/usr/share/doc in the image."
+)
 
 
 def stanzas(text):

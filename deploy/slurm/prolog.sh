@@ -6,11 +6,13 @@
 #   TaskProlog=/usr/share/forebay/slurm/prolog.sh
 #   Epilog=/usr/share/forebay/slurm/epilog.sh
 #
-# As Prolog (root) it starts `forebay serve` as the job's user, on a free port of loopback, with an access key of the job's own, since all users
-# of a node can reach its loopback. As TaskProlog (the user) it prints that port and key for the job's environment.
-# The origin and its region are in /etc/forebay/slurm.yaml; keys for it in the user's ~/.aws, as for any S3 client.
+# As Prolog (root) it starts `forebay serve` as the job's user, on a free port of loopback, with an
+# access key of the job's own, since all users of a node can reach its loopback. As TaskProlog (the
+# user) it prints that port and key for the job's environment. The origin and its region are in
+# /etc/forebay/slurm.yaml; keys for it in the user's ~/.aws, as for any S3 client.
 #
-# A job without a cache is slower, a failed Prolog drains the node: whatever goes wrong is said in the log, and the job runs on S3.
+# A job without a cache is slower, a failed Prolog drains the node: whatever goes wrong is said in
+# the log, and the job runs on S3.
 #
 #   FOREBAY_SLURM_CACHE   where caches are made (/var/cache/forebay-slurm): a folder of root on a local disk
 #   FOREBAY_SLURM_CONFIG  the configuration (/etc/forebay/slurm.yaml)
@@ -78,7 +80,8 @@ chown "$uid:$gid" "$cache" "$state/socket" "$state/keys.yaml" || give_up "user $
 id=$(sed -n 's/^- id: \([A-Z0-9]*\).*/\1/p' "$state/keys.yaml")
 secret=$(sed -n 's/^  secret: \([A-Za-z0-9]*\).*/\1/p' "$state/keys.yaml")
 
-# setsid: what is left in its process group Slurm ends. Each of the three becomes the next, so the process id stays.
+# setsid: what is left in its process group Slurm ends. Each of the three becomes the next, so the
+# process id stays.
 cd / || give_up "no root"
 # shellcheck disable=SC2086 # words
 setsid $as_user "$forebay" serve -c "$config" --listen 127.0.0.1:0 --auth.mode verify --auth.keys_file "$state/keys.yaml" \

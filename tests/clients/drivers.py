@@ -4,8 +4,9 @@
     python drivers.py CLIENT ENDPOINT BUCKET PLAN.json
 
 The plan is a list of ["put", key, file], ["get", key, file], ["range", key, first, last, file],
-["ls", prefix, file], ["missing", key, file]; the last writes what kind of error it was. Keys and secrets come from AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY. Any failure ends the process with a traceback.
+["ls", prefix, file], ["missing", key, file]; the last writes what kind of error it was. Keys and
+secrets come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Any failure ends the process with a
+traceback.
 """
 
 import json

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real S3 clients, unchanged, through Forebay against real S3 servers.
 
-For each client and server: put, read cold, read warm, overwrite, read again, list, a missing key; first
-directly, then through Forebay, and the results are equal. A client that cannot be installed, or that does
-not work directly either, is reported as not run. The matrix with versions is printed at the end and
-written to matrix.md below FOREBAY_CLIENTS_ROOT.
+For each client and server: put, read cold, read warm, overwrite, read again, list, a missing key;
+first directly, then through Forebay, and the results are equal. A client that cannot be installed,
+or that does not work directly either, is reported as not run. The matrix with versions is printed
+at the end and written to matrix.md below FOREBAY_CLIENTS_ROOT.
 
-At full scale what is written in Go and large (MinIO, versitygw, mc) is built first, which takes minutes, and
-every client meets every server; else these three run where they are found already, the two servers with the
-clients of FEW.
+At full scale what is written in Go and large (MinIO, versitygw, mc) is built first, which takes
+minutes, and every client meets every server; else these three run where they are found already, the
+two servers with the clients of FEW.
 """
 
 import collections
@@ -37,9 +37,11 @@ ROOT = Path(os.environ.get("FOREBAY_CLIENTS_ROOT", HERE.parents[1] / "build" / "
 BUCKET = "clients"
 SMALL, BIG = 10_240, 20 << 20
 ROOM = 1 << 20
-# What may arrive beyond the end of a cut transfer, which Forebay counts itself: see the guide's page on limits.
+# What may arrive beyond the end of a cut transfer, which Forebay counts itself: see the guide's
+# page on limits.
 CUT = 4 << 20
-# What differs between two runs of one client's own error message: times, ids of requests, durations.
+# What differs between two runs of one client's own error message: times, ids of requests,
+# durations.
 CHANGING = re.compile(
     r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
     r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b"
@@ -93,7 +95,8 @@ def _once(folder, name, make, key):
 
 
 def venv(name, *packages):
-    """The folder of programs of an environment that has PACKAGES, made once, or of one that is given."""
+    """The folder of programs of an environment that has PACKAGES, made once, or of one that is
+    given."""
     if GIVEN:
         return Path(GIVEN) / "bin"
 
@@ -279,7 +282,8 @@ class Mount(Driver):
 
     @staticmethod
     def apart(*command):
-        """In a process of its own: a file open here would be flushed by each fork of another thread."""
+        """In a process of its own: a file open here would be flushed by each fork of another
+        thread."""
         done = sh(command)
         if done.returncode:
             raise Failed(f"{command[0]}: {done.stderr[-800:]}")
@@ -848,11 +852,12 @@ def tarball(data, path):
 
 
 def session(name, client, endpoint, folder, prefix, via=None):
-    """All steps against one endpoint; returns {step: result}. VIA: (relay, server, forebay) behind it.
+    """All steps against one endpoint; returns {step: result}. VIA: (relay, server, forebay) behind
+    it.
 
-    Two processes of the client: the first writes and reads (cold), the second reads again (warm), then
-    overwrites and reads once more. The origin may send what is stored once for each version, and some room
-    for listings, heads and replies to writes.
+    Two processes of the client: the first writes and reads (cold), the second reads again (warm),
+    then overwrites and reads once more. The origin may send what is stored once for each version,
+    and some room for listings, heads and replies to writes.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
@@ -1065,7 +1070,8 @@ def table():
 
 @pytest.fixture(scope="session", autouse=True)
 def matrix():
-    """Installs what later clients need while the first ones run, and writes the matrix at the end."""
+    """Installs what later clients need while the first ones run, and writes the matrix at the
+    end."""
     ROOT.mkdir(parents=True, exist_ok=True)
 
     def prepare():

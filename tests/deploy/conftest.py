@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shipped, built by its documented command and really run. Uses the harness of the scenario tests.
+"""Builds the shipped artefacts by their documented commands and runs them. Uses the harness of the
+scenario tests.
 
 FOREBAY_BUILD_ROOT    where artefacts are built and kept (run.sh sets it)
 FOREBAY_TEST_ALL_RUN  what is missing is a failure (run.sh, which installs it, sets it)
@@ -30,7 +31,7 @@ def passable(folder):
 
 
 def made(*command, cwd=ROOT, wait=900, **more):
-    """What the command printed; a failed one fails the test with all it said."""
+    """Returns what the command printed. If it fails, the test fails with its whole output."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -46,14 +47,16 @@ def made(*command, cwd=ROOT, wait=900, **more):
 
 
 def not_run(why):
-    """A program or a package is missing: a failure where it was to be installed, else reported loudly at the end."""
+    """A program or a package is missing: a failure where it was to be installed, else reported
+    loudly at the end."""
     if os.environ.get("FOREBAY_TEST_ALL_RUN"):
         pytest.fail("NOT RUN: " + why)
     pytest.skip("NOT RUN: " + why)
 
 
 def refused(why):
-    """The machine itself refuses what no package brings: root, namespaces, mounts. Never a failure, never counted as passed."""
+    """The machine itself refuses what no package brings: root, namespaces, mounts. Never a failure,
+    never counted as passed."""
     pytest.skip("NOT RUN: refused by this machine: " + why)
 
 
@@ -66,7 +69,7 @@ def program(name):
 
 
 def only_full():
-    """What takes too long for each run of the tests."""
+    """Skips a test that takes too long for each run of the tests."""
     if scale() < 1:
         pytest.skip("only with tests/run.sh --full --deploy")
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod as its manifest says, without a cluster: containers by runc in a network namespace of the pod's own.
+"""A pod as its manifest says, without a cluster: containers by runc in a network namespace of the
+pod's own.
 
-Taken from the manifest: command lines, environment (fieldRef, resourceFieldRef, Secrets, ConfigMaps, $(NAME)), volumes
-(emptyDir, hostPath and claims are folders; owners and modes as a kubelet makes them), users, groups, capabilities,
-no-new-privileges, the read-only root, seccomp profiles (RuntimeDefault refuses io_uring, as container engines do), probes, the order of
-init containers, of sidecars and of the end. Not played: limits of CPU and memory, scheduling, a Service's own addresses.
+Taken from the manifest: command lines, environment (fieldRef, resourceFieldRef, Secrets,
+ConfigMaps, $(NAME)), volumes (emptyDir, hostPath and claims are folders; owners and modes as a
+kubelet makes them), users, groups, capabilities, no-new-privileges, the read-only root, seccomp
+profiles (RuntimeDefault refuses io_uring, as container engines do), probes, the order of init
+containers, of sidecars and of the end. Not played: limits of CPU and memory, scheduling, a
+Service's own addresses.
 """
 
 import contextlib
@@ -48,7 +51,8 @@ class Network:
         return f"/run/netns/{self.name}"
 
     def inside(self, what):
-        """what(), with sockets made in here: by a thread that has moved."""
+        """Calls what() in a thread that has moved into this namespace, so its sockets are made
+        here."""
         box = {}
 
         def run():
@@ -222,7 +226,7 @@ class Container:
         )
 
     def exec(self, *words):
-        """What a command printed that runs in it, as by `kubectl exec`."""
+        """Runs a command in the container, as `kubectl exec` does, and returns its output."""
         return made(
             "runc", "--root", self.pod.folder / "runc", "exec", self.id, *words, wait=WAIT_S
         )
@@ -260,8 +264,8 @@ def expand(text, environment):
 
 
 class Pod:
-    """A pod of SPEC, with OBJECTS (ConfigMaps and Secrets) to refer to; IMAGES(container) says what its image is:
-    {"rootfs", "entrypoint", "cmd", "env", "mounts"}."""
+    """A pod of SPEC, with OBJECTS (ConfigMaps and Secrets) to refer to; IMAGES(container) says what
+    its image is: {"rootfs", "entrypoint", "cmd", "env", "mounts"}."""
 
     def __init__(self, folder, network, spec, objects, images, namespace="default", name="pod"):
         self.folder, self.network, self.spec, self.images = Path(folder), network, spec, images
@@ -357,7 +361,8 @@ class Pod:
         return next(c for c in self.running if c.name == name)
 
     def start(self):
-        """Init containers in their order, each to its end, a sidecar to its startup probe; then the others."""
+        """Init containers in their order, each to its end, a sidecar to its startup probe; then the
+        others."""
         for spec in self.spec.get("initContainers", []):
             one = Container(self, spec).start()
             self.running.append(one)
@@ -378,8 +383,8 @@ class Pod:
         return {one.name: one.wait() for one in self.running if one.name in names}
 
     def stop(self):
-        """SIGTERM to its containers, then to its sidecars, last first; what is left after the grace is killed. Exit codes
-        by name; a killed one has -9, as a container that had to be."""
+        """SIGTERM to its containers, then to its sidecars, last first; what is left after the grace
+        is killed. Exit codes by name; a killed one has -9, as a container that had to be."""
         deadline = time.monotonic() + self.spec.get("terminationGracePeriodSeconds", 30)
         names = {spec["name"] for spec in self.spec["containers"]}
         codes = {}

@@ -7,7 +7,8 @@ A comment in front of each block says what it is, and so what test_pages.py does
     keys: FILE     yaml: judged by `forebay check --auth.keys_file`
     values: FILE   yaml: values of the chart, rendered
     manifest       yaml: objects, judged by their schema
-    cluster        sh: helm renders, kubectl makes what it can make by itself, and the rest has to name what was rendered
+    cluster        sh: helm renders, kubectl makes what it can make by itself, and the rest has to
+    name what was rendered
     host           sh: for root on a host; what it names of ours has to be there
     output         console: the command's output is what follows it
     shown          console: commands with remarks; what they name is there
@@ -34,7 +35,8 @@ class Block:
         self.language, self.text = language, text
 
     def commands(self):
-        """The lines of a script, without comments and what a here-document holds; continued ones are one."""
+        """The lines of a script, without comments and what a here-document holds; continued ones
+        are one."""
         text = re.sub(r"<<'?(\w+)'?(.*)\n(?:.*\n)*?\1\n", r"\2\n", self.text).replace("\\\n", " ")
         return [
             line
@@ -57,7 +59,7 @@ def prose(page):
 
 
 def spans(page):
-    """What stands between backticks."""
+    """Returns the texts between backticks."""
     return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
 
 
@@ -108,7 +110,8 @@ COMMAND = re.compile(
 
 
 def unknown_in_command(line):
-    """What a line of a script names of `forebay` that is not there."""
+    """Returns the subcommands and options of `forebay` that a line of a script names and that do
+    not exist."""
     return [word for rest in COMMAND.findall(line) for word in unknown_words(words_of(rest))]
 
 

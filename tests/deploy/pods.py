@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods of the chart as they are rendered, with an origin and a Service in their network: fixtures of the tests that run them.
+"""Pods of the chart as they are rendered, with an origin and a Service in their network: fixtures
+of the tests that run them.
 
-kubelet.py says what of a manifest counts. The image is the root file system that goes into the real one
-(deploy/image/rootfs.sh); the trainer's is this machine's Python with the AWS command line.
+kubelet.py says what of a manifest counts. The image is the root file system that goes into the real
+one (deploy/image/rootfs.sh); the trainer's is this machine's Python with the AWS command line.
 """
 
 import contextlib
@@ -201,7 +202,8 @@ def shared(mode, origin, keys, *settings):
 
 
 def client_of(pod, objects, service, access, *words):
-    """A client's pod: the ConfigMap, a key, and this command line. Its exit code, and the container."""
+    """A client's pod: the ConfigMap, a key, and this command line. Its exit code, and the
+    container."""
     container = {
         "name": "client",
         "image": "client",
@@ -253,7 +255,8 @@ def right(origin, folder):
 
 
 def trainer(origin, *settings):
-    """The example job of the sidecar, as its values file has it, small and with our origin: (pod spec, all objects)."""
+    """The example job of the sidecar, as its values file has it, small and with our origin: (pod
+    spec, all objects)."""
     objects = charts.render(
         charts.values("sidecar"),
         settings=[

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Pod Security profile "restricted", as a list of what a pod does that it forbids, and what Forebay itself knows:
-the keys, variables and flags that a manifest may name."""
+"""The Pod Security profile "restricted", as a list of what a pod does that it forbids, and what
+Forebay itself knows: the keys, variables and flags that a manifest may name."""
 
 import functools
 import re
@@ -120,7 +120,7 @@ def is_forebay(container):
 
 
 def unknown(container):
-    """What a container of ours names that no option table has."""
+    """Returns the flags and variables that a container of ours names and no option table has."""
     out = [
         f"variable {entry['name']}"
         for entry in container.get("env", [])

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schemas of Kubernetes and of others' kinds, below the build folder, and kubeconform to judge by them.
+"""JSON Schemas of Kubernetes and of others' kinds, below the build folder, and kubeconform to judge
+by them.
 
-Kubernetes: from a Python package that carries its OpenAPI for every version. Others: from the CustomResourceDefinitions in
-their Go modules; where the module cannot be had (Fluid's), from the few fields in schemas.yaml that our manifests use. All are strict: a
-field that nobody knows is an error.
+Kubernetes: from a Python package that carries its OpenAPI for every version. Others: from the
+CustomResourceDefinitions in their Go modules; where the module cannot be had (Fluid's), from the
+few fields in schemas.yaml that our manifests use. All are strict: a field that nobody knows is an
+error.
 """
 
 import functools
@@ -48,9 +50,12 @@ OWN = Path(__file__).with_suffix(".yaml")
 
 
 KINDS = (
-    "configmap secret service serviceaccount pod persistentvolume persistentvolumeclaim namespace daemonset-apps statefulset-apps "
-    "deployment-apps job-batch cronjob-batch networkpolicy-networking poddisruptionbudget-policy priorityclass-scheduling "
-    "storageclass-storage mutatingadmissionpolicy-admissionregistration mutatingadmissionpolicybinding-admissionregistration"
+    "configmap secret service serviceaccount pod persistentvolume persistentvolumeclaim "
+    "namespace daemonset-apps statefulset-apps "
+    "deployment-apps job-batch cronjob-batch networkpolicy-networking "
+    "poddisruptionbudget-policy priorityclass-scheduling "
+    "storageclass-storage mutatingadmissionpolicy-admissionregistration "
+    "mutatingadmissionpolicybinding-admissionregistration"
 ).split()
 
 
@@ -197,7 +202,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def faults(folder, version=charts.KUBERNETES):
-    """What kubeconform says of the files in a folder: (file, kind, what is wrong) of each object that is."""
+    """Runs kubeconform on the files of a folder. Returns (file, kind, fault) for each object with a
+    fault."""
     program = charts.go_program("kubeconform", "install", KUBECONFORM)
     name = "{{.ResourceKind}}{{.KindSuffix}}.json"
     done = subprocess.run(

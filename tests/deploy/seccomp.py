@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls of a container: deploy/seccomp/forebay.json, and the stricter list that stands for a runtime's default.
+"""System calls of a container: deploy/seccomp/forebay.json, and the stricter list that stands for a
+runtime's default.
 
-Both come from systemd's sets, by way of the unit's own SystemCallFilter: what the service may do on a host it may do in a
-container, and what container engines refuse to all they refuse here, too. `tests/deploy/render --write` makes the file.
+Both come from systemd's sets, by way of the unit's own SystemCallFilter: what the service may do on
+a host it may do in a container, and what container engines refuse to all they refuse here, too.
+`tests/deploy/render --write` makes the file.
 """
 
 import errno
@@ -16,13 +18,14 @@ from forebay import ROOT
 FILE = ROOT / "deploy/seccomp/forebay.json"
 UNIT = ROOT / "deploy/systemd/forebay.service"
 RINGS = ["io_uring_enter", "io_uring_register", "io_uring_setup"]
-# Between the filter and the program a runtime becomes the container's user; without capabilities nobody else can.
+# Between the filter and the program a runtime becomes the container's user; without capabilities
+# nobody else can.
 OF_RUNTIMES = {"@setuid", "capset", "prctl", "execve", "setgroups", "setgroups32"}
-# `prepare` gives a folder to its owner; that it may is a capability's matter. Whether a page is in memory (cachestat) is younger
-# than some sets.
+# `prepare` gives a folder to its owner; that it may is a capability's matter. Whether a page is in
+# memory (cachestat) is younger than some sets.
 OF_FOREBAY = {"@chown", "cachestat"}
-# What the sets have and default profiles of container engines do not: keys and memory of others, other namespaces, another
-# CPU's ways. Forebay needs none of it.
+# What the sets have and default profiles of container engines do not: keys and memory of others,
+# other namespaces, another CPU's ways. Forebay needs none of it.
 NOT_OF_CONTAINERS = {
     "@keyring",
     "personality",
@@ -63,7 +66,8 @@ def expanded(names):
 
 
 def allowed():
-    """Of the unit: what it adds, less what it takes away; then what a runtime needs and no container gets."""
+    """Of the unit: what it adds, less what it takes away; then what a runtime needs and no
+    container gets."""
     out = set()
     for minus, words in re.findall(r"^SystemCallFilter=(~?)(.*)$", UNIT.read_text(), re.M):
         calls = expanded(frozenset(words.split()))
@@ -74,8 +78,9 @@ def allowed():
 
 
 def profile(otherwise="SCMP_ACT_ERRNO", rings=None):
-    """As runc, containerd, CRI-O and Docker read it. Threads come by clone: clone3, whose flags no filter sees, is unknown,
-    and glibc goes back to clone. RINGS: with what io_uring's calls fail, None: they do not."""
+    """As runc, containerd, CRI-O and Docker read it. Threads come by clone: clone3, whose flags no
+    filter sees, is unknown, and glibc goes back to clone. RINGS: with what io_uring's calls fail,
+    None: they do not."""
     out = {"defaultAction": otherwise}
     if otherwise == "SCMP_ACT_ERRNO":
         out["defaultErrnoRet"] = errno.EPERM
@@ -96,8 +101,8 @@ def profile(otherwise="SCMP_ACT_ERRNO", rings=None):
 
 
 def strict(rings=errno.EPERM):
-    """What stands for a runtime's default: stricter than any, since what is in no list ends the process. So nothing that
-    Forebay needs is refused in silence."""
+    """What stands for a runtime's default: stricter than any, since what is in no list ends the
+    process. So nothing that Forebay needs is refused in silence."""
     return profile("SCMP_ACT_KILL_PROCESS", rings)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart and the plain manifests: what they render to, what they refuse, and that they name only what there is."""
+"""The chart and the plain manifests: what they render to, what they refuse, and that they name only
+what there is."""
 
 import copy
 import json
@@ -62,7 +63,8 @@ def test_plain_manifests_are_renders_of_the_chart(artefacts):
 
 
 def test_packed_chart_is_whole(artefacts, tmp_path):
-    """What is linked from elsewhere in the tree is in the archive: one can install it without the tree."""
+    """Files linked from elsewhere in the tree are in the archive, so it installs without the
+    tree."""
     made(charts.tool("helm"), "package", charts.CHART, "--destination", tmp_path)
     more = {"settings": ["prometheusRule.enabled=true", "dashboard.enabled=true"]}
     packed = charts.render(charts.values("daemonset"), chart=next(tmp_path.glob("*.tgz")), **more)
@@ -70,7 +72,8 @@ def test_packed_chart_is_whole(artefacts, tmp_path):
 
 
 def test_parent_charts_have_the_sidecar_by_name(artefacts, tmp_path):
-    """A chart of one's own with this one as its dependency: its pods include the container, warm and the volumes."""
+    """A chart of one's own with this one as its dependency: its pods include the container, warm
+    and the volumes."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "charts").mkdir()
     shutil.copytree(charts.CHART, tmp_path / "charts/forebay")
@@ -118,7 +121,7 @@ def test_chart_is_of_this_version():
 
 
 def test_values_schema_has_the_option_table():
-    """What may stand in `config` is what `forebay config schema` says."""
+    """The chart accepts in `config` exactly what `forebay config schema` allows."""
     ours = json.loads((charts.CHART / "values.schema.json").read_text())["definitions"][
         "forebay.yaml"
     ]
@@ -149,7 +152,8 @@ def test_every_value_has_a_row_in_the_schema():
 
 
 def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
-    """In front of its own init containers, warm behind it; and the daemonset of the example keeps all that it does not name."""
+    """In front of its own init containers, warm behind it; and the daemonset of the example keeps
+    all that it does not name."""
     base = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"][
         "initContainers"
     ]
@@ -173,7 +177,8 @@ def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
 
 
 def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
-    """components/prepare makes of base/daemonset what the chart renders with cache.hostPath.prepare."""
+    """components/prepare makes of base/daemonset what the chart renders with
+    cache.hostPath.prepare."""
     at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
     (tmp_path / "kustomization.yaml").write_text(
         json.dumps(
@@ -191,7 +196,8 @@ def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
 
 
 def test_kustomize_labels_nodes_where_that_is_wanted(artefacts, tmp_path):
-    """components/node-features makes of base/daemonset what the chart renders with a data set; the patch that it tells of names another."""
+    """components/node-features turns base/daemonset into what the chart renders with a data set.
+    The patch in its head adds another data set."""
     at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
     whole = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -228,7 +234,8 @@ def test_kustomize_labels_nodes_where_that_is_wanted(artefacts, tmp_path):
 
 
 def like(container):
-    """What a site does not change of a container of ours: all but image, sizes, origin, keys and what is warmed."""
+    """Returns the parts of our container that a site leaves alone: all but image, sizes, origin,
+    keys and warm-up."""
     out = {key: value for key, value in container.items() if key not in ("image", "resources")}
     own = ("FOREBAY_ORIGIN_", "AWS_", "FOREBAY_CACHE_SIZE")
     out["env"] = sorted(
@@ -278,7 +285,8 @@ def like(container):
         ("resources.limits.ephemeral-storage=10Gi", "past it the whole pod is evicted"),
         (
             "gateway.balancer.enabled=true",
-            "gateway.balancer.enabled: it stands in front of a gateway's nodes, the mode is sidecar",
+            "gateway.balancer.enabled: it stands in front of a "
+            "gateway's nodes, the mode is sidecar",
         ),
         (
             "mode=gateway,auth.existingSecret=k,gateway.balancer.enabled=true,gateway.replicas=17",
@@ -384,7 +392,8 @@ def test_stopping_has_time_for_what_it_does(artefacts):
 
 
 def test_size_is_one_number(artefacts):
-    """Of an emptyDir the limit, the request and the setting; of any other volume the claim and the setting."""
+    """Of an emptyDir the limit, the request and the setting; of any other volume the claim and the
+    setting."""
 
     def of(objects, kind):
         spec = charts.one(objects, kind)["spec"]["template"]["spec"]
@@ -412,7 +421,7 @@ def test_size_is_one_number(artefacts):
     assert "ephemeral-storage" not in server["resources"]["requests"]
 
 
-def test_monitoring_is_what_stands_in_the_tree(artefacts):
+def test_monitoring_equals_the_files_in_the_tree(artefacts):
     """Rules and dashboard have one place each; pods are found by labels that they have."""
     more = [
         "podMonitor.enabled=true",
@@ -467,7 +476,7 @@ def test_config_change_restarts_where_that_is_wanted(artefacts):
     assert wanted[0] != wanted[1]
 
 
-# --- Names, images, additions -----------------------------------------------------------------------
+# --- Names, images, additions ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", bases())
@@ -497,7 +506,8 @@ def test_odd_releases_have_names_that_are_taken(artefacts, mode, release):
 
 @pytest.mark.parametrize("mode", bases())
 def test_two_releases_share_a_namespace(artefacts, mode):
-    """And two of one name a cluster: no object has another one's name, no selector meets another one's pods."""
+    """And two of one name a cluster: no object has another one's name, no selector meets another
+    one's pods."""
     rendered = [
         charts.render(charts.values(mode), release=release, namespace=namespace)
         for release, namespace in (("forebay", "a"), ("forebay-2", "a"), ("forebay", "b"))
@@ -592,7 +602,8 @@ def test_image_by_digest_and_additions(artefacts, mode):
 
 
 def test_places_of_the_balancer_are_its_own(artefacts):
-    """The nodes' selectors and policies leave it out, theirs leave out the nodes; the Service is the balancer's, the admin port each node's."""
+    """The nodes' selectors and policies leave it out, theirs leave out the nodes; the Service is
+    the balancer's, the admin port each node's."""
     settings = [
         "networkPolicy.enabled=true",
         "nodeSelector.disk=nvme",
@@ -717,7 +728,8 @@ def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
     ],
 )
 def test_labels_of_nodes_come_beside_all_else(artefacts, settings):
-    """One more container and one more volume: the rest of the daemonset is as without. The names that it gives are the table's."""
+    """One more container and one more volume: the rest of the daemonset is as without. The names
+    that it gives are the table's."""
 
     def of(*more):
         return charts.one(
@@ -762,7 +774,10 @@ def test_labels_of_nodes_come_beside_all_else(artefacts, settings):
 
 
 # A file system is mounted on the node by who may do anything there.
-FUSE = "deploy/examples/fluid-cache-runtime.yaml: CacheRuntimeClass forebay-imagenet.topology.client.template.spec"
+FUSE = (
+    "deploy/examples/fluid-cache-runtime.yaml: CacheRuntimeClass "
+    "forebay-imagenet.topology.client.template.spec"
+)
 
 
 def test_pods_are_restricted(artefacts):
@@ -896,7 +911,8 @@ def test_client_env_is_what_forebay_env_prints(artefacts, mode):
 
 
 def test_no_secret_in_configmaps_or_command_lines():
-    """Variables that hold secrets come from Secrets, no command line has one, no ConfigMap but "any" for who has none."""
+    """Variables that hold secrets come from Secrets, no command line has one, no ConfigMap but
+    "any" for who has none."""
     for where, objects in everything():
         for o in objects:
             if o["kind"] == "ConfigMap":

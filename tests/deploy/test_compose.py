@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compose file, judged by Docker Compose's own loader (tests/deploy/compose); its services run as it says, by runc."""
+"""The compose file, judged by Docker Compose's own loader (tests/deploy/compose); its services run
+as it says, by runc."""
 
 import json
 import os
@@ -68,7 +69,8 @@ def test_only_what_there_is_is_named(loaded):
 
 
 def test_settings_of_who_starts_it(loaded, tmp_path):
-    """What is needed is asked for by name; a folder stands in the volume's place; the profile can be had by a line."""
+    """Compose names each missing variable, accepts a folder for the volume, and takes the seccomp
+    profile by one line."""
     for name in NEEDED:
         project, wrong = loaded({key: value for key, value in NEEDED.items() if key != name})
         assert project is None and name in wrong
@@ -138,7 +140,8 @@ def healthy(container, service):
 
 
 def test_trainer_is_served(loaded, pod, origin, network):
-    """The cache, healthy by its own check, then the trainer, in one network; stopped, it is not healthy."""
+    """The cache, healthy by its own check, then the trainer, in one network; stopped, it is not
+    healthy."""
     key, secret = next(iter(KEYS.items()))
     project, wrong = loaded(
         {

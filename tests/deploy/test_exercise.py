@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody does who tries it: one training loop from the store itself, then through the sidecar of the chart, cold and
-warm; fifty jobs on one node; a trainer that is told to end.
+"""What somebody does who tries it: one training loop from the store itself, then through the
+sidecar of the chart, cold and warm; fifty jobs on one node; a trainer that is told to end.
 
 The store answers after DELAY_S, as a near one does, so what a cache saves is known beforehand.
 """
@@ -17,7 +17,8 @@ SAMPLES = {f"train/{i:03}.jpg": 100_000 + 997 * i for i in range(30)}
 TOTAL = sum(SAMPLES.values())
 JOBS = 50
 
-# One reader with a real SDK, each epoch in an order of its own. A line for each: seconds, and a hash over all samples.
+# One reader with a real SDK, each epoch in an order of its own. A line for each: seconds, and a
+# hash over all samples.
 LOOP = """
 import hashlib, json, random, signal, sys, time
 import boto3
@@ -75,7 +76,8 @@ def without_forebay(pod, origin, spec, secrets):
 
 @pytest.fixture
 def job(origin):
-    """job(epochs): (pod spec, objects) of the chart's example job, cold, with the loop as its command."""
+    """job(epochs): (pod spec, objects) of the chart's example job, cold, with the loop as its
+    command."""
 
     def make(count):
         spec, objects = trainer(origin, "sidecar.warm.uris=null")
@@ -154,7 +156,8 @@ def test_fifty_jobs_on_one_node_cost_one_download(pod, origin, network, service,
 
 
 def test_sigterm_of_the_trainer_alone_leaves_no_orphan(pod, origin, network, job):
-    """In the middle of an epoch, with reads under way: the trainer's end is the job's, the sidecar's follows."""
+    """In the middle of an epoch, with reads under way: the trainer's end is the job's, the
+    sidecar's follows."""
     put_all(origin)
     spec, objects = job(1000)
     running = pod(spec, objects).start()

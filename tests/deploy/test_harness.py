@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness itself: what is missing fails where it was to be installed, and what a machine refuses does not."""
+"""The harness itself: what is missing fails where it was to be installed, and what a machine
+refuses does not."""
 
 import subprocess
 
@@ -31,7 +32,7 @@ def test_missing_programs_fail_where_they_were_installed(monkeypatch):
 
 
 def test_go_is_new_enough():
-    """What the programs of this folder ask for: Debian 12's own is too old."""
+    """The programs of this folder need a newer Go than that of Debian 12."""
     have = subprocess.run(
         [program("go"), "env", "GOVERSION"],
         capture_output=True,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image: small, the same in two builds, and served by an OCI runtime as a restricted pod would have it.
+"""The image: small, the same in two builds, and served by an OCI runtime as a restricted pod would
+have it.
 
-Restricted: no capabilities, no new privileges, user 65532, the root read-only, only /cache written; with the profile of
-deploy/seccomp and as the default profile of containers has it.
+Restricted: no capabilities, no new privileges, user 65532, the root read-only, only /cache written;
+with the profile of deploy/seccomp and as the default profile of containers has it.
 """
 
 import errno
@@ -22,7 +23,8 @@ from waiting import WAIT_S
 
 LIMIT_BYTES = 25_000_000
 USER = 65532
-# As shipped; as strict as no runtime is, with io_uring, refused as default profiles do, and on a kernel that has none.
+# As shipped; as strict as no runtime is, with io_uring, refused as default profiles do, and on a
+# kernel that has none.
 PROFILES = {
     "forebay.json": (lambda: json.loads(seccomp.FILE.read_text()), None),
     "strict": (lambda: seccomp.strict(None), None),
@@ -41,7 +43,8 @@ def bundle(image):
 
 
 class Container(Forebay):
-    """The server in a container: runc's configuration made from the image's own, then as restricted asks."""
+    """The server in a container: runc's configuration made from the image's own, then as restricted
+    asks."""
 
     def __init__(self, folder, bundle, origin, profile=None, **more):
         super().__init__(
@@ -119,7 +122,7 @@ class Container(Forebay):
         return code
 
     def remove(self):
-        """Whatever became of the test: nothing of it goes on."""
+        """Ends all processes of the test, whatever its outcome."""
         if self.process is not None:
             subprocess.run(
                 ["runc", "--root", str(self.folder / "runc"), "delete", "--force", self.name],
@@ -188,7 +191,8 @@ def test_image_is_small_and_holds_one_program(image, bundle, figure):
 
 
 def test_sbom_names_each_library(image, bundle):
-    """Every library in the image is of a package that the bill of materials and the scanners' records name."""
+    """Every library in the image is of a package that the bill of materials and the scanners'
+    records name."""
     bill = json.loads((image / "sbom.spdx.json").read_text())
     assert bill["spdxVersion"] == "SPDX-2.3"
     named = {package["name"] for package in bill["packages"]}
@@ -288,8 +292,8 @@ def test_debug_image_has_tools(image, artefacts):
 
 
 class Chrooted(Forebay):
-    """Where no runtime starts containers: a chroot, user 65532, no capabilities, no new privileges. The root is not read-only
-    and the kernel's whole set of calls is there."""
+    """Where no runtime starts containers: a chroot, user 65532, no capabilities, no new privileges.
+    The root is not read-only and the kernel's whole set of calls is there."""
 
     def __init__(self, folder, bundle, origin):
         super().__init__(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injection: what the API server's own code makes of pods by the chart's MutatingAdmissionPolicy (tests/deploy/admission),
-and that the pod it makes runs. Kyverno's policy has the very same expressions; Kyverno itself is not run."""
+"""Injection: what the API server's own code makes of pods by the chart's MutatingAdmissionPolicy
+(tests/deploy/admission), and that the pod it makes runs. Kyverno's policy has the very same
+expressions; Kyverno itself is not run."""
 
 import copy
 import json
@@ -61,7 +62,8 @@ def with_(pod_, **spec):
 
 @pytest.mark.parametrize("version", ["1.32", "1.37"])
 def test_pods_get_the_sidecar_of_the_chart(admission, version):
-    """First of the init containers, whatever else is there; with its volume, and the variables in each container."""
+    """First of the init containers, whatever else is there; with its volume, and the variables in
+    each container."""
     own = {"name": "own", "image": "x"}
     busy = with_(
         BARE,
@@ -177,7 +179,7 @@ def test_expressions_that_are_wrong_are_seen(admission):
 
 
 def test_kyverno_has_the_same_expressions(artefacts):
-    """And who may not say MutatingAdmissionPolicy is told so."""
+    """A cluster without MutatingAdmissionPolicy gets an error that says so."""
     kyverno = charts.one(rendered("Kyverno", "1.29"), "MutatingPolicy")
     server = charts.one(rendered(), "MutatingAdmissionPolicy")
     assert kyverno["spec"] == server["spec"]

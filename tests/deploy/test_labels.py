@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that `warm --node-features` writes, read by Node Feature Discovery's own code (tests/deploy/nfd): the labels are those that were
-meant, their names are such as it takes, and they end when the file says so. Only with --full."""
+"""The file that `warm --node-features` writes, read by Node Feature Discovery's own code
+(tests/deploy/nfd): the labels are those that were meant, their names are such as it takes, and they
+end when the file says so. Only with --full."""
 
 import json
 import re
@@ -26,7 +27,7 @@ INSIDE = [
 @pytest.fixture(scope="module")
 def labels(artefacts):
     """labels(FOLDER): what Node Feature Discovery makes of it."""
-    only_full()  # which compiles for a minute
+    only_full()  # the build takes a minute
     namespaces("mount")
     program = charts.go_program("nfd", "build", cwd=ROOT / "tests/deploy/nfd")
     return lambda folder: json.loads(made(*INSIDE, folder, program))

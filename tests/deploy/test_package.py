@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian package: clean by lintian, installed, served, upgraded and purged in a bare Debian 12; the unit's exposure."""
+"""The Debian package: clean by lintian, installed, served, upgraded and purged in a bare Debian 12;
+the unit's exposure."""
 
 import os
 import re
@@ -112,7 +113,8 @@ class Installed(Forebay):
 
 
 def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_path, monkeypatch):
-    """The file in /etc is the administrator's: an upgrade leaves it, a purge takes it, and the cache with it."""
+    """The file in /etc is the administrator's: an upgrade leaves it, a purge takes it, and the
+    cache with it."""
     before = files(debian)
     for path in (package, newer):
         shutil.copy(path, debian / "tmp")
@@ -169,7 +171,8 @@ def test_tarball_serves_from_anywhere(tarball, origin, tmp_path):
 
 
 def complaints(*units):
-    """What systemd says of unit files, but that the program is not installed here."""
+    """Returns systemd's complaints about unit files, except that the program is not installed
+    here."""
     said = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)],
         capture_output=True,
@@ -222,7 +225,8 @@ def setting(unit, name):
 
 
 class Activated(Forebay):
-    """Started by the first connection to a socket that systemd's own tool holds, with the words of the units."""
+    """Started by the first connection to a socket that systemd's own tool holds, with the words of
+    the units."""
 
     def __init__(self, folder, origin, notify):
         super().__init__(folder, origin, settings={"listen": None})
@@ -246,7 +250,8 @@ class Activated(Forebay):
 
 
 def test_socket_starts_the_service(origin, tmp_path):
-    """The client that connects first waits for it; READY=1 and the watchdog's signs are as Type=notify wants them."""
+    """The client that connects first waits for it; READY=1 and the watchdog's signs are as
+    Type=notify wants them."""
     assert setting("forebay.socket", "ListenStream") == "127.0.0.1:9000", (
         "where clients without a setting of their own look"
     )

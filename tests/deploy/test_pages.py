@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages for people are true: what they tell to run was run, what they tell to apply is rendered and fits its schema, what
-they quote is what the binary says, and what they name of ours is in its table.
+"""The pages for people are true: what they tell to run was run, what they tell to apply is rendered
+and fits its schema, what they quote is what the binary says, and what they name of ours is in its
+table.
 
 pages.py says what the comment in front of a block means.
 """
@@ -83,7 +84,8 @@ def free_port():
 
 @pytest.fixture
 def laptop(tmp_path):
-    """run(NAME, code): what the blocks of NAME print in a shell whose home, ports and directories are ours."""
+    """run(NAME, code): what the blocks of NAME print in a shell whose home, ports and directories
+    are ours."""
     home = tmp_path / "home"
     (home / "run").mkdir(parents=True)
     path = os.pathsep.join(
@@ -137,7 +139,8 @@ def hashes(folder):
 
 
 def test_laptop(laptop):
-    """From an empty home: a directory as origin, a real client, two epochs; then a server that stays."""
+    """From an empty home: a directory as origin, a real client, two epochs; then a server that
+    stays."""
     said = laptop("laptop")
     assert re.findall(r"from here ([0-9.]+) %", said) == ["0.0", "100.0"], said
     assert hashes(laptop.home / "copy") == hashes(laptop.home / "data/imagenet/train")
@@ -221,7 +224,8 @@ def test_configurations_and_keys_are_valid(tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Where the cluster's commands are run: the top of the source tree, with the files that the pages have one write."""
+    """Where the cluster's commands are run: the top of the source tree, with the files that the
+    pages have one write."""
     for path in ROOT.iterdir():
         if not path.name.startswith((".", "build")):
             (tmp_path / path.name).symlink_to(path)
@@ -231,7 +235,8 @@ def tree(tmp_path):
 
 
 class Cluster:
-    """Plays commands of a cluster as far as one can without: what they would make is rendered and judged."""
+    """Plays commands of a cluster as far as one can without: what they would make is rendered and
+    judged."""
 
     def __init__(self, tree):
         self.tree, self.objects, self.applied = tree, [], 0
@@ -316,7 +321,8 @@ class Cluster:
                 raise AssertionError(f"nobody knows how to play this: {line}")
 
     def there(self, target, rest):
-        """job/NAME, daemonset/NAME or the pod NAME-0 of a StatefulSet was rendered last, and has the container that -c names."""
+        """job/NAME, daemonset/NAME or the pod NAME-0 of a StatefulSet was rendered last, and has
+        the container that -c names."""
         names = {f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in self.objects}
         names |= {
             f"{o['metadata']['name']}-0": o for o in self.objects if o["kind"] == "StatefulSet"
@@ -374,7 +380,8 @@ def test_manifests_fit_their_schema(artefacts, tmp_path):
 
 
 def test_commands_for_a_host():
-    """Scripts of the tree are there with their flags, `forebay` has its commands, the package has what the pages name."""
+    """Scripts of the tree are there with their flags, `forebay` has its commands, the package has
+    what the pages name."""
     for block in of_kind("host"):
         for line in block.commands():
             assert pages.unknown_in_command(line) == [], line
@@ -390,7 +397,7 @@ def test_commands_for_a_host():
     } == {VERSION}
 
 
-# --- What pages name --------------------------------------------------------------------------------
+# --- What pages name ------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -501,8 +508,9 @@ def unknown_options(page):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
-def test_what_pages_name_is_there(page):
-    """Options, variables, chart values, commands with their flags; metrics with their labels, alerts, recording rules; links."""
+def test_names_on_pages_exist(page):
+    """Options, variables, chart values, commands with their flags; metrics with their labels,
+    alerts, recording rules; links."""
     assert unknown_options(page) == []
     assert unknown_metrics(page.read_text()) == []
     assert pages.dead_links(page) == []
@@ -577,7 +585,8 @@ def test_wrong_names_are_seen(tmp_path):
     ]
     assert (
         unknown_metrics(
-            'forebay_degraded{component="disk"} forebay_http_first_byte_seconds_bucket ForebayDown forebay:byte_hit_ratio:rate5m'
+            'forebay_degraded{component="disk"} forebay_http_first_byte_seconds_bucket '
+            "ForebayDown forebay:byte_hit_ratio:rate5m"
         )
         == []
     )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of the chart as they are rendered, run by the real binary and read by real clients, without a cluster."""
+"""The pods of the chart as they are rendered, run by the real binary and read by real clients,
+without a cluster."""
 
 import copy
 import json
@@ -29,8 +30,8 @@ from waiting import wait_for
 
 
 def test_job_with_sidecar(pod, origin, network, tmp_path):
-    """Sidecar, warm and trainer as rendered: the data crosses from the origin once, in front of the trainer, whose bytes
-    are right; then the pod ends by itself and leaves nothing."""
+    """Sidecar, warm and trainer as rendered: the data crosses from the origin once, in front of the
+    trainer, whose bytes are right; then the pod ends by itself and leaves nothing."""
     spec, objects = trainer(origin)
     job = pod(spec, objects).start()
     total = sum(TRAIN.values())
@@ -51,7 +52,7 @@ def test_job_with_sidecar(pod, origin, network, tmp_path):
     process = server.status()
     assert process["Uid"].split() == [str(USER)] * 4 and process["NoNewPrivs"] == "1"
     assert int(process["CapEff"], 16) == 0 and int(process["CapBnd"], 16) == 0
-    # What shows keys stays with the pod; the S3 port does not leave it.
+    # Only the pod itself reaches the S3 port and the pages that show keys.
     assert network.get("/api/v1/config", 9001)[0] in (401, 403)
     assert network.get("/", 9000)[0] == 0
     assert job.stop()["forebay"] == 0
@@ -83,7 +84,8 @@ def test_warm_that_cannot_be_had_fails_the_pod_and_says_why(pod, origin, network
 
 
 def test_restarted_sidecar_has_its_cache(pod, origin, network):
-    """kill -9 of the server inside its pod, and the kubelet's restart: the volume is the same, so are the bytes."""
+    """kill -9 of the server inside its pod, and the kubelet's restart: the volume is the same, so
+    are the bytes."""
     spec, objects = trainer(origin)
     spec["containers"][0]["command"] = ["sleep", "3600"]
     job = pod(spec, objects).start()
@@ -111,7 +113,8 @@ def test_restarted_sidecar_has_its_cache(pod, origin, network):
 
 
 def test_daemonset(pod, origin, network, service):
-    """Keys from a Secret, a folder of the node, a client by the Service's name; and a second life on the same folder."""
+    """Keys from a Secret, a folder of the node, a client by the Service's name; and a second life
+    on the same folder."""
     good, stranger = key("imagenet"), key("other")
     spec, objects = shared("daemonset", origin, [good, stranger])
     node = pod(spec, objects).start()
@@ -123,7 +126,7 @@ def test_daemonset(pod, origin, network, service):
     assert code == 0, client.running[0].said()
     right(origin, client.volumes["scratch"])
     assert all(origin.sent_twice(name) == 0 for name in TRAIN)
-    # Whoever has no rights, or no key, gets nothing, cached or not.
+    # A client without rights or without a key gets nothing, cached or not.
     for access in (stranger, (good[0], "wrong"), ("nobody", "nothing")):
         code, client = client_of(
             pod,
@@ -158,7 +161,8 @@ def test_daemonset(pod, origin, network, service):
 
 
 def test_folder_of_a_node(pod, origin, network):
-    """Of root, as a kubelet makes it: the server says whose it has to be; where it is asked for, an init container sees to that."""
+    """Of root, as a kubelet makes it: the server says whose it has to be; where it is asked for, an
+    init container sees to that."""
     spec, objects = shared("daemonset", origin, [key("imagenet")])
     bare = pod(spec, objects)
     os.chown(bare.volumes["forebay-cache"], 0, 0)
@@ -189,8 +193,8 @@ def labelled(node):
 
 @pytest.mark.parametrize("user", [USER, 0])
 def test_labels_of_a_node(pod, origin, network, user):
-    """By the folder as the node is asked to make it, or root's as the kubelet makes it: there when the data set is, and the first
-    process of a container obeys SIGTERM, which leaves the file."""
+    """By the folder as the node is asked to make it, or root's as the kubelet makes it: there when
+    the data set is, and the first process of a container obeys SIGTERM, which leaves the file."""
     spec, objects = shared(
         "daemonset", origin, [key("imagenet")], f"nodeFeatures.runAsUser={user}", *LABEL
     )
@@ -232,7 +236,8 @@ def test_labels_that_cannot_be_written_cost_nothing_else(pod, origin, network):
 
 
 def test_gateway(pod, origin, network, service):
-    """On a claim, without a root anywhere; a key that is added to the Secret is taken after a reload."""
+    """On a claim, without a root anywhere; a key that is added to the Secret is taken after a
+    reload."""
     first, second = key("imagenet"), key("imagenet/train")
     spec, objects = shared("gateway", origin, [first])
     gateway = pod(spec, objects).start()
@@ -258,7 +263,8 @@ def test_gateway(pod, origin, network, service):
 
 
 def test_warm_job(pod, origin, network, service):
-    """deploy/examples/warm.yaml: a job in front of all others, by the gateway's Service and the token of its Secret."""
+    """deploy/examples/warm.yaml: a job in front of all others, by the gateway's Service and the
+    token of its Secret."""
     spec, objects = shared("gateway", origin, [key("imagenet")])
     gateway = pod(spec, objects).start()
     door = service(objects)
@@ -278,8 +284,9 @@ def test_warm_job(pod, origin, network, service):
 
 
 def test_worker_and_dataload_of_fluid(pod, origin, network, tmp_path):
-    """deploy/examples/fluid-cache-runtime.yaml: the worker with the variables that Fluid puts in front, and the job of a DataLoad by the
-    class's own command line and the runtime's configuration; the token is the policy's (test_injection.py)."""
+    """deploy/examples/fluid-cache-runtime.yaml: the worker with the variables that Fluid puts in
+    front, and the job of a DataLoad by the class's own command line and the runtime's
+    configuration; the token is the policy's (test_injection.py)."""
     given = charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text())
     runtime = charts.one(given, "CacheRuntimeClass")
     spec = copy.deepcopy(runtime["topology"]["worker"]["template"]["spec"])
@@ -332,7 +339,7 @@ def test_worker_and_dataload_of_fluid(pod, origin, network, tmp_path):
     assert worker.stop()["forebay"] == 0
 
 
-# --- From one format of the cache to the next ---------------------------------------------------------
+# --- From one format of the cache to the next -----------------------------------------------------
 
 
 def crc32c(data):
@@ -345,7 +352,7 @@ def crc32c(data):
 
 
 def made_older(cache):
-    """What lies there says format 1 from now on, as a release before would have left it."""
+    """Marks the cache as format 1, as an earlier release would have left it."""
     lines = cache.read_bytes().split(b"\n")
     assert lines[0] == b"forebay-cache 2" and lines[-2].startswith(b"checksum ")
     body = b"\n".join([b"forebay-cache 1", *lines[1:-2], b""])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release: made by release.sh from a clean clone, each artefact of one version and one commit, its sums and signature good;
-what does not agree is refused before anything is made.
+"""A release: made by release.sh from a clean clone, each artefact of one version and one commit,
+its sums and signature good; what does not agree is refused before anything is made.
 
-Image and package are those that the other tests have built; at scale 1 all of it is made anew, by the one command.
+Image and package are those that the other tests have built; at scale 1 the one command makes all of
+it again.
 """
 
 import hashlib
@@ -92,7 +93,8 @@ def signed_by(folder, key):
 
 
 def good(folder, key):
-    """The artefacts that a release has, by kind; sums and signature are right, and a changed one is seen."""
+    """The artefacts that a release has, by kind; sums and signature are right, and a changed one is
+    seen."""
     names = {path.name for path in folder.iterdir()}
     found = {
         kind: next((n for n in names if re.fullmatch(pattern, n)), None)
@@ -152,7 +154,8 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     assert made("dpkg-deb", "-f", files["package"], "Version").strip() == VERSION
     assert json.loads(files["bill"].read_text())["spdxVersion"] == "SPDX-2.3"
     assert "### Added" in files["notes"].read_text() and "## [" not in files["notes"].read_text()
-    # The chart as who installs it from the archive has it: files that are links in the tree are files there.
+    # The chart as who installs it from the archive has it: files that are links in the tree are
+    # files there.
     made(charts.tool("helm"), "lint", "--strict", files["chart"])
     more = {"settings": ["prometheusRule.enabled=true", "dashboard.enabled=true"]}
     assert charts.render(charts.values("daemonset"), chart=files["chart"], **more) == charts.render(
@@ -279,8 +282,9 @@ def test_another_version_anywhere_is_refused(clone):
         file.write_text(before)
 
 
-def test_what_is_not_of_this_commit_is_refused(clone, image, package, tmp_path):
-    """Changes that nobody committed; an image or a package of another commit; folders that hold none."""
+def test_artefact_of_another_commit_is_refused(clone, image, package, tmp_path):
+    """Changes that nobody committed; an image or a package of another commit; folders that hold
+    none."""
     (clone / "README.md").write_text("changed")
     refused(clone, "not committed", *prebuilt(image, package))
     made(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every manifest by its schema: kubeconform over what the chart renders, for the oldest and the newest Kubernetes, over
-what kustomize makes, and over each plain file."""
+"""Every manifest by its schema: kubeconform over what the chart renders, for the oldest and the
+newest Kubernetes, over what kustomize makes, and over each plain file."""
 
 import copy
 import shutil
@@ -50,7 +50,7 @@ def test_plain_files(artefacts, tmp_path):
 
 
 def test_kustomize_trees(artefacts, tmp_path):
-    """What each one makes has no fault, whatever components it is made of."""
+    """The render of each one has no fault, for all of its components."""
     trees = [
         path.parent
         for path in (ROOT / "deploy").rglob("kustomization.yaml")
@@ -62,7 +62,8 @@ def test_kustomize_trees(artefacts, tmp_path):
 
 
 def test_faults_are_seen(artefacts, tmp_path):
-    """The judge itself: a field that nobody has, in Kubernetes' own kinds and in others', a wrong type, an unknown kind."""
+    """The judge itself: a field that nobody has, in Kubernetes' own kinds and in others', a wrong
+    type, an unknown kind."""
     objects = charts.render(charts.values("daemonset"), settings=ALL)
     for kind, plant, says in [
         (

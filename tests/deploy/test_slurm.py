@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's prolog and epilog, run as slurmd would run them (its variables, root), for jobs of two users on one node."""
+"""Slurm's prolog and epilog, run as slurmd would run them (its variables, root), for jobs of two
+users on one node."""
 
 import collections
 import json
@@ -150,7 +151,8 @@ def test_scripts_are_clean():
 
 
 def test_job_has_a_cache_of_its_own(node, origin):
-    """Served once from the origin; another user of the node reads neither its port nor its files; at its end nothing is left."""
+    """Served once from the origin; another user of the node reads neither its port nor its files;
+    at its end nothing is left."""
     origin.put("a", 300_000)
     alice = node.begin("17")
     bob = node.begin("18", BOB)
@@ -202,7 +204,8 @@ def test_job_has_a_cache_of_its_own(node, origin):
 
 
 def test_end_of_a_job_that_goes_on(node, origin):
-    """A transfer without an end, a server that is gone already, a job that never had one, an epilog twice."""
+    """A transfer without an end, a server that is gone already, a job that never had one, an epilog
+    twice."""
     origin.put("slow", 1 << 20)
     origin.fault("slow", "stall", 100_000)
     environment = node.begin("1")
@@ -246,7 +249,8 @@ def test_node_that_crashed_has_room_again(node):
 
 @pytest.mark.parametrize("trouble", ["configuration", "program", "user", "number"])
 def test_job_runs_without_what_cannot_be_had(node, origin, trouble):
-    """A failed Prolog would drain the node: 0 it is, with a word on why, and no variable for the tasks."""
+    """A failed Prolog would drain the node: 0 it is, with a word on why, and no variable for the
+    tasks."""
     more = {}
     if trouble == "configuration":
         (node.folder / "slurm.yaml").write_text("cache: {sise: 1GiB}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other systems than Debian 12, only with --full: the package built, installed and served on Debian 13 and on Ubuntu 24.04, and the
-binary for arm64 by a cross compiler, run by an emulator."""
+"""Other systems than Debian 12, only with --full: the package built, installed and served on Debian
+13 and on Ubuntu 24.04, and the binary for arm64 by a cross compiler, run by an emulator."""
 
 import shutil
 import subprocess

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tier of three Forebays behind HAProxy by deploy/haproxy/haproxy.cfg, really run: what it keeps of a single node's
-promises, while it stands and while nodes come and go, and where deploy/haproxy/README.md says that it does not."""
+"""A tier of three Forebays behind HAProxy by deploy/haproxy/haproxy.cfg, really run: what it keeps
+of a single node's promises, while it stands and while nodes come and go, and where
+deploy/haproxy/README.md says that it does not."""
 
 import collections
 import hashlib
@@ -127,7 +128,8 @@ def test_each_byte_is_asked_of_the_origin_once_by_the_whole_tier(tier, origin, f
 
 
 def test_shares_are_equal_and_a_new_node_takes_its_own(network, tmp_path, figure):
-    """The map alone, for many names, with nodes that answer nothing: what HAProxy makes of the ring."""
+    """The map alone, for many names, with nodes that answer nothing: what HAProxy makes of the
+    ring."""
 
     def mapped(count):
         nodes = "".join(
@@ -167,7 +169,8 @@ def test_shares_are_equal_and_a_new_node_takes_its_own(network, tmp_path, figure
 
 
 def test_signatures_reach_the_nodes_whole(tier, origin):
-    """In headers, in the query, in chunks, of odd names; and what is wrong is refused behind the balancer as without it."""
+    """In headers, in the query, in chunks, of odd names; and what is wrong is refused behind the
+    balancer as without it."""
     one = tier()
     odd = "a b/c+d/ä,;:@&=$!*'()~"
     body = os.urandom(300 << 10)
@@ -259,7 +262,8 @@ def test_one_name_has_one_home_however_it_is_spelled(tier, origin):
 
 
 def test_writes_of_keys_are_seen_by_the_next_read(tier, origin):
-    """Of objects that are cached for ever: each kind of write that names one key, under each of its spellings."""
+    """Of objects that are cached for ever: each kind of write that names one key, under each of its
+    spellings."""
     one = tier()
     small = [f"k{i}" for i in range(24)]
 
@@ -365,7 +369,8 @@ def test_writes_that_do_not_name_one_key_are_refused(tier, origin):
 
 
 def test_a_whole_bucket_takes_everything(tier, origin):
-    """On one node, as with a single Forebay: what was deleted by a body is gone for the next read."""
+    """On one node, as with a single Forebay: what was deleted by a body is gone for the next
+    read."""
     text, count = re.subn(
         r"(?m)^(    acl whole_bucket .*)$", r"\1 scratch other", CONFIG.read_text()
     )
@@ -397,7 +402,7 @@ def test_a_whole_bucket_takes_everything(tier, origin):
 
 
 class Interrupted:
-    """A download that waits in the middle of its body, on this node, until it is told to go on, by another."""
+    """A download on this node that another thread pauses in the middle of its body and resumes."""
 
     def __init__(self, tier, origin, node):
         for i in itertools.count():
@@ -426,8 +431,8 @@ class Interrupted:
         assert self.sums == [hashlib.sha256(self.origin.bytes_of(self.key)).digest()]
 
 
-def test_what_the_page_says_of_clients(tier, origin, tmp_path):
-    """Who deletes key by key, who does not, and a warm-up by reading."""
+def test_tier_clients_behave_as_the_page_says(tier, origin, tmp_path):
+    """Clients that delete key by key, clients that do not, and a warm-up by reading."""
     for i in range(10):
         origin.put(f"warm/{i}", 5000)
     one = tier()
@@ -462,8 +467,9 @@ def test_what_the_page_says_of_clients(tier, origin, tmp_path):
 
 
 def test_a_node_is_killed_and_comes_back(tier, origin, figure):
-    """kill -9 under load: no request fails after the client's retries, only the dead node's share moves, and each of its objects is asked of the
-    origin once more; the node comes back with its cache, and the origin is asked nothing."""
+    """kill -9 under load: no request fails after the client's retries, only the dead node's share
+    moves, and each of its objects is asked of the origin once more; the node comes back with its
+    cache, and the origin is asked nothing."""
     sums = data_set(origin)
     one = tier()
     before = warm(one, sums)
@@ -482,8 +488,8 @@ def test_a_node_is_killed_and_comes_back(tier, origin, figure):
     moved = {key for key in sums if before[key] != after[key]}
     assert moved == {key for key in sums if before[key] == "forebay-1"}
     assert {after[key] for key in moved} == {"forebay-0", "forebay-2"}
-    # By the origin's log and by the nodes' own counts: only what moved. Twice only what was asked for before HAProxy had noticed, and
-    # was sent to another node then than it lives on now.
+    # By the origin's log and by the nodes' own counts: only what moved. Twice only what was asked
+    # for before HAProxy had noticed, and was sent to another node then than it lives on now.
     assert set(get_count(origin, since)) - {slow.key} == moved
     twice = {key for key in moved if origin.sent_twice(key, since=since)}
     served = one.balancer.homes(line)
@@ -526,8 +532,9 @@ def test_a_node_is_killed_and_comes_back(tier, origin, figure):
 
 
 def test_a_node_is_added(tier, origin, figure):
-    """Under load, on a line that was there before it: about a quarter moves, all of it to the new node, each object asked of the origin once.
-    What a node only streams, because a loaded machine had no segment ready for it, is asked for once more."""
+    """Under load, on a line that was there before it: about a quarter moves, all of it to the new
+    node, each object asked of the origin once. On a loaded machine without a spare segment, a node
+    only streams a body. The test reads it once more."""
     sums = data_set(origin)
     one = tier()
     before = warm(one, sums)
@@ -563,7 +570,8 @@ def test_a_node_is_added(tier, origin, figure):
 
 
 def test_a_node_that_drains_loses_no_request(tier, origin):
-    """SIGTERM, as a rollout does: what is under way ends there, what comes goes elsewhere; no retry of the client is needed."""
+    """SIGTERM, as a rollout does: what is under way ends there, what comes goes elsewhere; no retry
+    of the client is needed."""
     sums = data_set(origin, 40)
     one = tier()
     warm(one, sums)
@@ -581,7 +589,8 @@ def test_a_node_that_drains_loses_no_request(tier, origin):
 
 
 def test_a_node_that_hangs_costs_a_time_out_of_the_client(tier, origin):
-    """SIGSTOP: the kernel still takes connections for it. Who waits already asks again after its own time-out, and by then the node is out."""
+    """SIGSTOP: the kernel still takes connections for it. Who waits already asks again after its
+    own time-out, and by then the node is out."""
     sums = data_set(origin, 16)
     one = tier()
     placed = warm(one, sums)
@@ -599,7 +608,8 @@ def test_a_node_that_hangs_costs_a_time_out_of_the_client(tier, origin):
 
 
 def test_a_listing_that_is_kept_is_old_for_its_ttl(tier, origin):
-    """It lies on the node of its bucket, which does not see what other nodes write; without list_ttl nothing of that."""
+    """It lies on the node of its bucket, which does not see what other nodes write; without
+    list_ttl nothing of that."""
     one = tier([{"match": "scratch/**", "list_ttl": "3s"}])
 
     def names(bucket):
@@ -638,8 +648,9 @@ def test_no_node_is_a_503_that_clients_know(tier, origin):
 
 
 def test_a_write_while_its_home_is_away(tier, origin):
-    """It counts as one past Forebay for the node that was away: `strict` never gives the old object, ttl gives it no longer than that, `immutable`
-    until it is evicted there. The last is the limit that the page names."""
+    """It counts as one past Forebay for the node that was away: `strict` never gives the old
+    object, ttl gives it no longer than that, `immutable` until it is evicted there. The last is the
+    limit that the page names."""
     one = tier(
         [
             {"match": "bkt/strict/**", "freshness": "strict"},
@@ -717,7 +728,8 @@ def test_a_write_while_its_home_is_away(tier, origin):
 
 
 def test_read_ahead_from_object_to_object(tier, origin, figure):
-    """A listing is one node's, the objects in it are all nodes': what that one runs ahead of in vain is little, and counted."""
+    """A listing is one node's, the objects in it are all nodes': what that one runs ahead of in
+    vain is little, and counted."""
     sums = {}
     for i in range(40):
         origin.put(f"shards/{i:04}.tar", 5 << 20)
@@ -750,7 +762,8 @@ def test_read_ahead_from_object_to_object(tier, origin, figure):
 
 @pytest.fixture
 def balancer_pod(network, tmp_path, client_image):
-    """balancer_pod(objects, names): the pod of the chart's Deployment, with a DNS that answers as a cluster's does."""
+    """balancer_pod(objects, names): the pod of the chart's Deployment, with a DNS that answers as a
+    cluster's does."""
     made_here = []
     if shutil.which("runc") is None:
         not_run("no runc here")
@@ -783,8 +796,9 @@ def balancer_pod(network, tmp_path, client_image):
 
 
 def test_the_charts_balancer(tier, origin, balancer_pod):
-    """As rendered, with its limits: it finds the nodes by their own names; a node that comes back under another address keeps its objects, one that is
-    added takes its share, without a restart of the balancer; asked to end it lets go."""
+    """As rendered, with its limits: it finds the nodes by their own names; a node that comes back
+    under another address keeps its objects, one that is added takes its share, without a restart of
+    the balancer; asked to end, it drains."""
     objects = charts.render(
         charts.values("tier"), namespace="forebay", settings=["gateway.balancer.maxNodes=5"]
     )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forebays behind Debian's HAProxy, in a network namespace of their own: the tier of deploy/haproxy/haproxy.cfg, which is
-taken as it stands, on the very addresses and ports that it names.
+"""Forebays behind Debian's HAProxy, in a network namespace of their own: the tier of
+deploy/haproxy/haproxy.cfg, which is taken as it stands, on the very addresses and ports that it
+names.
 
-Which node a request went to is told by HAProxy's log; what a node fetched, by its own metrics."""
+HAProxy's log names the node of a request; the node's own metrics count what it fetched."""
 
 import contextlib
 import hashlib
@@ -92,7 +93,8 @@ class Balancer:
         return [match.groupdict() for line in self.lines[since:] if (match := LINE.match(line))]
 
     def homes(self, since=0):
-        """{path: names of the nodes that its requests went to}, of those that a node has answered."""
+        """{path: names of the nodes that its requests went to}, of those that a node has
+        answered."""
         out = {}
         for entry in self.seen(since):
             if entry["node"] != "<NOSRV>" and entry["status"] != "-1":
@@ -255,7 +257,8 @@ class Tier:
         }
 
     def late_runs(self):
-        """{node: how many runs it has only streamed, because the machine was too slow to store them}"""
+        """{node: how many runs it has only streamed, because the machine was too slow to store
+        them}"""
         return {
             name: sum(
                 self.metric(name, "forebay_cache_admission_rejected_total", reason=reason)
@@ -315,14 +318,16 @@ class Tier:
 
 
 def download(client, key, into=None):
-    """The hash of what came. Into a file that can be sought in: only there boto3 writes again what it has asked for again."""
+    """The hash of what came. Into a file that can be sought in: only there boto3 writes again what
+    it has asked for again."""
     into = io.BytesIO() if into is None else into
     client.download_fileobj("bkt", key, into, Config=TRANSFER)
     return hashlib.sha256(into.getvalue()).digest()
 
 
 class Load:
-    """THREADS clients that read all keys, each in an order of its own, round after round until told to end."""
+    """THREADS clients that read all keys, each in an order of its own, round after round until told
+    to end."""
 
     def __init__(self, tier, sums, threads=scaled(8, 3)):
         self.tier, self.sums, self.failed, self.rounds = tier, sums, [], [0] * threads
@@ -355,7 +360,7 @@ class Load:
             self.rounds[number] += 1
 
     def wait_rounds(self, more):
-        """Until each client has begun and ended so many more rounds."""
+        """Waits until each client has begun and ended this many more rounds."""
         wanted = [n + more + 1 for n in self.rounds]
         wait_for(
             lambda: self.failed or all(have >= want for have, want in zip(self.rounds, wanted)),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The labels that Node Feature Discovery makes of the files in its folder, as one line of JSON: its own local source, which reads
-// /etc/kubernetes/node-feature-discovery/features.d, and its own judge of names, which says here what it refuses.
+// The labels that Node Feature Discovery makes of the files in its folder, as one line of JSON: its
+// own local source, which reads /etc/kubernetes/node-feature-discovery/features.d, and its own
+// judge of names, which says here what it refuses.
 package main
 
 import (

@@ -48,7 +48,8 @@ seccompProfile:
       {{- end }}
     - name: admin
       containerPort: 9001
-  # Of the three only this one holds up what comes after it in the pod; it does not wait for the origin.
+  # Of the three only this one holds up what comes after it in the pod; it does not wait for the
+  # origin.
   startupProbe:
     httpGet: {path: /startupz, port: admin}
     periodSeconds: 1
@@ -111,7 +112,8 @@ seccompProfile:
 - name: FOREBAY_LISTEN_PLAINTEXT
   value: network
 {{- end }}
-# Not loopback: the kubelet and Prometheus ask at the pod's address. What shows keys or changes anything stays on loopback.
+# Not loopback: the kubelet and Prometheus ask at the pod's address. What shows keys or changes
+# anything stays on loopback.
 - name: FOREBAY_ADMIN_LISTEN
   value: {{ printf "%s:9001" .Values.bindAddress | quote }}
 {{- with .Values.origin.endpoint }}
