@@ -119,7 +119,7 @@ def run(name, report, args):
     except (
         Exception,
         SystemExit,
-    ) as failure:  # whatever it is, the others are still to be measured
+    ) as failure:  # any failure: measure the other scenarios nevertheless
         traceback.print_exc()
         report.failed(name, str(failure).strip().partition("\n")[0] or type(failure).__name__)
     report.say(f"It took {time.monotonic() - began:.0f} s.")

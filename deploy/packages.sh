@@ -47,7 +47,7 @@ tier="haproxy iproute2 curl"
 cross="crossbuild-essential-arm64"
 emulate="qemu-user-static file"
 quickstart="curl"
-# What signs a release.
+# Programs that sign a release.
 release="openssh-client gpg gpg-agent"
 
 if [ "${1:-}" = --install ]; then

@@ -7,7 +7,7 @@
 #   deploy/quickstart.sh --dir DIR   serves DIR instead (its folders are the buckets)
 #   deploy/quickstart.sh --port N    another port
 #
-# Everything it makes lies in build/quickstart of the source tree.
+# It writes only to build/quickstart of the source tree.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -71,7 +71,7 @@ if [ -z "$data" ]; then
 fi
 config=$root/forebay.yaml
 cat >"$config" <<YAML
-# Written by quickstart.sh. The sample never changes, and Forebay is told so: after the first pass
+# Written by quickstart.sh. The sample never changes, and this rule says so: after the first pass
 # no request for it reaches the origin. Without this rule an object is asked about once a minute.
 rules:
   - {match: "sample/**", freshness: immutable}
@@ -140,7 +140,7 @@ if [ -n "$fetch" ]; then
     sleep 3
     fetch hello.txt fwd=uri-miss
     fetch shard-0000.bin fwd=uri-miss
-    # What was fetched is found by the next request once it is published, 200 ms later at most.
+    # The next request finds the fetched object once it is published, 200 ms later at most.
     sleep 1
     fetch hello.txt hit
     fetch shard-0000.bin hit

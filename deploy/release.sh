@@ -91,7 +91,7 @@ if [ -z "$package" ]; then
     sh "$here/deploy/deb.sh" "$package" >&2
 fi
 
-# Whoever made them: of this commit, and of this version.
+# Image, package and tarball must be of this commit and version, whoever made them.
 of_image=$(python3 - "$image/oci" <<'PY'
 import json, pathlib, sys
 oci = pathlib.Path(sys.argv[1])

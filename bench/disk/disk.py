@@ -72,7 +72,7 @@ end
 
 
 def faults(disk):
-    """What the fault hook is told of DISK."""
+    """Returns the instruction for the fault hook that plays DISK, or None."""
     if disk == "real":
         return None
     if match := re.fullmatch(r"(\d+)MB/s", disk):
@@ -213,7 +213,7 @@ def wrk(server, folder, prefix, connections, seconds):
 
 
 class Side:
-    """What one side of the pairs came to."""
+    """The results of one side of the pairs."""
 
     COUNTS = {
         "stored": 'forebay_fills_total{state="stored"}',
@@ -229,7 +229,7 @@ class Side:
         server.settle()
         before, metrics = cpu_s(server.process.pid), server.metrics()
         rate, mib = wrk(server, folder, f"/bench/{self.name}/{prefix}", connections, seconds)
-        server.settle()  # what is still written is this side's
+        server.settle()  # pending writes belong to this side
         after = cpu_s(server.process.pid)
         self.rates.append(rate)
         self.sent += mib * MIB

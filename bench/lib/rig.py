@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every benchmark stands on: an origin, the servers that are compared, a client, and figures
-of pairs.
+"""The parts that every benchmark uses: an origin, the servers that are compared, a client, and
+figures of pairs.
 
     with Rig(args) as rig:
         origin = rig.origin(latency=15, rate=90)
@@ -89,7 +89,7 @@ def free_port():
 
 
 class Failure(Exception):
-    """What a scenario stands on did not work."""
+    """A part that a scenario needs did not work."""
 
 
 class Process:
@@ -207,7 +207,7 @@ class Rig:
         return server
 
     def stats(self, origin):
-        """What the origin has seen since it was last asked."""
+        """Returns the origin's counts since the last call."""
         with urllib.request.urlopen(f"http://127.0.0.1:{origin.port}/-/stats", timeout=30) as reply:
             return json.load(reply)
 
@@ -417,7 +417,7 @@ class Rig:
 
 class Load:
     """A client at work: requests are (path, first, last) or (path, None, None). `first`: before
-    others on its core. `refusals`: may be told an error."""
+    others on its core. `refusals`: error replies are allowed."""
 
     number = 0
 

@@ -10,7 +10,7 @@ import textwrap
 
 WIDTH = 120
 
-# What matters most: scenario, how the target's figure begins, what it is called on the first
+# The most important figures: scenario, how the target's figure begins, its name on the first
 # screen.
 HEADLINES = [
     (
@@ -114,8 +114,8 @@ HEADLINES = [
 
 
 class Report:
-    """What one run prints, a section for each scenario, and what of it goes into files of
-    results."""
+    """The output of one run, a section for each scenario, and the part of it that goes into files
+    of results."""
 
     def __init__(self, about):
         self.about, self.sections, self.failures = about, {}, []

@@ -213,7 +213,7 @@ class Memory:
 
 
 def own_network():
-    """Begins anew in a network namespace that has nothing but a loopback."""
+    """Restarts itself in a network namespace that has only a loopback."""
     if os.environ.get("FOREBAY_BENCH_NETWORK") != "own":
         os.environ["FOREBAY_BENCH_NETWORK"] = "own"
         os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])

@@ -158,7 +158,7 @@ class TorchLoader:
 
 
 def loading(rig, client, side, endpoint):
-    """Whoever loads for this side, started."""
+    """Starts the loader of this side and returns it."""
     kept = "s3torchconnector" if client == "pytorch" else client
     kept = "files" if side == "files" and client != "webdataset" else kept
     return (TorchLoader if client == "pytorch" else Loader)(rig, kept, endpoint)

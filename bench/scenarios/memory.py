@@ -61,7 +61,7 @@ def idle(forebay, paths, report, show):
             sockets.append(sock)
             sock.bind(
                 (f"127.0.0.{1 + number % 2}", 0)
-            )  # a client has so many ports, and may have so many
+            )  # two addresses, because one has too few ports
             sock.connect(("127.0.0.1", forebay.port))
             sock.sendall(
                 f"GET {paths[number % len(paths)][0]} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\n\r\n".encode()

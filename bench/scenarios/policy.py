@@ -36,7 +36,7 @@ Weak rows, and what was tried:
   and part of that is never read again. None of the above changes it.
 - **j2** loses .044 at a quarter with half the sample (8,192 keys followed).
 
-What each mechanism is worth, 2026-11-27. "Off" is a local change that disables it. The three
+The worth of each mechanism, 2026-11-27. "Off" is a local change that disables it. The three
 numbers are the changes of the mean at a quarter, half and three quarters, in points (hundredths).
 Rows with * were taken with traces of 8,000 blocks. A mechanism stays if a mean changes by 0.5
 points or a row by 2, or if a test shows a fault without it. `build/debug/trace_runner --no-optimum`

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What real programs ask of the origin: direct, and through Forebay cold and warm.
+"""Counts the requests of real programs at the origin: direct, and through Forebay cold and warm.
 
     bench/sweep/sweep.py [--forebay BINARY] [--latency MS] [--only NAME] [--write FILE]
 
@@ -178,7 +178,7 @@ def run_program(python, name, endpoint, authority):
 
 
 def kind_of(entry):
-    """What one request at the origin was: a listing, a HEAD, a GET or something else."""
+    """Returns the kind of one request at the origin: a listing, a HEAD, a GET or another."""
     if entry.method == "GET" and not entry.key:
         return "LIST"
     return entry.method

@@ -11,7 +11,7 @@
 // (10^6 bytes a second). --max-rps: what comes faster is answered 503 SlowDown. Without them it is
 // as fast as one core is. --tar: an object whose name ends in .tar has the bytes of FILE. A listing
 // (ListObjectsV2) names as many of these as its max-keys, below its prefix: PREFIX0000.tar,
-// PREFIX0001.tar and so on. GET /-/stats answers JSON and begins to count anew. The port is the
+// PREFIX0001.tar and so on. GET /-/stats answers JSON and resets its counts. The port is the
 // first line on stdout. One thread; ends with its parent's stdin.
 #include "pattern.h"
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ struct conn {
     char head[1024];
     size_t head_length, head_sent;
     const unsigned char *bytes; // of the object: the pattern or the file
-    uint64_t period;            // how many there are before they begin anew
+    uint64_t period;            // after this many they repeat
     uint64_t at, left;          // of the body: next one of them, bytes to send
     int64_t due_us;             // the reply begins
     int64_t paid_us;            // what the rate has given counts from here
@@ -87,7 +87,7 @@ static void wait_for_room(struct conn *c, bool yes)
 
 static void end_conn(struct conn *c)
 {
-    // What is in a list is freed when it comes to its turn.
+    // A connection in a list is freed when its turn comes.
     if (c->fd >= 0) {
         close(c->fd);
         c->fd = -1;
@@ -326,7 +326,7 @@ static void send_some(struct conn *c, int64_t now)
         c->head_sent += (size_t)n;
     }
     while (c->left) {
-        // The pattern stands in memory twice: a period is in one piece wherever it begins.
+        // The pattern is in memory twice, so a period is contiguous wherever it begins.
         size_t want = c->left < PATTERN_BYTES ? (size_t)c->left : PATTERN_BYTES;
         if (rate > 0) {
             if (now - c->paid_us > BURST_US)

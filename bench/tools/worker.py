@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of a data loader, as training frameworks start them: it loads what it is told, a batch
-at a time.
+"""One worker of a data loader, as training frameworks start them: it loads the keys that it
+receives, a batch at a time.
 
     worker.py CLIENT ENDPOINT
 

@@ -27,7 +27,7 @@ chown 65532:65532 "$root/cache"
 chmod 700 "$root/cache"
 chmod 1777 "$root/tmp"
 
-# Which package a file is of: under both names that a merged /usr gives it.
+# Find the package of each file, under both names that a merged /usr gives it.
 {
     while read -r path; do
         real=$(readlink -f "$path")

@@ -4,8 +4,8 @@
 (spdx.github.io/spdx-spec/v2.3).
 
 The packages are those of /var/lib/dpkg/status.d, and forebay itself with the checksum of its
-binary. What licence a package declares is that of "Files: *" in its Debian copyright file, where
-that can be read by machines (DEP 5); else NOASSERTION.
+binary. The licence that a package declares is that of "Files: *" in its Debian copyright file,
+where that can be read by machines (DEP 5); else NOASSERTION.
 """
 
 import hashlib

@@ -46,7 +46,8 @@ if [ "${SLURM_SCRIPT_CONTEXT:-prolog_slurmd}" = prolog_task ]; then
 fi
 
 # --- Prolog -------------------------------------------------------------------------------------
-# Root writes to folders of root alone: what stands in one of the user's may be a link to anywhere.
+# Root writes only to folders of root, because a file in a folder of the user may be a link to
+# anywhere.
 give_up() {
     echo "forebay: job $job runs without a cache: $*" >&2
     ! command -v logger >/dev/null || logger -t forebay-slurm "job $job runs without a cache: $*"
@@ -68,7 +69,7 @@ as_user="setpriv --reuid $uid --regid $gid --init-groups --no-new-privs --inh-ca
 mkdir -p "$states" "$caches" || give_up "no folder $states or $caches"
 chmod 711 "$states" "$caches" || give_up "they are not ours: $states, $caches"
 mkdir -p "$state" || give_up "no folder $state"
-# What a crash of the node has left: caches of jobs that are not here.
+# Remove what a crash of the node has left: caches of jobs that are not here.
 for old in "$caches"/job-*; do
     [ ! -d "$old" ] || [ -d "$states/${old##*/job-}" ] || rm -rf "$old"
 done

@@ -37,11 +37,10 @@ ROOT = Path(os.environ.get("FOREBAY_CLIENTS_ROOT", HERE.parents[1] / "build" / "
 BUCKET = "clients"
 SMALL, BIG = 10_240, 20 << 20
 ROOM = 1 << 20
-# What may arrive beyond the end of a cut transfer, which Forebay counts itself: see the guide's
-# page on limits.
+# Bytes that the origin may send beyond the end of a cut transfer. Forebay counts them itself: see
+# the guide's page on limits.
 CUT = 4 << 20
-# What differs between two runs of one client's own error message: times, ids of requests,
-# durations.
+# Parts of a client's error message that differ between two runs: times, ids of requests, durations.
 CHANGING = re.compile(
     r"(?i)\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d\S*|\b(request|host) ?-?id\W*[\w+/=-]*|"
     r"0x[0-9a-f]+|\b[\d.]+ ?(ms|s)\b"
@@ -768,7 +767,7 @@ class Relay:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 down.setsockopt(
                     socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16
-                )  # what waits there is not Forebay's
+                )  # bytes in this buffer are outside Forebay
                 threading.Thread(target=self._copy, args=(down, up, False), daemon=True).start()
                 threading.Thread(target=self._copy, args=(up, down, True), daemon=True).start()
 

@@ -24,8 +24,8 @@ OF_RUNTIMES = {"@setuid", "capset", "prctl", "execve", "setgroups", "setgroups32
 # `prepare` gives a folder to its owner; that it may is a capability's matter. Whether a page is in
 # memory (cachestat) is younger than some sets.
 OF_FOREBAY = {"@chown", "cachestat"}
-# What the sets have and default profiles of container engines do not: keys and memory of others,
-# other namespaces, another CPU's ways. Forebay needs none of it.
+# Calls that the sets have and default profiles of container engines lack: keys and memory of
+# others, other namespaces, another CPU's ways. Forebay needs none of it.
 NOT_OF_CONTAINERS = {
     "@keyring",
     "personality",
@@ -101,7 +101,7 @@ def profile(otherwise="SCMP_ACT_ERRNO", rings=None):
 
 
 def strict(rings=errno.EPERM):
-    """What stands for a runtime's default: stricter than any, since what is in no list ends the
+    """A stand-in for a runtime's default, and stricter than any: a call that is in no list ends the
     process. So nothing that Forebay needs is refused in silence."""
     return profile("SCMP_ACT_KILL_PROCESS", rings)
 

@@ -197,7 +197,7 @@ def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
 
 def test_kustomize_labels_nodes_where_that_is_wanted(artefacts, tmp_path):
     """components/node-features turns base/daemonset into what the chart renders with a data set.
-    The patch in its head adds another data set."""
+    The patch that its head describes names another data set."""
     at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
     whole = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",

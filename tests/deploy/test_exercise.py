@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody does who tries it: one training loop from the store itself, then through the
-sidecar of the chart, cold and warm; fifty jobs on one node; a trainer that is told to end.
+"""The steps of a first trial: one training loop from the store itself, then through the
+sidecar of the chart, cold and warm; fifty jobs on one node; a trainer that gets SIGTERM.
 
 The store answers after DELAY_S, as a near one does, so what a cache saves is known beforehand.
 """

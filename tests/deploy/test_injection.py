@@ -179,7 +179,7 @@ def test_expressions_that_are_wrong_are_seen(admission):
 
 
 def test_kyverno_has_the_same_expressions(artefacts):
-    """A cluster without MutatingAdmissionPolicy gets an error that says so."""
+    """A cluster without MutatingAdmissionPolicy gets an error that names Kyverno."""
     kyverno = charts.one(rendered("Kyverno", "1.29"), "MutatingPolicy")
     server = charts.one(rendered(), "MutatingAdmissionPolicy")
     assert kyverno["spec"] == server["spec"]

@@ -50,7 +50,7 @@ def test_plain_files(artefacts, tmp_path):
 
 
 def test_kustomize_trees(artefacts, tmp_path):
-    """The render of each one has no fault, for all of its components."""
+    """The output of each tree has no fault, whatever its components."""
     trees = [
         path.parent
         for path in (ROOT / "deploy").rglob("kustomization.yaml")

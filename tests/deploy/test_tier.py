@@ -533,8 +533,8 @@ def test_a_node_is_killed_and_comes_back(tier, origin, figure):
 
 def test_a_node_is_added(tier, origin, figure):
     """Under load, on a line that was there before it: about a quarter moves, all of it to the new
-    node, each object asked of the origin once. On a loaded machine without a spare segment, a node
-    only streams a body. The test reads it once more."""
+    node, each object asked of the origin once. A node that has no segment ready, because the
+    machine is loaded, only streams a run and fetches it once more."""
     sums = data_set(origin)
     one = tier()
     before = warm(one, sums)
@@ -589,8 +589,8 @@ def test_a_node_that_drains_loses_no_request(tier, origin):
 
 
 def test_a_node_that_hangs_costs_a_time_out_of_the_client(tier, origin):
-    """SIGSTOP: the kernel still takes connections for it. Who waits already asks again after its
-    own time-out, and by then the node is out."""
+    """SIGSTOP: the kernel still takes connections for it. A client that already waits asks again
+    after its own time-out, and by then the node is out."""
     sums = data_set(origin, 16)
     one = tier()
     placed = warm(one, sums)

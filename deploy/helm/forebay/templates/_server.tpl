@@ -112,8 +112,8 @@ seccompProfile:
 - name: FOREBAY_LISTEN_PLAINTEXT
   value: network
 {{- end }}
-# Not loopback: the kubelet and Prometheus ask at the pod's address. What shows keys or changes
-# anything stays on loopback.
+# Not loopback: the kubelet and Prometheus ask at the pod's address. Pages that show keys and
+# actions that change the cache stay on loopback.
 - name: FOREBAY_ADMIN_LISTEN
   value: {{ printf "%s:9001" .Values.bindAddress | quote }}
 {{- with .Values.origin.endpoint }}
