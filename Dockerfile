@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # docker build -t forebay .        (deploy/image.sh does it without a daemon, and twice the same)
-# docker run --network host -v /nvme/cache:/cache -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY forebay
+# docker run --network host -v /nvme/cache:/cache \\
+#     -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY forebay
 #
-# In open mode Forebay listens on loopback only, so the container shares its client's network: a
-# pod's containers do so by themselves, plain docker with --network host. Forebay runs as user
-# 65532, who must be able to write to what is mounted at /cache. Nothing else is written: the root
-# may be read-only.
+# In open mode Forebay listens on loopback only, so the container shares its client's network: the
+# containers of a pod do so by default, plain docker with --network host. Forebay runs as user
+# 65532, which needs write access to the folder at /cache. The root may be read-only.
 FROM debian:bookworm-slim AS build
 COPY deploy/packages.sh /src/deploy/packages.sh
 RUN sh /src/deploy/packages.sh --install build && rm -rf /var/lib/apt/lists/*

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the Debian package and the tarball.
 #
-#   sh deploy/deb.sh [FOLDER]    FOLDER (build/package) gets forebay_VERSION_ARCH.deb and forebay-VERSION-Linux-ARCH.tar.gz
-# Of one commit and one Debian two builds give the same bytes.
+#   sh deploy/deb.sh [FOLDER]
+#
+# FOLDER (build/package) gets forebay_VERSION_ARCH.deb and forebay-VERSION-Linux-ARCH.tar.gz. Two
+# builds of one commit on one Debian give the same bytes.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:-$here/build/package}
@@ -13,7 +15,8 @@ sh "$here/deploy/packages.sh" --install build package
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
-unset CMAKE_C_COMPILER_LAUNCHER # with ccache the folder that an object was first made in counts in the build id
+# Without ccache, because it would put the folder of an object's first build into the build id.
+unset CMAKE_C_COMPILER_LAUNCHER
 umask 022
 rm -rf "$out/build"
 cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr \

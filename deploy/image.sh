@@ -1,13 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the image as an OCI layout, without a daemon and without a registry of images: the base is
-# made from Debian's packages, the Dockerfile runs in a chroot. Of one commit and one base two
-# builds have one digest.
+# Builds the image as an OCI layout, without a daemon or a registry. The base is made from Debian's
+# packages, and the Dockerfile runs in a chroot. Two builds of one commit and base have one digest.
 #
 #   sh deploy/image.sh [--target debug] [--base TAR] [FOLDER]
-#
-# FOLDER (build/image) gets oci/ (the layout), base.tar (unless --base names one), sbom.spdx.json
-# and digest. As root.
+# FOLDER (build/image) gets oci/ (the layout), sbom.spdx.json, digest, and, unless --base names one,
+# base.tar. Run it as root.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 target=

@@ -5,8 +5,11 @@
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and
 # Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, tier, hosts, release, cross, emulate)
-#   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
+#   sh deploy/packages.sh build                  prints the list
+#   sh deploy/packages.sh --install build test   installs missing packages (as root, or by sudo)
+#
+# Lists: build, run, unit, test, page, fuzz, bench, metrics, clients, clients_java, image, package,
+# pods, tier, hosts, quickstart, release, cross, emulate
 set -eu
 
 # llhttp is a library of its own since Debian 13; before that, and in Ubuntu 24.04, its sources come

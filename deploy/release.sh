@@ -1,18 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes a release from a clean clone: image, Debian package, tarball, chart, bill of materials,
-# notes, checksums, signature.
+# Makes a release of a clean clone: image, Debian package, tarball, chart, bill of materials, notes,
+# checksums, signature. Two releases of one commit and one base differ only in their signatures.
 #
-#   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    FOLDER: build/release-VERSION; it must not be there yet
-#   sh deploy/release.sh --check                               only compares the version where it stands; its last line is the version
-#
-#   --sign KEY        signs SHA256SUMS: KEY is the file of an ssh key, or the name of a key of gpg; without it, that is said
-#   --base TAR        the image's base, as deploy/image.sh left it (base.tar), instead of today's Debian 12
-#   --image FOLDER    takes the image that deploy/image.sh has made of this commit
-#   --package FOLDER  takes package and tarball that deploy/deb.sh has made of this commit
-#   --allow-dirty     what is not committed is no reason to refuse
-# As root, like image.sh. Of one commit and one base two releases have the same bytes, but for
-# signatures.
+#   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    a new FOLDER (build/release-VERSION)
+#   sh deploy/release.sh --check    compares all places that name the version; prints it last
+#   --sign KEY        signs SHA256SUMS: KEY is the file of an ssh key, or the name of a gpg key
+#   --base TAR        uses base.tar of deploy/image.sh as the image's base, not today's Debian 12
+#   --image FOLDER    uses the image that deploy/image.sh made of this commit
+#   --package FOLDER  uses the package and tarball that deploy/deb.sh made of this commit
+#   --allow-dirty     accepts a tree with uncommitted changes
+# Run it as root, like image.sh. Without --sign it reports that nothing is signed.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 key= base= image= package= out= check=0 dirty=0

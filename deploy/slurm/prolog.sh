@@ -11,10 +11,10 @@
 # user) it prints that port and key for the job's environment. The origin and its region are in
 # /etc/forebay/slurm.yaml; keys for it in the user's ~/.aws, as for any S3 client.
 #
-# A job without a cache is slower, a failed Prolog drains the node: whatever goes wrong is said in
-# the log, and the job runs on S3.
+# A failed Prolog would drain the node, and a job without a cache is only slower. So on any failure
+# the log says why, and the job runs on S3.
 #
-#   FOREBAY_SLURM_CACHE   where caches are made (/var/cache/forebay-slurm): a folder of root on a local disk
+#   FOREBAY_SLURM_CACHE   folder of the caches (/var/cache/forebay-slurm): root's, on a local disk
 #   FOREBAY_SLURM_CONFIG  the configuration (/etc/forebay/slurm.yaml)
 #   FOREBAY_SLURM_STATE   sockets, keys and logs (/run/forebay-slurm)
 # Slurm passes no environment: set them in /etc/default/forebay-slurm.

@@ -1,6 +1,7 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
-{{/* Not those of the nodes: their Service, budget and policy would take a balancer for one of them. */}}
+{{/* Labels that differ from those of the nodes. Otherwise the Service, budget and policy of the
+     nodes would also select balancers. */}}
 {{- define "forebay.balancerSelectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-balancer
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -19,8 +20,9 @@ labels:
   {{- end }}
 {{- end -}}
 
-{{/* deploy/haproxy/haproxy.cfg without its comments, with a line for each node that may come to be: each by its own name, which
-keeps its place whatever its address is. Lines by addresses (server-template) would change places from balancer to balancer. */}}
+{{/* deploy/haproxy/haproxy.cfg without its comments, with a line for each node that may be added.
+     Each line has the node's own name, so a node keeps its place whatever its address. With lines
+     by address (server-template) the places would differ between balancers. */}}
 {{- define "forebay.haproxy" -}}
 {{- $nodes := printf "%s-nodes.%s.svc.%s" (include "forebay.fullname" .) .Release.Namespace .Values.gateway.balancer.clusterDomain -}}
 {{- $lines := "    default-server resolvers cluster init-addr none resolve-prefer PREFER\n" | replace "PREFER" (ternary "ipv6" "ipv4" (hasPrefix "[" .Values.bindAddress)) -}}

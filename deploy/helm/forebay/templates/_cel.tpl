@@ -1,6 +1,7 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
-{{/* A value as an expression of CEL. Its maps and lists take values of one type only, hence dyn(). */}}
+{{/* A value as an expression of CEL. Maps and lists of CEL hold values of one type, hence dyn().
+     */}}
 {{- define "forebay.cel" -}}
 {{- if kindIs "map" . -}}
 { {{- include "forebay.celPairs" . -}} }
@@ -23,9 +24,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What injection does to a pod, as one list of JSON patches; the same for the API server and for Kyverno.
-     The sidecar comes first, so that it serves all others; then warm, where the pod asks for it; then volumes and the
-     clients' variables, of which a container keeps those that it has. */}}
+{{/* The changes of a pod by injection, as one list of JSON patches. The API server and Kyverno get
+     the same list. The sidecar comes first, so that it serves all other containers. Then come warm,
+     if the pod asks for it, the volumes, and the clients' variables. A container keeps variables
+     that it already has. */}}
 {{- define "forebay.patches" -}}
 {{- $server := index (include "forebay.server" . | fromYamlArray) 0 -}}
 {{- $volumes := include "forebay.volumes" . | fromYamlArray -}}

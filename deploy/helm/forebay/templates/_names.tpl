@@ -1,6 +1,7 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
-{{/* The name of everything, as a DNS label of RFC 1035, short enough for suffixes: a release may be called "1.a". */}}
+{{/* The name of all objects: a DNS label of RFC 1035, short enough for suffixes. A release may have
+     a name that is no such label, such as "1.a". */}}
 {{- define "forebay.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $full := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) -}}
@@ -9,7 +10,7 @@
 {{- $full | trunc 45 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Of what has no namespace: two releases of one name may live in two. */}}
+{{/* Name of objects without a namespace. Two namespaces may each have a release of one name. */}}
 {{- define "forebay.clusterName" -}}
 {{- $name := printf "%s-%s" .Release.Namespace (include "forebay.fullname" .) -}}
 {{- if gt (len $name) 63 -}}{{- $name = printf "%s-%s" (trunc 54 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}{{- end -}}

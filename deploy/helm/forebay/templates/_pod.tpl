@@ -120,7 +120,8 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* It never ends by itself: a node's labels are no reason to take its cache out of the Service. */}}
+{{/* It never ends by itself, because a failure of labels must not take a cache out of the Service.
+     */}}
 {{- define "forebay.nodeFeatures" -}}
 {{- $root := eq (int .Values.nodeFeatures.runAsUser) 0 -}}
 - name: node-features

@@ -3,7 +3,8 @@
        $forebay := dict "Values" .Values.forebay "Chart" .Subcharts.forebay.Chart "Release" .Release "Capabilities" .Capabilities
        initContainers: include "forebay.server" $forebay, include "forebay.warm" $forebay; volumes: include "forebay.volumes" $forebay */}}
 
-{{/* What the profile "restricted" asks of a container, said in the container: a pod's own settings may differ. */}}
+{{/* The settings that the level restricted demands. They are in the container, because those of the
+     pod may differ. */}}
 {{- define "forebay.securityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -194,7 +195,8 @@ seccompProfile:
 {{- end }}
 {{- end -}}
 
-{{/* Fetches before the first container starts. Its requests add to the sidecar's, so they are small. */}}
+{{/* Fetches before the first container starts. Kubernetes adds its resource requests to those of
+     the sidecar, so they are small. */}}
 {{- define "forebay.warm" -}}
 - name: warm
   image: {{ include "forebay.image" . | quote }}
@@ -272,7 +274,7 @@ resources:
     storage: {{ .Values.cache.size }}
 {{- end -}}
 
-{{/* What `forebay env` prints for this endpoint. */}}
+{{/* The output of `forebay env` for this endpoint. */}}
 {{- define "forebay.clientEnv" -}}
 {{- $url := include "forebay.endpoint" . -}}
 {{- $host := trimPrefix "http://" $url -}}
