@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # docker build -t forebay .        (deploy/image.sh does it without a daemon, and twice the same)
-# docker run --network host -v /nvme/cache:/cache \\
+# docker run --network host -v /nvme/cache:/cache \
 #     -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY forebay
 #
 # In open mode Forebay listens on loopback only, so the container shares its client's network: the

@@ -88,7 +88,8 @@ def main():
         [args.forebay, "version"], capture_output=True, text=True, check=True
     ).stdout.strip()
     report = Report(
-        f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
+        f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux "
+        f"{platform.release()}, "
         f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
         f"engine {args.engine}. Medians; after ratios the least and the most of the rounds."
     )

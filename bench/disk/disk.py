@@ -309,7 +309,8 @@ def main():
                     )
                     share = cold.counts["stored"] / max(cold.counts["started"], 1)
                     print(
-                        f"{disk:>8} {connections:>5} {plain}  {cold}  {statistics.median(ratios):5.2f} "
+                        f"{disk:>8} {connections:>5} {plain}  {cold}  "
+                        f"{statistics.median(ratios):5.2f} "
                         f"({ratios[0]:.2f} to {ratios[-1]:.2f})         {share:6.0%}  "
                         f"{cold.counts['checked'] / cold.sent:9.1%}",
                         flush=True,

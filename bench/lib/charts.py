@@ -58,17 +58,20 @@ class Picture:
 
     def text(self, x, y, words, kind="ink", anchor="start"):
         self.add(
-            f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+            f'<text class="{kind}" x="{x:g}" y="{y:g}" '
+            f'text-anchor="{anchor}">{escape(words)}</text>'
         )
 
     def box(self, x, y, width, height, kind, radius=3):
         self.add(
-            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}"/>'
+            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" '
+            f'height="{height:g}" rx="{radius}"/>'
         )
 
     def line(self, x1, y1, x2, y2, kind="grid", width=1, more=""):
         self.add(
-            f'<line class="line-{kind}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke-width="{width}"{more}/>'
+            f'<line class="line-{kind}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" '
+            f'stroke-width="{width}"{more}/>'
         )
 
     def arrow(self, x1, y1, x2, y2, kind="soft"):
@@ -82,8 +85,10 @@ class Picture:
 
     def svg(self):
         head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}" height="{self.height}" role="img" '
-            f'aria-labelledby="t d">\n<title id="t">{escape(self.title)}</title>\n<desc id="d">{escape(self.told)}</desc>\n{style()}\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" '
+            f'width="{WIDTH}" height="{self.height}" role="img" '
+            f'aria-labelledby="t d">\n<title id="t">{escape(self.title)}</title>\n<desc '
+            f'id="d">{escape(self.told)}</desc>\n{style()}\n'
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
             'markerHeight="7" orient="auto">'
             '<path class="soft" d="M0 0L8 4L0 8z"/></marker></defs>\n'
@@ -146,7 +151,8 @@ def accelerator(figures):
     picture.text(
         24,
         316,
-        f"Forebay {figures['forebay'].split()[0]}, {figures['date']}; one H100, 16 cores. Figures: bench/results/h100.json",
+        f"Forebay {figures['forebay'].split()[0]}, {figures['date']}; one H100, 16 cores. "
+        f"Figures: bench/results/h100.json",
         "soft small",
     )
     return picture
@@ -158,7 +164,8 @@ def beside_nginx(figures):
         f"{r['name']}: Forebay {r['forebay']}, nginx {r['nginx']}" for r in hits
     )
     told += ". Cold ranges of 8 MiB, MB/s: " + "; ".join(
-        f"{r['connections']} connections: direct {r['direct']}, nginx {r['nginx']}, Forebay {r['forebay']}"
+        f"{r['connections']} connections: direct {r['direct']}, nginx {r['nginx']}, Forebay "
+        f"{r['forebay']}"
         for r in cold
     )
     picture = Picture(508, "Hits and cold reads beside nginx and direct access", told)
@@ -202,7 +209,8 @@ def beside_nginx(figures):
     picture.text(
         24,
         496,
-        f"Forebay {figures['forebay'].split()[0]}, {figures['date']}; 16 cores (Intel Xeon, virtual). Figures: bench/results/h100.json",
+        f"Forebay {figures['forebay'].split()[0]}, {figures['date']}; 16 cores (Intel Xeon, "
+        f"virtual). Figures: bench/results/h100.json",
         "soft small",
     )
     return picture

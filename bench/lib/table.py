@@ -199,7 +199,8 @@ def overview(pages):
     scenarios = ["| scenario | targets reached | date |", "|---|---|---|"]
     for name, rows in targets.items():
         missed += [
-            f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | {measured} | {limit} |"
+            f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | "
+            f"{measured} | {limit} |"
             for figure, measured, limit, reached in rows
             if reached != "yes"
         ]

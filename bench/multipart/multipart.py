@@ -423,7 +423,8 @@ def report(given, name, rows):
         "download warm": ratio("warm through", "download direct"),
     }
     print(
-        f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
+        f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, "
+        f"{given.payload} "
         f"payload, {name}{' on a core of its own' if given.apart else ''}"
         f"{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n"
     )

@@ -278,7 +278,8 @@ def loop(rig, report, args, kind, client, count, batch, shard):
         *[""] * len(others),
     )
     report.wanted(
-        f"training loop, {kind}, {client}: utilisation warm (direct {pairs.median('direct', 'busy'):.0%})",
+        f"training loop, {kind}, {client}: utilisation warm (direct "
+        f"{pairs.median('direct', 'busy'):.0%})",
         pairs.median("warm", "busy"),
         least=0.95,
     )

@@ -64,7 +64,8 @@ def idle(forebay, paths, report, show):
             )  # two addresses, because one has too few ports
             sock.connect(("127.0.0.1", forebay.port))
             sock.sendall(
-                f"GET {paths[number % len(paths)][0]} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\n\r\n".encode()
+                f"GET {paths[number % len(paths)][0]} HTTP/1.1\r\nHost: "
+                f"127.0.0.1:{forebay.port}\r\n\r\n".encode()
             )
             left = None
             got = b""

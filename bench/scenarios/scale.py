@@ -134,7 +134,8 @@ def is_hit(forebay, path):
     """By a socket of our own: the client that loads takes longer to start than the server does."""
     with socket.create_connection(("127.0.0.1", forebay.port), 10) as sock:
         sock.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\nConnection: close\r\n\r\n".encode()
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{forebay.port}\r\nConnection: "
+            f"close\r\n\r\n".encode()
         )
         reply = b"".join(iter(lambda: sock.recv(65536), b""))
     return re.search(rb"^cache-status: forebay; hit", reply, re.I | re.M) is not None

@@ -85,7 +85,8 @@ def namespaces(*kinds):
     )
     if os.geteuid() != 0 or done.returncode != 0:
         refused(
-            f"no root, or no namespaces ({', '.join(kinds)}) of our own: {done.stderr.strip()[-200:]}"
+            f"no root, or no namespaces ({', '.join(kinds)}) of our own: "
+            f"{done.stderr.strip()[-200:]}"
         )
 
 

@@ -111,8 +111,10 @@ def test_a_training_loop_direct_cold_and_warm(pod, origin, network, secrets, job
     } == SAMPLES  # in all four epochs
     best = min(epoch["seconds"] for epoch in warm)
     figure(
-        f"training loop, {len(SAMPLES)} objects of 100 KB, store at {DELAY_S * 1e3:.0f} ms: direct {bare['seconds']:.2f} s, cold "
-        f"{cold['seconds']:.2f} s, warm {best:.2f} s, {cold['seconds'] / best:.1f} x cold; origin bytes 1.00x"
+        f"training loop, {len(SAMPLES)} objects of 100 KB, store at {DELAY_S * 1e3:.0f} ms: "
+        f"direct {bare['seconds']:.2f} s, cold "
+        f"{cold['seconds']:.2f} s, warm {best:.2f} s, {cold['seconds'] / best:.1f} x cold; "
+        f"origin bytes 1.00x"
     )
     assert cold["seconds"] >= 3 * best
     assert cached.stop()["forebay"] == 0
@@ -148,7 +150,8 @@ def test_fifty_jobs_on_one_node_cost_one_download(pod, origin, network, service,
     assert len(seen) == JOBS and len({epoch["whole"] for epoch in seen}) == 1
     sent = {name: origin.bytes_sent(name) for name in SAMPLES}
     figure(
-        f"{JOBS} jobs on one node, first epoch of {len(SAMPLES)} objects: origin bytes {sum(sent.values()) / TOTAL:.2f}x"
+        f"{JOBS} jobs on one node, first epoch of {len(SAMPLES)} objects: origin bytes "
+        f"{sum(sent.values()) / TOTAL:.2f}x"
     )
     assert sent == SAMPLES
     assert node.stop()["forebay"] == 0

@@ -20,7 +20,8 @@ INSIDE = [
     "--mount",
     "sh",
     "-c",
-    f'mkdir -p /mnt && mount --bind "$0" /mnt && mount -t tmpfs tmpfs /etc && mkdir -p {FOLDER} && mount --move /mnt {FOLDER} && exec "$1"',
+    f'mkdir -p /mnt && mount --bind "$0" /mnt && mount -t tmpfs tmpfs /etc && mkdir -p '
+    f'{FOLDER} && mount --move /mnt {FOLDER} && exec "$1"',
 ]
 
 

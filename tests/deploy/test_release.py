@@ -129,7 +129,8 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     files = good(folder, ssh_key)
     assert f"version {VERSION}" in done.stdout and "NOT SIGNED" not in done.stderr
     figure(
-        f"release: {len(list(folder.iterdir()))} files, {sum(p.stat().st_size for p in folder.iterdir()) / 1e6:.1f} MB"
+        f"release: {len(list(folder.iterdir()))} files, "
+        f"{sum(p.stat().st_size for p in folder.iterdir()) / 1e6:.1f} MB"
     )
 
     # The archive is the layout, digest and all.

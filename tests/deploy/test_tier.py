@@ -526,7 +526,9 @@ def test_a_node_is_killed_and_comes_back(tier, origin, figure):
         if entry["end"] != "--" or entry["status"] != "200" and entry["status"] != "206"
     ]
     figure(
-        f"tier, a node killed under load: {len(moved)} of {len(sums)} objects moved, {len(twice)} of them fetched twice, {len(seen)} requests, none failed for the client, "
+        f"tier, a node killed under load: {len(moved)} of {len(sums)} objects moved, "
+        f"{len(twice)} of them fetched twice, {len(seen)} requests, none failed for the "
+        f"client, "
         f"{retried} retried by the balancer, {len(cut)} cut or refused and asked again by boto3"
     )
 
@@ -565,7 +567,8 @@ def test_a_node_is_added(tier, origin, figure):
             "forebay-3": sum(origin.version(key).size for key in moved),
         }
     figure(
-        f"tier, a node added under load: {len(moved)} of {len(sums)} objects moved, all to it, {sum(late.values()):.0f} runs only streamed"
+        f"tier, a node added under load: {len(moved)} of {len(sums)} objects moved, all to "
+        f"it, {sum(late.values()):.0f} runs only streamed"
     )
 
 
@@ -752,7 +755,8 @@ def test_read_ahead_from_object_to_object(tier, origin, figure):
     )
     ahead = sum(one.metric(name, "forebay_readahead_objects_total") for name in NODES)
     figure(
-        f"tier, 40 shards of 5 MiB read in the order of a listing: origin bytes {extra:.2f}x, {ahead:.0f} objects run ahead of"
+        f"tier, 40 shards of 5 MiB read in the order of a listing: origin bytes "
+        f"{extra:.2f}x, {ahead:.0f} objects run ahead of"
     )
     assert extra <= 1.25
 

@@ -1,7 +1,6 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
-{{/* A value as an expression of CEL. Maps and lists of CEL hold values of one type, hence dyn().
-     */}}
+{{/* A value as an expression of CEL. Its maps and lists hold values of one type, hence dyn(). */}}
 {{- define "forebay.cel" -}}
 {{- if kindIs "map" . -}}
 { {{- include "forebay.celPairs" . -}} }
