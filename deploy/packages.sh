@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2034,SC2086,SC2154 # groups are looked up by name, lists split on purpose
 #
-# The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and
+# Lists the Debian packages that Forebay needs, for the quickstart, the tests, CI and the
 # Dockerfile.
 #
 #   sh deploy/packages.sh build                  prints the list
@@ -12,8 +12,8 @@
 # pods, tier, hosts, quickstart, release, cross, emulate
 set -eu
 
-# llhttp is a library of its own since Debian 13; before that, and in Ubuntu 24.04, its sources come
-# with Node's packages.
+# llhttp has its own package since Debian 13. Before that, and in Ubuntu 24.04, Node's packages have
+# its sources.
 # shellcheck disable=SC1091 # there, or an empty word
 case $(. /etc/os-release 2>/dev/null && echo "${ID:-}-${VERSION_ID:-}") in
 debian-12 | ubuntu-2[0-4].*) llhttp=node-llhttp ;;
@@ -32,9 +32,9 @@ fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
 clients_java="default-jdk-headless maven"
-# promtool for tests/scenario/test_metrics.py. A list of its own: 22 MB to fetch, 330 MB on disk.
-# Debian starts the service where it may (systemctl disable --now prometheus); the tests do not need
-# it.
+# promtool for tests/scenario/test_metrics.py. It has its own list, because it is 22 MB to fetch and
+# 330 MB on disk. Debian starts the service if it can. The tests do not need the service: systemctl
+# disable --now prometheus
 metrics="prometheus"
 image="buildah mmdebstrap umoci runc git ca-certificates python3"
 package="dpkg-dev lintian file systemd mmdebstrap"
@@ -42,11 +42,10 @@ package="dpkg-dev lintian file systemd mmdebstrap"
 pods="runc iproute2"
 # Hosts with Slurm, and shell scripts.
 hosts="shellcheck util-linux"
-# A tier behind a balancer. As prometheus: Debian starts the service where it may, the tests do not
-# need it.
+# A tier behind a balancer. Debian starts this service too if it can, and the tests do not need it.
 tier="haproxy iproute2 curl"
-# Another processor: its compiler, with the libraries of "build" for it; and what runs its programs
-# here.
+# For another processor: its compiler, the libraries of "build" for it, and an emulator for its
+# programs.
 cross="crossbuild-essential-arm64"
 emulate="qemu-user-static file"
 quickstart="curl"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Ends the server that prolog.sh started for this job on this node, and removes its cache and its
-# key. As root (Epilog= in slurm.conf). A job that had none is no error: a failed Epilog drains the
-# node.
+# key. Runs as root (Epilog= in slurm.conf). A job without a cache is no error, because a failed
+# Epilog drains the node.
 set -u
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH

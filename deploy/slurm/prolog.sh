@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A cache for each Slurm job on each of its nodes, which nobody but the job can read. slurm.conf:
+# Starts a cache for each Slurm job on each of its nodes. Only the job can read it. slurm.conf:
 #
 #   Prolog=/usr/share/forebay/slurm/prolog.sh
 #   TaskProlog=/usr/share/forebay/slurm/prolog.sh
@@ -81,8 +81,8 @@ chown "$uid:$gid" "$cache" "$state/socket" "$state/keys.yaml" || give_up "user $
 id=$(sed -n 's/^- id: \([A-Z0-9]*\).*/\1/p' "$state/keys.yaml")
 secret=$(sed -n 's/^  secret: \([A-Za-z0-9]*\).*/\1/p' "$state/keys.yaml")
 
-# setsid: what is left in its process group Slurm ends. Each of the three becomes the next, so the
-# process id stays.
+# setsid, because Slurm ends all processes of its own group. Each of the three programs executes the
+# next, so the process id stays.
 cd / || give_up "no root"
 # shellcheck disable=SC2086 # words
 setsid $as_user "$forebay" serve -c "$config" --listen 127.0.0.1:0 --auth.mode verify --auth.keys_file "$state/keys.yaml" \

@@ -28,8 +28,8 @@ spec:
   {{- with .Values.priorityClassName | default (ternary (include "forebay.clusterName" .) "" (and (eq .Values.mode "daemonset") .Values.priorityClass.create)) }}
   priorityClassName: {{ . }}
   {{- end }}
-  # 5 s until no new connection comes, up to 25 s to end what is under way, and some to write down
-  # what is known.
+  # 5 s until no new connection comes, up to 25 s for requests in flight, and some to save the
+  # state.
   terminationGracePeriodSeconds: 60
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
@@ -41,8 +41,8 @@ spec:
   {{- if or $prepare .Values.cache.wipeOlder }}
   initContainers:
     {{- if $prepare }}
-    # The kubelet makes the folder as root's own; this gives it to 65532. The next start finds it
-    # so, and looks no further.
+    # The kubelet creates the folder for root, and this container makes 65532 its owner. Later
+    # starts find it so and change nothing.
     - name: prepare
       image: {{ include "forebay.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}

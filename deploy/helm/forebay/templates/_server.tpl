@@ -49,8 +49,8 @@ seccompProfile:
       {{- end }}
     - name: admin
       containerPort: 9001
-  # Of the three only this one holds up what comes after it in the pod; it does not wait for the
-  # origin.
+  # The only one of the three probes that delays later containers of the pod. It does not wait for
+  # the origin.
   startupProbe:
     httpGet: {path: /startupz, port: admin}
     periodSeconds: 1
