@@ -146,7 +146,7 @@ class Server:
         }
 
     def settle(self):
-        """Nothing is in flight and nothing is owed to the disk."""
+        """Waits until nothing is in flight and all writes have reached the disk."""
         for _ in range(1200):
             if self.metrics()["forebay_fills_inflight"] == 0:
                 break
@@ -165,7 +165,7 @@ class Server:
 
 
 def cpu_s(pid):
-    """CPU time so far: of its workers, and of all threads that it has or had."""
+    """Returns the CPU time so far: of the workers, and of all threads, ended ones too."""
 
     def seconds(stat):
         return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf(
@@ -181,7 +181,7 @@ def cpu_s(pid):
 
 
 def wrk(server, folder, prefix, connections, seconds):
-    """MB/s, and how many MiB."""
+    """Runs wrk and returns MB/s and the number of MiB."""
     ranges = DATA // RANGE
     lua = folder / "range.lua"
     lua.write_text(LUA % (ranges, RANGE, prefix, ranges, RANGE - 1))

@@ -299,7 +299,7 @@ def write(root=ROOT):
 
 
 def differing(root=ROOT):
-    """Pictures whose file is not what their figures give, and files that no figures give."""
+    """Returns pictures that differ from their figures, and files that no figures make."""
     folder, drawn = root / "deploy/guide/pictures", draw(root)
     there = {path.name: path.read_text() for path in folder.glob("*.svg")}
     return sorted(

@@ -93,7 +93,7 @@ class Failure(Exception):
 
 
 class Process:
-    """Something that runs: its port, and the CPU time and memory of all of its processes."""
+    """A running server: its port, and the CPU time and memory of all its processes."""
 
     def __init__(self, name, command, port=None, core=None, **popen):
         self.name, self.port = name, port
@@ -324,7 +324,7 @@ class Rig:
         }
 
     def settle(self, forebay):
-        """Nothing is in flight and nothing is owed to the disk."""
+        """Waits until nothing is in flight and all writes have reached the disk."""
         for _ in range(1200):
             if self.metrics(forebay)["forebay_fills_inflight"] == 0:
                 break
@@ -332,11 +332,11 @@ class Rig:
         subprocess.run(["sync", "-f", str(forebay.cache)], check=True)
 
     def load(self, *args, **options):
-        """The client's figures, and the server's CPU; what Load takes."""
+        """Runs a Load with these arguments. Returns the client's figures and the server's CPU."""
         return Load(self, *args, **options).result()
 
     def varnish(self, origin):
-        """None where it is not installed. It has no log of its own."""
+        """Starts Varnish, or returns None if it is not installed. It writes no log."""
         if not shutil.which("varnishd"):
             return None
         place, port = Path(tempfile.mkdtemp(prefix="varnish-", dir=self.folder)), free_port()
@@ -389,7 +389,7 @@ class Rig:
         return f"dir:{place.parent}", paths
 
     def program(self, name, *options):
-        """The figures of bench/NAME/NAME.py."""
+        """Runs bench/NAME/NAME.py and returns its figures."""
         out = self.folder / f"{name}.json"
         done = subprocess.run(
             [
@@ -505,7 +505,7 @@ class Load:
         return got
 
     def stop(self):
-        """Ends it without figures."""
+        """Ends the client without figures."""
         self.process.kill()
         self.process.communicate()
         self.plan.unlink()

@@ -186,7 +186,7 @@ def page(name, text, about, lines, wants):
 
 
 def overview(pages):
-    """RESULTS.md of the pages {name: text}."""
+    """Returns the text of RESULTS.md for the pages {name: text}."""
     targets = {name: targets_of(text) for name, text in pages.items()}
     every = [row for rows in targets.values() for row in rows]
     shown = ["| what | measured | target | reached |", "|---|---|---|---|"]
@@ -297,7 +297,7 @@ def split(table):
 
 
 def number(value):
-    """Three digits that matter."""
+    """Formats a number with three significant digits."""
     if isinstance(value, int) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -283,7 +283,7 @@ def limit_port(port, rate):
 
 
 def stay_on(cores):
-    """This thread, and the processes and threads that it starts from now on."""
+    """Binds this thread, and all processes and threads that it starts later, to these CPUs."""
     os.sched_setaffinity(0, cores)
 
 

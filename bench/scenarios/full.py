@@ -282,7 +282,7 @@ def feed(rig, forebay, paths, count, connections, rate):
 
 
 def thread_figures(forebay):
-    """Of each of the store's threads: bytes that it has read, CPU time in ns."""
+    """Returns the bytes read and the CPU time in ns of each thread of the store."""
     found = {}
     for task in Path(f"/proc/{forebay.process.pid}/task").iterdir():
         name = (task / "comm").read_text().strip()

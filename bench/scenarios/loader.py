@@ -43,7 +43,7 @@ def interpreter(client):
 
 
 class Loader:
-    """Workers that are started and wait for their first batch."""
+    """Started workers that wait for their first batch."""
 
     def __init__(self, rig, client, endpoint):
         command = [
@@ -237,7 +237,7 @@ def loop(rig, report, args, kind, client, count, batch, shard):
         return got
 
     class InOrder(Pairs):
-        """Warm comes after cold, always."""
+        """Always measures warm after cold."""
 
         def __init__(self):
             self.rows = {side: [] for side in sides}

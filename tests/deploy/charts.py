@@ -118,7 +118,7 @@ def render_text(
 
 
 def render(*values, **more):
-    """The same as objects."""
+    """Returns the output of `helm template` as objects."""
     return load(render_text(*values, **more))
 
 
@@ -171,7 +171,7 @@ def one(objects, kind, name=None):
 
 
 def pods_of(node, where=""):
-    """(place, pod spec) of everything below that has containers, however it is nested."""
+    """Yields (place, pod spec) for each object below that has containers, at any depth."""
     if isinstance(node, dict):
         if isinstance(node.get("containers"), list) and all(
             isinstance(c, dict) and "name" in c for c in node["containers"]

@@ -24,7 +24,7 @@ ARTEFACTS = Path(os.environ.get("FOREBAY_BUILD_ROOT") or ROOT / "build") / "depl
 
 
 def passable(folder):
-    """Another user comes through to FOLDER: pytest's own folders are for who made them."""
+    """Lets other users reach FOLDER. pytest creates its folders for their owner only."""
     for parent in [folder, *folder.parents]:
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
@@ -61,7 +61,7 @@ def refused(why):
 
 
 def program(name):
-    """Its path; tests/run.sh --deploy installs it."""
+    """Returns the program's path. tests/run.sh --deploy installs it."""
     found = shutil.which(name)
     if found is None:
         not_run(f"no {name} here: tests/run.sh --deploy installs it")
@@ -75,7 +75,7 @@ def only_full():
 
 
 def namespaces(*kinds):
-    """Whether this machine lets us have namespaces of our own; a sandbox may not."""
+    """Checks that this machine allows namespaces of our own. A sandbox may not."""
     done = subprocess.run(
         ["unshare", *(f"--{kind}" for kind in kinds), "true"],
         capture_output=True,
@@ -92,7 +92,7 @@ def namespaces(*kinds):
 
 @pytest.fixture(scope="session")
 def artefacts():
-    """Where they go."""
+    """The folder of the artefacts."""
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     return ARTEFACTS
 

@@ -78,7 +78,7 @@ class Network:
         return [int(pid) for pid in made("ip", "netns", "pids", self.name).split()]
 
     def get(self, path, port, host=POD_IP, headers=None):
-        """(status, body) as a probe asks."""
+        """Sends the GET of a probe and returns (status, body)."""
 
         def ask():
             connection = http.client.HTTPConnection(host, port, timeout=5)
@@ -99,7 +99,7 @@ class Network:
 
 
 class Ended(AssertionError):
-    """A container ended that should not have, or not like this."""
+    """A container ended too early, or in the wrong way."""
 
 
 class Container:
@@ -211,7 +211,7 @@ class Container:
         return self.process is not None and self.process.poll() is None
 
     def wait(self, seconds=WAIT_S):
-        """Its exit code."""
+        """Waits for the container's end and returns its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -244,7 +244,7 @@ class Container:
         return self.pod.network.get(ask["path"], ports.get(ask["port"], ask["port"]))
 
     def wait_probe(self, which):
-        """As often as the manifest says, within what it allows."""
+        """Repeats the probe at the manifest's period, at most as often as the manifest allows."""
         probe = self.spec[which]
         allowed = probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)
 
@@ -257,7 +257,7 @@ class Container:
 
 
 def expand(text, environment):
-    """$(NAME) as Kubernetes does it."""
+    """Expands $(NAME) as Kubernetes does."""
     return re.sub(
         r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda m: environment.get(m.group(1), m.group(0)), text
     )
@@ -378,7 +378,7 @@ class Pod:
         return self
 
     def wait(self):
-        """Until its containers have ended; their exit codes by name."""
+        """Waits until all containers have ended. Returns their exit codes by name."""
         names = {spec["name"] for spec in self.spec["containers"]}
         return {one.name: one.wait() for one in self.running if one.name in names}
 

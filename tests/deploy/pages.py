@@ -64,7 +64,7 @@ def spans(page):
 
 
 def anchors(page):
-    """As GitHub makes them of headings."""
+    """Returns the anchors that GitHub makes from the page's headings."""
     return {
         re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(
             " ", "-"

@@ -95,7 +95,7 @@ def pod(tmp_path, network, server_image, client_image, secrets):
 
 
 class Service:
-    """The cluster's part: a name and an address whose ports lead to those of the pod."""
+    """Plays the cluster's Service: a name and an address whose ports lead to those of the pod."""
 
     ADDRESS = "192.0.2.80"
 
@@ -141,7 +141,7 @@ def service(network, tmp_path):
     made_here = []
 
     def make(objects):
-        """Of the Service `forebay` of these objects, as its manifest says."""
+        """Makes the Service `forebay` of these objects as its manifest says."""
         given = charts.one(objects, "Service", "forebay")
         ports = {
             p["port"]: {"s3": 9000, "admin": 9001}[p["targetPort"]] for p in given["spec"]["ports"]
@@ -162,7 +162,7 @@ def service(network, tmp_path):
 
 
 def key(allow):
-    """(id, secret, entry of keys.yaml) of a new access key."""
+    """Makes an access key and returns (id, secret, entry of keys.yaml)."""
     entry = made(binary(), "keys", "new", "trainer", "--allow", allow)
     found = yaml.safe_load(entry)[0]
     return found["id"], found["secret"], entry
@@ -246,7 +246,7 @@ COPY = (
 
 
 def right(origin, folder):
-    """Every shard of the data set lies there with the bytes of the origin."""
+    """Checks that every shard of the data set is there with the bytes of the origin."""
     for name, size in TRAIN.items():
         assert (
             hashlib.sha256((folder / name).read_bytes()).digest()

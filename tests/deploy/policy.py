@@ -35,7 +35,7 @@ SYSCTLS = {
 
 
 def violations(spec):
-    """Of "baseline" and "restricted" of Kubernetes 1.37; empty for a pod that passes."""
+    """Returns a pod's violations of "baseline" and "restricted" of Kubernetes 1.37."""
     out = []
     pod = spec.get("securityContext", {})
     out += [f"{name}: true" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
@@ -95,7 +95,7 @@ def keys():
 
 
 def variables():
-    """Every variable of the environment: those of keys, and the three that are none."""
+    """Returns all environment variables: those of keys, and the three that are no keys."""
     return {"FOREBAY_" + key.upper().replace(".", "_") for key in keys()} | {
         "FOREBAY_CONFIG",
         "FOREBAY_ADMIN",
@@ -105,7 +105,7 @@ def variables():
 
 @functools.cache
 def flags(command):
-    """Those of one command; None if there is none of that name."""
+    """Returns the flags of one command, or None if there is no such command."""
     done = subprocess.run(
         [binary(), "help", command], capture_output=True, text=True, timeout=60, check=False
     )

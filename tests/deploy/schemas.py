@@ -97,7 +97,7 @@ def kubernetes(version):
 
 
 def whole(schema, definitions):
-    """The schema with every definition that it leads to: kubeconform follows no file."""
+    """Returns the schema with all definitions that it refers to. kubeconform follows no file."""
     used, left = {}, [schema]
     while left:
         for name in re.findall(r'#/\$defs/([^"]+)"', json.dumps(left.pop())):
@@ -109,7 +109,7 @@ def whole(schema, definitions):
 
 
 def strict(schema):
-    """A CRD's schema as a JSON Schema that takes no unknown field."""
+    """Turns a CRD's schema into a JSON Schema that refuses unknown fields."""
     if isinstance(schema, list):
         return [strict(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -130,7 +130,7 @@ def strict(schema):
 
 
 def write(folder, definition):
-    """One CustomResourceDefinition, in the name that kubeconform looks for."""
+    """Writes one CustomResourceDefinition under the name that kubeconform looks for."""
     spec = definition["spec"]
     for version in spec["versions"]:
         schema = strict(version["schema"]["openAPIV3Schema"])
@@ -186,7 +186,7 @@ TYPES = {
 
 
 def shaped(given):
-    """A schema from what schemas.yaml says of a kind."""
+    """Returns the schema of a kind from its entry in schemas.yaml."""
     if isinstance(given, list):
         return {"type": "array", "items": shaped(given[0])}
     if isinstance(given, dict):

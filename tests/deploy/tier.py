@@ -67,7 +67,7 @@ class Balancer:
             self.lines.append(line.decode(errors="replace").rstrip("\n"))
 
     def states(self):
-        """{node: "UP", ...} as its metrics have it."""
+        """Returns {node: "UP", ...} from the balancer's metrics."""
         status, text = self.network.get("/metrics", self.ports[1])
         if status != 200:
             return {}
@@ -79,7 +79,7 @@ class Balancer:
         return dict(rows)
 
     def wait_up(self, *names):
-        """Until these nodes take requests, and no other does."""
+        """Waits until exactly these nodes take requests."""
         wait_for(
             lambda: {n for n, s in self.states().items() if s == "UP"} == set(names),
             lambda: f"nodes {names}: {self.states()} {self.said.read_text()[-500:]}",
@@ -89,7 +89,7 @@ class Balancer:
         return len(self.lines)
 
     def seen(self, since=0):
-        """Parsed lines of requests that have ended."""
+        """Returns the parsed log lines of requests that have ended."""
         return [match.groupdict() for line in self.lines[since:] if (match := LINE.match(line))]
 
     def homes(self, since=0):
@@ -110,7 +110,7 @@ class Balancer:
 
 
 class PodBalancer(Balancer):
-    """The one in a container that somebody else starts and removes."""
+    """A balancer in a container that the caller starts and removes."""
 
     def __init__(self, network, container):
         self.network, self.said, self.ports = network, container.log, (8080, 8404)
@@ -213,7 +213,7 @@ class Tier:
             self.start(name)
 
     def start(self, name, **settings):
-        """A node; also one that has been there before, with its cache."""
+        """Starts a node. A node that ran before keeps its cache."""
         address = self.at[name]
         if name not in self.nodes:
             self.nodes[name] = Forebay(
@@ -249,7 +249,7 @@ class Tier:
         )
 
     def fetched(self):
-        """{node: body bytes it has had from the origin}."""
+        """Returns {node: body bytes that it got from the origin}."""
         return {
             name: self.metric(name, "forebay_origin_received_bytes_total")
             for name, node in self.nodes.items()
@@ -277,7 +277,7 @@ class Tier:
                 )
 
     def client(self, **more):
-        """boto3 with the retries that it has by itself."""
+        """Returns a boto3 client with its default retries."""
         return boto3.client(
             "s3",
             endpoint_url=f"http://{POD_IP}:8080",
