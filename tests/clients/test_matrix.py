@@ -831,7 +831,7 @@ def boto(endpoint):
 
 
 def stored(server, prefix):
-    """The bytes that the server itself holds below PREFIX."""
+    """Returns the bytes that the server itself holds below PREFIX."""
     pages = (
         boto(server.endpoint)
         .get_paginator("list_objects_v2")
@@ -989,7 +989,7 @@ def test_client(pair, name, tmp_path):
 
 
 def test_juicefs_objbench(pair, tmp_path):
-    """JuiceFS's own suite of S3 operations: what works directly works through Forebay."""
+    """JuiceFS's own suite of S3 operations: all that works directly also works through Forebay."""
     server_name, server, forebay, _ = pair
     if ONLY and "JuiceFS objbench" not in ONLY:
         pytest.skip("not asked for")
@@ -1053,7 +1053,7 @@ def test_juicefs_objbench(pair, tmp_path):
 
 
 def table():
-    """The matrix as it stands: rows of clients, columns of servers."""
+    """Returns the matrix so far: rows of clients, columns of servers."""
     names = list(dict.fromkeys(name for name, _ in RESULTS))
     lines = [
         "| Client | Version | " + " | ".join(SERVERS) + " |",

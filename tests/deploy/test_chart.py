@@ -26,7 +26,7 @@ def bases():
 
 
 def everything():
-    """(where, objects) of each render and of each plain file."""
+    """Returns (where, objects) of each render and of each plain file."""
     for name in bases():
         yield f"chart, {name}", charts.render(charts.values(name))
     yield from ((str(path.relative_to(ROOT)), objects) for path, objects in charts.manifests())
@@ -58,7 +58,7 @@ def test_lint(artefacts):
 
 
 def test_plain_manifests_are_renders_of_the_chart(artefacts):
-    """Each base of kustomize; `tests/deploy/render --write` makes them again."""
+    """Checks each base of kustomize. `tests/deploy/render --write` makes them again."""
     made(sys.executable, ROOT / "tests/deploy/render")
 
 
@@ -72,8 +72,8 @@ def test_packed_chart_is_whole(artefacts, tmp_path):
 
 
 def test_parent_charts_have_the_sidecar_by_name(artefacts, tmp_path):
-    """A chart of one's own with this one as its dependency: its pods include the container, warm
-    and the volumes."""
+    """A chart that depends on this one can include the container, warm and the volumes in its
+    pods."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "charts").mkdir()
     shutil.copytree(charts.CHART, tmp_path / "charts/forebay")
@@ -131,7 +131,7 @@ def test_values_schema_has_the_option_table():
 
 
 def test_every_value_has_a_row_in_the_schema():
-    """And the other way round: no value without a word on it, no row without a value."""
+    """Each value has a description in the schema, and each row of the schema has a value."""
 
     def walk(values, schema, at=""):
         assert set(values) == set(schema["properties"]) - (set() if at else {"global"}), at
@@ -152,8 +152,8 @@ def test_every_value_has_a_row_in_the_schema():
 
 
 def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
-    """In front of its own init containers, warm behind it; and the daemonset of the example keeps
-    all that it does not name."""
+    """The sidecar precedes the job's own init containers, and warm follows it. The example's
+    daemonset keeps all that the overlay does not name."""
     base = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"][
         "initContainers"
     ]
@@ -177,7 +177,7 @@ def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
 
 
 def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
-    """components/prepare makes of base/daemonset what the chart renders with
+    """components/prepare turns base/daemonset into what the chart renders with
     cache.hostPath.prepare."""
     at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
     (tmp_path / "kustomization.yaml").write_text(
@@ -337,7 +337,7 @@ def test_wrong_values_are_named(artefacts, settings, says):
 
 
 def test_old_kubernetes_is_refused(artefacts):
-    """Without native sidecars an init container that stays would hold its pod up for ever."""
+    """Without native sidecars, an init container that does not end would block its pod for ever."""
     assert "incompatible with Kubernetes" in charts.refused(version="1.28.0")
 
 
@@ -345,7 +345,8 @@ def test_old_kubernetes_is_refused(artefacts):
 
 
 def test_locality_of_the_daemonset(artefacts):
-    """The node's own first, or it alone, or the node's address: of which no ConfigMap can tell."""
+    """Clients reach the node's cache first, or only it, or the address of the node. No ConfigMap
+    can contain that address."""
 
     def service(*settings, **more):
         return charts.one(
@@ -370,7 +371,8 @@ def test_locality_of_the_daemonset(artefacts):
 
 
 def test_stopping_has_time_for_what_it_does(artefacts):
-    """preStop and the drain fit into the grace, and a cache directory never has two owners."""
+    """preStop and the drain fit into the grace period, and a cache directory never has two
+    owners."""
     for mode, kind in (("daemonset", "DaemonSet"), ("gateway", "StatefulSet")):
         spec = charts.one(charts.render(charts.values(mode)), kind)["spec"]
         pod = spec["template"]["spec"]
@@ -392,8 +394,8 @@ def test_stopping_has_time_for_what_it_does(artefacts):
 
 
 def test_size_is_one_number(artefacts):
-    """Of an emptyDir the limit, the request and the setting; of any other volume the claim and the
-    setting."""
+    """The size is the limit, request and setting of an emptyDir, and the claim and setting of any
+    other volume."""
 
     def of(objects, kind):
         spec = charts.one(objects, kind)["spec"]["template"]["spec"]
@@ -422,7 +424,7 @@ def test_size_is_one_number(artefacts):
 
 
 def test_monitoring_equals_the_files_in_the_tree(artefacts):
-    """Rules and dashboard have one place each; pods are found by labels that they have."""
+    """Rules and dashboard each exist once, and the selectors match labels that the pods have."""
     more = [
         "podMonitor.enabled=true",
         "prometheusRule.enabled=true",
@@ -506,8 +508,8 @@ def test_odd_releases_have_names_that_are_taken(artefacts, mode, release):
 
 @pytest.mark.parametrize("mode", bases())
 def test_two_releases_share_a_namespace(artefacts, mode):
-    """And two of one name a cluster: no object has another one's name, no selector meets another
-    one's pods."""
+    """Two releases of one name also share a cluster. No object has the name of another, and no
+    selector matches pods of another."""
     rendered = [
         charts.render(charts.values(mode), release=release, namespace=namespace)
         for release, namespace in (("forebay", "a"), ("forebay-2", "a"), ("forebay", "b"))
@@ -529,7 +531,7 @@ def test_two_releases_share_a_namespace(artefacts, mode):
 
 
 def find(node, key):
-    """Every value of KEY below NODE."""
+    """Returns every value of KEY below NODE."""
     if isinstance(node, dict):
         return [value for name, value in node.items() if name == key] + [
             x for value in node.values() for x in find(value, key)
@@ -602,8 +604,8 @@ def test_image_by_digest_and_additions(artefacts, mode):
 
 
 def test_places_of_the_balancer_are_its_own(artefacts):
-    """The nodes' selectors and policies leave it out, theirs leave out the nodes; the Service is
-    the balancer's, the admin port each node's."""
+    """The nodes' selectors and policies exclude the balancer, and its own exclude the nodes. The
+    Service selects the balancer, and each node has its admin port."""
     settings = [
         "networkPolicy.enabled=true",
         "nodeSelector.disk=nvme",
@@ -728,8 +730,8 @@ def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
     ],
 )
 def test_labels_of_nodes_come_beside_all_else(artefacts, settings):
-    """One more container and one more volume: the rest of the daemonset is as without. The names
-    that it gives are the table's."""
+    """The daemonset gains one container and one volume, and the rest is unchanged. All names are in
+    the option table."""
 
     def of(*more):
         return charts.one(
@@ -804,7 +806,7 @@ def test_pods_are_restricted(artefacts):
 
 
 def test_violations_are_seen(artefacts):
-    """The judge itself: each thing that restricted forbids, planted in a pod that passes."""
+    """Tests the judge: each violation of restricted, planted in a pod that passes."""
     good = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"]
     assert policy.violations(good) == []
     first = lambda spec: spec["initContainers"][0]  # noqa: E731
@@ -840,7 +842,7 @@ def test_pods_name_what_the_option_table_has(artefacts):
 
 
 def judged_by_the_binary(container, file=None):
-    """The values, too, as a start would judge them; files of Secrets are not here."""
+    """Judges the values as a start would. Files of Secrets do not exist here."""
     environment = {
         e["name"]: e.get("value", "1073741824")
         for e in container.get("env", [])
@@ -872,7 +874,7 @@ def test_config_of_every_configmap_is_valid(tmp_path):
 
 
 def test_unknown_words_are_seen(artefacts):
-    """The judge itself: a variable, a flag and a command that nobody has."""
+    """Tests the judge with an unknown variable, flag and command."""
     good = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"][
         "initContainers"
     ]

@@ -26,7 +26,7 @@ NEEDED = {
 
 @pytest.fixture(scope="module")
 def loaded(artefacts):
-    """loaded(environment, file=...): (the project, "") or (None, what is wrong)."""
+    """Returns loaded(environment, file=...), which gives (the project, "") or (None, the error)."""
     program = charts.go_program("compose", "build", cwd=ROOT / "tests/deploy/compose")
 
     def load(environment, file=COMPOSE):
@@ -98,7 +98,7 @@ def test_settings_of_who_starts_it(loaded, tmp_path):
     ],
 )
 def test_faults_are_seen(loaded, tmp_path, given, planted):
-    """The judge itself."""
+    """Tests the judge with planted faults."""
     file = tmp_path / "compose.yaml"
     text = COMPOSE.read_text()
     assert given in text
@@ -108,7 +108,7 @@ def test_faults_are_seen(loaded, tmp_path, given, planted):
 
 
 def container_of(name, service):
-    """As a kubelet would have been asked for it."""
+    """Returns the container as a kubelet would get it."""
     user, _, group = service.get("user", "1000:1000").partition(":")
     return {
         "name": name,
@@ -140,8 +140,8 @@ def healthy(container, service):
 
 
 def test_trainer_is_served(loaded, pod, origin, network):
-    """The cache, healthy by its own check, then the trainer, in one network; stopped, it is not
-    healthy."""
+    """The cache becomes healthy by its own check, then the trainer runs in the same network. A
+    stopped cache is not healthy."""
     key, secret = next(iter(KEYS.items()))
     project, wrong = loaded(
         {

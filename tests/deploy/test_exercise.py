@@ -63,7 +63,7 @@ def epochs(container):
 
 
 def without_forebay(pod, origin, spec, secrets):
-    """The trainer of SPEC alone, with the store's own endpoint and keys."""
+    """Returns the trainer of SPEC alone, with the store's own endpoint and keys."""
     data = secrets[0]["data"]
     alone = {k: v for k, v in spec["containers"][0].items() if k != "envFrom"}
     alone["env"] = alone["env"] + [
@@ -122,7 +122,7 @@ def test_a_training_loop_direct_cold_and_warm(pod, origin, network, secrets, job
 
 
 def test_fifty_jobs_on_one_node_cost_one_download(pod, origin, network, service, figure):
-    """By the daemonset's Service, all at once, from nothing."""
+    """All jobs start at once with a cold cache and use the daemonset's Service."""
     put_all(origin)
     origin.delay_s = DELAY_S
     access = key("imagenet")
@@ -159,8 +159,8 @@ def test_fifty_jobs_on_one_node_cost_one_download(pod, origin, network, service,
 
 
 def test_sigterm_of_the_trainer_alone_leaves_no_orphan(pod, origin, network, job):
-    """In the middle of an epoch, with reads under way: the trainer's end is the job's, the
-    sidecar's follows."""
+    """SIGTERM arrives in the middle of an epoch with reads in flight. The end of the trainer ends
+    the job, and then the sidecar."""
     put_all(origin)
     spec, objects = job(1000)
     running = pod(spec, objects).start()

@@ -114,7 +114,7 @@ class Container(Forebay):
         made("runc", "--root", self.folder / "runc", "kill", self.name, str(int(number)))
 
     def end(self):
-        """SIGTERM to the container; its exit code."""
+        """Sends SIGTERM to the container and returns its exit code."""
         self.signal(signal.SIGTERM)
         code = self.process.wait(WAIT_S)
         self._join()
@@ -230,7 +230,7 @@ def test_sbom_names_each_library(image, bundle):
 
 
 def test_sbom_is_valid(image, tmp_path):
-    """By SPDX's own tools, which see a licence that nobody knows."""
+    """SPDX's own tools accept it. They detect unknown licences."""
     judge_of_bills = program("pyspdxtools")
     made(judge_of_bills, "-i", image / "sbom.spdx.json")
     bad = tmp_path / "bad.spdx.json"
@@ -254,7 +254,7 @@ def test_dockerfile_is_clean(tmp_path):
 
 
 def test_two_builds_have_one_digest(image, artefacts, tmp_path):
-    """From a clone elsewhere, over the same base."""
+    """The second build runs in another clone, over the same base."""
     clone = tmp_path / "clone"
     made("git", "clone", "-q", ROOT, clone)
     made("sh", clone / "deploy/image.sh", "--base", image / "base.tar", artefacts / "image-again")
@@ -317,7 +317,7 @@ class Chrooted(Forebay):
 
 
 def test_served_without_a_runtime(bundle, origin, tmp_path):
-    """A second way to start it, for machines that refuse containers."""
+    """Starts the image in a second way, for machines that refuse containers."""
     origin.put("obj", 1 << 20)
     server = Chrooted(tmp_path / "server", bundle, origin).start()
     try:
@@ -368,7 +368,7 @@ def test_cache_outlives_its_container(contained, origin, tmp_path):
 
 
 def test_signed_requests_of_a_real_client(contained, origin):
-    """boto3, with keys that nobody checks, over a bucket of the scripted origin."""
+    """boto3 reads a bucket of the scripted origin with keys that nobody checks."""
     import boto3
     from botocore.config import Config
 

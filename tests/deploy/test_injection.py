@@ -35,7 +35,7 @@ def rendered(kind="MutatingAdmissionPolicy", version=charts.KUBERNETES, settings
 
 @pytest.fixture(scope="module")
 def admission(artefacts):
-    """admission(pods, policy=..., version=...): what became of each."""
+    """Returns admission(pods, policy=..., version=...), which gives each pod after admission."""
     program = charts.go_program("admission", "build", cwd=charts.ROOT / "tests/deploy/admission")
 
     def admit(pods, given=None, version="1.32"):
@@ -62,8 +62,8 @@ def with_(pod_, **spec):
 
 @pytest.mark.parametrize("version", ["1.32", "1.37"])
 def test_pods_get_the_sidecar_of_the_chart(admission, version):
-    """First of the init containers, whatever else is there; with its volume, and the variables in
-    each container."""
+    """The sidecar is the first init container in any pod. The pod also gets its volume, and each
+    container the variables."""
     own = {"name": "own", "image": "x"}
     busy = with_(
         BARE,
@@ -146,7 +146,7 @@ def templates(node):
 
 
 def test_templates_of_the_examples_get_it(admission):
-    """As their controllers would make pods of them."""
+    """Makes pods from the templates as their controllers would."""
     found = [
         (path.name, t)
         for path, objects in charts.manifests(charts.ROOT / "deploy/examples")
@@ -171,7 +171,7 @@ def test_templates_of_the_examples_get_it(admission):
 
 
 def test_expressions_that_are_wrong_are_seen(admission):
-    """The judge itself."""
+    """Tests the judge with wrong expressions."""
     bad = charts.one(rendered(), "MutatingAdmissionPolicy")
     bad["spec"]["mutations"][0]["jsonPatch"]["expression"] += " + [1]"
     with pytest.raises(AssertionError, match="found no matching overload"):
@@ -198,7 +198,7 @@ def test_kyverno_has_the_same_expressions(artefacts):
 
 
 def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
-    """A pod that knows nothing of us, but for its label and what to warm."""
+    """The pod names only the label and the objects to warm."""
     given = with_(
         BARE,
         volumes=[{"name": "scratch", "emptyDir": {}}],
@@ -246,7 +246,8 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
 
 
 def test_dataloads_of_fluid_get_the_token(admission):
-    """deploy/examples/fluid-cache-runtime.yaml: once, beside all else that the container has."""
+    """In deploy/examples/fluid-cache-runtime.yaml: once, in addition to all other variables of the
+    container."""
     given = charts.one(
         charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text()),
         "MutatingAdmissionPolicy",

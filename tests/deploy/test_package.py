@@ -26,7 +26,7 @@ def tarball(package):
 
 @pytest.fixture(scope="session")
 def newer(package, tmp_path_factory):
-    """The same with a higher version."""
+    """Makes the same package with a higher version."""
     folder = tmp_path_factory.mktemp("newer")
     made("dpkg-deb", "--raw-extract", package, folder / "tree")
     control = folder / "tree/DEBIAN/control"
@@ -113,8 +113,8 @@ class Installed(Forebay):
 
 
 def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_path, monkeypatch):
-    """The file in /etc is the administrator's: an upgrade leaves it, a purge takes it, and the
-    cache with it."""
+    """The administrator owns the file in /etc. An upgrade keeps it, and a purge removes it and the
+    cache."""
     before = files(debian)
     for path in (package, newer):
         shutil.copy(path, debian / "tmp")
@@ -188,7 +188,7 @@ def complaints(*units):
 
 
 def test_units_are_tight():
-    """systemd's own figure, at most 1.5; and what it says of the files themselves."""
+    """systemd's exposure figure is at most 1.5, and systemd has no complaint about the files."""
     made(
         "systemd-analyze",
         "security",
@@ -201,7 +201,7 @@ def test_units_are_tight():
 
 
 def test_unknown_words_in_units_are_seen(tmp_path):
-    """The judge itself."""
+    """Tests the judge with unknown words."""
     for name, word in (
         ("forebay.service", "WatchdogSecs=30"),
         ("forebay.socket", "ListenStreams=9000"),
@@ -219,7 +219,7 @@ def test_unknown_words_in_units_are_seen(tmp_path):
 
 
 def setting(unit, name):
-    """The one value of NAME in a unit file."""
+    """Returns the one value of NAME in a unit file."""
     (value,) = re.findall(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.M)
     return value
 
@@ -250,8 +250,8 @@ class Activated(Forebay):
 
 
 def test_socket_starts_the_service(origin, tmp_path):
-    """The client that connects first waits for it; READY=1 and the watchdog's signs are as
-    Type=notify wants them."""
+    """The first client that connects waits for the service. READY=1 and the watchdog's messages are
+    as Type=notify requires."""
     assert setting("forebay.socket", "ListenStream") == "127.0.0.1:9000", (
         "where clients without a setting of their own look"
     )

@@ -60,7 +60,7 @@ def test_job_with_sidecar(pod, origin, network, tmp_path):
 
 
 def test_sigterm_of_the_pod_leaves_nothing(pod, origin, network):
-    """In the middle of a trainer that would go on for an hour."""
+    """SIGTERM arrives while a trainer runs that would go on for an hour."""
     spec, objects = trainer(origin)
     spec["containers"][0]["command"] = [
         "sh",
@@ -74,7 +74,7 @@ def test_sigterm_of_the_pod_leaves_nothing(pod, origin, network):
 
 
 def test_warm_that_cannot_be_had_fails_the_pod_and_says_why(pod, origin, network):
-    """The share that was asked for is not there: the trainer never starts cold in silence."""
+    """If the requested share cannot be cached, the trainer does not start cold in silence."""
     origin.fault("train/shard-0003.tar", "status", 404, times=None)
     spec, objects = trainer(origin)
     job = pod(spec, objects)
@@ -84,8 +84,8 @@ def test_warm_that_cannot_be_had_fails_the_pod_and_says_why(pod, origin, network
 
 
 def test_restarted_sidecar_has_its_cache(pod, origin, network):
-    """kill -9 of the server inside its pod, and the kubelet's restart: the volume is the same, so
-    are the bytes."""
+    """kill -9 ends the server inside its pod, and the kubelet restarts it. The volume and its bytes
+    are unchanged."""
     spec, objects = trainer(origin)
     spec["containers"][0]["command"] = ["sleep", "3600"]
     job = pod(spec, objects).start()
@@ -220,7 +220,8 @@ def test_labels_of_a_node(pod, origin, network, user):
 
 
 def test_labels_that_cannot_be_written_cost_nothing_else(pod, origin, network):
-    """Root's folder, and no right to it: it is said, and the pod and its cache go on."""
+    """Root owns the folder, and the container may not write to it. The log says so, and the pod and
+    its cache go on."""
     spec, objects = shared("daemonset", origin, [key("imagenet")], *LABEL)
     node = pod(spec, objects).start()
     writer = node.container("node-features")
@@ -361,7 +362,8 @@ def made_older(cache):
 
 @pytest.mark.parametrize("mode", ["daemonset", "gateway"])
 def test_cache_of_an_older_format(pod, origin, network, service, mode):
-    """Refused by name; with cache.wipeOlder emptied, once: the next start keeps what is cached."""
+    """Forebay refuses it by name. With cache.wipeOlder it empties the cache once, and the next
+    start keeps the cached objects."""
     access = key("imagenet")
     spec, objects = shared(mode, origin, [access])
     wiping = shared(mode, origin, [access], "cache.wipeOlder=true")[0]

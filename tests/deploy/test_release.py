@@ -184,7 +184,7 @@ def unpacked(archive, folder):
 
 
 def test_two_releases_have_the_same_bytes(clone, image, package, tmp_path):
-    """But for signatures; without a key that is said."""
+    """Only signatures differ. Without a key the release says that it is not signed."""
     for name in ("a", "b"):
         done = release(clone, *prebuilt(image, package), tmp_path / name)
         assert done.returncode == 0 and "NOT SIGNED" in done.stderr, done.stderr
@@ -245,7 +245,7 @@ def test_a_key_that_cannot_sign_makes_no_release(clone, image, package, tmp_path
 
 
 def test_versions_agree():
-    """Of the tree as it is now."""
+    """Checks the tree as it is now."""
     assert made("sh", ROOT / "deploy/release.sh", "--check").splitlines()[-1] == VERSION
 
 

@@ -42,7 +42,7 @@ def test_renders(artefacts, tmp_path, version):
 
 
 def test_plain_files(artefacts, tmp_path):
-    """Each by itself, as who copies it would apply it."""
+    """Judges each file alone, as a user who copies it would apply it."""
     files = [*charts.manifests(), *charts.manifests(ROOT / "tests/deploy/golden")]
     assert len(files) >= 3
     for path, objects in files:

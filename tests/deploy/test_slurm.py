@@ -79,7 +79,7 @@ class Node:
         return done.returncode, done.stdout, done.stderr
 
     def begin(self, job, user=ALICE):
-        """The variables that the job's tasks have."""
+        """Returns the variables of the job's tasks."""
         assert self.script(PROLOG, job, user) == (0, "", "")
         code, text, said = self.script(PROLOG, job, user, "prolog_task")
         assert (code, said) == (0, "")
@@ -224,7 +224,7 @@ def test_end_of_a_job_that_goes_on(node, origin):
 
 
 def test_number_of_another_process_is_left_alone(node):
-    """The server has died and its process id is somebody else's by now."""
+    """The server has died, and another process has its process id."""
     node.begin("5")
     os.kill(node.pid("5"), 9)
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -235,7 +235,7 @@ def test_number_of_another_process_is_left_alone(node):
 
 
 def test_node_that_crashed_has_room_again(node):
-    """The next job's prolog removes what nobody has ended; a running job's it leaves."""
+    """The next job's prolog removes the caches of ended jobs, and leaves those of running jobs."""
     node.begin("6")
     (node.caches / "job-4/old").mkdir(parents=True)
     (node.caches / "job-7").mkdir()

@@ -77,7 +77,7 @@ def read_all(tier, sums, order=None):
 
 
 def homes(tier, since=0):
-    """{key: its node}, each key having one."""
+    """Returns {key: its node}. Each key has one node."""
     out = {}
     for path, nodes in tier.balancer.homes(since).items():
         assert len(nodes) == 1, (path, nodes)
@@ -86,7 +86,7 @@ def homes(tier, since=0):
 
 
 def warm(tier, sums):
-    """Reads everything once, waits until it lies there, and says where."""
+    """Reads everything once, waits until it is stored, and returns the node of each key."""
     since = tier.balancer.mark()
     tier.inside(lambda: read_all(tier, sums))
     tier.settle()
@@ -95,7 +95,7 @@ def warm(tier, sums):
 
 
 def get_count(origin, since):
-    """{key: how often a GET of it came}."""
+    """Returns {key: number of GETs at the origin}."""
     out = {}
     for entry in origin.requests(method="GET", since=since):
         if entry.key:
@@ -107,7 +107,7 @@ def get_count(origin, since):
 
 
 def test_each_byte_is_asked_of_the_origin_once_by_the_whole_tier(tier, origin, figure):
-    """By many clients at once, whole and in ranges; and each node has its share."""
+    """Many clients read whole objects and ranges at once. Each node has its share."""
     sums = data_set(origin)
     one = tier()
     load = Load(one, sums)
@@ -324,7 +324,8 @@ REFUSED = [
 
 
 def test_writes_that_do_not_name_one_key_are_refused(tier, origin):
-    """Before they reach any node: the node that sent them on could not make the others forget."""
+    """The balancer refuses them before any node, because the node that relays a write could not
+    invalidate the key on the others."""
     one = tier()
     since = origin.mark()
     for method, target, headers, body in REFUSED:
@@ -573,8 +574,8 @@ def test_a_node_is_added(tier, origin, figure):
 
 
 def test_a_node_that_drains_loses_no_request(tier, origin):
-    """SIGTERM, as a rollout does: what is under way ends there, what comes goes elsewhere; no retry
-    of the client is needed."""
+    """SIGTERM, as a rollout sends it. Requests in flight end there, new requests go to other nodes,
+    and no client needs a retry."""
     sums = data_set(origin, 40)
     one = tier()
     warm(one, sums)
@@ -619,7 +620,7 @@ def test_a_listing_that_is_kept_is_old_for_its_ttl(tier, origin):
         return {o["Key"] for o in one.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
 
     def missed(bucket):
-        """How often a key that was just written is not in the listing."""
+        """Returns how often a listing lacks a key that was just written."""
         out = len(names(bucket))
         for i in range(8):
             one.client().put_object(Bucket=bucket, Key=f"k{i}", Body=b"x")
