@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the API server makes of pods by a MutatingAdmissionPolicy: its own compiler and patcher for
+// Applies a MutatingAdmissionPolicy to pods with the API server's own compiler and patcher for
 // CEL, without a server. Standard input is {"version": "1.32", "policy": POLICY, "pods": [POD,
 // ...]}: the version whose functions of CEL there are. Standard output has a line for each pod:
 // what became of it, or {"error": "..."}; "null" if the policy's conditions do not hold for it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// compose FILE: what Docker Compose makes of a file, as JSON: its own loader, which judges by its
-// schema, puts in the variables of the environment and refuses what does not go together.
+// compose FILE: prints a compose file as JSON, as Docker Compose's own loader reads it. The loader
+// judges by its schema, inserts variables of the environment, and refuses contradictions.
 package main
 
 import (
