@@ -91,7 +91,8 @@ def files_of(root):
         start = root / top
         for path in sorted(start.rglob("*")) if start.is_dir() else [start]:
             name = path.relative_to(root)
-            if path.is_file() and str(name) not in GENERATED and kind_of(path):
+            is_ours = not path.is_symlink() and str(name) not in GENERATED
+            if path.is_file() and is_ours and kind_of(path):
                 yield name
 
 

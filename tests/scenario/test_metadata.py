@@ -264,7 +264,7 @@ def test_new_headers_stay_after_a_restart(start, origin, engine, how):
 
 
 @pytest.mark.tsan
-def test_a_reader_in_mid_body_stores_no_headers_of_before_a_copy(ruled, origin):
+def test_a_reader_in_mid_body_stores_no_headers_older_than_a_copy(ruled, origin):
     """An object is copied onto itself with other metadata, through Forebay, while a reader is in
     the middle of it. Forebay fetches the rest for that reader after the copy's reply. It does not
     store the rest under the earlier headers: later readers are shown the new ones."""
