@@ -188,7 +188,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        check(len > 0 && piece->offset + skip + len <= piece->chunk->len);
+        check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE); // its owner may still fill it
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
         ret_slice->release = release_chunk;
@@ -345,12 +345,6 @@ static enum body_result body_go(struct request *r, struct http_slice *ret_slice)
     return result;
 }
 
-static enum http_pull cut(struct get_state *g)
-{
-    get_phase_enter(g, GET_PHASE_CUT);
-    return HTTP_PULL_CUT;
-}
-
 // An object that comes in several runs; one in a single run was judged by the run.
 static bool needs_judging(const struct request *r)
 {
@@ -375,14 +369,16 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
         return HTTP_PULL_WAIT;
     }
     if (result != BODY_SLICE) { // BODY_AGAIN: the steps lead nowhere
-        return cut(g);
+        get_state_cut(g);
+        return HTTP_PULL_CUT;
     }
     if (needs_judging(r) && reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
         if (g->sum.verdicts > 0) {
             invalidate_wrong(r->pw->fill, g->key);
         }
         slice_drop(ret_slice);
-        return cut(g);
+        get_state_cut(g);
+        return HTTP_PULL_CUT;
     }
     return HTTP_PULL_SLICE;
 }

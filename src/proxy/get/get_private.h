@@ -92,6 +92,7 @@ void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
 void get_state_drop_read(struct get_state *g);      // releases what is left of the read's bytes
+void get_state_cut(struct get_state *g);            // ends the body, and drops the read's bytes
 void get_state_forget_version(struct get_state *g); // releases all that belongs to the version
 // Releases everything at the request's end. Returns false if a disk read is in flight: its callback
 // releases the rest.

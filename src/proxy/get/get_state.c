@@ -112,6 +112,15 @@ void get_state_drop_read(struct get_state *g)
     }
 }
 
+void get_state_cut(struct get_state *g)
+{
+    bool has_spans = g->phase == GET_PHASE_SPANS;
+    get_phase_enter(g, GET_PHASE_CUT);
+    if (has_spans) {
+        get_state_drop_read(g);
+    }
+}
+
 void get_state_forget_version(struct get_state *g)
 {
     check(!get_phase_is_reading(g)); // a read uses the view's pin
