@@ -27,7 +27,7 @@
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
 # environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2; in the short
-# run two for each core); FOREBAY_TEST_SCALE is the share of the full counts (0.1, with --full 1).
+# run three for each core); FOREBAY_TEST_SCALE is the share of the full counts (0.1, with --full 1).
 # The last line is "N passed, M failed". The lines above it name the failed tests.
 set -u
 
