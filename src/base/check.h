@@ -20,4 +20,9 @@ _Noreturn void check_failed(const char *file, int line, const char *condition);
     __attribute__((format(printf, format_index, first_index)))
 #define ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
 
+// Checks that `to` may follow `from`. The array `next` has the successors of each state as bits.
+#define check_step(next, from, to)                                                                 \
+    check((unsigned)(from) < ARRAY_LEN(next) && (unsigned)(to) < ARRAY_LEN(next) &&                \
+          ((next)[from] >> (to)&1) == 1)
+
 #endif

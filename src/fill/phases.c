@@ -3,12 +3,6 @@
 // does not name the new phase as a successor of the present one. Runs on the machine's worker.
 #include "fill/home_private.h"
 
-// Returns true if `to` may follow `from`: `next` has the successors of each phase as bits.
-static bool is_next(const unsigned *next, unsigned count, unsigned from, unsigned to)
-{
-    return from < count && to < count && (next[from] & 1u << to) != 0;
-}
-
 void fill_enter(struct fill *fill, enum fill_phase to)
 {
     static const unsigned next[] = {
@@ -17,7 +11,7 @@ void fill_enter(struct fill *fill, enum fill_phase to)
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(is_next(next, ARRAY_LEN(next), fill->phase, to));
+    check_step(next, fill->phase, to);
     fill->phase = to;
 }
 
@@ -29,7 +23,7 @@ void fill_transfer_enter(struct fill *fill, enum transfer_phase to)
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(is_next(next, ARRAY_LEN(next), fill->transfer, to));
+    check_step(next, fill->transfer, to);
     fill->transfer = to;
     timer_stop(&fill->timer); // it belonged to the phase that ends
 }
@@ -42,7 +36,7 @@ void fill_subscription_enter(struct subscription *sub, enum subscription_state t
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(is_next(next, ARRAY_LEN(next), sub->state, to));
+    check_step(next, sub->state, to);
     sub->state = to;
 }
 
@@ -54,6 +48,6 @@ void fill_home_enter(struct home_key *h, enum home_state to)
 #include "fill/phases.def"
 #undef NEXT
     };
-    check(is_next(next, ARRAY_LEN(next), h->state, to));
+    check_step(next, h->state, to);
     h->state = to;
 }

@@ -10,7 +10,7 @@ import subprocess
 import charts
 import policy
 import pytest
-from test_pods import TRAIN, USER, network, origin, pod, right, secrets  # noqa: F401 (fixtures)
+from test_pods import COPY, TRAIN, USER, network, origin, pod, right, secrets  # noqa: F401 (fixtures)
 
 BARE = {
     "apiVersion": "v1",
@@ -207,15 +207,7 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
             {
                 "name": "trainer",
                 "image": "trainer",
-                "command": [
-                    "aws",
-                    "s3",
-                    "cp",
-                    "--no-progress",
-                    "--recursive",
-                    "s3://imagenet/train/",
-                    "/scratch/train/",
-                ],
+                "command": [*COPY],
                 "env": [
                     {"name": n, "value": "any"}
                     for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -14,8 +14,7 @@ static_assert(WARM_PHASE_COUNT_ <= 16, "a phase is a bit of its predecessor's wo
 
 void warm_phase_enter(struct warm_object *o, enum warm_phase phase)
 {
-    check(o->phase < WARM_PHASE_COUNT_ && phase < WARM_PHASE_COUNT_);
-    check((SUCCESSORS[o->phase] & (1u << phase)) != 0);
+    check_step(SUCCESSORS, o->phase, phase);
     check(phase != WARM_PHASE_FAILED || o->err != ERR_OK);
     check(phase != WARM_PHASE_REFUSED || o->why != NULL);
     check(phase != WARM_PHASE_LATER || o->later != REFUSAL_none);

@@ -28,8 +28,7 @@ static void drop_form(struct pass_state *p)
 
 static void enter(struct pass_state *p, enum pass_phase next)
 {
-    check(next < PASS_PHASE_COUNT_);
-    check((PASS_NEXT[p->phase] >> next & 1) == 1);
+    check_step(PASS_NEXT, p->phase, next);
     // A write skips neither its first invalidation nor its second.
     check(next != PASS_ASK || p->phase == PASS_OPEN || !pass_changes_any(p));
     check(next != PASS_ANSWER || p->phase != PASS_ASK || !pass_changes_any(p));
@@ -39,8 +38,7 @@ static void enter(struct pass_state *p, enum pass_phase next)
 
 void pass_enter_call(struct pass_state *p, enum call_phase next)
 {
-    check(next < CALL_PHASE_COUNT_);
-    check((CALL_NEXT[p->call.phase] >> next & 1) == 1);
+    check_step(CALL_NEXT, p->call.phase, next);
     check(p->call.phase != CALL_NONE || p->phase == PASS_ASK); // nothing is asked before
     check(p->call.phase != CALL_ENDED || p->call.kind == PASS_BY_RANGE);
     p->call.phase = next;
@@ -48,8 +46,7 @@ void pass_enter_call(struct pass_state *p, enum call_phase next)
 
 void pass_enter_upload(struct pass_state *p, enum upload_phase next)
 {
-    check(next < UPLOAD_PHASE_COUNT_);
-    check((UPLOAD_NEXT[p->upload] >> next & 1) == 1);
+    check_step(UPLOAD_NEXT, p->upload, next);
     if (p->upload == UPLOAD_FORM_HEAD) {
         drop_form(p);
     }
@@ -58,8 +55,7 @@ void pass_enter_upload(struct pass_state *p, enum upload_phase next)
 
 void pass_enter_answer(struct pass_state *p, enum answer_phase next)
 {
-    check(next < ANSWER_PHASE_COUNT_);
-    check((ANSWER_NEXT[p->answer] >> next & 1) == 1);
+    check_step(ANSWER_NEXT, p->answer, next);
     // A write's client hears nothing before the second invalidation, unless the document says the
     // outcome. Of that document the last byte is held back (pass_answer.c).
     check(next == ANSWER_HEAD || !pass_changes_any(p) || p->is_streamed || p->phase == PASS_ANSWER);
