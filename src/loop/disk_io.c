@@ -35,6 +35,13 @@
 
 enum { STATE_IDLE, STATE_WAITING, STATE_INFLIGHT, STATE_FINISHED };
 
+static const uint32_t state_next[] = {
+    [STATE_IDLE] = 1u << STATE_WAITING,
+    [STATE_WAITING] = 1u << STATE_INFLIGHT | 1u << STATE_FINISHED,
+    [STATE_INFLIGHT] = 1u << STATE_WAITING | 1u << STATE_FINISHED,
+    [STATE_FINISHED] = 1u << STATE_IDLE,
+};
+
 #define IOV_MAX_OURS 64
 #define REPEATS_MAX 10000u // limit of repeats after EINTR or EAGAIN for one operation; never seen
 
@@ -55,6 +62,12 @@ enum disk_lane_kind disk_op_lane(const struct disk_op *op)
     bool writes = op->kind == DISK_WRITE || op->kind == DISK_SYNC || op->kind == DISK_FALLOCATE ||
                   op->kind == DISK_PUSH;
     return op->is_origins ? DISK_LANE_ORIGIN : writes ? DISK_LANE_WRITES : DISK_LANE_READS;
+}
+
+static void op_enter(struct disk_op *op, int state)
+{
+    check_step(state_next, op->state, state);
+    op->state = state;
 }
 
 static struct disk_lane *lane_of(struct worker *w, const struct disk_op *op)
@@ -121,7 +134,7 @@ void disk_io_start(struct worker *w, struct disk_op *op)
 {
     check(worker_is_mine(w));
     check(op->done != NULL);
-    check(op->state == STATE_IDLE);
+    op_enter(op, STATE_WAITING);
     struct disk_lane *lane = lane_of(w, op);
     op->worker = w;
     op->err = ERR_OK;
@@ -144,7 +157,6 @@ void disk_io_start(struct worker *w, struct disk_op *op)
     list_node_init(&op->node);
     list_push_back(&lane->waiting, &op->node);
     lane->waiting_count++;
-    op->state = STATE_WAITING;
 }
 
 static void op_fail(struct disk_op *op, enum err err, int errno_value)
@@ -157,7 +169,7 @@ static void op_fail(struct disk_op *op, enum err err, int errno_value)
 static void op_finish_unissued(struct worker *w, struct disk_op *op)
 {
     list_push_back(&w->disk.finished, &op->node);
-    op->state = STATE_FINISHED;
+    op_enter(op, STATE_FINISHED);
 }
 
 void disk_io_cancel(struct disk_op *op)
@@ -255,7 +267,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
 static void op_wait_again(struct worker *w, struct disk_op *op)
 {
     struct disk_lane *lane = lane_of(w, op);
-    op->state = STATE_WAITING;
+    op_enter(op, STATE_WAITING);
     list_push_front(&lane->waiting, &op->node);
     lane->waiting_count++;
 }
@@ -312,7 +324,7 @@ static bool op_injected(struct worker *w, struct disk_op *op)
         check(slow != NULL);
         slow->op = op;
         slow->is_held = fault.what == DISK_FAULT_HOLD;
-        op->state = STATE_INFLIGHT;
+        op_enter(op, STATE_INFLIGHT);
         lane_of(w, op)->inflight_count++;
         timer_init(w, &slow->timer, on_slow_over);
         timer_start(&slow->timer, fault.delay_ms);
@@ -343,7 +355,7 @@ static bool lane_submit(struct worker *w, struct disk_lane *lane)
         if (op_injected(w, op)) {
             continue;
         }
-        op->state = STATE_INFLIGHT;
+        op_enter(op, STATE_INFLIGHT);
         if (!w->loop->engine_calls->issue(w, op)) {
             op_wait_again(w, op);
             break;
@@ -420,7 +432,6 @@ static void disk_io_collect(struct worker *w)
     struct list_node *node;
     while ((node = list_pop_front(&done)) != NULL) {
         struct disk_op *op = container_of(node, struct disk_op, node);
-        check(op->state == STATE_INFLIGHT);
         op_landed(w, op);
         op_finish_unissued(w, op);
     }
@@ -441,8 +452,7 @@ void disk_io_dispatch(struct worker *w)
     struct list_node *node;
     while ((node = list_pop_front(&batch)) != NULL) {
         struct disk_op *op = container_of(node, struct disk_op, node);
-        check(op->state == STATE_FINISHED);
-        op->state = STATE_IDLE;
+        op_enter(op, STATE_IDLE);
         op_count(op, worker_now_us(w));
         op->done(op);
     }

@@ -81,6 +81,7 @@ static void range_fd_done(const struct file_range *range)
 
 bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len)
 {
+    check(skip + len <= range->len);
     int fd = range_fd(range);
     if (fd < 0) {
         return false;
@@ -159,6 +160,7 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
                         uint64_t len, int socket)
 {
     check(worker_is_mine(w));
+    check(skip + len <= range->len);
     struct file_send *fs = &w->file_send;
     int fd = fs->take < 0 || fs->nowhere < 0 ? -1 : range_fd(range);
     if (fd < 0) {

@@ -25,7 +25,7 @@
 struct event_base;
 struct worker;
 
-// --- worker.c ------------------------------------------------------------------------------------
+// --- loop.c --------------------------------------------------------------------------------------
 // The order of work in one turn of the loop: read the clock, run events (sockets, disk completions,
 // curl, timers, mailbox), run deferred work, submit disk operations, deliver outgoing messages, run
 // the destructors of worker_free_later(), publish counters.
@@ -59,6 +59,8 @@ const char *loop_engine_why(const struct loop *loop);
 // Returns the oldest heartbeat of any worker, in monotonic ms. Each worker updates its heartbeat at
 // least once a second. Any thread may call this.
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
+
+// --- worker.c ------------------------------------------------------------------------------------
 
 unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);

@@ -197,9 +197,15 @@ struct loop {
 };
 
 void worker_wake(struct worker *w); // any thread
-// Runs one turn, see worker.c. Called on the worker's thread, or by the holder of a loop that has
+// Makes `w` the worker of the calling thread; NULL: it is none any more.
+void worker_enter(struct worker *w);
+void worker_run_deferred(struct worker *w);
+void worker_free_dead(struct worker *w);
+
+// --- loop.c --------------------------------------------------------------------------------------
+// Runs one turn, see loop.c. Called on the worker's thread, or by the holder of a loop that has
 // not started.
-void worker_turn(struct worker *w);
+void loop_turn(struct worker *w);
 
 static inline struct worker *as_worker(void *ptr)
 {

@@ -78,6 +78,7 @@ void mailbox_send(struct worker *to, struct message *message)
 
 void mailbox_flush(struct worker *w)
 {
+    check(worker_is_mine(w));
     if (!w->mailbox.has_outgoing) {
         return;
     }
@@ -86,8 +87,9 @@ void mailbox_flush(struct worker *w)
         struct message *newest = w->mailbox.outgoing[i].newest;
         if (newest != NULL) {
             struct message *oldest = w->mailbox.outgoing[i].oldest;
+            check(oldest != NULL);
             w->mailbox.outgoing[i].newest = w->mailbox.outgoing[i].oldest = NULL;
-            mailbox_push(loop_worker(w->loop, i), newest, oldest);
+            mailbox_push(&w->loop->workers[i], newest, oldest);
         }
     }
 }

@@ -77,6 +77,7 @@ enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned c
 struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work))
 {
+    check(thread_count > 0);
     struct thread_pool *pool = calloc(1, sizeof(*pool));
     check(pool != NULL);
     pool->name = name;
@@ -93,6 +94,7 @@ struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, uns
 
 void thread_pool_start(struct thread_pool *pool)
 {
+    check(pool->started_count == 0);
     for (unsigned i = 0; i < pool->thread_count; i++) {
         if (pthread_create(&pool->threads[i], NULL, pool_main, pool) != 0) {
             break; // fewer threads work too, only slower

@@ -76,6 +76,7 @@ void timer_heap_run(struct timer_heap *heap, uint64_t now_us)
 {
     while (heap->count > 0 && heap->items[0]->due_us <= now_us) {
         struct timer *timer = heap->items[0];
+        check(timer->heap_slot == 1);
         timer_stop(timer);
         timer->fn(timer);
     }

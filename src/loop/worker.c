@@ -1,48 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file holds
-// the order of a turn and the life cycle of a set of workers (struct loop).
-//
-// A turn, on the worker's thread:
-//   1. wait for events and run them: our sockets and curl's; the ring, the eventfd and the timer
-//      only wake the worker
-//   2. due timers, finished disk operations, messages from other threads
-//   3. messages to itself, deferred work, messages to itself again
-//   4. submit disk operations
-//   5. push outgoing messages to their receivers
-//   6. run the destructors of worker_free_later()
-//   7. publish gauges and the heartbeat
-// Work that steps 3 to 6 start and that needs another turn keeps the next turn from sleeping. The
-// clock is read once a turn, at its first use after the wait.
-//
-// Stopping: loop_stop() sets is_stopping. From then on each worker reports in every turn how many
-// messages it has sent (before they leave) and delivered, and whether it is quiet. So no delivery
-// is ever reported before its sending. When all workers are quiet and the sums are equal, no
-// message is in flight. Then the workers leave their loops and are joined. Timers and open sockets
-// do not delay this, and STOP_WAIT_US limits it.
+// What the parts of a worker and its users ask of it: the time of the turn, the thread, deferred
+// work, a wake-up. loop.c runs the worker.
 #include <errno.h>
-#include <event2/event.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/thread.h"
 #include "loop/loop_private.h"
 
-#define IDLE_WAIT_US 500000u    // so that a worker updates its heartbeat at least once a second
-#define FAKED_IDLE_WAIT_US 5000 // delay until a worker notices that a test has moved the clock
-#define STOP_WAIT_US 10000000u
-#define LEFTOVER_ROUNDS_MAX 64
 #define QUICK_LASTS_US 100000u // how long after a quick answer more are expected
 
 static __thread struct worker *current_worker;
-
-// --- Small questions -----------------------------------------------------------------------------
 
 unsigned worker_index(const struct worker *w)
 {
@@ -57,6 +25,12 @@ struct event_base *worker_event_base(struct worker *w)
 struct worker *worker_current(void)
 {
     return current_worker;
+}
+
+void worker_enter(struct worker *w)
+{
+    check((w == NULL) != (current_worker == NULL));
+    current_worker = w;
 }
 
 bool worker_is_mine(const struct worker *w)
@@ -110,35 +84,28 @@ void *worker_slot_get(const struct worker *w, enum worker_slot slot)
     return w->slots[slot];
 }
 
-unsigned loop_worker_count(const struct loop *loop)
+void worker_expect(struct worker *w)
 {
-    return loop->worker_count;
+    check(worker_is_mine(w));
+    w->expected_count++;
 }
 
-struct worker *loop_worker(struct loop *loop, unsigned index)
+void worker_expect_done(struct worker *w)
 {
-    check(index < loop->worker_count);
-    return &loop->workers[index];
+    check(worker_is_mine(w));
+    check(w->expected_count > 0);
+    w->expected_count--;
 }
 
-enum disk_engine loop_engine(const struct loop *loop)
+void worker_wake(struct worker *w)
 {
-    return loop->engine;
-}
-
-const char *loop_engine_why(const struct loop *loop)
-{
-    return loop->engine_why;
-}
-
-uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
-{
-    uint64_t oldest = UINT64_MAX;
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        uint64_t beat = atomic_load_explicit(&loop->workers[i].heartbeat_ms, memory_order_relaxed);
-        oldest = min_u64(oldest, beat);
-    }
-    return oldest;
+    uint64_t one = 1;
+    ssize_t n;
+    do {
+        n = write(w->wake_fd, &one, sizeof(one));
+    } while (n < 0 && errno == EINTR);
+    // EAGAIN: the counter is full with unread wake-ups, so the worker is awake.
+    check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
 // --- Deferred work and the dead ------------------------------------------------------------------
@@ -163,7 +130,7 @@ void worker_task_cancel(struct task *task)
     list_remove(&task->node);
 }
 
-static void worker_run_deferred(struct worker *w)
+void worker_run_deferred(struct worker *w)
 {
     struct list batch;
     list_init(&batch);
@@ -186,7 +153,7 @@ void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
     w->dead[w->dead_count++] = (struct dead){fn, ptr};
 }
 
-static void worker_free_dead(struct worker *w)
+void worker_free_dead(struct worker *w)
 {
     // Iterate by index, because a destructor may add others, which moves the array.
     for (unsigned i = 0; i < w->dead_count; i++) {
@@ -194,439 +161,4 @@ static void worker_free_dead(struct worker *w)
         dead.fn(dead.ptr);
     }
     w->dead_count = 0;
-}
-
-// --- The turn ------------------------------------------------------------------------------------
-
-void worker_wake(struct worker *w)
-{
-    uint64_t one = 1;
-    ssize_t n;
-    do {
-        n = write(w->wake_fd, &one, sizeof(one));
-    } while (n < 0 && errno == EINTR);
-    // EAGAIN: the counter is full with unread wake-ups, so the worker is awake.
-    check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
-}
-
-static void on_wake(evutil_socket_t fd, short what, void *ctx)
-{
-    // This event only wakes the worker; each turn checks the mailbox and the engine anyway.
-    (void)fd;
-    (void)what;
-    (void)ctx;
-}
-
-static void on_timer_wake(evutil_socket_t fd, short what, void *ctx)
-{
-    (void)fd;
-    (void)what;
-    as_worker(ctx)->wake_at_us = 0;
-}
-
-static bool worker_has_work(const struct worker *w)
-{
-    return !list_empty(&w->deferred) || mailbox_has_work(w) || disk_io_has_work(w) ||
-           w->dead_count > 0;
-}
-
-// Makes the next wait end in time for the next timer. Usually nothing changes, because the libevent
-// timer is only ever moved to an earlier time.
-static void worker_arm_timer(struct worker *w)
-{
-    uint64_t want_us =
-        min_u64(timer_heap_next_us(&w->timers), worker_now_us(w) + w->loop->idle_wait_us);
-    if (w->wake_at_us != 0 && w->wake_at_us <= want_us) {
-        return;
-    }
-    uint64_t now_us = clock_monotonic_us();
-    uint64_t wait_us = want_us > now_us ? want_us - now_us : 0;
-    struct timeval tv = {(time_t)(wait_us / 1000000), (suseconds_t)(wait_us % 1000000)};
-    check(event_add(w->timer_event, &tv) == 0);
-    w->wake_at_us = want_us;
-}
-
-// Reports the worker's message counts and whether it is quiet. Called before its messages leave,
-// and again at the end of the turn.
-static void worker_report(struct worker *w, bool is_quiet)
-{
-    struct loop *loop = w->loop;
-    check(pthread_mutex_lock(&loop->stop.mutex) == 0);
-    loop->stop.worker[w->index].sent_count = w->mailbox.sent_count;
-    loop->stop.worker[w->index].delivered_count = w->mailbox.delivered_count;
-    loop->stop.worker[w->index].is_quiet = is_quiet;
-    loop->stop.worker[w->index].has_reported = true;
-    check(pthread_cond_signal(&loop->stop.changed) == 0);
-    check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
-}
-
-void worker_turn(struct worker *w)
-{
-    int flags = EVLOOP_ONCE;
-    if (worker_has_work(w)) {
-        flags |= EVLOOP_NONBLOCK;
-    } else {
-        worker_arm_timer(w);
-    }
-    *w->now_us = 0;
-    check(event_base_loop(w->base, flags) >= 0);
-
-    timer_heap_run(&w->timers, worker_now_us(w));
-    disk_io_dispatch(w);
-    mailbox_deliver_inbox(w);
-
-    mailbox_deliver_self(w);
-    worker_run_deferred(w);
-    mailbox_deliver_self(w);
-
-    disk_io_submit(w);
-    bool is_stopping = atomic_load_explicit(&w->loop->is_stopping, memory_order_acquire);
-    if (is_stopping) {
-        worker_report(w, false);
-    }
-    mailbox_flush(w);
-    worker_free_dead(w);
-
-    disk_io_publish(w);
-    atomic_store_explicit(&w->heartbeat_ms, worker_now_us(w) / 1000, memory_order_relaxed);
-    if (is_stopping) {
-        worker_report(w, !worker_has_work(w) && disk_io_is_quiet(w) && w->expected_count == 0);
-    }
-    uint64_t now_us = clock_monotonic_us();
-    w->last_turn_at_us = worker_now_us(w);
-    w->last_turn_us = now_us - min_u64(now_us, w->last_turn_at_us);
-}
-
-static void *worker_main(void *ctx)
-{
-    struct worker *w = as_worker(ctx);
-    char name[16];
-    snprintf(name, sizeof(name), "worker-%u", w->index);
-    thread_begin(name, THREAD_SERVES);
-    current_worker = w;
-    disk_io_uring_enable(w);
-    while (!atomic_load_explicit(&w->loop->is_exiting, memory_order_acquire)) {
-        worker_turn(w);
-    }
-    current_worker = NULL;
-    return NULL;
-}
-
-void worker_expect(struct worker *w)
-{
-    check(worker_is_mine(w));
-    w->expected_count++;
-}
-
-void worker_expect_done(struct worker *w)
-{
-    check(worker_is_mine(w));
-    check(w->expected_count > 0);
-    w->expected_count--;
-}
-
-// --- A set of workers ----------------------------------------------------------------------------
-
-// Blocks asynchronous signals in workers, because other threads handle them. Signals that a fault
-// raises in the thread itself stay unblocked.
-static void loop_block_signals(sigset_t *ret_old)
-{
-    sigset_t set;
-    check(sigfillset(&set) == 0);
-    static const int kept[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
-    for (unsigned i = 0; i < ARRAY_LEN(kept); i++) {
-        check(sigdelset(&set, kept[i]) == 0);
-    }
-    check(pthread_sigmask(SIG_SETMASK, &set, ret_old) == 0);
-}
-
-static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
-{
-    struct worker *w = &loop->workers[index];
-    w->magic = WORKER_MAGIC;
-    w->index = index;
-    w->loop = loop;
-    w->now_us = &w->now_us_value;
-    list_init(&w->deferred);
-    atomic_init(&w->heartbeat_ms, clock_monotonic_ms());
-    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    check(w->wake_fd >= 0);
-
-    // Only the worker's thread uses its base, so libevent needs no locks.
-    struct event_config *config = event_config_new();
-    check(config != NULL);
-    check(event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0);
-    check(event_config_require_features(config, EV_FEATURE_ET) == 0);
-    w->base = event_base_new_with_config(config);
-    event_config_free(config);
-    check(w->base != NULL);
-    w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST | EV_ET, on_wake, w);
-    w->timer_event = evtimer_new(w->base, on_timer_wake, w);
-    check(w->wake_event != NULL);
-    check(w->timer_event != NULL);
-    check(event_add(w->wake_event, NULL) == 0);
-    disk_io_init(w, queue_depth);
-    file_send_init(&w->file_send);
-}
-
-static void worker_done(struct worker *w)
-{
-    worker_free_dead(w);
-    free(w->dead);
-    disk_io_uring_close(w);
-    file_send_done(&w->file_send);
-    timer_heap_done(&w->timers);
-    if (w->timer_event != NULL) {
-        event_free(w->timer_event);
-        event_free(w->wake_event);
-        event_base_free(w->base);
-        close(w->wake_fd);
-    }
-    w->magic = 0;
-}
-
-// Opens a ring for every worker, or none.
-static enum err loop_open_rings(struct loop *loop, struct buf *why)
-{
-    enum err err = disk_io_uring_probe(why);
-    for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
-        err = disk_io_uring_open(&loop->workers[i], why);
-    }
-    for (unsigned i = 0; i < loop->worker_count && err != ERR_OK; i++) {
-        disk_io_uring_close(&loop->workers[i]);
-    }
-    return err;
-}
-
-static enum err loop_choose_engine(struct loop *loop, const struct loop_options *options,
-                                   struct buf *ret_why)
-{
-    struct buf why;
-    buf_init(&why, sizeof(loop->engine_why));
-    enum err err = ERR_INVALID;
-    if (options->engine == DISK_ENGINE_THREADS) {
-        buf_append_cstr(&why, "asked for");
-    } else {
-        err = loop_open_rings(loop, &why);
-    }
-    if (err == ERR_OK) {
-        loop->engine = DISK_ENGINE_URING;
-        loop->engine_calls = &disk_io_uring_calls;
-        snprintf(loop->engine_why, sizeof(loop->engine_why), "io_uring: ok");
-    } else if (options->engine == DISK_ENGINE_URING) {
-        if (ret_why != NULL) {
-            buf_printf(ret_why, "io_uring is refused here: %s", buf_cstr(&why));
-        }
-        buf_done(&why);
-        return ERR_INVALID;
-    } else {
-        unsigned count = options->disk_threads;
-        if (count == 0) {
-            // At least two per worker, so that one can read while a sync blocks the other.
-            count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
-        }
-        loop->engine = DISK_ENGINE_THREADS;
-        loop->engine_calls = &disk_io_threads_calls;
-        loop->disk_pools[DISK_LANE_READS] = disk_io_threads_pool_new(DISK_LANE_READS, count);
-        loop->disk_pools[DISK_LANE_WRITES] =
-            disk_io_threads_pool_new(DISK_LANE_WRITES, count > 4 ? count / 2 : 2);
-        loop->disk_pools[DISK_LANE_ORIGIN] = disk_io_threads_pool_new(DISK_LANE_ORIGIN, count);
-        snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
-    }
-    buf_done(&why);
-    return ERR_OK;
-}
-
-// Sends libevent's messages to our log, with its rate limit.
-static void on_libevent_log(int severity, const char *text)
-{
-    if (severity != EVENT_LOG_DEBUG) {
-        log_event(severity == EVENT_LOG_ERR ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, "libevent",
-                  "text=%s", log_quote(span_from_cstr(text)));
-    }
-}
-
-enum err loop_new(const struct loop_options *options, struct loop **ret_loop, struct buf *ret_why)
-{
-    event_set_log_callback(on_libevent_log);
-    unsigned depth =
-        options->disk_queue_depth == 0 ? DISK_QUEUE_DEPTH_DEFAULT : options->disk_queue_depth;
-    if (options->worker_count == 0 || options->worker_count > LOOP_WORKERS_MAX ||
-        depth > DISK_QUEUE_DEPTH_MAX) {
-        if (ret_why != NULL) {
-            buf_printf(ret_why, "1 to %d workers and a disk queue depth of at most %d",
-                       LOOP_WORKERS_MAX, DISK_QUEUE_DEPTH_MAX);
-        }
-        return ERR_INVALID;
-    }
-    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
-
-    struct loop *loop = calloc(1, sizeof(*loop));
-    check(loop != NULL);
-    loop->workers = calloc(options->worker_count, sizeof(loop->workers[0]));
-    check(loop->workers != NULL);
-    loop->worker_count = options->worker_count;
-    loop->idle_wait_us = IDLE_WAIT_US;
-#ifdef FOREBAY_FAULTS
-    if (getenv("FOREBAY_CLOCK_FILE") != NULL) {
-        loop->idle_wait_us = FAKED_IDLE_WAIT_US;
-    }
-#endif
-    check(pthread_mutex_init(&loop->stop.mutex, NULL) == 0);
-    clock_cond_init(&loop->stop.changed);
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        worker_init(loop, i, depth);
-    }
-    enum err err = loop_choose_engine(loop, options, ret_why);
-    if (err != ERR_OK) {
-        loop_free(loop);
-        return err;
-    }
-    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
-        loop->blocking_pools[i] = blocking_pool_new(i);
-    }
-    *ret_loop = loop;
-    return ERR_OK;
-}
-
-enum err loop_start(struct loop *loop)
-{
-    check(!loop->is_started);
-    sigset_t old;
-    loop_block_signals(&old);
-    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
-        thread_pool_start(loop->disk_pools[i]);
-    }
-    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
-        thread_pool_start(loop->blocking_pools[i]);
-    }
-    enum err err = ERR_OK;
-    for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
-        struct worker *w = &loop->workers[i];
-        w->is_running = true;
-        int rc = pthread_create(&w->thread, NULL, worker_main, w);
-        if (rc != 0) {
-            w->is_running = false;
-            err = ERR_LIMIT;
-        }
-    }
-    check(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
-    loop->is_started = true;
-    if (err != ERR_OK) {
-        loop_stop(loop);
-    }
-    return err;
-}
-
-// Returns true if every queued message has been delivered.
-static bool loop_is_quiet_locked(struct loop *loop)
-{
-    uint64_t delivered = 0, sent = 0;
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        if (!loop->workers[i].is_running) {
-            continue;
-        }
-        if (!loop->stop.worker[i].has_reported || !loop->stop.worker[i].is_quiet) {
-            return false;
-        }
-        delivered += loop->stop.worker[i].delivered_count;
-        sent += loop->stop.worker[i].sent_count;
-    }
-    return delivered == sent + atomic_load(&loop->outside_sent_count);
-}
-
-static void loop_wait_quiet(struct loop *loop)
-{
-    struct timespec until;
-    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
-    until.tv_sec += STOP_WAIT_US / 1000000;
-    check(pthread_mutex_lock(&loop->stop.mutex) == 0);
-    int rc = 0;
-    while (!loop_is_quiet_locked(loop) && rc == 0) {
-        rc = pthread_cond_timedwait(&loop->stop.changed, &loop->stop.mutex, &until);
-    }
-    check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
-    if (rc != 0) {
-        log_warn("loop_stop_timeout", "waited_ms=%u", STOP_WAIT_US / 1000);
-    }
-}
-
-static void loop_wake_all(struct loop *loop)
-{
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        worker_wake(&loop->workers[i]);
-    }
-}
-
-// Delivers messages that arrived after the workers had stopped (from pools and other threads). Runs
-// them on this thread as if it were the worker.
-static void loop_deliver_leftovers(struct loop *loop)
-{
-    for (unsigned round = 0; round < LEFTOVER_ROUNDS_MAX; round++) {
-        bool had_work = false;
-        for (unsigned i = 0; i < loop->worker_count; i++) {
-            struct worker *w = &loop->workers[i];
-            had_work |= mailbox_has_work(w) || !list_empty(&w->deferred);
-            current_worker = w;
-            *w->now_us = 0;
-            mailbox_deliver_inbox(w);
-            mailbox_deliver_self(w);
-            worker_run_deferred(w);
-            mailbox_flush(w);
-            worker_free_dead(w);
-            current_worker = NULL;
-        }
-        if (!had_work) {
-            break;
-        }
-    }
-}
-
-void loop_stop(struct loop *loop)
-{
-    if (loop == NULL || !loop->is_started) {
-        return;
-    }
-    check(current_worker == NULL);
-    atomic_store_explicit(&loop->is_stopping, true, memory_order_release);
-    loop_wake_all(loop);
-    loop_wait_quiet(loop);
-    atomic_store_explicit(&loop->is_exiting, true, memory_order_release);
-    loop_wake_all(loop);
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        struct worker *w = &loop->workers[i];
-        if (w->is_running) {
-            check(pthread_join(w->thread, NULL) == 0);
-            w->is_running = false;
-        }
-    }
-    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
-        thread_pool_stop(loop->blocking_pools[i]);
-    }
-    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
-        thread_pool_stop(loop->disk_pools[i]);
-    }
-    loop_deliver_leftovers(loop);
-    loop->is_started = false;
-}
-
-void loop_free(struct loop *loop)
-{
-    if (loop == NULL) {
-        return;
-    }
-    check(!loop->is_started);
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        worker_done(&loop->workers[i]);
-    }
-    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
-        thread_pool_free(loop->blocking_pools[i]);
-    }
-    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
-        thread_pool_free(loop->disk_pools[i]);
-    }
-    check(pthread_cond_destroy(&loop->stop.changed) == 0);
-    check(pthread_mutex_destroy(&loop->stop.mutex) == 0);
-    free(loop->workers);
-    free(loop);
 }

@@ -485,7 +485,7 @@ void schedule_turn(void)
     static struct task task;
     worker_task_init(&task, on_nothing);
     worker_defer(at.worker, &task); // so that the turn does not wait
-    worker_turn(at.worker);
+    loop_turn(at.worker);
 }
 
 void schedule_advance(uint64_t us)
