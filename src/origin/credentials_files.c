@@ -11,30 +11,6 @@
 
 #include "origin/credentials_chain.h"
 
-enum err credentials_read_file(const char *path, struct buf *ret_text)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        return error_from_errno(errno);
-    }
-    enum err err = ERR_OK;
-    while (err == ERR_OK) {
-        char piece[4096];
-        ssize_t got = read(fd, piece, sizeof(piece));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            err = got < 0 ? error_from_errno(errno) : ERR_OK;
-            break;
-        }
-        buf_append(ret_text, piece, (size_t)got);
-        err = buf_ok(ret_text) ? ERR_OK : ERR_LIMIT;
-    }
-    (void)close(fd);
-    return err;
-}
-
 // --- Key files -----------------------------------------------------------------------------------
 
 static struct span trim_lines(struct span s)

@@ -90,5 +90,5 @@ void origin_hops_doubt(struct origin *origin)
 
 bool origin_has_answered(const struct origin *origin)
 {
-    return !origin_capabilities(origin)->is_remote || atomic_load(&origin->has_answered);
+    return !origin->driver->capabilities.is_remote || atomic_load(&origin->has_answered);
 }

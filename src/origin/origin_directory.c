@@ -40,7 +40,6 @@ enum phase {
 
 struct origin_directory_fetch {
     struct origin_call call; // must be the first member
-    struct origin_fetch *f;
     enum phase phase;
     bool op_running, paused, cancelled;
     enum err start_err; // ends the fetch before it began
@@ -80,12 +79,11 @@ static void piece_drop(struct origin_directory_fetch *d)
 
 static void fetch_free(void *ptr)
 {
-    free(ptr);
-}
-
-static void arena_free_later(void *ptr)
-{
-    arena_free(ptr);
+    struct origin_directory_fetch *d = ptr;
+    if (d->fd >= 0) {
+        (void)close(d->fd); // opened for reading: no data can be lost
+    }
+    free(d);
 }
 
 static unsigned status_of(const struct origin_fetch *f, enum err err)
@@ -95,17 +93,10 @@ static unsigned status_of(const struct origin_fetch *f, enum err err)
 
 static void fetch_end(struct origin_directory_fetch *d, enum err err)
 {
-    struct origin_fetch *f = d->f;
-    struct worker *w = d->call.ow->w;
-    struct arena *arena = f->arena;
+    struct origin_fetch *f = d->call.f;
     check(!d->op_running);
-    if (d->fd >= 0) {
-        (void)close(d->fd); // opened for reading: no data can be lost
-        d->fd = -1;
-    }
     piece_drop(d);
     worker_task_cancel(&d->task);
-    origin_call_done(&d->call);
     if (err != ERR_CANCELLED) {
         stats_count_origin(f->head ? "HeadObject" : "GetObject", status_of(f, err));
         stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - d->started_us);
@@ -114,10 +105,7 @@ static void fetch_end(struct origin_directory_fetch *d, enum err err)
     if (err != ERR_OK && f->status == 0) {
         f->status = error_row(err)->status;
     }
-    f->driver = NULL;
-    worker_free_later(w, fetch_free, d);
-    worker_free_later(w, arena_free_later, arena);
-    f->on_end(f, err);
+    origin_call_end(&d->call, err);
 }
 
 // --- Operations ----------------------------------------------------------------------------------
@@ -139,13 +127,13 @@ static void start_open(struct origin_directory_fetch *d)
 {
     d->phase = PHASE_OPEN;
     d->open_tries++;
-    op_start(d,
-             (struct disk_op){
-                 .kind = DISK_OPEN,
-                 .fd = origin_directory_of(d)->root_fd,
-                 .path = d->path,
-                 .open_flags = (d->f->head ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY) | O_CLOEXEC,
-                 .open_resolve = ORIGIN_DIRECTORY_RESOLVE});
+    op_start(d, (struct disk_op){.kind = DISK_OPEN,
+                                 .fd = origin_directory_of(d)->root_fd,
+                                 .path = d->path,
+                                 .open_flags =
+                                     (d->call.f->head ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY) |
+                                     O_CLOEXEC,
+                                 .open_resolve = ORIGIN_DIRECTORY_RESOLVE});
 }
 
 static void start_open_bucket(struct origin_directory_fetch *d)
@@ -190,7 +178,7 @@ static void piece_take(struct origin_directory_fetch *d, uint64_t max_bytes)
 
 static void start_read(struct origin_directory_fetch *d)
 {
-    bool first = d->remaining == d->f->body_len;
+    bool first = d->remaining == d->call.f->body_len;
     uint64_t most = first ? CHUNK_SIZE : chunk_budget_share(PIECE_CHUNKS * CHUNK_SIZE);
     piece_take(d, min_u64(d->remaining, max_u64(most, CHUNK_SIZE)));
     d->phase = PHASE_READ;
@@ -211,7 +199,7 @@ static bool add_header(struct origin_fetch *f, struct span name, struct span val
 // Describes the version from `stat`, as the head of a reply would.
 static enum err describe_version(struct origin_directory_fetch *d)
 {
-    struct origin_fetch *f = d->f;
+    struct origin_fetch *f = d->call.f;
     char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1], date[DATE_HTTP_LEN + 1];
     origin_directory_file_etag(&d->stat, etag);
     char *quoted = arena_printf(f->arena, "\"%s\"", etag);
@@ -293,7 +281,7 @@ static void fetch_go(struct origin_directory_fetch *d);
 
 static void on_stat(struct origin_directory_fetch *d)
 {
-    struct origin_fetch *f = d->f;
+    struct origin_fetch *f = d->call.f;
     if ((d->stat.stx_mask & ORIGIN_DIRECTORY_STATX_MASK) != ORIGIN_DIRECTORY_STATX_MASK ||
         !S_ISREG(d->stat.stx_mode)) {
         fetch_end(d, ERR_NO_SUCH_KEY);
@@ -325,7 +313,7 @@ static enum err deliver(struct origin_directory_fetch *d)
     enum err err = ERR_OK;
     for (unsigned i = 0; i < d->piece_chunks && err == ERR_OK && !d->cancelled; i++) {
         stats_add(COUNTER_origin_received_bytes, d->iov[i].iov_len);
-        err = d->f->on_body(d->f, (struct span){d->piece[i]->data, d->iov[i].iov_len});
+        err = d->call.f->on_body(d->call.f, (struct span){d->piece[i]->data, d->iov[i].iov_len});
     }
     piece_drop(d);
     return err;
@@ -469,18 +457,51 @@ static void on_refused(struct origin_call *call, enum err err)
 
 // --- Driver calls --------------------------------------------------------------------------------
 
+static void fetch_pause(struct origin_call *call)
+{
+    as_origin_directory_fetch(call)->paused = true;
+}
+
+static void fetch_resume(struct origin_call *call)
+{
+    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
+    if (d->paused) {
+        d->paused = false;
+        if (!d->op_running && d->call.has_slot) {
+            worker_defer(d->call.ow->w, &d->task);
+        }
+    }
+}
+
+static void fetch_cancel(struct origin_call *call)
+{
+    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
+    if (d->cancelled) {
+        return;
+    }
+    d->cancelled = true;
+    origin_slot_stop_waiting(call);
+    if (d->op_running) {
+        disk_io_cancel(&d->op);
+    } else {
+        worker_defer(d->call.ow->w, &d->task);
+    }
+}
+
 static void origin_directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
 {
+    static const struct origin_call_ops ops = {.ready = on_ready,
+                                               .refused = on_refused,
+                                               .pause = fetch_pause,
+                                               .resume = fetch_resume,
+                                               .cancel = fetch_cancel,
+                                               .free = fetch_free};
     struct origin_directory_fetch *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    origin_call_init(&d->call, ow, origin_call_kind_of(f), f->client);
-    d->call.ready = on_ready;
-    d->call.refused = on_refused;
-    d->f = f;
+    origin_call_init(&d->call, &ops, ow, f, NULL);
     d->fd = -1;
     d->started_us = clock_monotonic_us();
     worker_task_init(&d->task, on_task);
-    f->driver = &d->call;
     if (origin_directory_bucket_is_valid(f->bucket)) {
         d->bucket = arena_cstr(f->arena, f->bucket);
         d->path = origin_directory_file_path(f->arena, f->bucket, f->key);
@@ -495,55 +516,6 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
     if (now || d->start_err != ERR_OK) {
         worker_defer(ow->w, &d->task);
     }
-}
-
-static void origin_directory_fetch_pause(struct origin_call *call)
-{
-    as_origin_directory_fetch(call)->paused = true;
-}
-
-static void origin_directory_fetch_resume(struct origin_call *call)
-{
-    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
-    if (d->paused) {
-        d->paused = false;
-        if (!d->op_running && d->call.has_slot) {
-            worker_defer(d->call.ow->w, &d->task);
-        }
-    }
-}
-
-static void origin_directory_call_cancel(struct origin_call *call)
-{
-    if (origin_directory_relay_owns(call)) {
-        origin_directory_relay_cancel(call);
-        return;
-    }
-    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
-    if (d->cancelled) {
-        return;
-    }
-    d->cancelled = true;
-    origin_slot_stop_waiting(call);
-    if (d->op_running) {
-        disk_io_cancel(&d->op);
-    } else {
-        worker_defer(d->call.ow->w, &d->task);
-    }
-}
-
-static void origin_directory_call_abandon(struct origin_call *call)
-{
-    if (origin_directory_relay_owns(call)) {
-        origin_directory_relay_abandon(call);
-        return;
-    }
-    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
-    if (d->fd >= 0) {
-        (void)close(d->fd);
-    }
-    arena_free(d->f->arena);
-    fetch_free(d);
 }
 
 static void origin_directory_free(struct origin *origin)
@@ -561,14 +533,7 @@ static void origin_directory_free(struct origin *origin)
 
 const struct origin_driver origin_directory_driver = {
     .fetch_start = origin_directory_fetch_start,
-    .fetch_pause = origin_directory_fetch_pause,
-    .fetch_resume = origin_directory_fetch_resume,
     .relay_start = origin_directory_relay_start,
-    .relay_pause = origin_directory_relay_pause,
-    .relay_resume = origin_directory_relay_resume,
-    .relay_resume_upload = origin_directory_relay_resume_upload,
-    .call_cancel = origin_directory_call_cancel,
-    .call_abandon = origin_directory_call_abandon,
     .free = origin_directory_free,
 };
 

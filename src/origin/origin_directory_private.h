@@ -110,11 +110,5 @@ size_t origin_directory_top_files(int root_fd, struct buf *names);
 // --- origin_directory_relay.c --------------------------------------------------------------------
 
 void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r);
-void origin_directory_relay_pause(struct origin_call *call);
-void origin_directory_relay_resume(struct origin_call *call);
-void origin_directory_relay_resume_upload(struct origin_call *call);
-void origin_directory_relay_cancel(struct origin_call *call);
-void origin_directory_relay_abandon(struct origin_call *call);
-bool origin_directory_relay_owns(const struct origin_call *call);
 
 #endif

@@ -18,7 +18,6 @@
 
 struct origin_directory_relay {
     struct origin_call call; // must be the first member
-    struct origin_relay *r;
     struct blocking_job job;
     bool job_running, job_done, paused, cancelled, head_done;
     enum err start_err;
@@ -44,9 +43,9 @@ static void answer_listing(struct origin_directory_relay *d, struct arena *arena
     struct s3_listing_page page;
     memset(&query, 0, sizeof(query));
     memset(&page, 0, sizeof(page));
-    d->answer = s3_listing_parse(arena, d->r->request, &query, &d->detail);
+    d->answer = s3_listing_parse(arena, d->call.r->request, &query, &d->detail);
     if (d->answer == ERR_OK) {
-        d->answer = origin_directory_scan_page(d->scans, d->r->bucket, &query, arena, &page);
+        d->answer = origin_directory_scan_page(d->scans, d->call.r->bucket, &query, arena, &page);
     }
     if (d->answer == ERR_OK) {
         s3_listing_render(&query, &page, &d->body);
@@ -67,7 +66,7 @@ static void on_job_work(struct blocking_job *job)
 {
     struct origin_directory_relay *d = container_of(job, struct origin_directory_relay, job);
     struct arena *arena = arena_new_counted(JOB_ARENA_MAX, BUDGET_FOLDERS);
-    switch (d->r->request->operation) {
+    switch (d->call.r->request->operation) {
     case S3_ListObjects:
     case S3_ListObjectsV2:
         answer_listing(d, arena);
@@ -76,10 +75,10 @@ static void on_job_work(struct blocking_job *job)
         answer_buckets(d, arena);
         break;
     case S3_HeadBucket:
-        d->answer = origin_directory_bucket(d->root_fd, d->r->bucket);
+        d->answer = origin_directory_bucket(d->root_fd, d->call.r->bucket);
         break;
     case S3_GetBucketLocation:
-        d->answer = origin_directory_bucket(d->root_fd, d->r->bucket);
+        d->answer = origin_directory_bucket(d->root_fd, d->call.r->bucket);
         if (d->answer == ERR_OK) {
             s3_location_render((struct span){NULL, 0}, &d->body);
         }
@@ -102,34 +101,24 @@ static void relay_free(void *ptr)
     free(d);
 }
 
-static void arena_free_later(void *ptr)
-{
-    arena_free(ptr);
-}
-
 static void relay_end(struct origin_directory_relay *d, enum err err)
 {
-    struct origin_relay *r = d->r;
-    struct worker *w = d->call.ow->w;
+    struct origin_relay *r = d->call.r;
     check(!d->job_running);
     worker_task_cancel(&d->task);
-    origin_call_done(&d->call);
     if (err != ERR_CANCELLED) {
         stats_count_origin(s3_operation_name(r->request->operation),
                            err == ERR_OK ? r->status : error_row(err)->status);
         stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - d->started_us);
         origin_count_error(err);
     }
-    r->driver = NULL;
-    worker_free_later(w, relay_free, d);
-    worker_free_later(w, arena_free_later, r->arena);
-    r->on_end(r, err);
+    origin_call_end(&d->call, err);
 }
 
 // Turns an answer that is no success into S3's form: a status with an error document.
 static enum err prepare_head(struct origin_directory_relay *d)
 {
-    struct origin_relay *r = d->r;
+    struct origin_relay *r = d->call.r;
     bool is_head = span_equal_cstr(r->method, "HEAD");
     r->status = d->answer == ERR_OK ? 200 : error_row(d->answer)->status;
     if (d->answer != ERR_OK) {
@@ -179,7 +168,7 @@ static void relay_go(struct origin_directory_relay *d)
         d->head_done = true;
         err = prepare_head(d);
         if (err == ERR_OK) {
-            err = d->r->on_head(d->r);
+            err = d->call.r->on_head(d->call.r);
         }
     }
     if (err == ERR_OK && d->paused && !d->cancelled) {
@@ -187,7 +176,7 @@ static void relay_go(struct origin_directory_relay *d)
     }
     if (err == ERR_OK && !d->cancelled && d->body.len > 0) {
         stats_add(COUNTER_origin_received_bytes, d->body.len);
-        err = d->r->on_body(d->r, buf_span(&d->body));
+        err = d->call.r->on_body(d->call.r, buf_span(&d->body));
     }
     relay_end(d, d->cancelled ? ERR_CANCELLED : err);
 }
@@ -220,37 +209,12 @@ static void on_refused(struct origin_call *call, enum err err)
 
 // --- Driver calls --------------------------------------------------------------------------------
 
-void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
-{
-    struct origin_directory *directory = ow->origin->driver_state;
-    struct origin_directory_relay *d = calloc(1, sizeof(*d));
-    check(d != NULL);
-    origin_call_init(&d->call, ow, ORIGIN_CALL_RELAY, r->client);
-    d->call.ready = on_ready;
-    d->call.refused = on_refused;
-    d->r = r;
-    d->root_fd = directory->root_fd;
-    d->scans = directory->scans;
-    d->started_us = clock_monotonic_us();
-    buf_init_counted(&d->body, BODY_MAX, BUDGET_FOLDERS);
-    worker_task_init(&d->task, on_task);
-    list_node_init(&d->job.node);
-    d->job.work = on_job_work;
-    d->job.done = on_job_done;
-    r->driver = &d->call;
-    bool now = false;
-    d->start_err = origin_slot_enter(&d->call, &now);
-    if (now || d->start_err != ERR_OK) {
-        worker_defer(ow->w, &d->task);
-    }
-}
-
-void origin_directory_relay_pause(struct origin_call *call)
+static void relay_pause(struct origin_call *call)
 {
     as_origin_directory_relay(call)->paused = true;
 }
 
-void origin_directory_relay_resume(struct origin_call *call)
+static void relay_resume(struct origin_call *call)
 {
     struct origin_directory_relay *d = as_origin_directory_relay(call);
     if (d->paused) {
@@ -261,12 +225,12 @@ void origin_directory_relay_resume(struct origin_call *call)
     }
 }
 
-void origin_directory_relay_resume_upload(struct origin_call *call)
+static void relay_resume_upload(struct origin_call *call)
 {
     (void)call; // relays here read no request body
 }
 
-void origin_directory_relay_cancel(struct origin_call *call)
+static void relay_cancel(struct origin_call *call)
 {
     struct origin_directory_relay *d = as_origin_directory_relay(call);
     d->cancelled = true;
@@ -276,14 +240,30 @@ void origin_directory_relay_cancel(struct origin_call *call)
     }
 }
 
-bool origin_directory_relay_owns(const struct origin_call *call)
+void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
 {
-    return call->ready == on_ready;
-}
-
-void origin_directory_relay_abandon(struct origin_call *call)
-{
-    struct origin_directory_relay *d = as_origin_directory_relay(call);
-    arena_free(d->r->arena);
-    relay_free(d);
+    static const struct origin_call_ops ops = {.ready = on_ready,
+                                               .refused = on_refused,
+                                               .pause = relay_pause,
+                                               .resume = relay_resume,
+                                               .resume_upload = relay_resume_upload,
+                                               .cancel = relay_cancel,
+                                               .free = relay_free};
+    struct origin_directory *directory = ow->origin->driver_state;
+    struct origin_directory_relay *d = calloc(1, sizeof(*d));
+    check(d != NULL);
+    origin_call_init(&d->call, &ops, ow, NULL, r);
+    d->root_fd = directory->root_fd;
+    d->scans = directory->scans;
+    d->started_us = clock_monotonic_us();
+    buf_init_counted(&d->body, BODY_MAX, BUDGET_FOLDERS);
+    worker_task_init(&d->task, on_task);
+    list_node_init(&d->job.node);
+    d->job.work = on_job_work;
+    d->job.done = on_job_done;
+    bool now = false;
+    d->start_err = origin_slot_enter(&d->call, &now);
+    if (now || d->start_err != ERR_OK) {
+        worker_defer(ow->w, &d->task);
+    }
 }

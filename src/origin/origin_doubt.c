@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns about stores whose answers differ although their objects do not. Any worker.
+// Learns about stores from their answers: the Server header, and two deviations from S3. Any
+// worker.
 //
 //   HEAD and GET describe an object differently (a gateway's own type, length, ETag; no metadata)
 //      Clients get what GET returns, so checks use a GET of one byte (origin_s3_odd.c).
 //   Last-Modified is the time of the answer
 //      It then has no meaning, and home_doubt.c compares without it. MOVED_DATES checks in a row
 //      that found no other change prove it; one check that finds an older date disproves it.
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "origin/origin_private.h"
@@ -54,7 +58,7 @@ bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity)
 void origin_doubt_head(struct origin *origin)
 {
     if (!origin_doubts_head(origin)) {
-        log_warn_condition("origin_head_differs", "origin=%s", origin_shown(origin));
+        log_warn_condition("origin_head_differs", "origin=%s", origin->shown);
     }
     atomic_store(&origin->head_doubted_until_us, clock_monotonic_us() + DOUBT_US);
 }
@@ -78,11 +82,44 @@ void origin_note_date(struct origin *origin, bool has_moved)
         atomic_store(&origin->moved_dates, 0);
     } else if (has_moved && count < MOVED_DATES &&
                atomic_fetch_add(&origin->moved_dates, 1) + 1 == MOVED_DATES) {
-        log_warn_condition("origin_dates_move", "origin=%s", origin_shown(origin));
+        log_warn_condition("origin_dates_move", "origin=%s", origin->shown);
     }
 }
 
 bool origin_dates_move(const struct origin *origin)
 {
     return atomic_load_explicit(&origin->moved_dates, memory_order_relaxed) >= MOVED_DATES;
+}
+
+// --- The Server header ---------------------------------------------------------------------------
+
+void origin_server_header_learn(struct origin *origin, struct span value)
+{
+    const char *known = atomic_load(&origin->server_header);
+    if (value.len == 0 || value.len > 256 || !headers_value_is_clean(value) ||
+        (known != NULL && span_equal_cstr(value, known))) {
+        return;
+    }
+    for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
+        char *held = atomic_load(&origin->server_headers[i]);
+        if (held == NULL) {
+            char *copy = strndup(value.ptr, value.len);
+            check(copy != NULL);
+            if (atomic_compare_exchange_strong(&origin->server_headers[i], &held, copy)) {
+                held = copy;
+            } else {
+                free(copy); // `held` is the copy of another thread
+            }
+        }
+        if (span_equal_cstr(value, held)) {
+            atomic_store(&origin->server_header, held);
+            return;
+        }
+    }
+}
+
+const char *origin_server_header(const struct origin *origin)
+{
+    const char *known = atomic_load(&origin->server_header);
+    return known != NULL ? known : "AmazonS3";
 }

@@ -33,6 +33,7 @@
 #define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
 #define ORIGIN_SERVER_HEADERS_MAX 16u  // different Server values remembered
 
+struct origin_call;
 struct origin_driver;
 struct origin_worker;
 struct origin_probe;
@@ -55,21 +56,33 @@ enum origin_call_kind {
     ORIGIN_CALL_KINDS
 };
 
+// The functions of a driver for its running calls.
+struct origin_call_ops {
+    // One of these two runs later if origin_slot_enter() returned no slot: `ready` with one,
+    // `refused` after ORIGIN_SLOT_WAIT_MS without.
+    void (*ready)(struct origin_call *call);
+    void (*refused)(struct origin_call *call, enum err err);
+    void (*pause)(struct origin_call *call);
+    void (*resume)(struct origin_call *call);
+    void (*resume_upload)(struct origin_call *call);
+    void (*cancel)(struct origin_call *call); // on_end comes later, once
+    void (*free)(void *call);                 // frees the driver's struct; no callback
+};
+
 // The head of every running call; a driver embeds it first in its own struct.
 struct origin_call {
     unsigned magic;
-    const struct origin_driver *driver;
+    const struct origin_call_ops *ops;
     struct origin_worker *ow;
+    struct origin_fetch *f; // one of the two
+    struct origin_relay *r;
+    struct arena *arena;   // the caller's: f->arena or r->arena
     struct list_node live; // in origin_worker.live
 
-    // The call's slot. One of the two callbacks runs later, never inside origin_slot_enter():
-    // `ready` when there is a slot, `refused` after ORIGIN_SLOT_WAIT_MS without one.
     struct list_node waiting; // in origin_worker.waiters, in line number `line`
     unsigned line;
     uint64_t client;
     struct timer slot_timer;
-    void (*ready)(struct origin_call *call);
-    void (*refused)(struct origin_call *call, enum err err);
     enum origin_call_kind kind;
     bool has_slot;
 };
@@ -77,18 +90,10 @@ struct origin_call {
 struct origin_driver {
     struct origin_capabilities capabilities;
     void (*fetch_start)(struct origin_worker *ow, struct origin_fetch *f);
-    void (*fetch_pause)(struct origin_call *call);
-    void (*fetch_resume)(struct origin_call *call);
     void (*relay_start)(struct origin_worker *ow, struct origin_relay *r);
-    void (*relay_pause)(struct origin_call *call);
-    void (*relay_resume)(struct origin_call *call);
-    void (*relay_resume_upload)(struct origin_call *call);
-    void (*call_cancel)(struct origin_call *call); // on_end comes later, once
-    void (*rest)(struct origin_worker *ow);        // releases what no call needs; may be NULL
+    void (*rest)(struct origin_worker *ow); // releases what no call needs; may be NULL
     // After loop_stop(), before all else: ends the work of calls on other threads. May be NULL.
     void (*stop)(struct origin *origin);
-    // Frees a call that did not end in time, without any callback; after loop_stop().
-    void (*call_abandon)(struct origin_call *call);
     void (*free)(struct origin *origin);
 };
 
@@ -129,7 +134,7 @@ struct origin {
     void *driver_state;
     struct loop *loop;
     char *description;
-    char *shown; // its name for people, set by the driver; NULL: its name
+    char *shown; // its name for people; the driver may replace it
     char *place; // canonical endpoint, set by the driver
     uint64_t number;
     struct origin_worker *workers; // one per worker, by index
@@ -164,6 +169,8 @@ struct origin {
         versions_differ_until_us;
     atomic_uint moved_dates;    // in a row
     struct origin_probe *probe; // NULL: it is not probed
+    // Called on a worker when something is wrong; NULL: not called.
+    void (*on_trouble)(struct origin *origin);
 
     // The origin's Server header; values are kept until the origin is freed.
     _Atomic(const char *) server_header;
@@ -178,27 +185,28 @@ static inline struct origin_call *as_origin_call(void *ptr)
     return call;
 }
 
-// --- origin.c ------------------------------------------------------------------------------------
+// --- origin_call.c -------------------------------------------------------------------------------
 
-void origin_call_init(struct origin_call *call, struct origin_worker *ow,
-                      enum origin_call_kind kind, uint64_t client);
-static inline enum origin_call_kind origin_call_kind_of(const struct origin_fetch *f)
-{
-    return f->ahead ? ORIGIN_CALL_AHEAD : ORIGIN_CALL_FETCH;
-}
-// Removes the call from the lists and returns its slot; its memory stays.
-void origin_call_done(struct origin_call *call);
+// Begins a call for a fetch or a relay; the other one is NULL.
+void origin_call_init(struct origin_call *call, const struct origin_call_ops *ops,
+                      struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r);
+// Returns the slot, reports the outcome to the caller, and frees the call later.
+void origin_call_end(struct origin_call *call, enum err err);
 // origin_budget_request() counts a request towards the retry budget.
 void origin_budget_request(struct origin *origin);
 // Returns true if the origin has answered a call since then, and lately.
 bool origin_answers_others(const struct origin *origin, uint64_t since_us);
 // Returns the delay before retry number `attempt`, from 1: exponential, half of it random.
 uint64_t origin_backoff_ms(unsigned attempt);
+void origin_retry_init(struct origin *origin);
+
+// --- origin_why.c --------------------------------------------------------------------------------
+
 void origin_count_error(enum err err);
-void origin_server_header_learn(struct origin *origin, struct span value);
 
 // --- origin_doubt.c, origin_s3_odd.c -------------------------------------------------------------
 
+void origin_server_header_learn(struct origin *origin, struct span value);
 // Returns true while something learnt about the store still holds.
 static inline bool origin_holds(const atomic_ulong *until_us)
 {
@@ -207,33 +215,27 @@ static inline bool origin_holds(const atomic_ulong *until_us)
 
 // --- origin_slots.c ------------------------------------------------------------------------------
 
+// The call whose turn it is, or NULL.
+struct origin_call *origin_lines_first(struct origin_lines *lines);
+// The call has had its turn.
+void origin_lines_next(struct origin_lines *lines, const struct origin_call *served);
 // At most `most` calls run at once, `first` to begin with.
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
 unsigned origin_slots_spared(const struct origin_worker *ow); // slots kept for demand
 void origin_slot_init(struct origin_call *call);
 void origin_slot_leave(struct origin_call *call);        // returns the slot, or stops waiting
 void origin_slot_stop_waiting(struct origin_call *call); // neither callback runs any more
-// *ret_now: the call has a slot now. Otherwise call->ready() or call->refused() will run later.
+// *ret_now: the call has a slot now. Otherwise ops->ready() or ops->refused() will run later.
 // ERR_ORIGIN_FULL: too many calls wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
 // A client now waits for what the call fetches ahead: from now on it counts as this client's call.
 void origin_slot_hasten(struct origin_call *call, uint64_t client);
 // Called before a retry. Returns true if there are now fewer slots than calls that have one. The
-// slot is then gone, and call->ready() or call->refused() will run later.
+// slot is then gone, and ops->ready() or ops->refused() will run later.
 bool origin_slot_yield(struct origin_call *call) MUST_USE;
 // Adapt the number of slots to an answer.
 void origin_slot_slow_down(struct origin_worker *ow);
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us); // 0: no information
-
-// --- origin_line.c -------------------------------------------------------------------------------
-
-void origin_lines_init(struct origin_lines *lines);
-void origin_lines_push(struct origin_lines *lines, struct origin_call *call, bool is_first);
-// The call whose turn it is, or NULL.
-struct origin_call *origin_lines_first(struct origin_lines *lines);
-void origin_lines_remove(struct origin_lines *lines, struct origin_call *call);
-// The call has had its turn.
-void origin_lines_next(struct origin_lines *lines, const struct origin_call *served);
 
 // --- hops.c --------------------------------------------------------------------------------------
 
@@ -263,7 +265,6 @@ void origin_trouble_forget(struct origin *origin); // when the origin is freed o
 // --- origin_probe.c ------------------------------------------------------------------------------
 
 void origin_probe_new(struct origin *origin);   // if the options ask for a probe
-void origin_probe_wake(struct origin *origin);  // something is wrong; on a worker
 void origin_probe_close(struct origin *origin); // on worker 0
 void origin_probe_free(struct origin *origin);  // after loop_stop()
 

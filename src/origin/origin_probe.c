@@ -159,11 +159,9 @@ void origin_probe_start(struct origin *origin, sem_t *told)
     probe_order(origin, told, false);
 }
 
-void origin_probe_wake(struct origin *origin)
+static void on_trouble(struct origin *origin)
 {
-    if (origin->probe != NULL) {
-        probe_order(origin, NULL, true);
-    }
+    probe_order(origin, NULL, true);
 }
 
 void origin_probe_close(struct origin *origin)
@@ -180,6 +178,7 @@ void origin_probe_new(struct origin *origin)
         origin->probe = calloc(1, sizeof(*origin->probe));
         check(origin->probe != NULL);
         origin->probe->origin = origin;
+        origin->on_trouble = on_trouble;
     }
 }
 

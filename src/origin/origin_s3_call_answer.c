@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles an answer of an S3 origin that is no success, and the lack of an answer. Asks again in
-// the right region, with the right clock or with new credentials; or waits and retries; or accepts
-// the answer as final.
+// Judges an answer of an S3 origin that is no success, and the lack of an answer. Decides to ask
+// again in the right region, with the right clock or with new credentials; or to wait and retry; or
+// to accept the answer as final. origin_s3_call.c does what is decided here.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -15,12 +16,26 @@
 #define SLOWDOWN_BACKOFFS 2u // with longer back-offs its slot would be missed
 #define SKEW_SEEN_S 600      // a HEAD's 403 has no code: with this much skew the clock is to blame
 
+static const struct origin_s3_verdict ask = {.next = S3_NEXT_ASK};
+
+static struct origin_s3_verdict end_with(enum err err)
+{
+    return (struct origin_s3_verdict){.next = S3_NEXT_END, .err = err};
+}
+
+// Later attempts go to the endpoint again.
+static void leave_redirect(struct origin_s3_call *c)
+{
+    free(c->redirect_url);
+    c->redirect_url = NULL;
+}
+
 // Returns true if an origin that answers others has refused the request with SlowDown: the request
 // came too early. A revalidation does not wait long, because the cached version may do.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
-    bool is_check = c->f != NULL && c->f->is_check;
+    bool is_check = c->call.f != NULL && c->call.f->is_check;
     if (c->attempts <= origin->live.retries) {
         return origin_answers_others(origin, 0);
     }
@@ -28,12 +43,12 @@ static bool came_too_early(const struct origin_s3_call *c)
            clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
 }
 
-// Waits and retries. Returns false if no retry is allowed any more.
-static bool try_again(struct origin_s3_call *c, enum err err)
+// Returns false if no retry is allowed any more.
+static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_verdict *ret_verdict)
 {
     struct origin *origin = c->call.ow->origin;
     uint64_t wait_ms = origin_backoff_ms(c->attempts);
-    if (c->r != NULL && c->r->is_probe) {
+    if (c->call.r != NULL && c->call.r->is_probe) {
         return false;
     }
     if (err == ERR_ORIGIN_SLOWDOWN && came_too_early(c)) {
@@ -42,9 +57,8 @@ static bool try_again(struct origin_s3_call *c, enum err err)
     } else if (c->attempts > origin->live.retries || !origin_retry_take(origin)) {
         return false;
     }
-    origin_s3_call_leave_redirect(c);
-    c->phase = PHASE_WAIT;
-    timer_start(&c->timer, wait_ms);
+    leave_redirect(c);
+    *ret_verdict = (struct origin_s3_verdict){.next = S3_NEXT_WAIT, .wait_ms = wait_ms};
     return true;
 }
 
@@ -57,28 +71,30 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
     if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
         trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be down
     }
-    if (!c->has_spoken && c->redirect_url == NULL) {
+    if (c->response_head.head_bytes == 0 && c->redirect_url == NULL) {
         origin_trouble_met(origin, trouble, c->started_us, detail);
     }
 }
 
-void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *detail)
+struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum err err,
+                                               const char *detail)
 {
+    struct origin_s3_verdict retry;
+    check(err != ERR_OK);
     if ((err == ERR_ORIGIN_CHANGED && origin_s3_odd_ask_replica(c)) ||
         (err == ERR_ORIGIN_UNFIT && origin_s3_odd_ask_otherwise(c))) {
-        return;
+        return ask;
     }
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
     origin_count_error(err);
-    if (c->r != NULL && untouched) {
-        c->r->is_unsure = false;
+    if (c->call.r != NULL && untouched) {
+        c->call.r->is_unsure = false;
     }
     if (err == ERR_PERMISSION && c->redirect_url != NULL) {
         // The redirect leads to a more private address than allowed: use the endpoint's answer.
-        origin_s3_call_leave_redirect(c);
-        c->redirects = ORIGIN_S3_REDIRECTS_MAX;
-        origin_s3_call_attempt(c);
-        return;
+        leave_redirect(c);
+        c->mended.redirects = ORIGIN_S3_REDIRECTS_MAX;
+        return ask;
     }
     if (err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT) {
         origin_slot_slow_down(c->call.ow);
@@ -87,14 +103,14 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *d
         origin_hops_doubt(c->call.ow->origin);
     }
     if (error_row(err)->retry == RETRY_SAFE && (origin_s3_call_is_safe(c) || untouched) &&
-        try_again(c, err)) {
-        return;
+        may_retry(c, err, &retry)) {
+        return retry;
     }
     note_failure(c, err, detail);
-    if (c->f != NULL) {
-        c->f->status = c->head_seen ? c->response_head.status : 0;
+    if (c->call.f != NULL) {
+        c->call.f->status = origin_s3_call_has_head(c) ? c->response_head.status : 0;
     }
-    origin_s3_call_end(c, err);
+    return end_with(err);
 }
 
 // Keeps the origin's own error for the caller; no S3 error is longer than the limit.
@@ -104,11 +120,11 @@ static void keep_answer(struct origin_s3_call *c)
                                      .document = buf_span(&c->collected)};
     struct buf packed;
     buf_init(&packed, ORIGIN_ERROR_ANSWER_MAX);
-    if (origin_s3_headers_of_error(c->arena, &c->response_head.headers, &answer.headers) ==
+    if (origin_s3_headers_of_error(c->call.arena, &c->response_head.headers, &answer.headers) ==
         ERR_OK) {
         s3_error_pack(&answer, &packed);
-        c->f->error_answer =
-            buf_ok(&packed) ? arena_copy(c->arena, buf_span(&packed)) : (struct span){NULL, 0};
+        c->call.f->error_answer =
+            buf_ok(&packed) ? arena_copy(c->call.arena, buf_span(&packed)) : (struct span){NULL, 0};
     }
     buf_done(&packed);
 }
@@ -121,56 +137,34 @@ static void keep_validators(struct origin_s3_call *c)
     for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
         struct span name = span_from_cstr(names[i]), value;
         if (headers_get(&c->response_head.headers, name, &value)) {
-            (void)!headers_add(&c->f->headers, c->arena, name, value); // five: there is room
+            (void)!headers_add(&c->call.f->headers, c->call.arena, name,
+                               value); // five: there is room
         }
     }
 }
 
 // Accepts the answer as final. A fetch ends with its error, a relay hands the answer on.
-static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
+static struct origin_s3_verdict answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
-    if (c->f != NULL) {
-        struct origin_fetch *f = c->f;
-        f->status = c->response_head.status;
-        keep_answer(c);
-        if (fetch_err == ERR_NOT_MODIFIED) {
-            keep_validators(c);
-        }
-        (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"),
-                          &f->bucket_region);
-        (void)headers_get(&c->response_head.headers, SPAN("ETag"), &f->etag);
-        (void)response_answer_unsatisfied_size(&c->response_head, &f->size_bytes);
-        origin_s3_call_end(c, fetch_err);
-        return;
+    struct origin_fetch *f = c->call.f;
+    if (f == NULL) {
+        return (struct origin_s3_verdict){.next = S3_NEXT_HOLD};
     }
-    enum err err = origin_s3_call_relay_prepare(c);
-    c->phase = PHASE_HELD;
-    if (err == ERR_OK) {
-        stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
-        err = c->r->on_head(c->r);
+    f->status = c->response_head.status;
+    keep_answer(c);
+    if (fetch_err == ERR_NOT_MODIFIED) {
+        keep_validators(c);
     }
-    if (err != ERR_OK || c->cancelled) {
-        origin_s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
-    } else if (!c->paused) {
-        worker_defer(c->call.ow->w, &c->task);
-    }
-}
-
-void origin_s3_call_held_body(struct origin_s3_call *c)
-{
-    enum err err = ERR_OK;
-    if (c->paused) {
-        return;
-    }
-    if (c->collected.len > 0) {
-        err = c->r->on_body(c->r, buf_span(&c->collected));
-    }
-    origin_s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
+    (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
+    (void)headers_get(&c->response_head.headers, SPAN("ETag"), &f->etag);
+    (void)response_answer_unsatisfied_size(&c->response_head, &f->size_bytes);
+    return end_with(fetch_err);
 }
 
 // The answer refuses the request because of its region, clock or token, and a corrected one may
-// succeed. These functions return true if they have handled that.
-static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body)
+// succeed. These functions return true if they have decided that.
+static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body,
+                        struct origin_s3_verdict *ret_verdict)
 {
     struct span hint = {NULL, 0};
     unsigned status = c->response_head.status;
@@ -180,18 +174,14 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
         hint = body->region;
     }
     if ((!redirect && status != 400) || !origin_s3_region_is_valid(hint) ||
-        span_equal(hint, c->region) || c->region_hops == REGION_HOPS_MAX) {
+        span_equal(hint, c->region) || c->mended.regions == REGION_HOPS_MAX) {
         return false;
     }
-    c->region_hops++;
-    origin_s3_call_leave_redirect(c);
+    c->mended.regions++;
+    leave_redirect(c);
     origin_s3_region_learn(c->call.ow, origin_s3_call_bucket(c), hint);
-    if (c->upload_has_left) {
-        // The client sends its body again, to the right region.
-        origin_s3_call_end(c, ERR_ORIGIN_RESET);
-    } else {
-        origin_s3_call_attempt(c);
-    }
+    // The client sends its body again, to the right region.
+    *ret_verdict = c->upload_has_left ? end_with(ERR_ORIGIN_RESET) : ask;
     return true;
 }
 
@@ -200,8 +190,8 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
 static bool carries_customer_key(const struct origin_s3_call *c)
 {
     bool carries = false;
-    for (unsigned i = 0; c->r != NULL && i < c->r->headers->count; i++) {
-        struct span name = c->r->headers->items[i].name;
+    for (unsigned i = 0; c->call.r != NULL && i < c->call.r->headers->count; i++) {
+        struct span name = c->call.r->headers->items[i].name;
         struct span suffix = SPAN("-customer-key");
         size_t rest = name.len - min_u64(name.len, suffix.len);
         carries |= span_equal_nocase((struct span){name.ptr + rest, name.len - rest}, suffix);
@@ -215,16 +205,16 @@ static bool may_follow(const struct origin_s3_call *c)
     bool keeps_method = status == 307 || status == 308;
     bool is_redirect = keeps_method || (status >= 301 && status <= 303);
     return is_redirect && (keeps_method || origin_s3_call_is_safe(c)) && !c->upload_has_left &&
-           c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
+           c->mended.redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
 // Returns true if the redirect names the bucket and key of this call. A request without our
 // signature may go anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
-    struct span key = c->r != NULL ? c->r->request->key : c->f->key;
+    struct span key = c->call.r != NULL ? c->call.r->request->key : c->call.f->key;
     bool is_anonymous =
-        (c->set != NULL && c->set->is_anonymous) || (c->r != NULL && c->r->is_unsigned);
+        (c->set != NULL && c->set->is_anonymous) || (c->call.r != NULL && c->call.r->is_unsigned);
     return is_anonymous || origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), key);
 }
 
@@ -240,7 +230,7 @@ static bool follow_redirect(struct origin_s3_call *c)
         return false;
     }
     if (!may_follow(c) || !headers_get(&c->response_head.headers, SPAN("Location"), &location) ||
-        origin_s3_redirect_build(c->arena, is_https, c->host, location, &url, &is_presigned) !=
+        origin_s3_redirect_build(c->call.arena, is_https, c->host, location, &url, &is_presigned) !=
             ERR_OK ||
         !origin_s3_host_is_within(url.host, c->redirect_reach) ||
         !(is_presigned || asks_for_the_same(c, &url))) {
@@ -248,12 +238,11 @@ static bool follow_redirect(struct origin_s3_call *c)
         return false;
     }
     stats_add(COUNTER_origin_redirects_followed, 1);
-    origin_s3_call_leave_redirect(c);
+    leave_redirect(c);
     c->redirect_url = strdup(url.url);
     check(c->redirect_url != NULL);
-    c->redirects++;
+    c->mended.redirects++;
     c->attempts--;
-    origin_s3_call_attempt(c);
     return true;
 }
 
@@ -273,9 +262,10 @@ static int64_t skew_by_answer(const struct origin_s3_call *c)
 // Compares the origin's clock with the skew that this attempt was signed with, not the current
 // skew. Another call may have learnt a better skew since, and all attempts signed before it fail.
 // The answer to a HEAD has no code, so the difference decides.
-static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
+static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body,
+                       struct origin_s3_verdict *ret_verdict)
 {
-    if (c->skew_corrected || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {
+    if (c->mended.clock || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {
         return false;
     }
     int64_t skew_s = skew_by_answer(c), off_s = skew_s - c->signed_skew_s;
@@ -283,21 +273,18 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     if (!says_so && !(origin_s3_call_is_head(c) && (off_s > SKEW_SEEN_S || off_s < -SKEW_SEEN_S))) {
         return false;
     }
-    c->skew_corrected = true;
+    c->mended.clock = true;
     atomic_store(&origin_s3_state_of(c->call.ow)->clock_skew_s, (long)skew_s);
-    log_warn_condition("origin_clock_differs", "origin=%s offset_s=%lld",
-                       origin_shown(c->call.ow->origin), (long long)skew_s);
-    if (c->upload_has_left) {
-        origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
-    } else {
-        origin_s3_call_attempt(c);
-    }
+    log_warn_condition("origin_clock_differs", "origin=%s offset_s=%lld", c->call.ow->origin->shown,
+                       (long long)skew_s);
+    *ret_verdict = c->upload_has_left ? end_with(ERR_ORIGIN_CREDENTIALS) : ask;
     return true;
 }
 
-static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
+static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_body *body,
+                             struct origin_s3_verdict *ret_verdict)
 {
-    if (c->set == NULL || c->set->is_anonymous || (c->r != NULL && c->r->is_unsigned) ||
+    if (c->set == NULL || c->set->is_anonymous || (c->call.r != NULL && c->call.r->is_unsigned) ||
         (c->response_head.status != 400 && c->response_head.status != 403)) {
         return false;
     }
@@ -305,18 +292,18 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
                          span_equal_cstr(body->code, "InvalidAccessKeyId") ||
                          (origin_s3_call_is_head(c) && c->response_head.status == 400 &&
                           c->set->keys.session_token.len > 0);
-    if (!token_refused || c->credentials_renewed) {
-        if (origin_s3_status_is_token_error(body->code)) {
-            origin_count_error(ERR_ORIGIN_CREDENTIALS);
-            origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_EXPIRED, c->started_us, "");
-            origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
-            return true;
-        }
-        return false;
+    if (token_refused && !c->mended.credentials) {
+        c->mended.credentials = true;
+        ret_verdict->next = S3_NEXT_RENEW;
+        return true;
     }
-    c->credentials_renewed = true;
-    origin_s3_call_renew_credentials(c);
-    return true;
+    if (origin_s3_status_is_token_error(body->code)) {
+        origin_count_error(ERR_ORIGIN_CREDENTIALS);
+        origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_EXPIRED, c->started_us, "");
+        *ret_verdict = end_with(ERR_ORIGIN_CREDENTIALS);
+        return true;
+    }
+    return false;
 }
 
 // Returns true if the origin refuses the credentials of this request. If they are the origin's own,
@@ -352,43 +339,37 @@ static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body
             memmem(text.ptr, text.len, "HTTPS server", 12) != NULL);
 }
 
-void origin_s3_call_answered(struct origin_s3_call *c)
+struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
 {
     struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    struct origin_s3_verdict verdict = ask;
     unsigned status = c->response_head.status;
+    check(origin_s3_call_has_head(c));
     if (c->collected.len > 0) {
-        (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
+        (void)s3_error_read(c->call.arena, buf_span(&c->collected), &body);
     }
-    if (c->r != NULL) {
-        c->r->error_code = body.code;
+    if (c->call.r != NULL) {
+        c->call.r->error_code = body.code;
     }
-    if (c->r != NULL && span_equal_cstr(body.code, "SlowDown")) {
-        c->r->is_unsure = false;
+    if (c->call.r != NULL && span_equal_cstr(body.code, "SlowDown")) {
+        c->call.r->is_unsure = false;
     }
-    if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body) ||
-        follow_redirect(c)) {
-        return;
-    }
-    if (origin_s3_odd_ask_otherwise(c)) {
-        return;
+    if (mend_region(c, &body, &verdict) || mend_clock(c, &body, &verdict) ||
+        mend_credentials(c, &body, &verdict) || follow_redirect(c) ||
+        origin_s3_odd_ask_otherwise(c)) {
+        return verdict;
     }
     if (wants_tls(c, &body)) {
         origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_HTTPS, UINT64_MAX, "");
-        origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL);
-        return;
+        return end_with(ERR_ORIGIN_PROTOCOL);
     }
     if ((status == 400 || status == 401 || status == 403) && refuses_credentials(c, &body)) {
         origin_count_error(ERR_ORIGIN_REFUSED);
-        if (c->f != NULL) {
-            answer_is_final(c, ERR_ORIGIN_REFUSED);
-        } else {
-            origin_s3_call_end(c, ERR_ORIGIN_REFUSED);
-        }
-        return;
+        return c->call.f != NULL ? answer_is_final(c, ERR_ORIGIN_REFUSED)
+                                 : end_with(ERR_ORIGIN_REFUSED);
     }
     if (status == 508) {
-        answer_is_final(c, ERR_LOOP);
-        return;
+        return answer_is_final(c, ERR_LOOP);
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
         enum err err = origin_s3_status_failure(status);
@@ -396,18 +377,14 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         if (err == ERR_ORIGIN_SLOWDOWN) {
             origin_slot_slow_down(c->call.ow);
         }
-        if (origin_s3_call_is_safe(c) && try_again(c, err)) {
-            return;
+        if (origin_s3_call_is_safe(c) && may_retry(c, err, &verdict)) {
+            return verdict;
         }
-        if (c->r != NULL && origin_s3_status_is_hidden(status)) {
-            origin_s3_call_end(c, err);
-        } else {
-            answer_is_final(c, err);
-        }
-        return;
+        bool is_hidden = c->call.r != NULL && origin_s3_status_is_hidden(status);
+        return is_hidden ? end_with(err) : answer_is_final(c, err);
     }
     enum err err =
-        c->f != NULL ? origin_s3_status_error(c->f, c->response_head.status, body.code) : ERR_OK;
+        c->call.f != NULL ? origin_s3_status_error(c->call.f, status, body.code) : ERR_OK;
     origin_count_error(err);
-    answer_is_final(c, err);
+    return answer_is_final(c, err);
 }

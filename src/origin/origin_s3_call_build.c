@@ -6,21 +6,22 @@
 static bool add(struct origin_s3_call *c, struct headers *headers, const char *name,
                 struct span value)
 {
-    return headers_add(headers, c->arena, span_from_cstr(name), value);
+    return headers_add(headers, c->call.arena, span_from_cstr(name), value);
 }
 
 static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *headers)
 {
-    const struct origin_fetch *f = c->f;
+    const struct origin_fetch *f = c->call.f;
     bool ok = add(c, headers, "User-Agent", SPAN("forebay/" FOREBAY_VERSION));
-    if (c->by_get && !c->by_whole) {
+    if (c->form == S3_FORM_BY_BYTE) {
         ok = ok && add(c, headers, "Range", SPAN("bytes=0-0"));
     } else if (f->has_range && !f->head) {
         const char *range =
-            f->suffix > 0 ? arena_printf(c->arena, "bytes=-%llu", (unsigned long long)f->suffix)
+            f->suffix > 0
+                ? arena_printf(c->call.arena, "bytes=-%llu", (unsigned long long)f->suffix)
             : f->last == UINT64_MAX
-                ? arena_printf(c->arena, "bytes=%llu-", (unsigned long long)f->first)
-                : arena_printf(c->arena, "bytes=%llu-%llu", (unsigned long long)f->first,
+                ? arena_printf(c->call.arena, "bytes=%llu-", (unsigned long long)f->first)
+                : arena_printf(c->call.arena, "bytes=%llu-%llu", (unsigned long long)f->first,
                                (unsigned long long)f->last);
         ok = ok && range != NULL && add(c, headers, "Range", span_from_cstr(range));
     }
@@ -49,19 +50,19 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
 // Adds Accept-Encoding; see origin_s3_unpacks(). It is not signed, because proxies change it.
 static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *headers)
 {
-    enum s3_operation operation = c->r != NULL ? c->r->request->operation : S3_Unknown;
+    enum s3_operation operation = c->call.r != NULL ? c->call.r->request->operation : S3_Unknown;
     bool is_read =
-        c->phase != PHASE_LOOK && (operation == S3_GetObject || operation == S3_HeadObject);
+        c->phase != S3_PHASE_LOOK && (operation == S3_GetObject || operation == S3_HeadObject);
     bool has_own = false, ok = true;
-    for (unsigned i = 0; is_read && ok && i < c->r->headers->count; i++) {
-        const struct header *h = &c->r->headers->items[i];
+    for (unsigned i = 0; is_read && ok && i < c->call.r->headers->count; i++) {
+        const struct header *h = &c->call.r->headers->items[i];
         if (span_equal_nocase(h->name, SPAN("Accept-Encoding")) && h->value.len > 0) {
             has_own = true;
             ok = add(c, headers, "Accept-Encoding", h->value);
         }
     }
     if (!has_own) {
-        bool for_store = c->f != NULL && origin_s3_unpacks(c->call.ow);
+        bool for_store = c->call.f != NULL && origin_s3_unpacks(c->call.ow);
         ok = add(c, headers, "Accept-Encoding", for_store ? SPAN("gzip") : SPAN("identity"));
     }
     return ok ? ERR_OK : ERR_NO_MEMORY;
@@ -69,12 +70,12 @@ static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *he
 
 static struct span payload_hash_of(const struct origin_s3_call *c)
 {
-    if (c->r == NULL || c->phase == PHASE_LOOK) {
+    if (c->call.r == NULL || c->phase == S3_PHASE_LOOK) {
         return SPAN(SIGV4_EMPTY_SHA256);
     }
-    switch (c->r->body) {
+    switch (c->call.r->body) {
     case ORIGIN_BODY_HASH:
-        return c->r->payload_hash;
+        return c->call.r->payload_hash;
     case ORIGIN_BODY_UNSIGNED:
         return SPAN(SIGV4_UNSIGNED_PAYLOAD);
     case ORIGIN_BODY_UNSIGNED_TRAILER:
@@ -91,11 +92,11 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
     const struct sigv4_credentials *keys = origin_s3_call_own_keys(c);
     struct span hash = payload_hash_of(c);
     bool is_anonymous = c->is_presigned || (keys == NULL && c->set->is_anonymous) ||
-                        (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
+                        (c->phase != S3_PHASE_LOOK && c->call.r != NULL && c->call.r->is_unsigned);
     // Unsigned requests state the framing of the body only if it is not the plain one.
     bool ok = true;
-    if (!is_anonymous ||
-        (c->phase != PHASE_LOOK && c->r != NULL && c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER)) {
+    if (!is_anonymous || (c->phase != S3_PHASE_LOOK && c->call.r != NULL &&
+                          c->call.r->body == ORIGIN_BODY_UNSIGNED_TRAILER)) {
         ok = add(c, headers, "x-amz-content-sha256", hash);
     }
     if (!ok) {
@@ -107,9 +108,9 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
     struct sigv4_scope scope = {.region = c->region, .service = SPAN("s3")};
     c->signed_skew_s = atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
     time_t now = (time_t)(clock_wall_s() + c->signed_skew_s);
-    return sigv4_sign(c->arena, keys != NULL ? keys : &c->set->keys, &scope, now,
-                      c->phase == PHASE_LOOK ? SPAN("HEAD") : origin_s3_call_method(c), url->path,
-                      url->query, headers, hash, NULL);
+    return sigv4_sign(c->call.arena, keys != NULL ? keys : &c->set->keys, &scope, now,
+                      c->phase == S3_PHASE_LOOK ? SPAN("HEAD") : origin_s3_call_method(c),
+                      url->path, url->query, headers, hash, NULL);
 }
 
 enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
@@ -120,22 +121,24 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     struct span key = {NULL, 0}, query = {NULL, 0};
     bool known = false;
     enum err err = ERR_OK;
-    c->region = arena_copy(c->arena, origin_s3_region_of(ow, origin_s3_call_bucket(c), &known));
+    c->region =
+        arena_copy(c->call.arena, origin_s3_region_of(ow, origin_s3_call_bucket(c), &known));
     if (c->region.ptr == NULL) {
         return ERR_NO_MEMORY;
     }
-    if (c->phase != PHASE_LOOK) {
-        key = c->r != NULL ? c->r->request->key : c->f->key;
+    if (c->phase != S3_PHASE_LOOK) {
+        key = c->call.r != NULL ? c->call.r->request->key : c->call.f->key;
     }
-    if (c->r != NULL && c->phase != PHASE_LOOK) {
-        err = origin_s3_query_forward(c->arena, c->r->request, &query);
+    if (c->call.r != NULL && c->phase != S3_PHASE_LOOK) {
+        err = origin_s3_query_forward(c->call.arena, c->call.r->request, &query);
     }
     c->is_presigned = false;
     if (err == ERR_OK && c->redirect_url != NULL) {
-        err = origin_s3_redirect_build(c->arena, state->endpoint.is_https, (struct span){NULL, 0},
-                                       span_from_cstr(c->redirect_url), ret_url, &c->is_presigned);
+        err = origin_s3_redirect_build(c->call.arena, state->endpoint.is_https,
+                                       (struct span){NULL, 0}, span_from_cstr(c->redirect_url),
+                                       ret_url, &c->is_presigned);
     } else if (err == ERR_OK) {
-        err = origin_s3_url_build(c->arena, &state->endpoint, ow->origin->options.addressing,
+        err = origin_s3_url_build(c->call.arena, &state->endpoint, ow->origin->options.addressing,
                                   c->region, origin_s3_call_bucket(c), key, query, ret_url);
     }
     if (err == ERR_OK) {
@@ -147,18 +150,18 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (err == ERR_OK) {
         err = add_accept_encoding(c, headers);
     }
-    if (err == ERR_OK && c->f != NULL) {
+    if (err == ERR_OK && c->call.f != NULL) {
         err = build_fetch_headers(c, headers);
-    } else if (err == ERR_OK && c->phase != PHASE_LOOK) {
-        err = origin_s3_headers_forward(c->arena, c->r->headers,
-                                        c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
+    } else if (err == ERR_OK && c->phase != S3_PHASE_LOOK) {
+        err = origin_s3_headers_forward(c->call.arena, c->call.r->headers,
+                                        c->call.r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
     }
     if (err == ERR_OK) {
         err = sign(c, ret_url, headers);
     }
     // After the signature, because proxies may add to it.
-    const struct headers *came_with = c->r != NULL ? c->r->headers : NULL;
-    if (err == ERR_OK && !origin_hops_add(c->arena, came_with, headers)) {
+    const struct headers *came_with = c->call.r != NULL ? c->call.r->headers : NULL;
+    if (err == ERR_OK && !origin_hops_add(c->call.arena, came_with, headers)) {
         err = ERR_NO_MEMORY;
     }
     return err;

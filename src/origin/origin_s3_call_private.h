@@ -9,39 +9,41 @@
 #include "origin/response_answer.h"
 
 enum origin_s3_phase {
-    PHASE_SLOT,
-    PHASE_WAIT,
-    PHASE_LOOK,
-    PHASE_ASK,
-    PHASE_COLLECT,
-    PHASE_BODY,
-    PHASE_HELD
+#define PHASE(name, successors) S3_PHASE_##name,
+#include "origin/origin_s3_phases.def"
+#undef PHASE
+    S3_PHASE_COUNT_
+};
+
+// How the HEAD of a fetch is sent; origin_s3_odd.c.
+enum origin_s3_form {
+    S3_FORM_ASKED,   // as a HEAD
+    S3_FORM_BY_BYTE, // as a GET of the first byte
+    S3_FORM_BY_WHOLE // as a GET of the object, which is empty and has no first byte
+};
+
+// The corrections of a call: each is made once, or as often as its constant says.
+struct origin_s3_mended {
+    bool looked, clock, credentials;
+    unsigned regions, redirects;
 };
 
 struct origin_s3_call {
     struct origin_call call; // must be the first member
-    struct origin_fetch *f;  // one of the two
-    struct origin_relay *r;
     enum origin_s3_phase phase;
-    struct arena *arena; // also the caller's: f->arena or r->arena
-
-    bool paused, cancelled, head_seen, upload_has_left;
-    bool has_spoken; // a line of an answer has come in this attempt
-    bool looked, skew_corrected, credentials_renewed;
+    enum origin_s3_form form;
+    struct origin_s3_mended mended;
+    bool is_paused; // by the caller
+    bool upload_has_left;
     bool wants_fresh;    // from here on each attempt has a connection of its own
-    bool is_dead_answer; // the data on a reused connection is no answer: ask again
-    bool is_cut_short;   // we did not wait for the end of the collected body
-    // origin_s3_odd.c
-    bool by_get;         // its HEAD is sent as a GET of the first byte
-    bool by_whole;       // the object is empty, so that GET asks for all of it
-    bool head_is_unfit;  // its HEAD was answered, but does not describe the object
-    bool is_described;   // by_get: the caller has the head and wants no body
-    bool omits_if_match; // we compare the ETag of the answer instead
-    // The status of the refusal in this call; 0: not refused.
-    unsigned refused_head, refused_if_match;
+    bool omits_if_match; // we compare the ETag of the answer instead; origin_s3_odd.c
+    bool is_presigned;   // this attempt uses a URL with its own signature
+    // The status of the HEAD instead of which a GET was sent: a refusal, or a success that
+    // describes nothing. The status of the refused If-Match. 0: none.
+    unsigned replaced_head, refused_if_match;
     unsigned replicas_asked; // because another version answered
-    unsigned attempts, region_hops, redirects;
-    enum err pending_err; // the deferred task ends the call with it
+    unsigned attempts;
+    enum err pending_err; // S3_PHASE_ENDING
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
@@ -52,7 +54,6 @@ struct origin_s3_call {
     char *redirect_url;          // the URL of the next attempt; NULL: the endpoint
     // Reach of the host that sent the redirect; until then that of the current answer.
     enum transfer_reach redirect_reach;
-    bool is_presigned; // this attempt uses a URL with its own signature
     struct response_head response_head;
     struct buf collected;
     uint64_t received, started_us, first_asked_us;
@@ -62,24 +63,21 @@ struct origin_s3_call {
     struct credentials_waiter waiter;
 };
 
-static inline struct origin_s3_call *as_origin_s3_call(struct origin_call *call)
-{
-    return container_of(call, struct origin_s3_call, call);
-}
-
 static inline struct span origin_s3_call_method(const struct origin_s3_call *c)
 {
-    return c->r != NULL ? c->r->method : c->f->head && !c->by_get ? SPAN("HEAD") : SPAN("GET");
+    return c->call.r != NULL                             ? c->call.r->method
+           : c->call.f->head && c->form == S3_FORM_ASKED ? SPAN("HEAD")
+                                                         : SPAN("GET");
 }
 
 static inline struct span origin_s3_call_bucket(const struct origin_s3_call *c)
 {
-    return c->r != NULL ? c->r->bucket : c->f->bucket;
+    return c->call.r != NULL ? c->call.r->bucket : c->call.f->bucket;
 }
 
 static inline bool origin_s3_call_is_head(const struct origin_s3_call *c)
 {
-    return c->phase == PHASE_LOOK || span_equal_cstr(origin_s3_call_method(c), "HEAD");
+    return c->phase == S3_PHASE_LOOK || span_equal_cstr(origin_s3_call_method(c), "HEAD");
 }
 
 // Returns true if the call may be repeated after a failure, because it changes nothing.
@@ -92,7 +90,7 @@ static inline bool origin_s3_call_is_safe(const struct origin_s3_call *c)
 static inline const struct sigv4_credentials *
 origin_s3_call_own_keys(const struct origin_s3_call *c)
 {
-    return c->r != NULL ? c->r->credentials : c->f->credentials;
+    return c->call.r != NULL ? c->call.r->credentials : c->call.f->credentials;
 }
 
 // Returns true if the host name contains the bucket.
@@ -108,31 +106,27 @@ static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
 {
     bool is_anonymous = c->set != NULL && c->set->is_anonymous;
     return !is_anonymous && !c->is_presigned &&
-           (c->phase == PHASE_LOOK || c->r == NULL || !c->r->is_unsigned);
+           (c->phase == S3_PHASE_LOOK || c->call.r == NULL || !c->call.r->is_unsigned);
 }
 
-// --- origin_s3_call.c ----------------------------------------------------------------------------
+// Returns true if the final head of this attempt has come.
+static inline bool origin_s3_call_has_head(const struct origin_s3_call *c)
+{
+    return c->response_head.state == RESPONSE_DONE;
+}
 
-// Starts the next attempt at once. Never calls back.
-void origin_s3_call_attempt(struct origin_s3_call *c);
-// Later attempts go to the endpoint again.
-void origin_s3_call_leave_redirect(struct origin_s3_call *c);
-// Waits for new credentials, then starts the next attempt; without any, ends the call.
-void origin_s3_call_renew_credentials(struct origin_s3_call *c);
-// Fills in the relay's answer from the received head; the caller hands it on.
-enum err origin_s3_call_relay_prepare(struct origin_s3_call *c) MUST_USE;
-// Reports the outcome to the caller and frees the call. No transfer may be running.
-void origin_s3_call_end(struct origin_s3_call *c, enum err err);
+// The only writer of the phase. Aborts unless origin_s3_phases.def allows it.
+void origin_s3_call_enter(struct origin_s3_call *c, enum origin_s3_phase phase);
 
 // --- origin_s3_odd.c -----------------------------------------------------------------------------
 
 // Called before each attempt: decides whether to avoid HEAD or If-Match with this origin.
 void origin_s3_odd_prepare(struct origin_s3_call *c);
-// If the answer refuses HEAD or If-Match, as some stores always do, or its HEAD does not describe
-// the object, begins the next attempt without it. Returns true if it has begun.
+// Returns true if the call must ask again, without the HEAD or the If-Match that the answer
+// refuses, as some stores always do, or without the HEAD that does not describe the object.
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
-// The answer denies the requested version, of which a client has bytes. Returns true if the next
-// attempt has begun, on a connection of its own, which another replica may answer.
+// The answer denies the requested version, of which a client has bytes. Returns true if the call
+// must ask again, on a connection of its own, which another replica may answer.
 bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
 // Called when an attempt of a fetch was answered as requested.
 void origin_s3_odd_learn(struct origin_s3_call *c);
@@ -144,13 +138,24 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
                               struct headers *headers) MUST_USE;
 
 // --- origin_s3_call_answer.c ---------------------------------------------------------------------
-// Each of these continues the call: with another attempt, a wait before it, or the end.
 
-// The transfer broke off before a final head; `detail` is curl's text.
-void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *detail);
-// An answer that may not be final has come, and its body was collected.
-void origin_s3_call_answered(struct origin_s3_call *c);
-// PHASE_HELD: hands the collected body to a caller that resumed.
-void origin_s3_call_held_body(struct origin_s3_call *c);
+// How a call goes on after an attempt.
+enum origin_s3_next {
+    S3_NEXT_ASK,   // with the next attempt, at once
+    S3_NEXT_WAIT,  // with the next attempt, after wait_ms
+    S3_NEXT_RENEW, // with the next attempt, when there are new credentials
+    S3_NEXT_HOLD,  // the relay's caller gets the collected answer
+    S3_NEXT_END    // with `err`
+};
+struct origin_s3_verdict {
+    enum origin_s3_next next;
+    enum err err;
+    uint64_t wait_ms;
+};
+// Judges a transfer that broke off before a final head; `detail` is curl's text.
+struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum err err,
+                                               const char *detail);
+// Judges an answer that may not be final, and whose body was collected.
+struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c);
 
 #endif

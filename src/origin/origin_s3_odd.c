@@ -57,7 +57,7 @@ static bool note(atomic_ulong *until_us)
 static atomic_ulong *key_slot(const struct origin_s3_call *c, uint64_t *ret_name)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
-    struct span bucket = c->f->bucket, key = c->f->key;
+    struct span bucket = c->call.f->bucket, key = c->call.f->key;
     uint64_t hash = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
     *ret_name = hash & ~KEY_TIME_MASK;
     return &state->heads_refused[hash % ORIGIN_S3_HEADS_REFUSED];
@@ -86,11 +86,15 @@ static bool key_is_noted(const struct origin_s3_call *c)
 void origin_s3_odd_prepare(struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
-    if (c->f != NULL) {
+    if (c->call.f != NULL) {
         bool is_odd = origin_doubts_head(origin) || origin_is_odd(origin, ORIGIN_REFUSES_HEAD) ||
-                      (c->f->get_decides && key_is_noted(c));
-        c->by_get |= c->f->head && (c->f->by_get || (is_odd && !c->f->for_checksums));
-        c->omits_if_match |= c->f->if_match.len > 0 && origin_is_odd(origin, ORIGIN_FAILS_IF_MATCH);
+                      (c->call.f->get_decides && key_is_noted(c));
+        if (c->form == S3_FORM_ASKED && c->call.f->head &&
+            (c->call.f->by_get || (is_odd && !c->call.f->for_checksums))) {
+            c->form = S3_FORM_BY_BYTE;
+        }
+        c->omits_if_match |=
+            c->call.f->if_match.len > 0 && origin_is_odd(origin, ORIGIN_FAILS_IF_MATCH);
     }
 }
 
@@ -105,31 +109,27 @@ static bool head_is_refused(const struct origin_s3_call *c)
     unsigned status = c->response_head.status;
     bool is_unknown = status == 405 || status == 501;
     bool is_denied = status == 400 || status == 403;
-    return is_unknown || (is_denied && (c->f->get_decides || !answers_heads(c)));
+    return is_unknown || (is_denied && (c->call.f->get_decides || !answers_heads(c)));
 }
 
 static bool ask_head_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
-    if (!c->by_get && !c->f->for_checksums && status / 100 == 2) {
-        c->by_get = c->head_is_unfit = true;
-        return true;
-    }
-    if (!c->by_get && !c->f->for_checksums && head_is_refused(c)) {
-        bool is_keys = answers_heads(c) && status != 405 && status != 501;
-        c->by_get = true;
-        if (is_keys) {
+    bool is_unfit = status / 100 == 2;
+    if (c->form == S3_FORM_ASKED && !c->call.f->for_checksums && (is_unfit || head_is_refused(c))) {
+        c->form = S3_FORM_BY_BYTE;
+        if (!is_unfit && answers_heads(c) && status != 405 && status != 501) {
             note_key(c);
         } else {
-            c->refused_head = status;
+            c->replaced_head = status;
         }
         return true;
     }
     uint64_t size = 0;
     bool is_empty =
         status == 416 && (!response_answer_unsatisfied_size(&c->response_head, &size) || size == 0);
-    if (c->by_get && !c->by_whole && is_empty) {
-        c->by_whole = true;
+    if (c->form == S3_FORM_BY_BYTE && is_empty) {
+        c->form = S3_FORM_BY_WHOLE;
         return true;
     }
     return false;
@@ -140,13 +140,12 @@ bool origin_s3_odd_ask_replica(struct origin_s3_call *c)
     struct origin *origin = c->call.ow->origin;
     bool is_odd = origin_is_odd(origin, ORIGIN_VERSIONS_DIFFER);
     unsigned max = is_odd ? REPLICAS_MAX_OF_ODD : REPLICAS_MAX;
-    bool asks = c->f != NULL && c->f->is_bound && c->f->if_match.len > 0 &&
+    bool asks = c->call.f != NULL && c->call.f->is_bound && c->call.f->if_match.len > 0 &&
                 c->replicas_asked < max && origin_retry_take(origin);
     if (asks) {
         c->replicas_asked++;
         c->omits_if_match = false;
         c->wants_fresh = true;
-        origin_s3_call_attempt(c);
     }
     return asks;
 }
@@ -154,41 +153,35 @@ bool origin_s3_odd_ask_replica(struct origin_s3_call *c)
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
-    bool asks = false;
-    if (c->f == NULL) {
+    if (c->call.f == NULL) {
         return false;
     }
-    if (c->f->head) {
-        asks = ask_head_otherwise(c);
-    } else if (c->f->if_match.len > 0 && !c->omits_if_match && c->refused_if_match == 0 &&
-               (status == 412 || status == 400 || status == 501)) {
-        c->omits_if_match = asks = true;
+    if (c->call.f->head) {
+        return ask_head_otherwise(c);
+    }
+    if (c->call.f->if_match.len > 0 && !c->omits_if_match && c->refused_if_match == 0 &&
+        (status == 412 || status == 400 || status == 501)) {
+        c->omits_if_match = true;
         c->refused_if_match = status;
-    } else if (status == 412 || status == 404 || status == 416) {
-        return origin_s3_odd_ask_replica(c);
+        return true;
     }
-    if (asks) {
-        origin_s3_call_attempt(c);
-    }
-    return asks;
+    return (status == 412 || status == 404 || status == 416) && origin_s3_odd_ask_replica(c);
 }
 
 void origin_s3_odd_learn(struct origin_s3_call *c)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     struct origin *origin = c->call.ow->origin;
-    const char *name = origin_shown(origin);
-    if (c->f->head && !c->by_get) {
+    const char *name = origin->shown;
+    if (c->form != S3_FORM_ASKED) {
+        stats_add(COUNTER_origin_heads_by_get, 1);
+    } else if (c->call.f->head) {
         (void)note(&state->head_answered_until_us);
     }
-    if (c->by_get) {
-        stats_add(COUNTER_origin_heads_by_get, 1);
-    }
-    if (c->head_is_unfit) {
+    if (c->replaced_head / 100 == 2) {
         origin_doubt_head(origin);
-    }
-    if (c->refused_head != 0 && note(&origin->head_refused_until_us)) {
-        log_warn_condition("origin_refuses_head", "origin=%s status=%u", name, c->refused_head);
+    } else if (c->replaced_head != 0 && note(&origin->head_refused_until_us)) {
+        log_warn_condition("origin_refuses_head", "origin=%s status=%u", name, c->replaced_head);
     }
     if (c->omits_if_match) {
         stats_add(COUNTER_origin_if_match_omitted, 1);
@@ -196,13 +189,13 @@ void origin_s3_odd_learn(struct origin_s3_call *c)
     bool differ = c->replicas_asked > 0 ||
                   (c->refused_if_match != 0 && origin_holds(&state->if_match_answered_until_us));
     if (differ) {
-        c->f->forbids = ORIGIN_FORBIDS_VERSIONS;
+        c->call.f->forbids = ORIGIN_FORBIDS_VERSIONS;
         stats_add(COUNTER_origin_versions_differ, 1);
     }
     if (differ && note(&origin->versions_differ_until_us)) {
         log_warn_condition("origin_versions_differ", "origin=%s", name);
     }
-    if (c->f->if_match.len > 0 && !c->omits_if_match) {
+    if (c->call.f->if_match.len > 0 && !c->omits_if_match) {
         (void)note(&state->if_match_answered_until_us);
     }
     if (!differ && c->refused_if_match != 0 && note(&origin->if_match_fails_until_us)) {

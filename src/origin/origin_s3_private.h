@@ -144,7 +144,7 @@ struct origin_s3_part {
     struct origin_s3_pool pools[ORIGIN_S3_POOLS_MAX];
 };
 
-// --- origin_s3.c: what calls of one worker share -------------------------------------------------
+// --- origin_s3_shared.c --------------------------------------------------------------------------
 
 static inline struct origin_s3_state *origin_s3_state_of(const struct origin_worker *ow)
 {
@@ -162,6 +162,8 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
 struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
+void origin_s3_rest(struct origin_worker *ow); // frees the worker's unused pools
+void origin_s3_stop(struct origin *origin);    // ends all transfers; their calls stay
 
 // Google's store and Cloudflare's R2 decompress an object stored with Content-Encoding: gzip,
 // unless the request has Accept-Encoding: gzip. The decompressed answer has no length and no
@@ -181,10 +183,5 @@ void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *ans
 
 void origin_s3_fetch_start(struct origin_worker *ow, struct origin_fetch *f);
 void origin_s3_relay_start(struct origin_worker *ow, struct origin_relay *r);
-void origin_s3_call_pause(struct origin_call *call);
-void origin_s3_call_resume(struct origin_call *call);
-void origin_s3_call_resume_upload(struct origin_call *call);
-void origin_s3_call_cancel(struct origin_call *call);
-void origin_s3_call_abandon(struct origin_call *call);
 
 #endif

@@ -4,8 +4,8 @@
 // Each worker has its share of the origin's slots. Calls without a slot wait in line, for a bounded
 // time. Relays leave some slots to fetches, so that slow clients of pass-through requests do not
 // delay misses. Otherwise the two kinds take turns, and so do the clients of each kind
-// (origin_line.c). Calls for read-ahead come last, and leave a quarter of the slots to the others.
-// When a client comes to wait for such a call, it becomes an ordinary fetch.
+// (struct origin_lines). Calls for read-ahead come last, and leave a quarter of the slots to the
+// others. When a client comes to wait for such a call, it becomes an ordinary fetch.
 //
 // The number of slots follows demand, up to `connections`. It begins small; with small objects and
 // a distant origin, all slots are soon in use. While calls wait, each answer adds one slot, so the
@@ -28,13 +28,82 @@
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
 
+// --- Lines of waiting calls ----------------------------------------------------------------------
+// There is one line for each client, so that each client has its turn however many calls another
+// one has. A client has a line of its own while one of its calls waits. If none of the ORIGIN_LINES
+// is left, it shares a line.
+
+static void lines_init(struct origin_lines *lines)
+{
+    *lines = (struct origin_lines){.count = 0};
+    for (unsigned i = 0; i < ORIGIN_LINES; i++) {
+        list_init(&lines->calls[i]);
+    }
+}
+
+static unsigned line_of(const struct origin_lines *lines, uint64_t client)
+{
+    unsigned unused = ORIGIN_LINES;
+    for (unsigned i = 0; i < ORIGIN_LINES; i++) {
+        bool is_taken = (lines->taken >> i & 1) != 0;
+        if (is_taken && lines->client[i] == client) {
+            return i;
+        }
+        unused = !is_taken && unused == ORIGIN_LINES ? i : unused;
+    }
+    return unused < ORIGIN_LINES ? unused : (unsigned)(client % ORIGIN_LINES);
+}
+
+static void lines_push(struct origin_lines *lines, struct origin_call *call, bool is_first)
+{
+    unsigned i = line_of(lines, call->client);
+    if ((lines->taken >> i & 1) == 0) {
+        lines->taken |= (uint64_t)1 << i;
+        lines->client[i] = call->client;
+    }
+    call->line = i;
+    if (is_first) {
+        list_push_front(&lines->calls[i], &call->waiting);
+    } else {
+        list_push_back(&lines->calls[i], &call->waiting);
+    }
+    lines->count++;
+}
+
+struct origin_call *origin_lines_first(struct origin_lines *lines)
+{
+    if (lines->count == 0) {
+        return NULL;
+    }
+    uint64_t later = lines->taken >> lines->turn << lines->turn;
+    unsigned i = (unsigned)__builtin_ctzll(later != 0 ? later : lines->taken);
+    return container_of(list_first(&lines->calls[i]), struct origin_call, waiting);
+}
+
+static void lines_remove(struct origin_lines *lines, struct origin_call *call)
+{
+    check(lines->count > 0 && list_node_linked(&call->waiting));
+    list_remove(&call->waiting);
+    lines->count--;
+    if (list_empty(&lines->calls[call->line])) {
+        lines->taken &= ~((uint64_t)1 << call->line);
+    }
+}
+
+void origin_lines_next(struct origin_lines *lines, const struct origin_call *served)
+{
+    lines->turn = (served->line + 1) % ORIGIN_LINES;
+}
+
+// --- Slots ---------------------------------------------------------------------------------------
+
 static void on_slot_timer(struct timer *timer)
 {
     struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
     check(list_node_linked(&call->waiting));
     origin_slot_stop_waiting(call);
     stats_add(COUNTER_origin_waits_timed_out, 1);
-    call->refused(call, ERR_ORIGIN_FULL);
+    call->ops->refused(call, ERR_ORIGIN_FULL);
 }
 
 void origin_slot_init(struct origin_call *call)
@@ -109,7 +178,7 @@ void origin_slot_stop_waiting(struct origin_call *call)
 {
     timer_stop(&call->slot_timer);
     if (list_node_linked(&call->waiting)) {
-        origin_lines_remove(&call->ow->waiters[call->kind], call);
+        lines_remove(&call->ow->waiters[call->kind], call);
         call->ow->waiting_count--;
         stats_sub(COUNTER_origin_calls_waiting, 1);
     }
@@ -127,7 +196,7 @@ void origin_slot_leave(struct origin_call *call)
 
 static void wait_begin(struct origin_call *call, bool is_first)
 {
-    origin_lines_push(&call->ow->waiters[call->kind], call, is_first);
+    lines_push(&call->ow->waiters[call->kind], call, is_first);
     call->ow->waiting_count++;
     stats_add(COUNTER_origin_calls_waiting, 1);
     timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
@@ -187,7 +256,7 @@ static void on_wake(struct task *task)
         origin_lines_next(&ow->waiters[call->kind], call);
         origin_slot_stop_waiting(call);
         slot_take(call);
-        call->ready(call);
+        call->ops->ready(call);
     }
 }
 
@@ -197,7 +266,7 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
     ow->slots_first = first < most ? first : most;
     ow->limit = ow->slots_first;
     for (unsigned kind = 0; kind < ORIGIN_CALL_KINDS; kind++) {
-        origin_lines_init(&ow->waiters[kind]);
+        lines_init(&ow->waiters[kind]);
     }
     worker_task_init(&ow->wake, on_wake);
 }

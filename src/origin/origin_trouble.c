@@ -123,8 +123,7 @@ static void tell_end(struct origin *origin)
     if (atomic_load(&origin->trouble) == ORIGIN_TROUBLE_NONE &&
         atomic_exchange(&origin->trouble_told, ORIGIN_TROUBLE_NONE) != ORIGIN_TROUBLE_NONE) {
         uint64_t since_us = atomic_load(&origin->trouble_since_us);
-        log_info("origin_back", "origin=%s after_ms=%llu",
-                 log_quote(span_from_cstr(origin_shown(origin))),
+        log_info("origin_back", "origin=%s after_ms=%llu", log_quote(span_from_cstr(origin->shown)),
                  (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
     }
 }
@@ -133,7 +132,7 @@ static void tell(struct origin *origin, enum origin_trouble trouble, const char 
 {
     const struct trouble_row *row = &rows[trouble];
     if (log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
-                           log_quote(span_from_cstr(origin_shown(origin))), row->why,
+                           log_quote(span_from_cstr(origin->shown)), row->why,
                            log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
                            log_quote(span_from_cstr(row->remedy)))) {
         atomic_store(&origin->trouble_told, trouble);
@@ -151,7 +150,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
     }
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
-    if (trouble == ORIGIN_TROUBLE_NONE || origin_rests(origin) ||
+    if (trouble == ORIGIN_TROUBLE_NONE || atomic_load(&origin->rests) ||
         (is_of_way && atomic_load(&origin->heard_at_us) > asked_us)) {
         return;
     }
@@ -165,7 +164,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         return;
     }
     // It began to rest just now: one of the two threads clears the trouble.
-    if (origin_rests(origin)) {
+    if (atomic_load(&origin->rests)) {
         origin_trouble_forget(origin);
         return;
     }
@@ -173,7 +172,9 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         atomic_store(&origin->trouble_since_us, clock_monotonic_us());
     }
     tell(origin, trouble, detail);
-    origin_probe_wake(origin);
+    if (origin->on_trouble != NULL) {
+        origin->on_trouble(origin);
+    }
 }
 
 static void over(struct origin *origin, bool takes_keys)

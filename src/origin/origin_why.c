@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The words in logs for an origin's failures, which are also the `reason` of
-// forebay_origin_errors_total, and for the reasons not to store an answer. Pure.
+// forebay_origin_errors_total, and for the reasons not to store an answer.
 #include "base/check.h"
-#include "origin/origin.h"
+#include "origin/origin_private.h"
+#include "stats/stats.h"
 
 const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbids)
 {
@@ -34,36 +35,49 @@ const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbid
     return &rows[forbids];
 }
 
+struct failure {
+    enum err err;
+    const char *why;      // NULL: the failure is the answer to one request
+    enum counter counter; // COUNTER_COUNT_: it is counted elsewhere
+};
+
+static const struct failure *failure_of(enum err err)
+{
+    static const struct failure rows[] = {
+        {ERR_ORIGIN_DNS, "dns", COUNTER_origin_errors_dns},
+        {ERR_ORIGIN_CONNECT, "connect", COUNTER_origin_errors_connect},
+        {ERR_ORIGIN_TLS, "tls", COUNTER_origin_errors_tls},
+        {ERR_ORIGIN_TIMEOUT, "timeout", COUNTER_origin_errors_timeout},
+        {ERR_ORIGIN_RESET, "reset", COUNTER_origin_errors_reset},
+        {ERR_ORIGIN_SLOWDOWN, "slowdown", COUNTER_origin_errors_slowdown},
+        {ERR_ORIGIN_5XX, "5xx", COUNTER_origin_errors_5xx},
+        {ERR_ORIGIN_CREDENTIALS, "credentials", COUNTER_origin_errors_auth},
+        {ERR_ORIGIN_REFUSED, "credentials", COUNTER_origin_errors_auth},
+        {ERR_ACCESS_DENIED, NULL, COUNTER_origin_errors_auth},
+        {ERR_ORIGIN_HEAD_TOO_LARGE, "head-too-large", COUNTER_origin_heads_too_large},
+        {ERR_ORIGIN_PROTOCOL, "protocol", COUNTER_origin_errors_protocol},
+        {ERR_ORIGIN_UNFIT, "protocol", COUNTER_origin_errors_protocol},
+        {ERR_ORIGIN_FULL, "no-connection", COUNTER_COUNT_},
+        {ERR_ORIGIN_BUSY, "retries-used-up", COUNTER_COUNT_},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].err == err) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
 const char *origin_why(enum err err)
 {
-    switch (err) {
-    case ERR_ORIGIN_DNS:
-        return "dns";
-    case ERR_ORIGIN_CONNECT:
-        return "connect";
-    case ERR_ORIGIN_TLS:
-        return "tls";
-    case ERR_ORIGIN_TIMEOUT:
-        return "timeout";
-    case ERR_ORIGIN_RESET:
-        return "reset";
-    case ERR_ORIGIN_SLOWDOWN:
-        return "slowdown";
-    case ERR_ORIGIN_5XX:
-        return "5xx";
-    case ERR_ORIGIN_CREDENTIALS:
-    case ERR_ORIGIN_REFUSED:
-        return "credentials";
-    case ERR_ORIGIN_HEAD_TOO_LARGE:
-        return "head-too-large";
-    case ERR_ORIGIN_PROTOCOL:
-    case ERR_ORIGIN_UNFIT:
-        return "protocol";
-    case ERR_ORIGIN_FULL:
-        return "no-connection";
-    case ERR_ORIGIN_BUSY:
-        return "retries-used-up";
-    default:
-        return NULL;
+    const struct failure *failure = failure_of(err);
+    return failure != NULL ? failure->why : NULL;
+}
+
+void origin_count_error(enum err err)
+{
+    const struct failure *failure = failure_of(err);
+    if (failure != NULL && failure->counter != COUNTER_COUNT_) {
+        stats_add(failure->counter, 1);
     }
 }
