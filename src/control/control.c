@@ -119,9 +119,6 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     struct store_summary summary;
     store_summarize(q->control->store, &summary);
     struct proxy_verdict verdict = proxy_verdict(o, &summary);
-    static const char *const checksums[] = {[PROXY_CHECKSUMS_UNKNOWN] = "unknown",
-                                            [PROXY_CHECKSUMS_NONE] = "none",
-                                            [PROXY_CHECKSUMS_KNOWN] = "known"};
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, "
         "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:s}}",
@@ -129,7 +126,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
         rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "etag",
         o->etag[0] != '\0' ? control_text(span_from_cstr(o->etag)) : json_null(), "checksums",
-        checksums[o->checksums], "size", (json_int_t)o->size_bytes, "block_size",
+        o->checksums, "size", (json_int_t)o->size_bytes, "block_size",
         (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh",
         proxy_object_is_fresh(o), "rebuilt", o->copy == PROXY_COPY_REBUILT, "in_doubt",
         o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/list.h"
+#include "fill/checksums.h"
 #include "fill/fill_version.h"
 #include "fill/object_key.h"
 #include "loop/loop.h"
@@ -205,13 +206,6 @@ void subscription_refuse_pages(struct subscription *subscription);
 // caller must not use the pointer afterwards.
 void subscription_leave(struct subscription *subscription);
 
-// Decides whether a hit asks the key's home to learn the checksums of `object` for later readers.
-// If true, the caller now asks the home with an ask `with_checksums` that does not insist. Until
-// the home has answered, other hits of the version get false. Allocates nothing, takes no lock and
-// sends no message.
-bool fill_learn_claim(struct fill_worker *fw, const struct object_key *key,
-                      const struct store_object *object) MUST_USE;
-
 // Notes that a listing named the object and its size. A later fill uses it to choose the request
 // that also brings checksums.
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
@@ -222,26 +216,6 @@ void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct spa
 // cache at once; with ORIGIN_FORBIDS_ETAG, reads do.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);
-
-// --- an object in several runs, as a reply sends it (reply_sum.c) --------------------------------
-
-// The checksum of a reply's runs, from the object's first byte on. Zero it, then call
-// reply_sum_begin().
-struct reply_sum {
-    uint64_t verdicts; // number of verdicts when the reply began
-    bool has_kind;
-    enum s3_checksum kind;
-    struct s3_checksum_state *sum; // of the object's bytes below end_byte
-    uint64_t end_byte;
-};
-// Call it before the reply looks for any of the object's bytes.
-void reply_sum_begin(struct fill_worker *fw, struct hash128 key_hash, struct reply_sum *total);
-// Call it when the reply has all bytes below `end_byte`, and send the last of them only if this
-// returns false. Returns true if the reply has the whole object and its checksum is not the
-// origin's; counts and logs that. A sum that is not known does not count as wrong.
-bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *object,
-                        struct reply_sum *total, uint64_t end_byte) MUST_USE;
-void reply_sum_done(struct reply_sum *total); // a zeroed struct is fine
 
 // Returns the epoch that is part of the names of this bucket's keys.
 uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket);
@@ -292,8 +266,8 @@ void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
 
 // Invalidates a key whose stored bytes are wrong; soon no worker hands them out. Call it for a
-// reply that reply_sum_is_wrong() cut although the reply began after a verdict (verdicts is not 0).
-// In that case the home keeps the runs, because it does not have all of them to judge.
+// reply that checksums_reply_is_wrong() cut although the reply began after a verdict (verdicts is
+// not 0). In that case the home keeps the runs, because it does not have all of them to judge.
 void invalidate_wrong(struct fill_worker *fw, struct object_key *key);
 
 // A change that may touch any key of a bucket. on_ready runs when every cached object and listing

@@ -6,48 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- the origin's checksum of the whole object (whole_sum.c) -------------------------------------
-
-static bool fill_is_whole(const struct fill *fill)
-{
-    return fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
-}
-
-// If the run is the whole object, its sum is compared here. The sum of a run that is only a part
-// serves replies that contain it (reply_sum.c), and goes to the home with the stored run.
-static void checksum_begin(struct fill *fill)
-{
-    check(fill->phase == FILL_BODY && fill->received == fill->first_byte);
-    struct span value;
-    enum s3_checksum kind = whole_sum_wanted(fill->object, &value);
-    bool wanted = fill_is_whole(fill) || s3_checksum_combines(kind);
-    s3_checksum_free(fill->checksum);
-    fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
-}
-
-// Compares the sum once, as soon as the whole run has come, so that no reader gets the last bytes
-// before.
-static void checksum_judge(struct fill *fill)
-{
-    check(fill_has_come(fill));
-    if (fill->checksum == NULL || fill->verdict != FILL_VERDICT_OPEN) {
-        return;
-    }
-    fill->verdict = FILL_VERDICT_PASSED;
-    if (!fill_is_whole(fill)) {
-        reply_sum_note(fill);
-        return;
-    }
-    bool is_right = whole_sum_is_right(fill->key, fill->object, fill->checksum);
-    fill->verdict = is_right ? FILL_VERDICT_PASSED : FILL_VERDICT_WRONG;
-    if (is_right && fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
-        // A reply does not know whether the object came in one run, so it needs this sum too.
-        reply_sum_note(fill);
-    }
-    s3_checksum_free(fill->checksum);
-    fill->checksum = NULL;
-}
-
 // --- ends ----------------------------------------------------------------------------------------
 
 // Rule 22: the origin has denied this version.
@@ -85,8 +43,7 @@ static void fill_shorten(struct fill *fill, uint64_t blocks)
         min_u64(fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
     if (fill->received > fill->end_byte) {
         fill->received = fill->end_byte;
-        s3_checksum_free(fill->checksum); // the sum covers more bytes than are kept
-        fill->checksum = NULL;
+        checksums_run_drop(fill); // the sum covers more bytes than are kept
     }
 }
 
@@ -132,7 +89,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 static void fill_complete(struct fill *fill)
 {
     check(fill->phase == FILL_BODY && fill_has_come(fill) && !fill_is_fetching(fill));
-    checksum_judge(fill); // an empty object has no body to trigger this
+    checksums_run_judge(fill); // an empty object has no body to trigger this
     if (fill->verdict == FILL_VERDICT_WRONG) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
@@ -412,7 +369,7 @@ enum err fill_take_head(struct fill *fill)
     stats_add(COUNTER_fills_whole_cut, is_cut ? 1 : 0);
     fill_begin_run(fill, f, is_contradicted);
     fill_release_promise(fill);
-    checksum_begin(fill);
+    checksums_run_begin(fill);
     fill_announce(fill);
     fill_assert_run(fill);
     return ERR_OK;
@@ -470,7 +427,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         }
     }
     if (fill->received == fill->end_byte) {
-        checksum_judge(fill);
+        checksums_run_judge(fill);
     }
     if (are_first) {
         // The first bytes are delivered at once, so that they leave together with the reply's head.

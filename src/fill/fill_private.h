@@ -17,7 +17,7 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_UNCACHEABLE 4096u
-// Slots of fill_learn.c: versions whose checksums are being learnt, and origins that are not asked
+// Slots of checksums.c: versions whose checksums are being learnt, and origins that are not asked
 // for a while.
 #define FILL_LEARN_VERSIONS 16384u
 #define FILL_LEARN_ORIGINS 64u
@@ -76,12 +76,12 @@ struct fill_room {
     _Atomic uint64_t *kinds;       // FILL_KINDS hints; fill_describe.c
     _Atomic uint16_t *listed;      // FILL_LISTED hints; fill_describe.c
     _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE hints; fill_uncacheable.c
-    struct {                       // fill_learn.c
+    struct {                       // checksums.c
         atomic_uint in_flight;
         _Atomic uint64_t versions[FILL_LEARN_VERSIONS], paused[FILL_LEARN_ORIGINS];
     } learning;
-    struct run_sum_slot *run_sums;            // FILL_RUN_SUMS slots; reply_sum.c
-    _Atomic uint64_t verdicts[FILL_VERDICTS]; // reply_sum.c
+    struct run_sum_slot *run_sums;            // FILL_RUN_SUMS slots; checksums_verify.c
+    _Atomic uint64_t verdicts[FILL_VERDICTS]; // checksums_verify.c
     struct {
         pthread_mutex_t lock;
         atomic_uint count; // number of keys; read without the lock
@@ -153,30 +153,6 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
 {
     return object_key_owner(fw, key, 0);
 }
-
-// --- whole_sum.c: what the origin says its objects add up to -------------------------------------
-
-// Returns the kind of a checksum of the whole object that Forebay can compute, and its value.
-// S3_CHECKSUM_NONE: there is none.
-enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value);
-// Returns true if `sum`, computed over all bytes of `object`, is the origin's checksum. Counts and
-// logs a mismatch. Finalises `sum`.
-bool whole_sum_is_right(const struct object_key *key, const struct store_object *object,
-                        struct s3_checksum_state *sum) MUST_USE;
-// Adds the sum of one run of a larger object, on the key's home. Takes ownership of `sum`, whose
-// kind must be combinable. Returns false if the object is complete now and its checksum is not the
-// origin's.
-bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
-                   const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
-                   struct s3_checksum_state *sum) MUST_USE;
-void whole_sums_free(struct whole_sums *sums); // NULL is fine
-
-// --- reply_sum.c ---------------------------------------------------------------------------------
-
-// Call it when the whole run has come, before any reader gets its last byte.
-void reply_sum_note(const struct fill *fill);
-// Records that the object is wrong, so that replies in progress are cut.
-void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object);
 
 // --- a run in flight; belongs to the worker that owns its stripe ---------------------------------
 
@@ -464,18 +440,6 @@ void fill_deliver_bytes(struct fill *fill); // sends new bytes to readers, and n
 void fill_on_deliver(struct task *task);
 void fill_on_run_progress(void *ctx, const struct store_place *pages);
 struct chunk *fill_chunk(struct fill *fill); // never NULL: without memory the run pauses instead
-
-// --- fill_learn.c --------------------------------------------------------------------------------
-
-// Returns true if one more HEAD for checksums, which no client waits for, may be sent to the
-// origin. Counts a refusal.
-bool fill_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
-// Call it when the home has answered the ask that fill_learn_claim() allowed.
-void fill_learn_release(struct fill_worker *fw, const struct object_key *key,
-                        const struct store_object *object);
-void fill_learn_begin(struct fill_worker *fw); // call it when such a HEAD is sent
-// Call it when the HEAD has ended. A failure pauses these HEADs for its origin.
-void fill_learn_end(struct fill_worker *fw, const struct origin *origin, bool has_failed);
 
 // --- fill_uncacheable.c --------------------------------------------------------------------------
 

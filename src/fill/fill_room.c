@@ -53,7 +53,7 @@ void fill_room_free(struct fill_room *room)
         struct fill_worker *fw = &room->workers[i];
         fill_floor_free_all(fw);
         home_free_all(fw);
-        whole_sums_free(fw->whole_sums);
+        checksums_objects_free(fw);
         home_kept_free_all(fw);
     }
     open_keys_done(room);

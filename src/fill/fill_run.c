@@ -21,7 +21,7 @@ static void fill_free(void *ptr)
     free(fill->chunks);
     worker_task_cancel(&fill->deliver_task);
     timer_done(&fill->timer);
-    s3_checksum_free(fill->checksum);
+    checksums_run_drop(fill);
     store_object_unref(fill->object);
     store_object_unref(fill->described);
     object_key_unref(fill->key);

@@ -2,49 +2,11 @@
 // Builds the description of an object's version from an origin's answer, and compares descriptions.
 #include "fill/fill_version.h"
 
-#include <assert.h>
-
+#include "fill/checksums.h"
 #include "fill/object_key.h"
 #include "origin/origin.h"
 #include "s3/s3.h"
 #include "store/store.h"
-
-static_assert(S3_SUMS_MAX == STORE_SUMS_MAX, "what is packed is kept");
-
-// Checksums are the last of an object's headers, because only some replies may have them.
-static const char CHECKSUM[] = "x-amz-checksum-";
-// Stored instead of checksums if Forebay asked for them and the origin has none. Never sent.
-static const char NO_CHECKSUM[] = "x-amz-checksum-none: -\r\n";
-
-struct span fill_version_checksums(struct span headers)
-{
-    struct span rest = headers, line;
-    while (rest.len > 0 && span_split(&rest, '\n', &line)) {
-        if (span_starts_with(line, (struct span){CHECKSUM, sizeof(CHECKSUM) - 1})) {
-            return (struct span){line.ptr, (size_t)(headers.ptr + headers.len - line.ptr)};
-        }
-    }
-    return (struct span){NULL, 0};
-}
-
-bool fill_version_has_none(struct span checksums)
-{
-    return span_equal_cstr(checksums, NO_CHECKSUM);
-}
-
-static void render_checksums(struct buf *out, const struct headers *checksums)
-{
-    for (unsigned i = 0; i < checksums->count; i++) {
-        struct span name = checksums->items[i].name;
-        for (size_t j = 0; j < name.len; j++) {
-            char c = name.ptr[j];
-            buf_append_char(out, c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c);
-        }
-        buf_append_cstr(out, ": ");
-        buf_append_span(out, checksums->items[i].value);
-        buf_append_cstr(out, "\r\n");
-    }
-}
 
 struct store_object *fill_version_from_fetch(const struct object_key *key,
                                              const struct origin_fetch *f,
@@ -58,20 +20,9 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
         buf_append_span(&rendered, f->headers.items[i].value);
         buf_append_cstr(&rendered, "\r\n");
     }
-    // S3 names checksums in answers to HEAD and to GET of a whole object, but not to a GET of a
-    // range.
-    bool has_none = f->ask_checksums && f->status == 200 && f->checksums.count == 0 &&
-                    origin_capabilities(key->origin)->has_checksums;
-    if (f->checksums.count > 0) {
-        render_checksums(&rendered, &f->checksums);
-    } else if (known != NULL && known->etag.len > 0 && span_equal(known->etag, f->etag) &&
-               known->size_bytes == f->size_bytes) {
-        buf_append_span(&rendered, fill_version_checksums(known->headers));
-        has_none &= fill_version_checksums(known->headers).len == 0;
-    }
-    if (has_none && buf_span(&rendered).len + sizeof(NO_CHECKSUM) <= STORE_HEADERS_MAX) {
-        buf_append_cstr(&rendered, NO_CHECKSUM);
-    }
+    bool is_known = known != NULL && known->etag.len > 0 && span_equal(known->etag, f->etag) &&
+                    known->size_bytes == f->size_bytes;
+    checksums_append(&rendered, key->origin, f, is_known ? known : NULL);
     struct store_object *object = NULL;
     if (buf_ok(&rendered)) {
         object = store_object_new(key->hash, key->realm, key->bucket, key->key, f->etag,
@@ -86,7 +37,7 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
 static struct span plain_headers(const struct store_object *object)
 {
     struct span plain = object->headers;
-    plain.len -= fill_version_checksums(plain).len;
+    plain.len -= checksums_lines(plain).len;
     return plain;
 }
 
@@ -120,19 +71,25 @@ struct store_object *fill_version_with_checksums(const struct store_object *obje
     return put_together(object, object, checksums);
 }
 
-struct store_sums fill_version_sums(struct span checksums)
+void fill_version_take_checksums(struct store_object **object, const struct store_object *known)
 {
-    struct store_sums sums = {0};
-    sums.len = (uint8_t)s3_sums_pack(checksums, sums.bytes);
-    return sums;
+    check(*object != NULL);
+    struct store_object *with =
+        checksums_are_named(known, *object)
+            ? fill_version_with_checksums(*object, checksums_lines(known->headers))
+            : NULL;
+    if (with != NULL) {
+        store_object_unref(*object);
+        *object = with;
+    }
 }
 
 struct store_object *fill_version_described_by(const struct store_object *object,
                                                const struct store_object *described)
 {
-    struct span checksums = fill_version_checksums(object->headers);
+    struct span checksums = checksums_lines(object->headers);
     return put_together(object, described,
-                        checksums.len > 0 ? checksums : fill_version_checksums(described->headers));
+                        checksums.len > 0 ? checksums : checksums_lines(described->headers));
 }
 
 // --- two answers about one version ---------------------------------------------------------------

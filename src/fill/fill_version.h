@@ -12,7 +12,6 @@
 struct object_key;
 struct origin_fetch;
 struct store_object;
-struct store_sums;
 
 // Returns NULL if the answer's headers, ETag or version id are larger than a run can store. `known`
 // may be NULL; if it is the same version, its checksums are used where this answer has none. If the
@@ -20,16 +19,12 @@ struct store_sums;
 struct store_object *fill_version_from_fetch(const struct object_key *key,
                                              const struct origin_fetch *f,
                                              const struct store_object *known);
-// Returns the lines of a version's headers that are checksums of the whole object; they are the
-// last lines. Empty: the checksums are not known. The lines may say that the object has none.
-struct span fill_version_checksums(struct span headers);
-// Returns true if these lines say that the object has no checksum, which differs from no lines.
-bool fill_version_has_none(struct span checksums);
 // Returns a copy of `object` with these lines as its checksums, or NULL if they do not fit.
 struct store_object *fill_version_with_checksums(const struct store_object *object,
                                                  struct span checksums);
-// Packs these lines for an index record. A len of 0: no checksum is known.
-struct store_sums fill_version_sums(struct span checksums);
+// Gives *object, a reference, the checksums of `known`, if `known` names any for the same version
+// and size and they fit. NULL names none.
+void fill_version_take_checksums(struct store_object **object, const struct store_object *known);
 // Returns a copy of `object`, an answer about the version `described`, with that version's headers.
 // The checksums are those of `object`, or those of `described` if `object` names none. Returns NULL
 // if they do not fit.

@@ -668,30 +668,11 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
     return fits ? home_generation_of(h, &v, m->object) : 0;
 }
 
-// Adds the run's sum. Returns false if the object is complete with this run and does not match the
-// origin's checksum.
 static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
 {
     struct s3_checksum_state *sum = m->sum;
-    m->sum = NULL;
-    return sum == NULL || whole_sum_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
-}
-
-// Returns the checksums to keep in the record of this run's version. A reply always reads the
-// headers of a run that holds the whole object, so the record refers to them. Any other run may be
-// evicted, or may have been fetched without checksums, so the record keeps them itself.
-static struct store_sums home_sums(struct home_key *h, const struct publish_message *m)
-{
-    const struct store_object *described = home_described(h);
-    struct span lines = fill_version_checksums(m->object->headers);
-    if (lines.len > 0 && m->first_byte == 0 && m->end_byte == m->object->size_bytes) {
-        return (struct store_sums){.len = 1, .bytes = {S3_SUMS_ELSEWHERE}};
-    }
-    if (lines.len == 0 && described != NULL && fill_same_version(described, m->object) &&
-        described->size_bytes == m->object->size_bytes) {
-        lines = fill_version_checksums(described->headers);
-    }
-    return fill_version_sums(lines);
+    m->sum = NULL; // checksums_object_add() takes it
+    return checksums_object_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
 // Rules 14 and 15.
@@ -701,7 +682,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     if (generation != 0 && !home_sum_is_right(h, m)) {
         store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
         home_invalidate(h);                  // this also removes the earlier runs of the object
-        reply_sum_condemn(h->fw, m->object); // a reply that begins after this finds none of them
+        checksums_condemn(h->fw, m->object); // a reply that begins after this finds none of them
         generation = 0;
     }
     if (generation == 0) {
@@ -710,7 +691,8 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     }
     check(generation >= h->floor && h->state != HOME_DECIDING);
     struct store_object *object = store_object_with_generation(m->object, generation);
-    struct store_sums sums = home_sums(h, m);
+    struct store_sums sums =
+        checksums_of_run(m->object, m->first_byte, m->end_byte, home_described(h));
     // A run of a version that was requested with If-Match has headers that were learnt earlier.
     uint64_t validated_us = min_u64(m->asked_us, object->learnt_us);
     store_put(h->fw->worker, h->fw->store, object, &m->place, &sums, validated_us);

@@ -38,20 +38,6 @@ static bool is_alike_but_date(const struct store_object *a, const struct store_o
     return fill_same_version(a, b) && fill_version_is_alike_but_date(a, b);
 }
 
-// Takes the checksums of HEAD's answer, if it is about the same version.
-static void take_checksums(struct revalidation *c)
-{
-    check(c->by_head != NULL && c->found != NULL);
-    struct span checksums = fill_version_checksums(c->by_head->headers);
-    bool is_same = fill_same_version(c->by_head, c->found) &&
-                   c->by_head->size_bytes == c->found->size_bytes && checksums.len > 0;
-    struct store_object *with = is_same ? fill_version_with_checksums(c->found, checksums) : NULL;
-    if (with != NULL) {
-        store_object_unref(c->found);
-        c->found = with;
-    }
-}
-
 bool home_doubts_answer(struct revalidation *c)
 {
     const struct store_object *asked = c->asked;
@@ -63,7 +49,7 @@ bool home_doubts_answer(struct revalidation *c)
     check(c->found != NULL && (c->by_head == NULL || c->fetch.by_get));
     bool stays = is_alike(asked, c->found);
     if (c->by_head != NULL && stays) {
-        take_checksums(c);
+        fill_version_take_checksums(&c->found, c->by_head);
     }
     if (c->by_head != NULL && (stays || !is_alike_but_date(c->by_head, c->found))) {
         origin_doubt_head(origin);

@@ -139,7 +139,7 @@ void home_unkeep(struct home_key *h)
 void home_kept_outdate(struct home_key *h)
 {
     struct kept_answer *a = answer_find(h);
-    if (a != NULL && fill_version_checksums(a->object->headers).len > 0) {
+    if (a != NULL && checksums_lines(a->object->headers).len > 0) {
         a->counts = false;
     } else if (a != NULL) {
         answer_free(h->fw, a);

@@ -11,7 +11,7 @@
 //
 // The answer also names the version's checksums, which are kept with the record. A reader of bytes
 // does not wait for these. The home sends a HEAD for which nobody waits and which overtakes no
-// other request. The next reader finds the checksums. fill_learn.c says which readers cause such a
+// other request. The next reader finds the checksums. checksums.c says which readers cause such a
 // HEAD.
 #include "fill/home_private.h"
 
@@ -83,18 +83,6 @@ static const struct store_object *revalidation_visible(const struct revalidation
     return NULL;
 }
 
-// Returns the checksums to keep in the record. If the answer contradicts the record's size, it says
-// nothing of the record's bytes. The value then prevents further HEADs for checksums, unless a
-// client waits for them.
-static struct store_sums revalidation_sums(const struct revalidation *c, uint64_t size_bytes)
-{
-    if (c->found->size_bytes != size_bytes) {
-        return (struct store_sums){.len = 1, .bytes = {S3_SUMS_TOO_LONG}};
-    }
-    stats_add(COUNTER_checksums_learnt, 1);
-    return fill_version_sums(fill_version_checksums(c->found->headers));
-}
-
 // Keeps the answer for the next asker, as a record of the version would, while nothing of it is
 // stored.
 static void revalidation_keep(struct revalidation *c, bool is_newest)
@@ -127,10 +115,6 @@ static void revalidation_conclude(struct revalidation *c)
         }
         return;
     }
-    struct span checksums = {0};
-    if (found != NULL) {
-        checksums = fill_version_checksums(found->headers);
-    }
     if (v.found && compared != NULL && !revalidation_confirms(c, compared)) {
         home_redescribe(h, found);
         if (!home_take_over(h, &v, found, c->began_us)) {
@@ -139,8 +123,8 @@ static void revalidation_conclude(struct revalidation *c)
         }
     } else if (v.found && compared != NULL && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
-        if (v.sums.len == 0 && checksums.len > 0) {
-            renewal.sums = revalidation_sums(c, v.size_bytes);
+        if (v.sums.len == 0 && checksums_lines(found->headers).len > 0) {
+            renewal.sums = checksums_learnt(found, v.size_bytes);
         }
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
     } else if (!v.found) {
@@ -210,38 +194,29 @@ static void answer_described(struct home_key *h, struct subscription *sub,
     message_send(sub->at, &m->base);
 }
 
-static bool has_checksums_of(const struct store_object *known, const struct store_object *asked)
-{
-    return same_version(known, asked) && known->size_bytes == asked->size_bytes &&
-           fill_version_checksums(known->headers).len > 0;
-}
-
 // Returns the version asked about with its checksums (a reference), if they are known here; or
 // NULL.
 static struct store_object *with_checksums(struct home_key *h, const struct store_object *asked)
 {
-    if (has_checksums_of(h->known, asked)) {
+    if (checksums_are_named(h->known, asked)) {
         return store_object_ref(h->known);
     }
-    if (has_checksums_of(home_described(h), asked)) {
+    if (checksums_are_named(home_described(h), asked)) {
         return store_object_ref(home_described(h));
     }
     char text[S3_SUMS_TEXT_MAX];
     struct home_visible v = home_look_up(h);
     bool is_asked = home_visible_is(&v, asked) && v.size_bytes == asked->size_bytes;
-    struct span lines = {0};
-    if (is_asked) {
-        lines = s3_sums_render((struct span){(char *)v.sums.bytes, v.sums.len}, text);
-    }
+    struct span lines = checksums_render(is_asked ? &v.sums : NULL, text);
     return lines.len > 0 ? fill_version_with_checksums(asked, lines) : NULL;
 }
 
 static void home_learnt(struct revalidation *c)
 {
     check(c->asked != NULL && c->home->revalidation != c);
-    bool has_told = c->found != NULL && fill_version_checksums(c->found->headers).len > 0;
-    fill_learn_release(c->home->fw, c->home->key, c->asked);
-    fill_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
+    bool has_told = c->found != NULL && checksums_lines(c->found->headers).len > 0;
+    checksums_learn_release(c->home->fw, c->home->key, c->asked);
+    checksums_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
 // Answers a reader that asks for checksums alone, unless it must wait. Returns false if it insists
@@ -253,14 +228,14 @@ static bool home_answer_described(struct home_key *h, struct subscription *sub)
     bool is_out = h->revalidation != NULL;
     bool insists = sub->ask.kind == FILL_ASK_CHECKSUMS_NOW;
     if (described == NULL && insists &&
-        (!sub->ask.ahead || is_out || fill_learn_may_ask(h->fw, h->key->origin))) {
+        (!sub->ask.ahead || is_out || checksums_learn_may_ask(h->fw, h->key->origin))) {
         return false;
     }
     if (described == NULL && !insists && !is_out) {
-        if (fill_learn_may_ask(h->fw, h->key->origin)) {
+        if (checksums_learn_may_ask(h->fw, h->key->origin)) {
             revalidation_start(h, sub, true);
         } else {
-            fill_learn_release(h->fw, h->key, sub->ask.object);
+            checksums_learn_release(h->fw, h->key, sub->ask.object);
         }
     }
     answer_described(h, sub, described);
@@ -347,7 +322,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->is_learning = is_learning;
     c->fetch.ahead = c->fetch.for_checksums = is_learning;
     if (is_learning) {
-        fill_learn_begin(h->fw);
+        checksums_learn_begin(h->fw);
     }
     c->fetch.is_check = asked != NULL;
     c->fetch.get_decides = asked != NULL || first->ask.kind == FILL_ASK_CURRENT_TO_READ;

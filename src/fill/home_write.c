@@ -178,8 +178,7 @@ bool home_take_over(struct home_key *h, const struct home_visible *v, struct sto
                                     .generation = keep->generation,
                                     .validated_us = asked_us,
                                     .object = found,
-                                    .sums =
-                                        fill_version_sums(fill_version_checksums(found->headers))};
+                                    .sums = checksums_of(found)};
     if (!store_redescribe(h->fw->worker, h->fw->store, &r, &keep->post)) {
         free(keep);
         return false;

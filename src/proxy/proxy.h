@@ -130,13 +130,6 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 // name buckets as clients name them. The functions see the same bytes as clients without a realm of
 // their own.
 
-// Are an object's checksums known?
-enum proxy_checksums {
-    PROXY_CHECKSUMS_UNKNOWN, // not asked yet; the next reader that wants them asks the origin
-    PROXY_CHECKSUMS_NONE,    // the origin names none
-    PROXY_CHECKSUMS_KNOWN
-};
-
 // How far the next read of what is cached needs the origin, as far as the record goes.
 enum proxy_copy {
     PROXY_COPY_NONE,    // the index has no record
@@ -162,7 +155,9 @@ struct proxy_object {
     uint64_t size_bytes;  // of an object that is not known: as listed, else 0
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": what is cached could not be read without waiting
-    enum proxy_checksums checksums;
+    // "known", "none" (the origin names none), or "unknown": the next reader that wants the
+    // object's checksums asks the origin.
+    const char *checksums;
     uint64_t block_count, cached_blocks, cached_bytes;
     enum origin_forbids forbids;   // to store what the origin last answered; NOTHING: not known
     bool is_wanted;                // what of it is not cached would be kept now

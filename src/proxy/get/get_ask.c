@@ -126,7 +126,7 @@ enum step_result get_ask_checksums(struct request *r)
 
 void get_ask_to_learn_checksums(struct request *r)
 {
-    if (!fill_learn_claim(r->pw->fill, get_of(r)->key, get_of(r)->object)) {
+    if (!checksums_learn_claim(r->pw->fill, get_of(r)->key, get_of(r)->object)) {
         return;
     }
     struct fill_ask ask = ask_for_checksums(r, FILL_ASK_CHECKSUMS);

@@ -372,7 +372,7 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
         get_state_cut(g);
         return HTTP_PULL_CUT;
     }
-    if (needs_judging(r) && reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
+    if (needs_judging(r) && checksums_reply_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
         if (g->sum.verdicts > 0) {
             invalidate_wrong(r->pw->fill, g->key);
         }

@@ -55,7 +55,7 @@ struct get_state {
     uint64_t buffer_until; // bytes below were refused as file ranges, and leave from memory
 
     bool has_asked; // a run was asked for
-    struct reply_sum sum;
+    struct checksums_reply sum;
 
     struct store_read read;
     unsigned read_span; // the next span to hand out

@@ -62,21 +62,11 @@ static void classify(struct request *r)
     }
 }
 
-// Checksums of the version from its index record; empty if the record has none.
-static struct span record_sums(const struct get_state *g)
+// Returns the checksums in the version's index record. NULL: no record counts.
+static const struct store_sums *record_sums(const struct get_state *g)
 {
     bool counts = get_state_has_record(g) && g->view.size_bytes == g->object->size_bytes;
-    return counts ? (struct span){(const char *)g->view.sums.bytes, g->view.sums.len}
-                  : (struct span){0};
-}
-
-static const char *checksums_word(struct span checksums, struct span sums)
-{
-    if (checksums.len > 0) {
-        return fill_version_has_none(checksums) ? "none" : "sent";
-    }
-    bool are_unknown = sums.len == 0 || s3_sums_are_too_long(sums);
-    return are_unknown ? "unknown" : s3_sums_has_none(sums) ? "none" : "sent";
+    return counts ? &g->view.sums : NULL;
 }
 
 // The stored header lines that belong in this answer. *ret_more: the checksums from the index
@@ -84,20 +74,22 @@ static const char *checksums_word(struct span checksums, struct span sums)
 static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
                                 struct span *ret_more)
 {
+    static const char *const WORDS[] = {[CHECKSUMS_UNKNOWN] = "unknown",
+                                        [CHECKSUMS_TOO_LONG] = "unknown",
+                                        [CHECKSUMS_NONE] = "none",
+                                        [CHECKSUMS_KNOWN] = "sent"};
     struct span lines = r->get->object->headers;
-    struct span checksums = fill_version_checksums(lines);
-    check(checksums.len <= lines.len);
-    bool are_wanted = status == 200 && get_state_wants_checksums(r);
-    if (checksums.len > 0 && (!are_wanted || fill_version_has_none(checksums))) {
-        lines.len -= checksums.len;
-    }
+    struct span checksums = checksums_lines(lines);
+    enum checksums_known known = CHECKSUMS_UNKNOWN;
     *ret_more = (struct span){0};
-    if (are_wanted) {
-        struct span sums = record_sums(r->get);
-        r->checksums = checksums_word(checksums, sums);
-        if (checksums.len == 0 && !s3_sums_has_none(sums)) {
-            *ret_more = s3_sums_render(sums, ret_text);
-        }
+    if (status == 200 && get_state_wants_checksums(r)) {
+        known = checksums_known(lines, record_sums(r->get));
+        r->checksums = WORDS[known];
+    }
+    if (known != CHECKSUMS_KNOWN) {
+        lines.len -= checksums.len;
+    } else if (checksums.len == 0) {
+        *ret_more = checksums_render(record_sums(r->get), ret_text);
     }
     return lines;
 }
@@ -290,11 +282,10 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
 bool get_reply_lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
-    struct span sums = record_sums(r->get);
-    bool are_unknown = sums.len == 0 || (r->http->is_head && s3_sums_are_too_long(sums));
+    enum checksums_known known = checksums_known(object->headers, record_sums(r->get));
     return object->etag.len > 0 && get_state_wants_checksums(r) &&
            origin_capabilities(r->origin)->has_checksums &&
-           fill_version_checksums(object->headers).len == 0 && are_unknown;
+           (known == CHECKSUMS_UNKNOWN || (known == CHECKSUMS_TOO_LONG && r->http->is_head));
 }
 
 static enum step_result reply_body(struct request *r, unsigned status)

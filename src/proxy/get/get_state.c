@@ -71,7 +71,7 @@ void get_state_begin(struct request *r)
     check(g->view.place_count == 0 || !g->view_end); // an earlier request's pins are released
     g->owner = r;
     g->key = request_object_key(r);
-    reply_sum_begin(r->pw->fill, g->key->hash, &g->sum);
+    checksums_reply_begin(r->pw->fill, g->key->hash, &g->sum);
     struct span value;
     if (headers_get(&r->http->headers, SPAN("Range"), &value)) {
         http_range_parse(value, &g->range);
@@ -156,7 +156,7 @@ bool get_state_release(struct request *r)
     if (has_spans) {
         get_state_drop_read(g);
     }
-    reply_sum_done(&g->sum);
+    checksums_reply_done(&g->sum);
     store_object_unref(g->refused);
     g->refused = NULL;
     object_key_unref_to(g->key, &r->spare_key);

@@ -295,28 +295,14 @@ static enum step_result take_known(struct request *r, const struct subscription 
     return go_to(r, REQUEST_GET_FRESHNESS);
 }
 
-// The version as it is, but with its checksums.
-static void take_checksums(struct get_state *g, const struct subscription *sub)
-{
-    check(g->object != NULL);
-    struct store_object *described = NULL;
-    if (sub->answer != NULL) {
-        described =
-            fill_version_with_checksums(g->object, fill_version_checksums(sub->answer->headers));
-    }
-    if (described != NULL) {
-        store_object_unref(g->object);
-        g->object = described;
-    }
-}
-
 // The home has answered a HEAD's question for the version's checksums. If they are not available,
 // the origin answers the client, unless it refuses HEAD.
 static enum step_result described(struct request *r)
 {
     struct get_state *g = get_of(r);
     check(r->http->is_head);
-    take_checksums(g, g->revalidation);
+    check(g->object != NULL);
+    fill_version_take_checksums(&g->object, g->revalidation->answer);
     get_state_leave(&g->revalidation);
     if (get_reply_lacks_checksums(r) && !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
         return get_state_bypass(r, "checksum");

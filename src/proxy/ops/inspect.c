@@ -21,6 +21,15 @@ struct object_key *inspect_key(struct proxy *proxy, const struct live *live, str
     return object_key_new(proxy->store, &from);
 }
 
+static const char *checksums_word(struct span headers, const struct store_sums *record)
+{
+    static const char *const WORDS[] = {[CHECKSUMS_UNKNOWN] = "unknown",
+                                        [CHECKSUMS_TOO_LONG] = "unknown",
+                                        [CHECKSUMS_NONE] = "none",
+                                        [CHECKSUMS_KNOWN] = "known"};
+    return WORDS[checksums_known(headers, record)];
+}
+
 static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
                       const struct store_view *view)
 {
@@ -33,11 +42,7 @@ static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
         return;
     }
     struct proxy_object *o = &look->object;
-    struct span checksums = fill_version_checksums(found->headers);
-    if (checksums.len > 0) {
-        o->checksums =
-            fill_version_has_none(checksums) ? PROXY_CHECKSUMS_NONE : PROXY_CHECKSUMS_KNOWN;
-    }
+    o->checksums = checksums_word(found->headers, &view->sums);
     size_t len = min_u64(found->etag.len, sizeof(o->etag) - 1);
     memcpy(o->etag, found->etag.ptr, len);
     o->etag[len] = '\0';
@@ -57,10 +62,7 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
     o->is_changed = look->has_listed &&
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);
-    struct span sums = {(const char *)view->sums.bytes, view->sums.len};
-    o->checksums = sums.len == 0 || s3_sums_are_too_long(sums) ? PROXY_CHECKSUMS_UNKNOWN
-                   : s3_sums_has_none(sums)                    ? PROXY_CHECKSUMS_NONE
-                                                               : PROXY_CHECKSUMS_KNOWN;
+    o->checksums = checksums_word((struct span){NULL, 0}, &view->sums);
     o->age_ms = view->age_ms;
     o->size_bytes = view->size_bytes;
     o->block_size_bytes = view->block_size_bytes;
@@ -110,6 +112,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
     o->block_size_bytes = o->rule->block_size_bytes;
     o->age_ms = UINT64_MAX;
+    o->checksums = checksums_word((struct span){NULL, 0}, NULL);
     o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, look->key->limits.group);
     o->forbids = fill_uncacheable(pw->fill, look->key->hash);
     look->at = 0;

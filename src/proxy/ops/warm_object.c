@@ -507,8 +507,9 @@ static enum warm_step learn_checksums(struct warm_object *o)
                  fill_floor(pw->fill, o->key->hash), &view);
     bool is_other = o->object != NULL && view.found && view.etag_hash != o->etag_hash;
     bool is_here = o->object != NULL || (view.found && view.sums.len == 0);
-    bool are_known = is_other || !is_here || (view.found && view.sums.len > 0) ||
-                     (o->object != NULL && fill_version_checksums(o->object->headers).len > 0);
+    struct span headers = o->object != NULL ? o->object->headers : (struct span){NULL, 0};
+    bool are_known = is_other || !is_here ||
+                     checksums_known(headers, view.found ? &view.sums : NULL) != CHECKSUMS_UNKNOWN;
     if (!are_known && o->object == NULL) {
         step = describe(o, &view);
     } else if (!are_known) {

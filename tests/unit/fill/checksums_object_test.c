@@ -42,7 +42,7 @@ static void begin(const char *etag, const char *value)
 
 static bool add(uint64_t first, uint64_t end)
 {
-    return whole_sum_add(&fw, &key, &object, first, end, sum_of(first, end));
+    return checksums_object_add(&fw, &key, &object, first, end, sum_of(first, end));
 }
 
 static uint64_t failures(void)
@@ -52,11 +52,10 @@ static uint64_t failures(void)
 
 static void end(void)
 {
-    whole_sums_free(fw.whole_sums);
-    fw.whole_sums = NULL;
+    checksums_objects_free(&fw);
 }
 
-Test(whole_sum, in_order_backwards_and_shuffled)
+Test(checksums_object, in_order_backwards_and_shuffled)
 {
     unsigned order[SIZE / RUN];
     begin("\"a\"", "AAAAAAAAAAA=");
@@ -82,7 +81,7 @@ Test(whole_sum, in_order_backwards_and_shuffled)
     end();
 }
 
-Test(whole_sum, bytes_that_come_again_count_once)
+Test(checksums_object, bytes_that_come_again_count_once)
 {
     begin("\"a\"", NULL);
     cr_assert(add(0, 3000));
@@ -96,7 +95,7 @@ Test(whole_sum, bytes_that_come_again_count_once)
     end();
 }
 
-Test(whole_sum, another_version_starts_from_nothing)
+Test(checksums_object, another_version_starts_from_nothing)
 {
     begin("\"a\"", "AAAAAAAAAAA=");
     cr_assert(add(0, 50000));
@@ -107,7 +106,7 @@ Test(whole_sum, another_version_starts_from_nothing)
     end();
 }
 
-Test(whole_sum, the_oldest_object_is_dropped_when_there_are_too_many_pieces)
+Test(checksums_object, the_oldest_object_is_dropped_when_there_are_too_many_pieces)
 {
     begin("\"a\"", "AAAAAAAAAAA=");
     cr_assert(add(0, 50000));
@@ -130,7 +129,7 @@ static double cpu_s(void)
 }
 
 // Half way there are 25,000 pieces, none of them a neighbour of another.
-Test(whole_sum, a_hundred_thousand_pieces_in_any_order_cost_little_each)
+Test(checksums_object, a_hundred_thousand_pieces_in_any_order_cost_little_each)
 {
     static unsigned order[SIZE];
     begin("\"a\"", NULL);
@@ -154,7 +153,7 @@ Test(whole_sum, a_hundred_thousand_pieces_in_any_order_cost_little_each)
             slice = now;
         }
     }
-    fprintf(stderr, "whole_sum: 100,000 pieces in %.3f s, the slowest 1,000 in %.3f s\n",
+    fprintf(stderr, "checksums_object: 100,000 pieces in %.3f s, the slowest 1,000 in %.3f s\n",
             slice - begun, most);
     cr_assert(most < 0.1, "1,000 pieces took %.3f s", most); // of a list: 25 million steps
     cr_assert_eq(stats_sum(COUNTER_origin_checksum_given_up), given_up);

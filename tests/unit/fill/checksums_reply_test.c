@@ -51,12 +51,17 @@ static void begin(enum s3_checksum kind, const char *type)
 // A run that has come whole.
 static void note(uint64_t first, uint64_t end)
 {
-    struct fill fill = {.fw = &fw, .object = &object, .first_byte = first, .end_byte = end};
-    struct span value;
-    fill.checksum = s3_checksum_new(whole_sum_wanted(&object, &value));
+    struct fill fill = {.fw = &fw,
+                        .phase = FILL_BODY,
+                        .object = &object,
+                        .first_byte = first,
+                        .received = first,
+                        .end_byte = end};
+    checksums_run_begin(&fill);
     s3_checksum_update(fill.checksum, (struct span){data + first, end - first});
-    reply_sum_note(&fill);
-    s3_checksum_free(fill.checksum);
+    fill.received = end;
+    checksums_run_judge(&fill);
+    checksums_run_drop(&fill);
 }
 
 static void note_all(void)
@@ -66,28 +71,28 @@ static void note_all(void)
     }
 }
 
-static struct reply_sum begun(void)
+static struct checksums_reply begun(void)
 {
-    struct reply_sum total = {0};
-    reply_sum_begin(&fw, object.hash, &total);
+    struct checksums_reply total = {0};
+    checksums_reply_begin(&fw, object.hash, &total);
     return total;
 }
 
-static bool goes_on(struct reply_sum *total, uint64_t end_byte)
+static bool goes_on(struct checksums_reply *total, uint64_t end_byte)
 {
-    return !reply_sum_is_wrong(&fw, &object, total, end_byte);
+    return !checksums_reply_is_wrong(&fw, &object, total, end_byte);
 }
 
 // A reply that sends slices of this size.
 static bool is_wrong(uint64_t slice)
 {
-    struct reply_sum total = begun();
+    struct checksums_reply total = begun();
     bool wrong = false;
     for (uint64_t at = slice; at < SIZE; at += slice) {
         cr_assert(goes_on(&total, at), "only the last slice is held");
     }
     wrong = !goes_on(&total, SIZE);
-    reply_sum_done(&total);
+    checksums_reply_done(&total);
     return wrong;
 }
 
@@ -101,7 +106,7 @@ static uint64_t unjudged(void)
     return stats_sum(COUNTER_origin_checksum_unjudged) - unjudged_before;
 }
 
-Test(reply_sum, every_crc)
+Test(checksums_reply, every_crc)
 {
     forget_other_tests();
     static const enum s3_checksum KINDS[] = {S3_CHECKSUM_CRC32, S3_CHECKSUM_CRC32C,
@@ -122,7 +127,7 @@ Test(reply_sum, every_crc)
     }
 }
 
-Test(reply_sum, sums_that_cannot_be_combined_are_not_wrong)
+Test(checksums_reply, sums_that_cannot_be_combined_are_not_wrong)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "COMPOSITE");
@@ -140,40 +145,40 @@ Test(reply_sum, sums_that_cannot_be_combined_are_not_wrong)
 }
 
 // The sum of a run counts only if the reply has the whole run. It may be the sum of an earlier run.
-Test(reply_sum, a_run_counts_when_all_of_it_has_come)
+Test(checksums_reply, a_run_counts_when_all_of_it_has_come)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
     data[5] ^= 1;
     note(0, RUN);
     data[5] ^= 1;
-    reply_sum_condemn(&fw, &object);
-    struct reply_sum total = begun();
+    checksums_condemn(&fw, &object);
+    struct checksums_reply total = begun();
     cr_assert(goes_on(&total, RUN / 2));
     note_all();
     cr_assert(goes_on(&total, SIZE));
-    reply_sum_done(&total);
+    checksums_reply_done(&total);
 }
 
 // The run was fetched again and is right, but the reply may have the earlier bytes.
-Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
+Test(checksums_reply, a_reply_begun_before_its_object_was_wrong_is_cut)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC64NVME, "FULL_OBJECT");
-    struct reply_sum before = begun();
-    reply_sum_condemn(&fw, &object);
-    struct reply_sum after = begun();
+    struct checksums_reply before = begun();
+    checksums_condemn(&fw, &object);
+    struct checksums_reply after = begun();
     note_all();
     cr_assert_not(goes_on(&before, SIZE));
     cr_assert(goes_on(&after, SIZE));
     cr_assert_eq(cut(), 1);
     cr_assert_eq(unjudged(), 0);
-    reply_sum_done(&before);
-    reply_sum_done(&after);
+    checksums_reply_done(&before);
+    checksums_reply_done(&after);
 }
 
 // The wrong run may be stored, and is handed out until the home has judged it.
-Test(reply_sum, a_reply_after_a_wrong_one_is_judged_by_the_same_runs)
+Test(checksums_reply, a_reply_after_a_wrong_one_is_judged_by_the_same_runs)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
@@ -190,35 +195,35 @@ Test(reply_sum, a_reply_after_a_wrong_one_is_judged_by_the_same_runs)
 
 // There are more runs than slots: the other runs' sums do not cut a reply whose runs were fetched
 // again.
-Test(reply_sum, runs_that_share_slots_fetched_again)
+Test(checksums_reply, runs_that_share_slots_fetched_again)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
     for (uint64_t at = 0; at < SIZE; at += 10) {
         note(at, at + 10);
     }
-    reply_sum_condemn(&fw, &object);
-    struct reply_sum after = begun();
+    checksums_condemn(&fw, &object);
+    struct checksums_reply after = begun();
     for (uint64_t at = 0; at < SIZE; at += 10) {
         data[at] ^= 1;
         note(at, at + 10);
     }
     cr_assert(goes_on(&after, SIZE));
     cr_assert_eq(cut(), 0);
-    reply_sum_done(&after);
+    checksums_reply_done(&after);
 }
 
 // One of the two is wrong. A later reply is judged by runs that come later.
-Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
+Test(checksums_reply, two_runs_of_the_same_bytes_with_different_sums)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32C, "FULL_OBJECT");
-    struct reply_sum total = begun();
+    struct checksums_reply total = begun();
     note_all();
     data[RUN + 1] ^= 1;
     note(RUN, 2 * RUN);
     cr_assert_not(goes_on(&total, SIZE));
-    reply_sum_done(&total);
+    checksums_reply_done(&total);
     data[RUN + 1] ^= 1;
     cr_assert_not(is_wrong(RUN));
     cr_assert_eq(unjudged(), 1);
@@ -228,7 +233,7 @@ Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
 }
 
 // A slot that is half written is none.
-Test(reply_sum, a_slot_that_does_not_fit_its_proof_is_not_believed)
+Test(checksums_reply, a_slot_that_does_not_fit_its_proof_is_not_believed)
 {
     forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
@@ -240,7 +245,7 @@ Test(reply_sum, a_slot_that_does_not_fit_its_proof_is_not_believed)
     cr_assert_eq(unjudged(), 1);
 }
 
-Test(reply_sum, runs_of_one_object_do_not_drive_each_other_out)
+Test(checksums_reply, runs_of_one_object_do_not_drive_each_other_out)
 {
     enum { PIECE = SIZE / 1000 + 1 };
     forget_other_tests();

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checksums that an origin names for whole objects: what is known of them, where it comes from,
+// where it is kept, and when bytes are compared with it. Other files only call these functions.
+//
+// Learnt. S3 names an object's checksums in answers to HEAD and to GET of a whole object, never of
+// a range. So they come
+//   with the first run    if it is requested without a range, or with a HEAD in addition
+//                         (fill_describe.c)
+//   with a confirmation   by HEAD, which every revalidation is (home_revalidate.c)
+//   with a HEAD for them  which the home sends if a reader wanted them and got bytes without them.
+//                         Nobody waits for it; checksums_learn_claim() and its kin limit such
+//                         HEADs. A client's HEAD and a warm job wait for theirs.
+//
+// Kept. They are the last lines of a version's headers, because only some replies may have them.
+// If the origin was asked and has none, a line says so that is never sent. Each stored run has the
+// lines that were known when it was fetched. The version's index record has them packed, unless a
+// reply finds them in the headers anyway (checksums_of_run()). If the index record's are too long,
+// only the origin can name them.
+//
+// Verified (checksums_verify.c).
+//   a run that is the whole object    before any reader gets its last byte: checksums_run_judge()
+//   a stored object of several runs   by its home, when its last run is written:
+//                                     checksums_object_add()
+//   a reply of several runs           before its last bytes are sent: checksums_reply_is_wrong()
+#ifndef FOREBAY_FILL_CHECKSUMS_H
+#define FOREBAY_FILL_CHECKSUMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "s3/s3.h"
+#include "store/store.h"
+
+struct fill;
+struct fill_worker;
+struct object_key;
+struct origin;
+struct origin_fetch;
+
+// --- what is known; pure -------------------------------------------------------------------------
+
+enum checksums_known {
+    CHECKSUMS_UNKNOWN,  // nobody has asked the origin
+    CHECKSUMS_TOO_LONG, // only the origin can name them
+    CHECKSUMS_NONE,     // the origin names none
+    CHECKSUMS_KNOWN
+};
+// Judges a version by its headers, or by its index record if they name no checksums. NULL: there is
+// no record.
+enum checksums_known checksums_known(struct span headers, const struct store_sums *record);
+// Returns the lines of the headers that are checksums. Empty: the headers name none. They may say
+// that the object has none.
+struct span checksums_lines(struct span headers);
+// Returns the lines that a record keeps. Empty: it keeps none. NULL: there is no record.
+struct span checksums_render(const struct store_sums *record, char ret_text[S3_SUMS_TEXT_MAX]);
+// Appends the lines of an answer. If the answer names none, appends those of `known`, a description
+// of the same version; NULL: there is none. If the answer had to name some, says that there are
+// none.
+void checksums_append(struct buf *out, const struct origin *origin, const struct origin_fetch *f,
+                      const struct store_object *known);
+// Returns true if `known` describes the same version and size as `object`, and names checksums.
+// NULL does not.
+bool checksums_are_named(const struct store_object *known, const struct store_object *object);
+// Returns what the index record keeps of the checksums in the headers. A len of 0: nothing.
+struct store_sums checksums_of(const struct store_object *object);
+// Returns what the record keeps when this run of a version is published. `described`: another
+// description that may be of the version; or NULL.
+struct store_sums checksums_of_run(const struct store_object *object, uint64_t first_byte,
+                                   uint64_t end_byte, const struct store_object *described);
+// Returns what the record of an object of that size keeps of the answer `found`.
+struct store_sums checksums_learnt(const struct store_object *found, uint64_t size_bytes);
+
+// --- HEADs that learn the checksums of stored objects --------------------------------------------
+
+// Decides whether a hit asks the key's home to learn the checksums of `object` for later readers.
+// If true, the caller now asks the home with FILL_ASK_CHECKSUMS. Until the home has answered, other
+// hits of the version get false. Allocates nothing, takes no lock and sends no message.
+bool checksums_learn_claim(struct fill_worker *fw, const struct object_key *key,
+                           const struct store_object *object) MUST_USE;
+// Call it when the home has answered the ask that checksums_learn_claim() allowed.
+void checksums_learn_release(struct fill_worker *fw, const struct object_key *key,
+                             const struct store_object *object);
+// Returns true if one more HEAD that no client waits for may be sent to the origin. Counts a
+// refusal.
+bool checksums_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
+void checksums_learn_begin(struct fill_worker *fw); // call it when such a HEAD is sent
+// Call it when the HEAD has ended. A failure pauses these HEADs for its origin.
+void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bool has_failed);
+
+// --- a run (checksums_verify.c); on its owner's worker -------------------------------------------
+
+void checksums_run_begin(struct fill *fill); // call it when its object is known, before its bytes
+// Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict.
+void checksums_run_judge(struct fill *fill);
+void checksums_run_drop(struct fill *fill); // the run's sum is not needed any more, or is wrong
+
+// --- a stored object in several runs; on its home's worker ---------------------------------------
+
+// Adds the sum of one run. Takes ownership of `sum`, whose kind must be combinable; NULL is fine.
+// Returns false if the object is complete now and its checksum is not the origin's.
+bool checksums_object_add(struct fill_worker *fw, const struct object_key *key,
+                          const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
+                          struct s3_checksum_state *sum) MUST_USE;
+void checksums_objects_free(struct fill_worker *fw);
+// Records that the object is wrong, so that replies in progress are cut.
+void checksums_condemn(struct fill_worker *fw, const struct store_object *object);
+
+// --- a reply of several runs; any worker ---------------------------------------------------------
+
+// The checksum of a reply's runs, from the object's first byte on. Zero it, then call
+// checksums_reply_begin().
+struct checksums_reply {
+    uint64_t verdicts; // number of verdicts when the reply began
+    bool has_kind;
+    enum s3_checksum kind;
+    struct s3_checksum_state *sum; // of the object's bytes below end_byte
+    uint64_t end_byte;
+};
+// Call it before the reply looks for any of the object's bytes.
+void checksums_reply_begin(struct fill_worker *fw, struct hash128 key_hash,
+                           struct checksums_reply *total);
+// Call it when the reply has all bytes below `end_byte`, and send the last of them only if this
+// returns false. Returns true if the reply has the whole object and its checksum is not the
+// origin's; counts and logs that. A sum that is not known does not count as wrong.
+bool checksums_reply_is_wrong(struct fill_worker *fw, const struct store_object *object,
+                              struct checksums_reply *total, uint64_t end_byte) MUST_USE;
+void checksums_reply_done(struct checksums_reply *total); // a zeroed struct is fine
+
+#endif
