@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tsan build's runner: every registered test in turn, in one process; an argument "suite" or
-// "suite/name" picks. Tests that expect an abort are for Criterion only (#ifndef FOREBAY_TSAN).
+// "suite/name" picks. A test that must end by a signal runs in a child process.
 #include "test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct unit_test *first;
 
@@ -20,6 +23,23 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+static void run(const struct unit_test *test)
+{
+    if (test->signal == 0) {
+        test->fn();
+        return;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)signal(test->signal, SIG_DFL);
+        test->fn();
+        _exit(0);
+    }
+    int status = 0;
+    cr_assert(pid > 0 && waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == test->signal, "%s returned", test->name);
+}
+
 int main(int argc, char **argv)
 {
     int count = 0;
@@ -31,7 +51,7 @@ int main(int argc, char **argv)
         }
         fprintf(stderr, "[ RUN ] %s\n", full);
         double begun_s = now_s();
-        t->fn();
+        run(t);
         fprintf(stderr, "[ PASS ] %s: (%.2fs)\n", full, now_s() - begun_s);
         count++;
     }

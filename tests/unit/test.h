@@ -15,13 +15,17 @@ struct unit_test {
     const char *suite, *name;
     void (*fn)(void);
     struct unit_test *next;
+    int signal;     // the test must end by this signal; 0: it must return
+    double timeout; // Criterion's; not used here
 };
 void unit_test_register(struct unit_test *test);
 
 #define Test(test_suite, test_name, ...)                                                           \
     static void test_suite##_##test_name##_fn(void);                                               \
     static struct unit_test test_suite##_##test_name##_row = {                                     \
-        #test_suite, #test_name, test_suite##_##test_name##_fn, NULL};                             \
+        .suite = #test_suite,                                                                      \
+        .name = #test_name,                                                                        \
+        .fn = test_suite##_##test_name##_fn __VA_OPT__(, ) __VA_ARGS__};                           \
     __attribute__((constructor)) static void test_suite##_##test_name##_register(void)             \
     {                                                                                              \
         unit_test_register(&test_suite##_##test_name##_row);                                       \
