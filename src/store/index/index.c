@@ -616,7 +616,7 @@ static void renewal_write_locked(struct renewal *r, const struct renewal_copy *c
     atomic_fetch_add(&r->sequence, 1);
 }
 
-bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
+bool index_renewal_find(const struct index *index, struct hash128 hash,
                         struct renewal_copy *ret_copy)
 {
     if (atomic_load_explicit(&index->renewal_count, memory_order_acquire) == 0) {
@@ -625,7 +625,7 @@ bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t
     for (unsigned probe = 0; probe < RENEWAL_PROBES; probe++) {
         struct renewal_copy copy;
         if (renewal_read(renewal_slot(index, hash, probe), &copy) &&
-            hash128_equal(copy.hash, hash) && copy.generation == generation) {
+            hash128_equal(copy.hash, hash)) {
             *ret_copy = copy;
             return true;
         }

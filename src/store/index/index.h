@@ -178,7 +178,9 @@ struct renewal_copy {
     uint64_t generation, validated_mono_ms, validated_wall_ms;
     struct store_sums sums;
 };
-bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
+// Finds the key's renewal, of whatever generation. A look-up calls it before it opens its view of
+// LMDB: index_renewed() removes a renewal after the commit.
+bool index_renewal_find(const struct index *index, struct hash128 hash,
                         struct renewal_copy *ret_copy);
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
                      uint64_t mono_ms, uint64_t wall_ms); // returns how many it stored

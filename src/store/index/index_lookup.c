@@ -4,7 +4,8 @@
 //
 // A look-up renews the worker's only read transaction, copies what it needs out of the map, and
 // resets it. No view is kept across turns of the loop, so LMDB can reuse pages and the file does
-// not grow. index_memory.c explains why the memory side comes first.
+// not grow. index_memory.c explains why the memory side comes first. The key's renewal is read
+// before the view is opened for the same reason: the index writer removes it after the commit.
 //
 // The record with the newer generation counts, and none below the floor. The exception: what a home
 // has put beats a record that recovery found in a segment, whatever the generation in that run's
@@ -33,6 +34,7 @@ struct lookup {
     unsigned pending_count, pending_next;
     const struct memory_place *some; // any of its places
     bool is_described;               // its record has a description
+    struct renewal_copy renewal;     // of whatever generation; 0: none
 };
 
 // --- LMDB
@@ -318,7 +320,6 @@ static uint64_t age_ms(uint64_t then, uint64_t now)
 static void view_take_record(struct lookup *l, const struct index_record *record)
 {
     struct store_view *view = l->view;
-    struct renewal_copy renewal;
     view->found = true;
     l->is_described = (record->flags & INDEX_DESCRIBED) != 0;
     view->generation = record->generation;
@@ -328,10 +329,10 @@ static void view_take_record(struct lookup *l, const struct index_record *record
     view->sums = record->sums;
     view->rebuilt =
         (record->flags & INDEX_REBUILT) != 0 || record->flags >> INDEX_CUTS_SHIFT != l->index->cuts;
-    if (index_renewal_find(l->index, l->hash, record->generation, &renewal)) {
+    if (l->renewal.generation == record->generation) {
         view->rebuilt = false;
-        view->age_ms = age_ms(renewal.validated_mono_ms, clock_monotonic_ms());
-        view->sums = renewal.sums.len > 0 ? renewal.sums : record->sums;
+        view->age_ms = age_ms(l->renewal.validated_mono_ms, clock_monotonic_ms());
+        view->sums = l->renewal.sums.len > 0 ? l->renewal.sums : record->sums;
     } else if (view->rebuilt || record->validated_wall_ms == 0) {
         view->age_ms = UINT64_MAX;
     } else if (record->opener == l->index->opener) {
@@ -351,9 +352,8 @@ static void view_take_version(struct lookup *l)
     view->etag_hash = l->version->etag_hash;
     view->rebuilt = false;
     view->age_ms = age_ms(atomic_load(&l->version->validated_mono_ms), clock_monotonic_ms());
-    struct renewal_copy renewal = {0};
-    (void)index_renewal_find(l->index, l->hash, view->generation, &renewal); // there may be none
-    view->sums = renewal.sums.len > 0 ? renewal.sums : l->version->sums;
+    bool has_learnt = l->renewal.generation == view->generation && l->renewal.sums.len > 0;
+    view->sums = has_learnt ? l->renewal.sums : l->version->sums;
 }
 
 static bool version_is_of(const struct memory_version *version, const struct index_record *record)
@@ -431,6 +431,9 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     }
     if (l.version != NULL) {
         pick_pending(&l);
+    }
+    if (!index_renewal_find(index, hash, &l.renewal)) {
+        l.renewal.generation = 0;
     }
     struct index_env *env = durable ? index_reader_enter(index, reader) : NULL;
     struct index_record record;
