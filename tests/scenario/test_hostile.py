@@ -6,17 +6,22 @@ listings and names that are not text. No process dies, no command reports succes
 nothing is hidden.
 """
 
+import contextlib
+import http.client
+import http.server
 import json
 import os
 import subprocess
-import time
+import threading
 
 import pytest
 
 from client import Connection
-from forebay import binary, run_forebay, scaled
+from forebay import PATIENT, binary, run_forebay, scaled
 from test_control import ask, said
 from waiting import WAIT_S, wait_for
+
+OLD_S = 30  # age of a job that is older than any job of a server that has just started
 
 
 def post(server, path, body):
@@ -259,35 +264,96 @@ def test_a_key_that_is_not_text_can_be_evicted(start, tmp_path):
         assert post(server, "/api/v1/evict", {"uris": [{"coded": coded}]})[0] == 400
 
 
+class Gate(http.server.ThreadingHTTPServer):
+    """An HTTP relay to the admin port of SERVER. While it is closed, requests wait at it."""
+
+    daemon_threads = True
+
+    def __init__(self, server):
+        super().__init__(("127.0.0.1", 0), AtGate)
+        self.forebay = server
+        self.changed = threading.Condition()
+        self.is_open = True
+        self.waiting = 0  # requests that have arrived and have not passed
+        self.answers = []  # bodies that have passed
+
+    def close_until_one_waits(self):
+        with self.changed:
+            self.is_open = False
+            assert self.changed.wait_for(lambda: self.waiting, WAIT_S), "nobody asks"
+
+    def open(self):
+        with self.changed:
+            self.is_open = True
+            self.changed.notify_all()
+
+    def pass_one(self):
+        with self.changed:
+            self.waiting += 1
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: self.is_open, WAIT_S)
+            self.waiting -= 1
+
+
+class AtGate(http.server.BaseHTTPRequestHandler):
+    """One request at a gate."""
+
+    def do_GET(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.pass_one()
+        port = self.server.forebay.admin_port
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as onward:
+            onward.request(self.command, self.path, body, dict(self.headers))
+            reply = onward.getresponse()
+            answer = reply.read()
+        self.server.answers.append(answer)
+        self.send_response(reply.status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        """Logs nothing."""
+
+
+@contextlib.contextmanager
+def gate_to(server):
+    with Gate(server) as gate:
+        threading.Thread(target=gate.serve_forever, daemon=True).start()
+        yield gate
+        gate.shutdown()
+
+
 def test_the_job_of_another_server_is_not_followed(start, origin):
     """A command does not follow the job of another server. After a kill and a restart, the same
     number may belong to a different job."""
-    server = start(origin)
-    server.settings.update(
-        {"listen": f"127.0.0.1:{server.port}", "admin.listen": f"127.0.0.1:{server.admin_port}"}
-    )
+    server = start(origin, ahead_s=0)
     origin.put("mine", 10)
     origin.put("theirs", 10)
-    with origin.hold("mine"), origin.hold("theirs"):
+    with origin.hold("mine"), origin.hold("theirs"), gate_to(server) as gate:
         process = subprocess.Popen(
-            [binary(), "warm", "--wait", "s3://bkt/mine"],
+            [binary(), *PATIENT, "warm", "--wait", "s3://bkt/mine"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"},
+            env={"FOREBAY_ADMIN": f"http://127.0.0.1:{gate.server_port}"},
         )
         try:
             wait_for(lambda: ask(server, "jobs")[-1]["jobs"] == 1, "the job")
-            time.sleep(2)  # it is then older than any of the next server
-            os.kill(process.pid, 19)  # sees nothing of the present
+            server.advance(OLD_S)
+            wait_for(
+                lambda: any(json.loads(a).get("elapsed_s", 0) >= OLD_S for a in gate.answers),
+                "the command to see how old the job is",
+            )
+            gate.close_until_one_waits()
             server.kill9()
             server.start()
             assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/theirs"]})[1]["id"] == 1
-            os.kill(process.pid, 18)
-            assert (
-                "server has restarted" in process.communicate(timeout=WAIT_S)[1]
-                and process.returncode == 1
-            )
+            gate.open()
+            said_last = process.communicate(timeout=WAIT_S)
+            assert "server has restarted" in said_last[1] and process.returncode == 1, said_last
         finally:
             process.kill()
 
