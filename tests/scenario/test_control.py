@@ -60,6 +60,15 @@ JOB = {
     "eta_s": MAYBE,
     "failures": [str],
 }
+PIN = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
+PINS = {
+    **RESULT,
+    "kept": bool,
+    "looking": bool,
+    "pinned_bytes": int,
+    "pinned_max_bytes": int,
+    "count": int,
+}
 WARM = {
     "followed": {**RESULT, **JOB},
     "begun": {**RESULT, "job": int},
@@ -290,6 +299,9 @@ SHAPES = {
     "loglevel": {"result": {**RESULT, "level": str}},
     "upgrade": {"result": {**RESULT, "pid": int, "next_pid": int}},
     "drain": {"result": {**RESULT, "draining": bool}},
+    "pins": {"item": PIN, "result": PINS},
+    "pin": {"item": {**PIN, "changed": bool}, "result": PINS},
+    "unpin": {"item": {**PIN, "changed": bool}, "result": PINS},
 }
 
 

@@ -6,27 +6,11 @@ import json
 
 import pytest
 from forebay import PATIENT, build_kind, run_forebay
-from test_control import RESULT, SHAPES, ask
+from test_control import ask
 from test_retention import BLOCK, objects, read, rules, small
 from waiting import wait_for
 
 PIN_RULE = {"match": "bkt/pin/**", "pin": True}
-
-
-ITEM = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
-END = {
-    **RESULT,
-    "kept": bool,
-    "looking": bool,
-    "pinned_bytes": int,
-    "pinned_max_bytes": int,
-    "count": int,
-}
-SHAPES.update(
-    pins={"item": ITEM, "result": END},
-    pin={"item": {**ITEM, "changed": bool}, "result": END},
-    unpin={"item": {**ITEM, "changed": bool}, "result": END},
-)
 
 
 def pins(server):
