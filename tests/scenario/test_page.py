@@ -127,6 +127,13 @@ class Page:
             "document.getElementById('main') !== null && !document.getElementById('main').hidden"
         )
 
+    def leave(self):
+        """Opens an empty page and forgets what the one before asked for and complained about."""
+        self.send("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank'")
+        self.urls.clear()
+        self.errors.clear()
+
     def look(self, width, height, scheme):
         """Returns a screenshot, as PNG in base64. Checks that nothing extends beyond the window."""
         self.send(
@@ -165,8 +172,8 @@ def page(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def forget(page):
-    page.urls.clear()
-    page.errors.clear()
+    """The page of the test before still asks a server that has gone."""
+    page.leave()
 
 
 def text(page, id):
