@@ -573,35 +573,24 @@ struct store_explain_run {
     // Since its last known use: bytes requested from the cache (UINT64_MAX: unknown, or never
     // requested), and about how long ago that was (UINT64_MAX: longer than is recorded).
     uint64_t age_bytes, age_ms;
-    // At least as many bytes were requested from the cache between its last two uses, and between
-    // the use before and that; 0: there was none.
-    uint64_t interval_bytes, former_interval_bytes;
+    // At least as many bytes were requested from the cache between its last two uses; 0: it was not
+    // used twice.
+    uint64_t interval_bytes;
     float rank; // worth: expected hits for the space and time that it takes
     float bar;  // runs worth more than this are stored; below 0: all are
 };
 
 struct store_explain {
-    struct hash128 hash; // private, and so is the next
-    unsigned group;      // from its rule
-    // From the index.
-    bool found;   // of the current version
-    bool unknown; // the index could not be searched: what follows on runs is a guess
-    bool rebuilt; // from segments: revalidated before use
-    // age_ms: since the last validation; UINT64_MAX: unknown.
-    uint64_t generation, size_bytes, age_ms;
-    uint32_t block_size_bytes;
+    struct hash128 hash;  // private, and so is the next
+    unsigned group;       // from its rule
     enum refusal refusal; // why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes
     // From the policy.
     // False (`lru`): everything is stored and the oldest is evicted; runs have no further data.
     bool learns;
-    bool is_full;            // storing needs an eviction
-    bool is_silent;          // no run with a history is requested: a scan, or new data
-    uint64_t capacity_bytes; // cache.size
-    // From its rule. The bytes cached of its group (for pins: of all pins), and the most allowed;
-    // 0: no limit.
-    unsigned priority, share_percent;
-    bool is_pinned;
+    bool is_full;   // storing needs an eviction
+    bool is_silent; // no run with a history is requested: a scan, or new data
+    // The bytes cached of the group (for pins: of all pins), and the most allowed; 0: no limit.
     uint64_t group_bytes, group_max_bytes;
     unsigned run_count;
     // Ascending; covers the whole requested range.

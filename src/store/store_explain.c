@@ -54,24 +54,15 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
     *ret_explain = (struct store_explain){
         .hash = hash,
         .group = group,
-        .found = view.found,
-        .unknown = view.unknown,
-        .age_ms = UINT64_MAX,
-        .block_size_bytes = block_size_bytes,
         .refusal = store_refuses(store),
         .keeps_up = store_keeps_up(w, store),
-        .capacity_bytes = atomic_load(&store->disk.capacity_bytes),
     };
     if (view.found) {
-        ret_explain->rebuilt = view.rebuilt;
-        ret_explain->generation = view.generation;
-        ret_explain->size_bytes = view.size_bytes;
-        ret_explain->age_ms = view.age_ms;
-        ret_explain->block_size_bytes = view.block_size_bytes;
+        block_size_bytes = view.block_size_bytes;
         end_byte = min_u64(end_byte, max_u64(view.size_bytes, 1)); // an empty object has a block
     }
-    uint64_t block_size = ret_explain->block_size_bytes;
-    add_runs(ret_explain, &view, first_byte / block_size, (end_byte + block_size - 1) / block_size);
+    add_runs(ret_explain, &view, first_byte / block_size_bytes,
+             (end_byte + block_size_bytes - 1) / block_size_bytes);
     store_view_done(&view);
 }
 

@@ -69,7 +69,6 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
     run->age_bytes = why.age_bytes;
     run->age_ms = why.is_known ? time_since_locked(r, why.age_ticks, now_tick) : UINT64_MAX;
     run->interval_bytes = why.interval_bytes;
-    run->former_interval_bytes = why.former_interval_bytes;
     run->rank = why.rank;
     run->bar = why.bar;
     if (run->segment_number != 0) {
@@ -94,9 +93,6 @@ void retention_explain(struct retention *r, struct store_explain *explain)
     unsigned group = retention_policy_group(explain->group);
     struct policy_group_figures figures;
     policy_group_figures(r->policy, group, &figures);
-    explain->priority = retention_group_of_policy(figures.plain);
-    explain->share_percent = figures.share_percent;
-    explain->is_pinned = figures.is_pinned;
     explain->group_bytes = figures.bytes;
     explain->group_max_bytes = figures.bytes_max;
     for (unsigned i = 0; i < explain->run_count; i++) {

@@ -72,11 +72,8 @@ Test(store_explain, tells_held_pieces_from_gaps)
         cr_assert_eq(box_put_run(&box, &object, 2, 3), ERR_OK);
         cr_assert_eq(box_put_run(&box, &object, 9, 1), ERR_OK);
         const struct store_explain *why = explain(&box, "k", 16 * MIB);
-        cr_assert(why->found && why->learns && why->refusal == REFUSAL_none && why->keeps_up);
-        cr_assert_not(why->unknown || why->rebuilt || why->is_full);
-        cr_assert_eq(why->size_bytes, object.size);
-        cr_assert_eq(why->generation, 7u);
-        cr_assert_eq(why->capacity_bytes, 64 * MIB);
+        cr_assert(why->learns && why->refusal == REFUSAL_none && why->keeps_up);
+        cr_assert_not(why->is_full);
         cr_assert_eq(why->run_count, 5u);
         judge_run(why, 0, 0, 2, STORE_EXPLAIN_WANTED);
         judge_run(why, 1, 2, 3, STORE_EXPLAIN_KEPT);
@@ -87,8 +84,6 @@ Test(store_explain, tells_held_pieces_from_gaps)
         cr_assert_eq(why->runs[0].priority, 7u);                    // as it was asked about
         cr_assert_lt(why->runs[1].age_bytes, 64 * MIB);
         cr_assert_eq(why->runs[0].age_bytes, UINT64_MAX);
-        cr_assert_eq(why->priority, 7u);
-        cr_assert_not(why->is_pinned);
         box_close(&box);
         box_remove(&box);
     }
@@ -124,8 +119,7 @@ Test(store_explain, explains_pins_and_their_bytes)
     call.end_byte = BLOCK;
     box_on_worker(&box, 0, do_look_pinned, &call);
     store_explain_judge(box.store, &why);
-    cr_assert(why.is_pinned && why.runs[0].is_pinned);
-    cr_assert_eq(why.priority, 3u);
+    cr_assert(why.runs[0].is_pinned);
     cr_assert_eq(why.runs[0].priority, 3u);
     cr_assert_geq(why.group_bytes, BLOCK);
     cr_assert_gt(why.group_max_bytes, 20 * MIB);
@@ -159,8 +153,6 @@ Test(store_explain, an_unknown_object_is_one_gap_as_long_as_was_asked)
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS, STORE_POLICY_EPOCH));
     const struct store_explain *why = explain(&box, "nothing", 16 * MIB);
-    cr_assert_not(why->found);
-    cr_assert_eq(why->age_ms, UINT64_MAX);
     cr_assert_eq(why->run_count, 1u);
     judge_run(why, 0, 0, STORE_EXPLAIN_RUNS_MAX, STORE_EXPLAIN_WANTED);
     box_close(&box);
