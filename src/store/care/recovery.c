@@ -174,7 +174,7 @@ enum err recovery_open_index(struct recovery *recovery)
 static bool recovery_stopping(struct recovery *recovery)
 {
     pthread_mutex_lock(&recovery->guarded.lock);
-    bool stop = recovery->guarded.stop;
+    bool stop = disk_thread_stops(&recovery->guarded.thread);
     pthread_mutex_unlock(&recovery->guarded.lock);
     return stop;
 }
@@ -366,12 +366,10 @@ static void roll_on(struct recovery *recovery)
     }
 }
 
-static bool take_rebuild(struct recovery *recovery)
+static bool take_rebuild_locked(struct recovery *recovery)
 {
-    pthread_mutex_lock(&recovery->guarded.lock);
     bool wanted = recovery->guarded.rebuild_wanted;
     recovery->guarded.rebuild_wanted = false;
-    pthread_mutex_unlock(&recovery->guarded.lock);
     return wanted;
 }
 
@@ -381,22 +379,16 @@ static void *recovery_main(void *ctx)
     thread_begin("store-recovery", THREAD_BEHIND);
     examine_all(recovery, false);
     segment_log_set_examined(recovery->log);
-    bool rebuild = take_rebuild(recovery);
-    if (rebuild) {
-        rebuild_all(recovery);
-    } else {
-        if (!recovery->was_clean) {
-            (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
-        }
-        recovery_ends(recovery);
+    if (!recovery->was_clean) {
+        (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
     }
+    recovery_ends(recovery);
     pthread_mutex_lock(&recovery->guarded.lock);
-    while (!recovery->guarded.stop) {
+    while (!disk_thread_stops(&recovery->guarded.thread)) {
         if (!recovery_wait_locked(recovery)) {
             continue;
         }
-        rebuild = recovery->guarded.rebuild_wanted;
-        recovery->guarded.rebuild_wanted = false;
+        bool rebuild = take_rebuild_locked(recovery);
         pthread_mutex_unlock(&recovery->guarded.lock);
         if (rebuild) {
             rebuild_all(recovery);
@@ -412,20 +404,12 @@ static void *recovery_main(void *ctx)
 void recovery_start(struct recovery *recovery)
 {
     index_memory_recovering(&recovery->index->memory, true);
-    check(pthread_create(&recovery->thread, NULL, recovery_main, recovery) == 0);
-    recovery->runs = true;
+    disk_thread_start(&recovery->guarded.thread, recovery_main, recovery);
 }
 
 void recovery_stop(struct recovery *recovery)
 {
-    if (recovery->runs) {
-        pthread_mutex_lock(&recovery->guarded.lock);
-        recovery->guarded.stop = true;
-        pthread_cond_signal(&recovery->guarded.wake);
-        pthread_mutex_unlock(&recovery->guarded.lock);
-        check(pthread_join(recovery->thread, NULL) == 0);
-        recovery->runs = false;
-    }
+    disk_thread_stop(&recovery->guarded.thread, &recovery->guarded.lock, &recovery->guarded.wake);
     pthread_mutex_destroy(&recovery->guarded.lock);
     pthread_cond_destroy(&recovery->guarded.wake);
 }

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "store/disk/disk_thread.h"
 #include "store/index/index_roll.h"
 
 struct segment_log;
@@ -17,9 +18,7 @@ struct recovery {
     struct store_disk *disk;
     struct store_condemned *condemned;
     atomic_bool is_rebuilding; // the index is being rebuilt from segments
-    pthread_t thread;
-    bool runs;
-    bool was_clean; // the last process stopped cleanly
+    bool was_clean;            // the last process stopped cleanly
     // The index of the previous process was verified. If it was bad, it is being rebuilt.
     atomic_bool is_verified;
     struct index_roll roll;    // used by the thread
@@ -32,7 +31,8 @@ struct recovery {
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
-        bool rebuild_wanted, round_wanted, stop;
+        bool rebuild_wanted, round_wanted;
+        struct disk_thread thread;
     } guarded;
 };
 

@@ -66,12 +66,13 @@ static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
     struct timespec until = disk_timespec_of_us(until_us);
     int rc = 0;
     pthread_mutex_lock(&scrub->guarded.lock);
-    while (!scrub->guarded.stop && scrub->guarded.changes == scrub->changes_seen && rc == 0 &&
-           disk_real_us() < until_us) {
+    while (!disk_thread_stops(&scrub->guarded.thread) &&
+           scrub->guarded.changes == scrub->changes_seen && rc == 0 && disk_real_us() < until_us) {
         rc = pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
     }
     scrub->changes_seen = scrub->guarded.changes;
-    bool go_on = !scrub->guarded.stop && !scrub->guarded.is_cancelled && rate_locked(scrub) > 0;
+    bool go_on = !disk_thread_stops(&scrub->guarded.thread) && !scrub->guarded.is_cancelled &&
+                 rate_locked(scrub) > 0;
     pthread_mutex_unlock(&scrub->guarded.lock);
     return go_on;
 }
@@ -436,7 +437,7 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
 {
     pthread_mutex_lock(&scrub->guarded.lock);
     bool due = false;
-    while (!scrub->guarded.stop && !due) {
+    while (!disk_thread_stops(&scrub->guarded.thread) && !due) {
         bool late = clock_monotonic_us() - began_us >= ROUND_US;
         due = !scrub->is_impossible && rate_locked(scrub) > 0 &&
               (late || scrub->guarded.is_wanted) && atomic_load(&scrub->log->examined);
@@ -490,9 +491,8 @@ static void start_locked(struct scrub *scrub)
 {
     scrub->guarded.changes++;
     pthread_cond_signal(&scrub->guarded.wake);
-    if (rate_locked(scrub) > 0 && !scrub->guarded.has_thread) {
-        check(pthread_create(&scrub->thread, NULL, scrub_main, scrub) == 0);
-        scrub->guarded.has_thread = true;
+    if (rate_locked(scrub) > 0 && scrub->guarded.thread.phase == DISK_THREAD_NEW) {
+        disk_thread_start(&scrub->guarded.thread, scrub_main, scrub);
     }
 }
 
@@ -568,15 +568,7 @@ void store_scrub_read(struct store *store, struct store_scrub *ret_scrub)
 
 void scrub_stop(struct scrub *scrub)
 {
-    pthread_mutex_lock(&scrub->guarded.lock);
-    scrub->guarded.stop = true;
-    pthread_cond_signal(&scrub->guarded.wake);
-    bool has_thread = scrub->guarded.has_thread;
-    scrub->guarded.has_thread = false;
-    pthread_mutex_unlock(&scrub->guarded.lock);
-    if (has_thread) {
-        check(pthread_join(scrub->thread, NULL) == 0);
-    }
+    disk_thread_stop(&scrub->guarded.thread, &scrub->guarded.lock, &scrub->guarded.wake);
     pthread_mutex_destroy(&scrub->guarded.lock);
     pthread_cond_destroy(&scrub->guarded.wake);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "store/disk/disk_thread.h"
 #include "store/store.h"
 
 struct segment_log;
@@ -23,7 +24,6 @@ struct scrub {
     struct segment_log *log;
     const struct write_backlog *backlog;
     struct scrub_host host;
-    pthread_t thread;
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
@@ -32,9 +32,8 @@ struct scrub {
         unsigned changes;             // counts changes of these two rates
         bool is_wanted;               // begin a round at once
         bool is_cancelled;            // cancel the round in progress
-        bool stop;
-        bool has_thread;
-        struct store_scrub told; // progress of the last round, without elapsed_us
+        struct disk_thread thread;    // started with the first rate above 0
+        struct store_scrub told;      // progress of the last round, without elapsed_us
         uint64_t began_us, ended_us;
     } guarded;
     // Used by the thread only.

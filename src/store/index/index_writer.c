@@ -679,7 +679,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         if (renewals > 0 && renew_due_us == 0) {
             renew_due_us = now_us + INDEX_RENEW_LINGER_MS * 1000;
         }
-        if (writer->guarded.stop) {
+        if (disk_thread_stops(&writer->guarded.thread)) {
             return writer->guarded.count > 0 || renewals > 0 || forget > 0;
         }
         bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
@@ -752,7 +752,7 @@ static void *writer_main(void *ctx)
     while (writer_wait_locked(writer)) {
         unsigned count;
         struct index_change *batch = writer_take_locked(writer, &count);
-        writer->stopping = writer->guarded.stop;
+        writer->stopping = disk_thread_stops(&writer->guarded.thread);
         pthread_mutex_unlock(&writer->guarded.lock);
         bool committed = batch_process(writer, batch, count);
         pthread_mutex_lock(&writer->guarded.lock);
@@ -767,8 +767,7 @@ static void *writer_main(void *ctx)
 
 void index_writer_start(struct index_writer *writer)
 {
-    check(pthread_create(&writer->thread, NULL, writer_main, writer) == 0);
-    writer->runs = true;
+    disk_thread_start(&writer->guarded.thread, writer_main, writer);
 }
 
 void index_writer_silence(struct index_writer *writer)
@@ -778,14 +777,7 @@ void index_writer_silence(struct index_writer *writer)
 
 void index_writer_stop(struct index_writer *writer)
 {
-    if (writer->runs) {
-        pthread_mutex_lock(&writer->guarded.lock);
-        writer->guarded.stop = true;
-        pthread_cond_signal(&writer->guarded.wake);
-        pthread_mutex_unlock(&writer->guarded.lock);
-        check(pthread_join(writer->thread, NULL) == 0);
-        writer->runs = false;
-    }
+    disk_thread_stop(&writer->guarded.thread, &writer->guarded.lock, &writer->guarded.wake);
     check(writer->guarded.first == NULL);
     index_forget_done(&writer->forget);
     pthread_mutex_destroy(&writer->guarded.lock);

@@ -3,6 +3,7 @@
 #ifndef FOREBAY_STORE_INDEX_WRITER_H
 #define FOREBAY_STORE_INDEX_WRITER_H
 
+#include "store/disk/disk_thread.h"
 #include "store/index/index.h"
 #include "store/index/index_forget.h"
 #include "store/segment/page_window.h"
@@ -74,19 +75,17 @@ struct index_writer {
     struct index *index;
     struct page_window written;
     uint64_t txn_cpu_us; // see index_batch.h
-    pthread_t thread;
-    bool runs;
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;    // wakes the writer
         pthread_cond_t changed; // wakes threads that wait for room in the queue
         struct index_change *first, **last;
         unsigned count, ours_count, urgent_count;
-        bool stop;
+        struct disk_thread thread;
     } guarded;
     struct index_forget forget;
     // Used by the thread only.
-    bool stopping;
+    bool stopping;          // the last batch was taken after the order to stop
     uint64_t forget_due_us; // real time; a refused slice is retried then
     uint64_t renewed_us;    // when renewals were last written
     // The wait for room was in vain. No batch waits again until a transaction has found room.
