@@ -5,8 +5,9 @@
 // which creates segments; the freeing thread (segment_free.c); the retention thread (retention.c);
 // the recovery thread (recovery.c), which works in the background; the scrub thread (scrub.c).
 //
-// Locks. A thread holds at most one, with one exception: it may take the log's lock while it holds
-// a slot's lock or the retention's. The other locks are the writer's, the renewals', that of
+// Locks. A thread holds at most one, with two exceptions. It may take the log's lock while it holds
+// a slot's lock or the retention's. And store_late.c opens the store under its own lock and that of
+// `format`. The other locks are the writer's, the renewals', that of
 // `format`, and the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // If the file system is full at the start, the cache directory cannot be used: there is no room for
-// its index, or even for `format`. Nothing is stored then, and the thread of this file looks for
-// room each second. When there is enough for the smallest cache above cache.min_free, it opens the
-// directory. If that fails, it retries after 5 s, then 10 s and so on up to a minute.
+// its index, or even for `format`. Nothing is stored then, and the thread of this file tries to
+// open the directory again every two seconds, until that works or the store closes. From then on
+// the store is like any other on a file system that is almost full (disk_room.c).
 //
 // The cache begins empty, whatever is in the directory. An existing index may be missing writes
 // that were proxied meanwhile. So no cached byte can be older than this moment. A write in progress
@@ -11,18 +11,17 @@
 //
 // The process keeps its state and writes it to the new `format`: hash key, epochs, doubts, numbers
 // of holders, and generations. Writes that began without a note in `format` may be in progress. So
-// all buckets are noted until no write is. Limits, rules and pins are the current ones: a directory
-// prepared with segments too small for a block of a newer rule is prepared again.
-// `attached` is set under the lock of `format`, once everything works. A thread that saw it unset
-// works without a store. A thread that waits for the lock to disown the index (store_unattached.c)
-// then finds that there is none to disown.
+// all buckets are noted until no write is.
+//
+// The thread holds its lock during each attempt, so limits, rules and pins cannot change meanwhile:
+// a call that sets one waits, and then either changes what the next attempt uses, or finds the
+// store attached. `attached` is set under the lock of `format`, once everything works. A thread
+// that saw it unset works without a store. A thread that waits for the lock to disown the index
+// (store_unattached.c) then finds that there is none to disown.
 #include "store/care/store_late.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -33,33 +32,8 @@
 #include "store/segment/segment_files.h"
 #include "store/store_private.h"
 
-#define LOOK_US 1000000u
-#define PAUSE_US_MIN 5000000u
-#define PAUSE_US_MAX 60000000u
+#define PAUSE_US 2000000u
 #define WHY_MAX 4000u
-#define LATE_INODES 16u // for folders, `format`, index and the first segments
-
-// Returns the bytes missing on the file system of the directory, or of its nearest existing parent.
-static uint64_t late_missing(const struct store *store)
-{
-    struct statvfs st;
-    char path[4096];
-    (void)snprintf(path, sizeof(path), "%s", store->late.options.dir);
-    while (statvfs(path, &st) != 0) { // one component less each time, down to `/` or `.`
-        char *slash = strrchr(path, '/');
-        if (errno != ENOENT || path[1] == '\0') {
-            return STORE_SIZE_MIN;
-        }
-        path[0] = slash == NULL ? '.' : path[0];
-        path[slash == NULL || slash == path ? 1 : slash - path] = '\0';
-    }
-    uint64_t free_bytes = (uint64_t)st.f_bavail * st.f_frsize;
-    uint64_t least =
-        (uint64_t)st.f_blocks * st.f_frsize / 100 * atomic_load(&store->disk.min_free_percent);
-    bool has_inodes = st.f_files == 0 || st.f_favail >= LATE_INODES;
-    uint64_t wanted = least + STORE_SIZE_MIN;
-    return wanted > free_bytes ? wanted - free_bytes : has_inodes ? 0 : 1;
-}
 
 // Removes the directory's content and writes this process's state to `format`. Under the lock of
 // `format`.
@@ -92,98 +66,71 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// Applies the settings that were changed meanwhile. Later changes find the store attached. Returns
-// false if the segments are too small for the blocks that are allowed now.
-static bool late_take_settings(struct store *store)
+// Opens the directory with the settings of now. Under the lock of `format`.
+static enum err late_open_locked(struct store *store, struct buf *why)
 {
     struct store_late *late = &store->late;
-    pthread_mutex_lock(&late->guarded.lock);
     struct store_limits limits = store_size_limits(store);
-    bool suits = limits.block_size_bytes_max <= store->log.segment_size_bytes / 2;
-    if (suits) {
-        scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // nothing is stored yet
-        retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
-        retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
-        disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
-        disk_set_attached(&store->disk);
-    }
-    pthread_mutex_unlock(&late->guarded.lock);
-    return suits;
-}
-
-static enum err late_attach_locked(struct store *store, struct buf *why)
-{
     store_dir_leave(&store->disk.dir); // its own locks would keep us out
     struct store_dir found;
-    store->late.options.block_size_bytes_max = store_size_limits(store).block_size_bytes_max;
-    enum err err = store_dir_open(&found, store->late.options.dir, why);
+    late->options.block_size_bytes_max = limits.block_size_bytes_max;
+    enum err err = store_dir_open(&found, late->options.dir, why);
     if (err == ERR_OK) {
         err = late_take_over(store, &found);
-        err = err == ERR_OK ? store->late.host.begin(store, &store->late.options, 0, why) : err;
+        err = err == ERR_OK ? late->host.begin(store, &late->options, 0, why) : err;
     }
     store_dir_close(&found);
-    if (err == ERR_OK) {
-        (void)disk_io_probe_residency(store->disk.dir.path); // not possible earlier
-        state_pins_set_unread(&store->pins);
-        err = late_take_settings(store) ? ERR_OK : ERR_AGAIN;
-    }
     if (err != ERR_OK) {
-        store->late.host.give_up(store);
+        late->host.give_up(store);
+        return err;
     }
-    return err;
+    check(limits.block_size_bytes_max <= store->log.segment_size_bytes / 2);
+    (void)disk_io_probe_residency(store->disk.dir.path); // not possible earlier
+    state_pins_set_unread(&store->pins);
+    scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // nothing is stored yet
+    retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
+    disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
+    disk_room_wait(&store->disk, 0);
+    disk_set_attached(&store->disk);
+    return ERR_OK;
 }
 
-static bool late_attach(struct store *store)
+// Returns true if the directory is attached.
+static bool late_attach_locked(struct store *store)
 {
     struct buf why;
     buf_init(&why, WHY_MAX);
     pthread_mutex_lock(&store->disk.dir.format_lock);
-    enum err err = late_attach_locked(store, &why);
+    enum err err = late_open_locked(store, &why);
     pthread_mutex_unlock(&store->disk.dir.format_lock);
+    check(atomic_load(&store->disk.attached) == (err == ERR_OK));
     if (err == ERR_OK) {
         store->late.host.begin_threads(store);
         log_info("cache_usable", "dir=%s capacity_bytes=%llu",
                  log_quote(span_from_cstr(store->disk.dir.path)),
                  (unsigned long long)atomic_load(&store->disk.capacity_bytes));
     } else {
-        log_warn("cache_still_unusable", "err=%s text=%s", error_name(err),
-                 log_quote(buf_span(&why)));
+        disk_room_wait(&store->disk, err == ERR_DISK_FULL ? STORE_SIZE_MIN : 0);
+        log_warn_condition("cache_still_unusable", "err=%s text=%s", error_name(err),
+                           log_quote(buf_span(&why)));
     }
     buf_done(&why);
     return err == ERR_OK;
 }
 
-// Returns false if the thread must stop.
-static bool late_wait(struct store_late *late, uint64_t us)
-{
-    struct timespec until = disk_timespec_of_us(disk_real_us() + us);
-    int rc = 0;
-    pthread_mutex_lock(&late->guarded.lock);
-    while (!late->guarded.stop && rc == 0) {
-        rc = pthread_cond_timedwait(&late->guarded.wake, &late->guarded.lock, &until);
-    }
-    bool goes_on = !late->guarded.stop;
-    pthread_mutex_unlock(&late->guarded.lock);
-    return goes_on;
-}
-
 static void *late_main(void *ctx)
 {
     struct store *store = ctx;
+    struct store_late *late = &store->late;
     thread_begin("store-late", THREAD_HELPS); // the store's threads inherit from it
-    uint64_t wait_us = LOOK_US, pause_us = PAUSE_US_MIN;
-    while (late_wait(&store->late, wait_us)) {
-        uint64_t missing = late_missing(store);
-        disk_room_wait(&store->disk, missing);
-        wait_us = LOOK_US;
-        if (missing == 0 && late_attach(store)) {
-            break;
+    pthread_mutex_lock(&late->guarded.lock);
+    do {
+        struct timespec until = disk_timespec_of_us(disk_real_us() + PAUSE_US);
+        while (!disk_thread_stops(&late->guarded.thread) &&
+               pthread_cond_timedwait(&late->guarded.wake, &late->guarded.lock, &until) == 0) {
         }
-        if (missing == 0) {
-            wait_us = pause_us;
-            pause_us = min_u64(2ull * pause_us, PAUSE_US_MAX);
-        }
-    }
+    } while (!disk_thread_stops(&late->guarded.thread) && !late_attach_locked(store));
+    pthread_mutex_unlock(&late->guarded.lock);
     return NULL;
 }
 
@@ -207,10 +154,10 @@ bool store_late_groups(struct store *store, const struct store_group *groups, un
     check(group_count <= STORE_GROUPS_MAX);
     pthread_mutex_lock(&late->guarded.lock);
     bool is_late = !store->disk.attached;
-    if (is_late && group_count > 0) {
-        memcpy(late->guarded.groups, groups, group_count * sizeof(*groups));
+    for (unsigned i = 0; is_late && i < group_count; i++) {
+        late->groups[i] = groups[i];
     }
-    late->guarded.group_count = is_late ? group_count : 0;
+    late->options.group_count = group_count;
     pthread_mutex_unlock(&late->guarded.lock);
     return is_late;
 }
@@ -237,7 +184,8 @@ void store_late_init(struct store_late *late, const struct store_late_host *host
 
 void store_late_done(struct store_late *late)
 {
-    check(!late->runs);
+    check(late->guarded.thread.phase == DISK_THREAD_NEW ||
+          late->guarded.thread.phase == DISK_THREAD_ENDED);
     free((char *)(uintptr_t)late->options.dir);
     check(pthread_cond_destroy(&late->guarded.wake) == 0);
     check(pthread_mutex_destroy(&late->guarded.lock) == 0);
@@ -246,28 +194,20 @@ void store_late_done(struct store_late *late)
 void store_late_start(struct store *store, const struct store_options *options)
 {
     struct store_late *late = &store->late;
+    check(!store->disk.attached);
     late->options = *options;
     late->options.dir = strdup(options->dir);
     check(late->options.dir != NULL);
-    late->options.holders = NULL;
-    late->options.groups = NULL;
-    late->options.holder_count = late->options.group_count = 0;
+    late->options.holders = NULL; // their numbers are in `format`
+    late->options.holder_count = 0;
+    late->options.groups = late->groups;
     (void)store_late_groups(store, options->groups, options->group_count);
-    disk_room_wait(&store->disk, late_missing(store));
-    check(pthread_create(&late->thread, NULL, late_main, store) == 0);
-    late->runs = true;
+    disk_room_wait(&store->disk, STORE_SIZE_MIN);
+    disk_thread_start(&late->guarded.thread, late_main, store);
 }
 
 void store_late_stop(struct store *store)
 {
     struct store_late *late = &store->late;
-    if (!late->runs) {
-        return;
-    }
-    pthread_mutex_lock(&late->guarded.lock);
-    late->guarded.stop = true;
-    pthread_cond_signal(&late->guarded.wake);
-    pthread_mutex_unlock(&late->guarded.lock);
-    check(pthread_join(late->thread, NULL) == 0);
-    late->runs = false;
+    disk_thread_stop(&late->guarded.thread, &late->guarded.lock, &late->guarded.wake);
 }

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "store/disk/disk_thread.h"
 #include "store/store.h"
 
 // Callbacks that repeat the opening. On the late thread.
@@ -18,16 +19,13 @@ struct store_late_host {
 
 struct store_late {
     struct store_late_host host;
-    pthread_t thread;
-    bool runs;
-    struct store_options options; // options of the start; owns what they point to
+    // Options for the next attempt, which own what they point to. Guarded by the lock.
+    struct store_options options;
+    struct store_group groups[STORE_GROUPS_MAX];
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
-        bool stop;
-        // Settings changed while no directory is attached.
-        struct store_group groups[STORE_GROUPS_MAX];
-        unsigned group_count;
+        struct disk_thread thread;
         store_group_fn group_of;
         void *group_ctx;
     } guarded;
@@ -35,8 +33,7 @@ struct store_late {
 
 void store_late_init(struct store_late *late, const struct store_late_host *host);
 void store_late_done(struct store_late *late);
-// Starts the thread that looks for room. Called when the store could not be opened for lack of
-// room.
+// Starts the thread that tries again. Called when the store could not be opened for lack of room.
 void store_late_start(struct store *store, const struct store_options *options);
 void store_late_stop(struct store *store);
 // Keep the settings for later. Return false if the store is attached and takes them itself.
