@@ -9,7 +9,7 @@
 enum disk_thread_phase {
     DISK_THREAD_NEW,   // not started; its owner may never start it
     DISK_THREAD_RUNS,  // started
-    DISK_THREAD_STOPS, // was told to stop, and ends soon
+    DISK_THREAD_STOPS, // must stop, and ends soon
     DISK_THREAD_ENDED, // joined
 };
 
