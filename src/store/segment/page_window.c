@@ -38,6 +38,8 @@ void page_window_add(struct page_window *window, struct segment_log *log,
         return;
     }
     unsigned at = (window->first + window->count) % PAGE_WINDOW_RANGES;
+    check(window->count < PAGE_WINDOW_RANGES && window->is_short != NULL);
+    check((window->count == 0) == (window->bytes == 0));
     window->ranges[at] =
         (struct page_range){place->segment_number, place->payload_offset, place->payload_len};
     window->bytes += place->payload_len;
@@ -49,6 +51,7 @@ void page_window_add(struct page_window *window, struct segment_log *log,
     }
     while (window->bytes > window->max_bytes || window->count == PAGE_WINDOW_RANGES) {
         const struct page_range *oldest = &window->ranges[window->first];
+        check(window->count > 0 && window->bytes >= oldest->len);
         if (window->presses) {
             range_drop(log, oldest);
         }

@@ -7,6 +7,7 @@
 
 void run_cache_init(struct run_cache *cache, unsigned workers)
 {
+    check(workers > 0);
     memset(cache, 0, sizeof(*cache));
     uint64_t budget = chunk_budget_max_bytes(); // 0: no budget is set
     cache->bytes_max =
@@ -36,6 +37,7 @@ static void run_cache_clear(struct run_cache *cache, unsigned set, unsigned way)
 {
     struct run_info *info = cache->entries[set][way];
     if (info != NULL) {
+        check(cache->bytes >= info->bytes);
         cache->bytes -= info->bytes;
         cache->entries[set][way] = NULL;
         run_cache_info_unref(info);
@@ -49,6 +51,7 @@ void run_cache_done(struct run_cache *cache)
             run_cache_clear(cache, set, way);
         }
     }
+    check(cache->bytes == 0);
 }
 
 static unsigned run_cache_set(const struct store_place *place)
@@ -79,6 +82,7 @@ struct run_info *run_cache_find(const struct run_cache *cache, const struct stor
 struct run_info *run_cache_add(struct run_cache *cache, const struct store_place *place,
                                struct store_object *object, const struct run_header *header)
 {
+    check(object != NULL && header->unit_count <= RUN_UNITS_MAX);
     size_t crc_bytes = (size_t)header->unit_count * sizeof(uint32_t);
     struct run_info *info = malloc(sizeof(*info) + crc_bytes);
     check(info != NULL);
@@ -110,6 +114,7 @@ struct run_info *run_cache_add(struct run_cache *cache, const struct store_place
             run_cache_clear(cache, cache->hand, j);
         }
     }
+    check(cache->entries[set][way] == NULL);
     cache->bytes += info->bytes;
     cache->entries[set][way] = info;
     return info;

@@ -34,6 +34,7 @@ static uint32_t segment_name_number(const char *name)
 
 void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN])
 {
+    check(number != 0);
     (void)snprintf(ret_name, SEGMENT_NAME_LEN, "%08u.seg", number);
 }
 
@@ -192,6 +193,7 @@ struct segment_file *segment_files_list(const struct store_dir *dir, size_t *ret
     list.files = calloc(list.max + 1, sizeof(*list.files));
     check(list.files != NULL);
     segment_files_each(dir->segments_fd, on_file_listed, &list);
+    check(list.count <= list.max);
     for (size_t i = 0; i < list.count; i++) {
         list.files[i].given_bytes = file_given_bytes(dir, list.files[i].number);
     }

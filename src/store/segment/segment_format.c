@@ -127,6 +127,7 @@ enum err segment_sector_verify(const char *sector, const char magic[8])
 
 void segment_header_encode(const struct segment_header *header, char *ret_sector)
 {
+    check(header->number != 0 && header->size_bytes <= SEGMENT_FILE_MAX);
     sector_begin(ret_sector, magic_segment, header->number, header->salt);
     memcpy(ret_sector + 24, header->cache_id, CACHE_ID_LEN);
     wire_put_u64(ret_sector + 40, header->size_bytes);
@@ -157,6 +158,8 @@ enum err segment_header_decode(const char *sector, struct segment_header *ret_he
 
 void segment_seal_encode(const struct segment_seal *seal, char *ret_sector)
 {
+    check(seal->number != 0); // 0 means that there is no seal
+    check(seal->end_offset <= SEGMENT_FILE_MAX && seal->given_bytes <= SEGMENT_FILE_MAX);
     sector_begin(ret_sector, magic_seal, seal->number, seal->salt);
     wire_put_u32(ret_sector + 24, seal->end_offset);
     wire_put_u32(ret_sector + 28, seal->unit_count);
@@ -188,6 +191,9 @@ enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
 
 void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector)
 {
+    check(intent->offset < intent->header_offset);
+    check(intent->header_offset < intent->payload_offset);
+    check(intent->payload_offset <= intent->end_offset && intent->end_offset % RUN_ALIGN == 0);
     sector_begin(ret_sector, magic_intent, intent->number, intent->salt);
     wire_put_u32(ret_sector + 24, intent->offset);
     wire_put_u32(ret_sector + 28, intent->end_offset);
@@ -262,6 +268,7 @@ void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t paylo
 {
     check(start % RUN_ALIGN == 0);
     check(header_len >= RUN_HEADER_FIXED);
+    check(header_len <= RUN_HEADER_MAX && start <= SEGMENT_FILE_MAX);
     struct run_layout layout = {.start = start, .header_offset = start};
     if (payload_len > RUN_ONE_WRITE_MAX) {
         layout.intent = true;
@@ -276,6 +283,7 @@ void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t paylo
 
 static uint32_t run_header_crc(const char *bytes, uint32_t len)
 {
+    check(len >= RUN_HEADER_FIXED && len <= RUN_HEADER_MAX);
     uint32_t crc = disk_crc32c(bytes, RUN_CRC_AT);
     return disk_crc32c_more(crc, bytes + RUN_HEADER_FIXED, len - RUN_HEADER_FIXED);
 }
@@ -422,6 +430,7 @@ enum err segment_run_header_decode(struct span bytes, struct run_header *ret_hea
     h.etag = take_span(&at, b + 110);
     h.version_id = take_span(&at, b + 112);
     h.headers = take_span(&at, b + 114);
+    check(at == b + len); // the lengths add up
     if (len != segment_run_header_len(h.realm, h.bucket, h.key, h.etag, h.version_id, h.headers,
                                       h.unit_count) ||
         !run_header_is_consistent(&h)) {

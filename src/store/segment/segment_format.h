@@ -118,6 +118,7 @@ uint32_t segment_run_header_peek_len(struct span bytes);
 
 static inline uint32_t run_header_unit_crc(const struct run_header *header, uint32_t unit)
 {
+    check(unit < header->unit_count);
     return wire_get_u32(header->unit_crcs + (size_t)unit * 4);
 }
 

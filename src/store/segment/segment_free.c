@@ -34,7 +34,6 @@
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten)
 {
-    check(segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING);
     if (segment->state == SEGMENT_SPARE) {
         unsigned kept = 0;
         for (unsigned i = 0; i < log->guarded.spare_count; i++) {
@@ -42,15 +41,19 @@ void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                 log->guarded.spare[kept++] = log->guarded.spare[i];
             }
         }
+        check(kept + 1 == log->guarded.spare_count); // it was there exactly once
         log->guarded.spare_count = kept;
         atomic_store(&log->room, kept);
     }
-    segment->state = SEGMENT_DYING;
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) != 0);
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_UNLINKED) == 0);
+    segment_enter_state(segment, SEGMENT_DYING);
     segment->index_forgotten = index_forgotten;
     segment->next = log->guarded.doomed;
     log->guarded.doomed = segment;
     log->guarded.doomed_count++;
     log->guarded.dying_count++;
+    check(log->guarded.doomed_count <= log->guarded.dying_count);
     atomic_fetch_and(&segment->pins, ~SEGMENT_PIN_LIVE);
     log->guarded.free_wanted = true;
     pthread_cond_signal(&log->guarded.free_wake);
@@ -135,17 +138,20 @@ static void segment_closed(struct segment *segment)
     struct segment_log *log = segment->log;
     segment_pool_close(&log->pool, segment);
     pthread_mutex_lock(&log->guarded.lock);
-    check(segment->state == SEGMENT_DYING);
+    check((atomic_load(&segment->pins) & ~SEGMENT_PIN_UNLINKED) == 0);
+    check(atomic_load(&segment->holds) == 0); // each came with a pin
+    check(log->guarded.dying_count > log->guarded.doomed_count);
+    check(segment->given_bytes < log->segment_cost_bytes);
     segment_free_marks(segment); // the last pin is gone
     atomic_store(&segment->number, 0);
-    segment->state = SEGMENT_FREE;
+    segment_enter_state(segment, SEGMENT_FREE);
     uint64_t cost = log->segment_cost_bytes - segment->given_bytes;
     log->guarded.dying_count--;
     struct segment_rows *rows = segment->rows;
     segment->rows = NULL;
     pthread_mutex_unlock(&log->guarded.lock);
     segment_rows_free(rows);
-    atomic_fetch_sub(&log->segment_count, 1);
+    check(atomic_fetch_sub(&log->segment_count, 1) > 0);
     stats_sub(COUNTER_segments, 1);
     disk_space_give(log->disk, cost);
     segment_log_want(log, false); // there is room for a new segment
@@ -155,6 +161,8 @@ void segment_free_close(struct segment *segment)
 {
     struct segment_log *log = segment->log;
     pthread_mutex_lock(&log->guarded.lock);
+    check(segment->state == SEGMENT_DYING);
+    check(atomic_load(&segment->pins) == SEGMENT_PIN_UNLINKED);
     segment->next = log->guarded.closable;
     log->guarded.closable = segment;
     log->guarded.free_wanted = true;
@@ -198,6 +206,7 @@ static void free_one(struct segment_log *log, struct segment *segment)
 {
     struct forgetting f = {0};
     uint32_t number = atomic_load(&segment->number);
+    check(number != 0 && segment->state == SEGMENT_DYING);
     slots_let_go(log, segment);
     bool forgets = !segment->index_forgotten;
     uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
@@ -208,9 +217,11 @@ static void free_one(struct segment_log *log, struct segment *segment)
     bool unlinked = free_unlink(log, segment);
     if (unlinked) {
         pthread_mutex_lock(&log->guarded.lock);
+        check(log->guarded.doomed_count > 0);
         log->guarded.doomed_count--;
         pthread_mutex_unlock(&log->guarded.lock);
         unsigned before = atomic_fetch_or(&segment->pins, SEGMENT_PIN_UNLINKED);
+        check((before & (SEGMENT_PIN_LIVE | SEGMENT_PIN_UNLINKED)) == 0);
         if ((before & SEGMENT_PIN_COUNT) == 0) {
             segment_closed(segment);
         } else {
@@ -308,9 +319,10 @@ static void *free_main(void *ctx)
     thread_begin("store-free", THREAD_BEHIND);
     struct timespec tick = tick_after_now();
     pthread_mutex_lock(&log->guarded.lock);
-    while (!log->guarded.free_stop) {
+    while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS) {
         int rc = 0;
-        while (!log->guarded.free_stop && !log->guarded.free_wanted && rc == 0) {
+        while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS && !log->guarded.free_wanted &&
+               rc == 0) {
             rc = pthread_cond_timedwait(&log->guarded.free_wake, &log->guarded.lock, &tick);
         }
         log->guarded.free_wanted = false;
@@ -326,6 +338,7 @@ static void *free_main(void *ctx)
         }
         pthread_mutex_lock(&log->guarded.lock);
     }
+    check(log->guarded.freer_phase == SEGMENT_THREAD_STOPS);
     pthread_mutex_unlock(&log->guarded.lock);
     free_all(log);
     return NULL;
@@ -333,19 +346,19 @@ static void *free_main(void *ctx)
 
 void segment_free_start(struct segment_log *log)
 {
+    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_RUNS);
     check(pthread_create(&log->freer, NULL, free_main, log) == 0);
-    log->freer_runs = true;
 }
 
 void segment_free_stop(struct segment_log *log)
 {
-    if (!log->freer_runs) {
+    if (log->guarded.freer_phase == SEGMENT_THREAD_NONE) {
         return;
     }
     pthread_mutex_lock(&log->guarded.lock);
-    log->guarded.free_stop = true;
+    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_STOPS);
     pthread_cond_signal(&log->guarded.free_wake);
     pthread_mutex_unlock(&log->guarded.lock);
     check(pthread_join(log->freer, NULL) == 0);
-    log->freer_runs = false;
+    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_NONE);
 }

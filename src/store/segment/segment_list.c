@@ -48,6 +48,10 @@
 void segment_list_note(struct segment *segment, const struct segment_row *row)
 {
     struct segment_log *log = segment->log;
+    check(atomic_load(&segment->holds) > 0); // so the segment is not sealed before it has the row
+    check(row->header_offset >= SEGMENT_DATA_OFFSET && row->header_offset % RUN_ALIGN == 0);
+    check(row->payload_offset >= row->header_offset + row->header_len);
+    check(row->payload_offset < log->segment_size_bytes && !row->is_bad);
     pthread_mutex_lock(&log->rows_guard);
     if (segment->rows != NULL) {
         segment_rows_add(segment->rows, row);
@@ -69,6 +73,7 @@ static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
         whole = there && segment_rows_copy_on(copy, segment->rows);
         pthread_mutex_unlock(&log->rows_guard);
     }
+    check(!there || segment_rows_count(copy) <= log->segment_size_bytes / RUN_ALIGN);
     if (!there) { // the table is on disk by now
         segment_rows_free(copy);
         copy = NULL;
@@ -89,6 +94,7 @@ static enum err table_write(const struct segment *segment, int fd, const struct 
     uint32_t bytes = segment_table_bytes(segment_rows_count(rows));
     uint32_t pages = bytes / TABLE_PAGE_BYTES;
     off_t offset = segment->log->segment_size_bytes - bytes;
+    check(offset >= (off_t)SEGMENT_DATA_OFFSET && offset % TABLE_PAGE_BYTES == 0);
     for (uint32_t at = 0; at < pages; at += PAGES_PER_WRITE) {
         struct iovec iov[PAGES_PER_WRITE];
         unsigned count = (unsigned)min_u64(PAGES_PER_WRITE, pages - at);
@@ -113,6 +119,7 @@ static enum err table_read(const struct segment *segment, int fd, uint32_t row_c
         return ERR_CORRUPT;
     }
     uint32_t len = segment_table_bytes(row_count);
+    check(fd >= 0 && id->number != 0);
     char *bytes = malloc(max_u64(len, 1));
     check(bytes != NULL);
     int failed = store_fault_strike(STORE_FAULT_TABLE);
@@ -165,6 +172,7 @@ struct scan_rows {
 static bool on_run_scanned(void *ctx, const struct run_header *header)
 {
     struct scan_rows *scan = ctx;
+    check(scan->on_row != NULL);
     struct hash128 hash = disk_hash(scan->disk, header->realm, header->bucket, header->key);
     struct segment_row row = segment_row_of_header(header);
     row.is_bad = !hash128_equal(hash, header->hash);
@@ -213,6 +221,7 @@ enum err segment_list(struct segment *segment,
         }
         stats_add(COUNTER_segment_list_table, 1);
     }
+    check(rows != NULL);
     *ret_salt = salt;
     enum err err = rows_list(rows, on_row, ctx);
     segment_rows_free(rows);
@@ -245,6 +254,7 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
         return ERR_IO;
     }
     *ret_row_count = segment_rows_count(rows);
+    check(page == segment_table_bytes(*ret_row_count) / TABLE_PAGE_BYTES);
     return table_write(segment, fd, rows);
 }
 
@@ -263,6 +273,8 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
     seal.end_offset = segment->append_offset;
     seal.unit_count = segment->unit_count;
     seal.run_count = segment->run_count;
+    check(seal.number != 0 &&
+          (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_DYING));
     pthread_mutex_unlock(&log->guarded.lock);
     char sector[SECTOR_SIZE];
     segment_seal_encode(&seal, sector);
@@ -281,6 +293,7 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
 void segment_list_seal(struct segment *segment)
 {
     struct segment_log *log = segment->log;
+    check(atomic_load(&segment->holds) == 0); // and it is full, so it gets none
     struct segment_rows *rows = NULL;
     int fd;
     if (segment_borrow_wait(segment, &fd) != ERR_OK) {
@@ -296,6 +309,7 @@ void segment_list_seal(struct segment *segment)
     if (is_written) {
         pthread_mutex_lock(&log->rows_guard);
         rows = segment->rows;
+        check(rows != NULL); // only this thread takes them
         segment->rows = NULL;
         pthread_mutex_unlock(&log->rows_guard);
     } else {
@@ -369,6 +383,7 @@ static enum err table_mark_bad(struct segment *segment, int fd, const struct sto
     }
     uint32_t at;
     if (segment_rows_mark_bad(rows, place, &at)) {
+        check(at < seal.row_count);
         uint32_t page = at / TABLE_PAGE_ROWS;
         uint32_t in_page = at % TABLE_PAGE_ROWS / TABLE_SECTOR_ROWS * SECTOR_SIZE;
         off_t offset = segment->log->segment_size_bytes - segment_table_bytes(seal.row_count);
@@ -384,6 +399,7 @@ static enum err table_mark_bad(struct segment *segment, int fd, const struct sto
 enum err segment_list_mark_bad(struct segment *segment, int fd, const struct store_place *place)
 {
     struct segment_log *log = segment->log;
+    check(fd >= 0 && (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0);
     uint32_t at;
     pthread_mutex_lock(&log->seal_lock);
     pthread_mutex_lock(&log->rows_guard);

@@ -43,9 +43,11 @@
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
 #define SPARE_EMPTY_MAX 4u // the most empty segments that are kept at the start
+#define SPARE_FOUND_MAX (SEGMENT_SPARE_MAX - 1) // the supply thread may be creating one
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
+    check(segment_size_bytes > 0 && (segment_size_bytes & (segment_size_bytes - 1)) == 0);
     uint32_t file_bytes = segment_file_bytes(segment_size_bytes);
     return file_bytes + max_u64(4096, file_bytes >> 12);
 }
@@ -54,6 +56,7 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
 {
     uint32_t fixed = disk_segment_size_fixed();
     uint64_t size = SEGMENT_SIZE_MIN;
+    check(block_size_bytes_max <= SEGMENT_SIZE_MAX / 2);
     if (fixed >= 2 * block_size_bytes_max && fixed != 0) {
         return fixed;
     }
@@ -61,7 +64,34 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
            (size * 2 <= capacity_bytes / 64 || size < 2 * block_size_bytes_max)) {
         size *= 2;
     }
+    check(size <= SEGMENT_SIZE_MAX && size >= 2 * block_size_bytes_max);
     return (uint32_t)size;
+}
+
+// --- phases
+
+void segment_enter_state(struct segment *segment, enum segment_state to)
+{
+    static const unsigned next[] = {
+#define NEXT(name) (1u << SEGMENT_##name)
+#define SEGMENT_PHASE(name, successors, ...) [SEGMENT_##name] = (successors),
+#include "store/segment/segment_phases.def"
+#undef NEXT
+    };
+    check_step(next, segment->state, to);
+    segment->state = to;
+}
+
+void segment_thread_enter(enum segment_thread_phase *phase, enum segment_thread_phase to)
+{
+    static const unsigned next[] = {
+#define NEXT(name) (1u << SEGMENT_THREAD_##name)
+#define THREAD_PHASE(name, successors, ...) [SEGMENT_THREAD_##name] = (successors),
+#include "store/segment/segment_phases.def"
+#undef NEXT
+    };
+    check_step(next, *phase, to);
+    *phase = to;
 }
 
 // --- the table
@@ -78,10 +108,14 @@ void segment_unmark_all(struct segment *segment)
 void segment_enter(struct segment_log *log, uint32_t number, enum segment_state state)
 {
     struct segment *segment = segment_log_entry(log, number);
-    check(segment->state == SEGMENT_FREE);
     check(atomic_load(&segment->verified) == NULL && atomic_load(&segment->bad) == NULL);
+    check(number != 0 && atomic_load(&segment->number) == 0);
+    check(segment->rows == NULL);
+    // No thread can pin a segment that is not LIVE, so no pin of an earlier segment is left.
+    check((atomic_load(&segment->pins) & (SEGMENT_PIN_LIVE | SEGMENT_PIN_COUNT)) == 0);
+    check(atomic_load(&segment->holds) == 0);
     segment->log = log;
-    segment->state = state;
+    segment_enter_state(segment, state);
     segment->seal_written = false;
     segment->recovered = false;
     segment->is_distrusted = false;
@@ -89,7 +123,6 @@ void segment_enter(struct segment_log *log, uint32_t number, enum segment_state 
     segment->salt = 0;
     segment->append_offset = SEGMENT_DATA_OFFSET;
     segment->unit_count = segment->run_count = segment->given_bytes = 0;
-    atomic_store(&segment->holds, 0);
     atomic_store(&segment->bad_count, 0);
     atomic_store(&segment->number, number);
     atomic_fetch_and(&segment->pins, ~SEGMENT_PIN_UNLINKED);
@@ -124,6 +157,7 @@ static uint32_t table_size_for(const struct segment_file *files, size_t count,
             break;
         }
     }
+    check(size >= TABLE_MIN && size <= SEGMENT_TABLE_MAX && (size & (size - 1)) == 0);
     return size;
 }
 
@@ -132,6 +166,7 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
     struct store_disk *disk = log->disk;
     for (size_t i = 0; i < count; i++) {
         uint32_t number = files[i].number;
+        check(number != 0 && files[i].given_bytes <= log->segment_size_bytes);
         struct segment *segment = segment_log_entry(log, number);
         if (segment->state != SEGMENT_FREE) { // only if numbers differ by millions
             char name[SEGMENT_NAME_LEN];
@@ -152,12 +187,15 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
 
 uint64_t segment_log_most(const struct segment_log *log)
 {
+    check((log->table_mask & (log->table_mask + 1)) == 0); // the size is a power of two
     return min_u64(((uint64_t)log->table_mask + 1) / 2, SEGMENT_TABLE_MAX / 8);
 }
 
 void segment_log_limit(struct segment_log *log)
 {
     const struct store_disk *disk = log->disk;
+    check(log->segment_cost_bytes >= log->segment_size_bytes);
+    check(log->slot_max > 0);
     uint64_t limit = atomic_load(&disk->segment_limit_bytes);
     uint64_t room = limit > disk->other_bytes ? limit - disk->other_bytes : 0;
     uint64_t segments = min_u64(room / log->segment_cost_bytes, segment_log_most(log));
@@ -168,6 +206,9 @@ void segment_log_limit(struct segment_log *log)
 enum err segment_log_open(struct segment_log *log, const struct segment_log_options *options)
 {
     struct store_disk *disk = options->disk;
+    check(options->worker_count > 0 && options->descriptors_max > 0);
+    check(options->host.fit != NULL && options->host.turn != NULL && options->host.begin != NULL);
+    check(options->host.pick != NULL && options->host.dies != NULL && options->host.forget != NULL);
     *log = (struct segment_log){.disk = disk, .host = options->host};
     pthread_mutex_init(&log->guarded.lock, NULL);
     pthread_mutex_init(&log->rows_guard, NULL);
@@ -185,7 +226,9 @@ enum err segment_log_open(struct segment_log *log, const struct segment_log_opti
 
     size_t count;
     struct segment_file *files = segment_files_list(&disk->dir, &count);
-    count = log->host.fit(log->host.ctx, files, count);
+    size_t kept = log->host.fit(log->host.ctx, files, count);
+    check(kept <= count);
+    count = kept;
     uint32_t size = table_size_for(files, count, log->segments_max);
     log->table_mask = size - 1;
     log->table = calloc(size, sizeof(*log->table));
@@ -195,6 +238,7 @@ enum err segment_log_open(struct segment_log *log, const struct segment_log_opti
 
     log->slots = calloc(log->slot_max + SEGMENT_SLOTS_APART, sizeof(*log->slots));
     check(log->slots != NULL);
+    check(atomic_load(&log->slot_count) > 0 && atomic_load(&log->slot_count) <= log->slot_max);
     for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
     }
@@ -220,6 +264,22 @@ void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes
     segment->moved_bytes += bytes;
 }
 
+static void want_locked(struct segment_log *log, enum segment_wish wish)
+{
+    check(wish != SEGMENT_WISH_NOTHING);
+    if (log->guarded.wish < wish) {
+        log->guarded.wish = wish;
+    }
+    pthread_cond_signal(&log->guarded.wake);
+}
+
+void segment_log_want(struct segment_log *log, bool evict)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    want_locked(log, evict ? SEGMENT_WISH_EVICT : SEGMENT_WISH_LOOK);
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
 void segment_log_set_examined(struct segment_log *log)
 {
     atomic_store(&log->examined, true);
@@ -230,6 +290,7 @@ uint32_t segment_log_promise(struct segment_log *log)
 {
     log->guarded.number_limit =
         (uint32_t)min_u64(UINT32_MAX, (uint64_t)log->guarded.next_number + NUMBERS_AHEAD_AT_START);
+    check(log->guarded.number_limit >= log->guarded.next_number);
     return log->guarded.number_limit;
 }
 
@@ -267,6 +328,7 @@ void segment_unpin(struct segment *segment)
 {
     unsigned before = atomic_fetch_sub_explicit(&segment->pins, 1, memory_order_acq_rel);
     check((before & SEGMENT_PIN_COUNT) > 0);
+    check((before & SEGMENT_PIN_LIVE) == 0 || (before & SEGMENT_PIN_UNLINKED) == 0);
     if (before - 1 == SEGMENT_PIN_UNLINKED) {
         segment_free_close(segment);
     }
@@ -275,11 +337,12 @@ void segment_unpin(struct segment *segment)
 void segment_hold_again(struct segment *segment)
 {
     unsigned before = atomic_fetch_add(&segment->holds, 1);
-    check(before > 0);
+    check(before > 0 && before < UINT32_MAX);
 }
 
 void segment_unhold(struct segment *segment)
 {
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // a hold comes with a pin
     unsigned before = atomic_fetch_sub(&segment->holds, 1);
     check(before > 0);
     if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
@@ -414,7 +477,7 @@ static void segment_fill_up(struct segment_log *log, struct segment *segment)
 {
     pthread_mutex_lock(&log->guarded.lock);
     if (segment != NULL && segment->state == SEGMENT_OPEN) {
-        segment->state = SEGMENT_SEALED;
+        segment_enter_state(segment, SEGMENT_SEALED);
     }
     pthread_mutex_unlock(&log->guarded.lock);
 }
@@ -423,14 +486,14 @@ static struct segment *spare_take(struct segment_slot *slot, struct segment_log 
 {
     struct segment *next = NULL;
     pthread_mutex_lock(&log->guarded.lock);
+    check(log->guarded.spare_count <= SEGMENT_SPARE_MAX);
     if (log->guarded.spare_count > log->host.spares_kept(log->host.ctx, slot)) {
         next = log->guarded.spare[--log->guarded.spare_count];
         atomic_store(&log->room, log->guarded.spare_count);
-        check(next->state == SEGMENT_SPARE);
-        next->state = SEGMENT_OPEN;
+        segment_enter_state(next, SEGMENT_OPEN);
+        check(next->append_offset <= log->segment_size_bytes && next->given_bytes == 0);
     }
-    log->guarded.wanted = true;
-    pthread_cond_signal(&log->guarded.wake);
+    want_locked(log, SEGMENT_WISH_LOOK);
     pthread_mutex_unlock(&log->guarded.lock);
     return next;
 }
@@ -450,6 +513,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     if (!segment_pin(segment, number)) {
         return false; // abandoned by another thread
     }
+    check(number != 0);
+    check(layout.end_offset > segment->append_offset && layout.end_offset % RUN_ALIGN == 0);
     atomic_fetch_add(&segment->holds, 1);
     *ret_reservation = (struct segment_reservation){
         .segment = segment,
@@ -470,6 +535,7 @@ static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log
                               struct segment *next)
 {
     struct segment *current = slot->guarded.current;
+    check(next != NULL && next != current);
     pthread_mutex_lock(&log->guarded.lock);
     bool stays = current != NULL && current->state == SEGMENT_OPEN &&
                  current->append_offset < next->append_offset;
@@ -504,6 +570,7 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     ret_reservation->slot = slot;
+    check(!fits || ret_reservation->segment != NULL);
     return fits ? ERR_OK : ERR_NO_SEGMENT;
 }
 
@@ -511,6 +578,7 @@ enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation)
 {
+    check(worker_index < log->slot_max);
     return slot_reserve(log, &log->slots[worker_index % log->slot_count], want, ret_reservation);
 }
 
@@ -527,14 +595,17 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
 {
     struct segment_slot *slot = reservation->slot;
     struct segment *segment = reservation->segment;
+    const struct run_layout *layout = &reservation->layout;
+    check(end_offset >= layout->start && end_offset <= layout->end_offset);
+    check(end_offset % RUN_ALIGN == 0);
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // it is still this segment
     pthread_mutex_lock(&slot->guarded.lock);
-    bool last = slot->guarded.current == segment &&
-                segment->append_offset == reservation->layout.end_offset;
+    bool last = slot->guarded.current == segment && segment->append_offset == layout->end_offset;
     if (last) {
+        check(segment->run_count > 0 && segment->unit_count >= reservation->first_unit);
         segment->append_offset = end_offset;
         segment->unit_count = reservation->first_unit + unit_count;
-        segment->run_count -=
-            end_offset == reservation->layout.start; // as if the run had never begun
+        segment->run_count -= end_offset == layout->start; // as if the run had never begun
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     return last;
@@ -547,6 +618,8 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
         check(found->sealed || found->rows != NULL);
+        check(found->sealed || found->end_offset >= SEGMENT_DATA_OFFSET);
+        check(found->sealed || found->end_offset <= log->segment_size_bytes);
         found->sealed |= segment->given_bytes > 0; // there is no room for more runs
         segment->recovered = false;
         segment->append_offset = found->end_offset;
@@ -559,10 +632,11 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
         pthread_mutex_unlock(&log->rows_guard);
         found->rows = found->sealed ? found->rows : NULL;
         bool room = found->end_offset <= log->segment_size_bytes - log->segment_size_bytes / 16;
-        bool enough = log->guarded.spare_count >=
-                      (found->run_count == 0 ? SPARE_EMPTY_MAX : SEGMENT_SPARE_MAX);
+        bool enough =
+            log->guarded.spare_count >= (found->run_count == 0 ? SPARE_EMPTY_MAX : SPARE_FOUND_MAX);
         if (!found->sealed && room && !enough) {
-            segment->state = SEGMENT_SPARE;
+            segment_enter_state(segment, SEGMENT_SPARE);
+            check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
             log->guarded.spare[log->guarded.spare_count++] = segment;
             atomic_store(&log->room, log->guarded.spare_count);
         }
@@ -580,15 +654,6 @@ bool segment_log_is_recovered(struct segment *segment)
     bool recovered = segment->recovered;
     pthread_mutex_unlock(&segment->log->guarded.lock);
     return recovered;
-}
-
-void segment_log_want(struct segment_log *log, bool evict)
-{
-    pthread_mutex_lock(&log->guarded.lock);
-    log->guarded.wanted = true;
-    log->guarded.evict_wanted = log->guarded.evict_wanted || evict;
-    pthread_cond_signal(&log->guarded.wake);
-    pthread_mutex_unlock(&log->guarded.lock);
 }
 
 // --- reading a segment
@@ -650,6 +715,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;
     size_t done = 0;
+    check(offset + len <= io->segment->log->segment_size_bytes);
     stats_add(COUNTER_segment_list_bytes, len);
     segment_unmark_all(io->segment);
     while (done < len) {
@@ -701,6 +767,8 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
         .size_bytes = segment->log->segment_size_bytes,
     };
     err = segment_scan_run(&scan, ret_result);
+    check(err != ERR_OK || ret_result->end_offset <= segment->log->segment_size_bytes);
+    check(err != ERR_OK || ret_result->end_offset >= SEGMENT_DATA_OFFSET);
     segment_return(segment);
     if (err == ERR_OK && io.failed) {
         ret_result->end_offset =

@@ -17,14 +17,24 @@
 #define SEGMENT_TABLE_MAX (1u << 22)
 #define SEGMENT_COUNT_MIN 3u // smaller caches do not work
 
-// A segment passes through these states in this order and returns to FREE. Transitions happen only
-// under the log's lock.
+// segment_phases.def says what they mean. They change only under the log's lock.
 enum segment_state {
-    SEGMENT_FREE,   // no file
-    SEGMENT_SPARE,  // has room; no slot writes to it
-    SEGMENT_OPEN,   // the current segment of a slot
-    SEGMENT_SEALED, // full; runs that began earlier may still be written
-    SEGMENT_DYING, // accepts no new pins; its index entries, its name and then its file are removed
+#define SEGMENT_PHASE(name, ...) SEGMENT_##name,
+#include "store/segment/segment_phases.def"
+};
+
+// The phase of one of the log's threads. It changes under the log's lock, or while the thread does
+// not exist.
+enum segment_thread_phase {
+#define THREAD_PHASE(name, ...) SEGMENT_THREAD_##name,
+#include "store/segment/segment_phases.def"
+};
+
+// What the supply thread is asked for; the higher value includes the lower one.
+enum segment_wish {
+    SEGMENT_WISH_NOTHING,
+    SEGMENT_WISH_LOOK,  // compare spare segments and free space with what is needed
+    SEGMENT_WISH_EVICT, // evict a segment, because the index needs room
 };
 
 #define SEGMENT_PIN_LIVE (1u << 31)     // new pins are allowed
@@ -165,7 +175,6 @@ struct segment_log {
     // rows_guard.
     pthread_mutex_t seal_lock;
     pthread_t supply, freer;
-    bool supply_runs, freer_runs;
     atomic_uint made;           // segments created since the start
     atomic_bool names_unsynced; // segments were created since the folder was last synced
     atomic_uint segment_count;  // files, including unlinked ones that are still open
@@ -185,8 +194,9 @@ struct segment_log {
         unsigned doomed_count;    // number of DYING segments that are not unlinked
         unsigned dying_count;     // number of DYING segments that are not closed
         uint32_t next_number, number_limit;
-        bool wanted, evict_wanted, stop;
-        bool free_wanted, free_stop;
+        enum segment_wish wish;
+        enum segment_thread_phase supply_phase, freer_phase;
+        bool free_wanted; // the freeing thread has something to do before its next tick
     } guarded;
 };
 
@@ -287,9 +297,12 @@ void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes
 bool segment_log_is_recovered(struct segment *segment);
 // Removes a file found at the start that is not a segment of this cache. Leaves the index alone.
 void segment_log_drop(struct segment_log *log, struct segment *segment);
-// Wakes the supply thread because space is wanted.
-void segment_log_want(struct segment_log *log,
-                      bool evict); // evict: free a segment, because the index needs room
+// Wakes the supply thread because space is wanted. `evict`: the index needs room.
+void segment_log_want(struct segment_log *log, bool evict);
+// Change the phase; abort if segment_phases.def does not allow it. Under the log's lock, or while
+// no other thread can look.
+void segment_enter_state(struct segment *segment, enum segment_state to);
+void segment_thread_enter(enum segment_thread_phase *phase, enum segment_thread_phase to);
 // Scans the runs of a pinned segment; see segment_scan.h.
 enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,

@@ -72,6 +72,7 @@ void segment_return(struct segment *segment)
     struct segment_pool *pool = &segment->log->pool;
     uint64_t before = atomic_fetch_sub(&segment->file, 1);
     check((before & USERS) > 0);
+    check(before >> FD_SHIFT != 0); // a descriptor in use is not closed
     // Sequentially consistent, like the waiter's increment of `waiting` and its read of the word:
     // either we see the waiter, or the waiter sees the return.
     if ((before & USERS) == 1 && atomic_load(&pool->waiting) > 0) {
@@ -103,6 +104,8 @@ static int file_take(struct segment *segment, bool gently)
 
 static void open_remove_locked(struct segment_pool *pool, struct segment *segment)
 {
+    check(segment->pool_at < pool->guarded.open_count);
+    check(pool->guarded.open[segment->pool_at] == segment);
     struct segment *last = pool->guarded.open[--pool->guarded.open_count];
     pool->guarded.open[segment->pool_at] = last;
     last->pool_at = segment->pool_at;
@@ -113,6 +116,8 @@ static void open_add_locked(struct segment_pool *pool, struct segment *segment, 
                             unsigned users)
 {
     check(pool->guarded.open_count < pool->limit);
+    check(fd >= 0);
+    check(atomic_load(&segment->file) >> FD_SHIFT == 0); // each segment has one descriptor at most
     segment->pool_at = pool->guarded.open_count;
     pool->guarded.open[pool->guarded.open_count++] = segment;
     stats_add(COUNTER_segment_descriptors, 1);
@@ -143,6 +148,7 @@ static bool close_one_locked(struct segment_pool *pool)
 // Returns a descriptor of the file, or a negative errno value.
 static int file_open(const struct segment_pool *pool, uint32_t number)
 {
+    check(number != 0);
     char name[SEGMENT_NAME_LEN];
     segment_name(number, name);
     int failed = store_fault_strike(STORE_FAULT_OPEN);
@@ -232,7 +238,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
         fd = pool_open(pool, segment);
         again = fd != -EAGAIN || wait_for_return(pool, returns, until_us);
     }
-    atomic_fetch_sub(&pool->waiting, 1);
+    check(atomic_fetch_sub(&pool->waiting, 1) > 0);
     return fd;
 }
 
@@ -270,6 +276,8 @@ enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
 static void on_opened(struct worker *to, struct message *message)
 {
     struct segment_opening *opening = container_of(message, struct segment_opening, message);
+    check(opening->worker == to);
+    check((opening->err == ERR_OK) == (opening->fd >= 0));
     worker_expect_done(to);
     opening->done(opening->ctx, opening->err, opening->fd);
     free(opening);
@@ -279,6 +287,7 @@ void segment_borrow_start(struct worker *w, struct segment *segment,
                           void (*done)(void *ctx, enum err err, int fd), void *ctx)
 {
     struct segment_pool *pool = &segment->log->pool;
+    check(done != NULL && (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0);
     struct segment_opening *opening = calloc(1, sizeof(*opening));
     check(opening != NULL);
     *opening = (struct segment_opening){
@@ -303,6 +312,7 @@ static struct segment_opening *pool_next(struct segment_pool *pool)
         pool->queue.first = opening->next;
         pool->queue.last = opening->next == NULL ? &pool->queue.first : pool->queue.last;
     }
+    check((pool->queue.first == NULL) == (pool->queue.last == &pool->queue.first));
     pthread_mutex_unlock(&pool->queue.lock);
     return opening;
 }
@@ -374,6 +384,7 @@ void segment_pool_init(struct segment_pool *pool, int folder_fd, unsigned limit)
 
 void segment_pool_start(struct segment_pool *pool)
 {
+    check(!pool->runs && pool->limit >= SEGMENT_POOL_MIN);
     check(pthread_create(&pool->thread, NULL, pool_main, pool) == 0);
     pool->runs = true;
 }
@@ -398,6 +409,7 @@ void segment_pool_done(struct segment_pool *pool)
     while (pool->guarded.open_count > 0) { // including those with an operation on a hung disk
         struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
         uint64_t file = atomic_exchange(&segment->file, 0);
+        check(file >> FD_SHIFT != 0);
         open_remove_locked(pool, segment);
         (void)close((int)(file >> FD_SHIFT) - 1); // unwritten pages are not needed
     }

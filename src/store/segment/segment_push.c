@@ -18,6 +18,7 @@ static void push_next(struct segment_pusher *pusher);
 static void push_over(struct segment_pusher *pusher)
 {
     struct segment_push_range *range = &pusher->running;
+    check(range->segment != NULL && range->counted);
     write_backlog_pushed(pusher->backlog, range->bytes);
     segment_unpin(range->segment);
     range->segment = NULL;
@@ -26,6 +27,7 @@ static void push_over(struct segment_pusher *pusher)
 static void on_pushed(struct disk_op *op)
 {
     struct segment_pusher *pusher = container_of(op, struct segment_pusher, op);
+    check(pusher->running.segment != NULL);
     struct segment *segment = pusher->running.segment;
     segment_return(segment);
     bool lost = op->err != ERR_OK && (op->errno_value == EIO || op->errno_value == ENOSPC);
@@ -41,6 +43,8 @@ static void on_pushed(struct disk_op *op)
 // back later.
 static bool push_start(struct segment_pusher *pusher, struct segment_push_range *range)
 {
+    check(pusher->running.segment == NULL && range->segment != NULL);
+    check(range->counted && range->first < range->end);
     pusher->running = *range;
     range->segment = NULL;
     struct segment *segment = pusher->running.segment;
@@ -102,6 +106,8 @@ void segment_push(struct worker *w, struct segment_pusher *pusher, struct segmen
                   uint64_t first, uint64_t end)
 {
     check(first < end);
+    check(pusher->worker == NULL || pusher->worker == w);
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0);
     pusher->worker = w;
     struct segment_push_range *range = range_of(pusher, segment);
     if (range == NULL) {
@@ -110,6 +116,7 @@ void segment_push(struct worker *w, struct segment_pusher *pusher, struct segmen
     range->first = min_u64(range->first, first);
     range->end = max_u64(range->end, end);
     range->bytes += end - first;
+    check(range->first < range->end && range->bytes >= end - first);
     if (range->counted) {
         write_backlog_push(pusher->backlog, end - first);
     } else if (range->bytes >= PUSH_MIN) {

@@ -42,6 +42,7 @@ static struct span scanner_bytes(struct scanner *s, uint64_t offset, size_t len)
         s->window_len = (size_t)min_u64(WINDOW_BYTES, s->scan->size_bytes - offset);
         s->scan->read(s->scan->io_ctx, offset, s->window, s->window_len);
     }
+    check(offset >= s->window_offset && offset + len <= s->window_offset + s->window_len);
     return (struct span){s->window + (offset - s->window_offset), len};
 }
 
@@ -95,6 +96,8 @@ static uint64_t scanner_skip_holes(struct scanner *s, uint64_t offset)
 
 enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_result *ret_result)
 {
+    check(scan->read != NULL && scan->on_run != NULL);
+    check(scan->number != 0 && scan->size_bytes <= SEGMENT_FILE_MAX);
     struct scanner s = {.scan = scan, .window = malloc(WINDOW_BYTES)};
     if (s.window == NULL) {
         return ERR_NO_MEMORY;
@@ -104,10 +107,12 @@ enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_r
     uint64_t offset = SEGMENT_DATA_OFFSET;
     uint64_t end = offset;
     while (offset + SECTOR_SIZE <= scan->size_bytes) {
+        check(offset % RUN_ALIGN == 0);
         struct run_header header;
         struct run_intent intent;
         bool announced = scanner_intent(&s, offset, &intent);
         if (scanner_header(&s, announced ? intent.header_offset : offset, &header)) {
+            check(header.end_offset > offset); // so the scan ends
             result.run_count++;
             uint64_t units = (uint64_t)header.first_unit + header.unit_count;
             result.unit_count = (uint32_t)min_u64(max_u64(units, result.unit_count), UINT32_MAX);
@@ -127,6 +132,7 @@ enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_r
         }
         offset = scanner_skip_holes(&s, offset + RUN_ALIGN);
     }
+    check(end >= SEGMENT_DATA_OFFSET && end <= max_u64(scan->size_bytes, SEGMENT_DATA_OFFSET));
     result.end_offset = (uint32_t)end;
     free(s.window);
     if (err == ERR_OK) {

@@ -53,12 +53,14 @@ static uint32_t number_take(struct segment_log *log)
             break;
         }
     }
+    check(next >= log->guarded.next_number && number < next);
     log->guarded.next_number = next;
     bool promised = next < log->guarded.number_limit;
     pthread_mutex_unlock(&log->guarded.lock);
     if (!promised && number != 0) {
         struct store_dir *dir = &log->disk->dir;
         uint32_t limit = number <= UINT32_MAX - NUMBERS_AHEAD ? number + NUMBERS_AHEAD : UINT32_MAX;
+        check(limit > number);
         pthread_mutex_lock(&dir->format_lock);
         dir->format.next_segment = limit;
         enum err err = store_dir_write_format(dir);
@@ -100,6 +102,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
     char name[SEGMENT_NAME_LEN];
     segment_name(number, name);
     int folder = log->disk->dir.segments_fd;
+    check(number != 0 && folder >= 0);
     int failed = store_fault_strike(STORE_FAULT_CREATE);
     if (failed != 0) {
         return failed;
@@ -137,6 +140,7 @@ static bool supply_works(const struct segment_log *log)
 // Releases the space reserved for a segment that could not be created, and records why.
 static void supply_failed(struct segment_log *log, int errno_value)
 {
+    check(errno_value > 0);
     struct store_disk *disk = log->disk;
     disk_space_give(disk, log->segment_cost_bytes);
     if (errno_value == ENOSPC || errno_value == EDQUOT) {
@@ -171,6 +175,8 @@ static bool supply_make(struct segment_log *log)
         return false;
     }
     disk_set_make_err(disk, ERR_OK);
+    check(fd >= 0 && number != 0);
+    check(atomic_load(&disk->used_bytes) >= log->segment_cost_bytes);
     disk_room_granted(disk);
     struct segment *segment = segment_log_entry(log, number);
     segment_pool_adopt(&log->pool, segment, fd);
@@ -201,12 +207,13 @@ static bool supply_make(struct segment_log *log)
 // Takes the current segment away from the slot, as full.
 static void slot_retire(struct segment_log *log, unsigned at)
 {
+    check(at < log->slot_max + SEGMENT_SLOTS_APART);
     struct segment_slot *slot = &log->slots[at];
     pthread_mutex_lock(&slot->guarded.lock);
     pthread_mutex_lock(&log->guarded.lock);
     struct segment *segment = slot->guarded.current;
     if (segment != NULL && segment->state == SEGMENT_OPEN) {
-        segment->state = SEGMENT_SEALED;
+        segment_enter_state(segment, SEGMENT_SEALED);
     }
     slot->guarded.current = NULL;
     pthread_mutex_unlock(&log->guarded.lock);
@@ -217,6 +224,7 @@ static void slot_retire(struct segment_log *log, unsigned at)
 // has too few segments; if `first` is 0, all of them.
 static void slots_retire(struct segment_log *log, unsigned first)
 {
+    check(first <= log->slot_max);
     static const unsigned segments_min[SEGMENT_SLOTS_APART] = {
         [SEGMENT_SLOT_SURVIVORS] = SEGMENT_REWRITE_SEGMENTS_MIN,
         [SEGMENT_SLOT_PROBATION] = SEGMENT_PROBATION_SEGMENTS_MIN,
@@ -260,6 +268,7 @@ static unsigned dying_most(const struct segment_log *log)
 bool segment_supply_waits_for_readers(struct segment_log *log)
 {
     pthread_mutex_lock(&log->guarded.lock);
+    check(log->guarded.doomed_count <= log->guarded.dying_count);
     unsigned held = log->guarded.dying_count - log->guarded.doomed_count;
     pthread_mutex_unlock(&log->guarded.lock);
     return held + 1 >= dying_most(log);
@@ -275,15 +284,18 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     }
     unsigned max = dying_most(log);
     pthread_mutex_lock(&log->guarded.lock);
+    check(log->guarded.doomed_count <= log->guarded.dying_count);
     unsigned dying = log->guarded.dying_count;
     pthread_mutex_unlock(&log->guarded.lock);
     if (dying >= 2 * max) {
         return false;
     }
     picking.idle_only = dying + 1 >= max;
-    uint32_t number;
+    uint32_t number = 0;
     enum segment_pick pick =
         log->host.pick(log->host.ctx, supply_may_go, &picking, may_rewrite, &number);
+    check(pick != SEGMENT_PICK_GOES || number != 0);
+    check(may_rewrite || pick != SEGMENT_PICK_REWRITES);
     if (log->host.probation_ended(log->host.ctx)) {
         slot_retire(log, log->slot_max + SEGMENT_SLOT_PROBATION);
     }
@@ -300,6 +312,7 @@ static bool supply_take_spare(struct segment_log *log, bool only_empty)
     pthread_mutex_lock(&log->guarded.lock);
     for (unsigned i = 0; i < log->guarded.spare_count && !taken; i++) {
         struct segment *segment = log->guarded.spare[i];
+        check(segment->state == SEGMENT_SPARE);
         bool empty = segment->run_count == 0;
         if (atomic_load(&segment->holds) == 0 && (empty || !only_empty)) {
             segment_free_doom_locked(log, segment, empty);
@@ -379,7 +392,9 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     // One for each slot whose segment may become full, one for survivors, two that are being
     // created.
     unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
-    return wanted + (log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0);
+    wanted += log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0;
+    check(wanted <= SEGMENT_SPARE_MAX);
+    return wanted;
 }
 
 // Creates segments while there is space, and picks segments to evict when there is none. Each round
@@ -389,10 +404,11 @@ static void supply_make_room(struct segment_log *log, bool evict)
     struct store_disk *disk = log->disk;
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
         pthread_mutex_lock(&log->guarded.lock);
+        check(log->guarded.supply_phase != SEGMENT_THREAD_NONE);
         unsigned spare = log->guarded.spare_count;
         uint64_t going_bytes = log->guarded.doomed_count * log->segment_cost_bytes;
         unsigned going = log->guarded.doomed_count + log->host.rewrites(log->host.ctx);
-        bool stop = log->guarded.stop;
+        bool stop = log->guarded.supply_phase == SEGMENT_THREAD_STOPS;
         pthread_mutex_unlock(&log->guarded.lock);
         enum disk_room_answer room = disk_room_look(disk, log->segment_cost_bytes, going_bytes);
         bool gives = room == DISK_ROOM_BELOW || disk_excess(disk) > going_bytes;
@@ -442,9 +458,9 @@ static void *supply_main(void *ctx)
     struct segment_log *log = ctx;
     thread_begin("store-supply", THREAD_HELPS);
     pthread_mutex_lock(&log->guarded.lock);
-    while (!log->guarded.stop) {
-        bool evict = log->guarded.evict_wanted;
-        log->guarded.wanted = log->guarded.evict_wanted = false;
+    while (log->guarded.supply_phase == SEGMENT_THREAD_RUNS) {
+        bool evict = log->guarded.wish == SEGMENT_WISH_EVICT;
+        log->guarded.wish = SEGMENT_WISH_NOTHING;
         pthread_mutex_unlock(&log->guarded.lock);
         log->host.turn(log->host.ctx);
         slots_retire(log, log->slot_count);
@@ -453,10 +469,12 @@ static void *supply_main(void *ctx)
         check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
         until.tv_sec += TICK_MS / 1000;
         pthread_mutex_lock(&log->guarded.lock);
-        while (!log->guarded.stop && !log->guarded.wanted &&
+        while (log->guarded.supply_phase == SEGMENT_THREAD_RUNS &&
+               log->guarded.wish == SEGMENT_WISH_NOTHING &&
                pthread_cond_timedwait(&log->guarded.wake, &log->guarded.lock, &until) == 0) {
         }
     }
+    check(log->guarded.supply_phase == SEGMENT_THREAD_STOPS);
     pthread_mutex_unlock(&log->guarded.lock);
     return NULL;
 }
@@ -472,27 +490,30 @@ void segment_supply_start(struct segment_log *log)
         }
         (void)supply_make(log); // if it fails, the thread tries again
     }
+    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_RUNS);
     check(pthread_create(&log->supply, NULL, supply_main, log) == 0);
-    log->supply_runs = true;
 }
 
 void segment_supply_stop(struct segment_log *log)
 {
-    if (!log->supply_runs) {
+    if (log->guarded.supply_phase == SEGMENT_THREAD_NONE) {
         return;
     }
     pthread_mutex_lock(&log->guarded.lock);
-    log->guarded.stop = true;
+    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_STOPS);
     pthread_cond_signal(&log->guarded.wake);
     pthread_mutex_unlock(&log->guarded.lock);
     check(pthread_join(log->supply, NULL) == 0);
-    log->supply_runs = false;
+    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_NONE);
 }
 
 // Records what the next process needs to continue writing the segment. Returns false if it must
 // not.
 static bool segment_leave(struct segment *segment, struct store_append *ret_append)
 {
+    check(segment->given_bytes == 0); // a trimmed segment is never written again
+    check(segment->append_offset >= SEGMENT_DATA_OFFSET);
+    check(segment->append_offset <= segment->log->segment_size_bytes);
     *ret_append = (struct store_append){
         .number = atomic_load(&segment->number),
         .offset = segment->append_offset,
@@ -504,6 +525,8 @@ static bool segment_leave(struct segment *segment, struct store_append *ret_appe
 
 void segment_log_close(struct segment_log *log)
 {
+    check(log->guarded.supply_phase == SEGMENT_THREAD_NONE);
+    check(log->guarded.freer_phase == SEGMENT_THREAD_NONE);
     struct store_format *format = &log->disk->dir.format;
     format->append_count = 0;
     if (log->disk->attached) {

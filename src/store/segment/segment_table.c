@@ -176,6 +176,7 @@ void segment_rows_free(struct segment_rows *rows)
 
 static char *rows_page_new(struct segment_rows *rows)
 {
+    check(rows->page_count <= rows->page_max);
     if (rows->page_count == rows->page_max) {
         rows->page_max = (uint32_t)max_u64(8, 2ull * rows->page_max);
         rows->pages = realloc(rows->pages, rows->page_max * sizeof(*rows->pages));
@@ -190,6 +191,7 @@ static char *rows_page_new(struct segment_rows *rows)
 bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows)
 {
     uint32_t at = copy->count / TABLE_PAGE_ROWS; // the first page that is not complete in `copy`
+    check(copy->count <= rows->count && copy->page_count <= rows->page_count);
     for (uint32_t i = 0; i < TABLE_STEP_PAGES && at < rows->page_count; i++, at++) {
         char *page = at < copy->page_count ? copy->pages[at] : rows_page_new(copy);
         memcpy(page, rows->pages[at], TABLE_PAGE_BYTES);
@@ -212,6 +214,7 @@ static char *rows_at(const struct segment_rows *rows, uint32_t at)
 
 void segment_rows_add(struct segment_rows *rows, const struct segment_row *row)
 {
+    check(rows->count <= rows->page_count * TABLE_PAGE_ROWS);
     if (rows->count == rows->page_count * TABLE_PAGE_ROWS) {
         (void)rows_page_new(rows); // rows_at() finds the page by its index
     }
@@ -255,6 +258,7 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
 bool segment_rows_finish_on(struct segment_rows *rows, const struct segment_table_id *id,
                             uint32_t *page)
 {
+    check(*page <= rows->page_count && id->number != 0);
     uint32_t end = (uint32_t)min_u64(rows->page_count, (uint64_t)*page + TABLE_STEP_PAGES);
     for (uint32_t i = *page * PAGE_SECTORS; i < end * PAGE_SECTORS; i++) {
         char *sector = rows_sector(rows, i);
@@ -289,6 +293,7 @@ bool segment_table_sector_is_ours(const char *sector, uint32_t number, uint64_t 
 enum err segment_rows_decode(struct span bytes, uint32_t row_count, uint32_t segment_size_bytes,
                              const struct segment_table_id *id, struct segment_rows **ret_rows)
 {
+    check(segment_size_bytes > SEGMENT_DATA_OFFSET);
     uint32_t table_bytes = segment_table_bytes(row_count);
     if (bytes.len != table_bytes || table_bytes > segment_size_bytes - SEGMENT_DATA_OFFSET) {
         return ERR_CORRUPT;

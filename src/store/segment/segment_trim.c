@@ -44,8 +44,11 @@ uint32_t segment_trim(struct segment *segment, int fd, uint32_t row_count)
     pthread_mutex_lock(&log->guarded.lock);
     uint64_t begin = align_up_u64(segment->append_offset, TRIM_ALIGN);
     bool is_whole = segment->given_bytes == 0;
+    check(segment->state == SEGMENT_SEALED || segment->state == SEGMENT_DYING);
+    check(atomic_load(&segment->holds) == 0);
     pthread_mutex_unlock(&log->guarded.lock);
     uint64_t end = size - segment_table_bytes(row_count);
+    check(end <= size && end % TRIM_ALIGN == 0);
     bool is_many = atomic_load(&log->segments_max) >= SEGMENT_TRIM_SEGMENTS_MIN;
     if (!is_whole || !is_many || begin + size / TRIM_PARTS > end) {
         return 0;
@@ -72,6 +75,7 @@ void segment_trim_given(struct segment *segment, uint32_t bytes)
         return;
     }
     pthread_mutex_lock(&log->guarded.lock);
+    check(segment->given_bytes == 0 && bytes < log->segment_size_bytes);
     segment->given_bytes = bytes;
     pthread_mutex_unlock(&log->guarded.lock);
     stats_add(COUNTER_segment_given_bytes, bytes);

@@ -41,6 +41,7 @@ struct store_object *store_object_new(struct hash128 hash, struct span realm, st
     object->etag = object_copy(&at, etag);
     object->version_id = object_copy(&at, version_id);
     object->headers = object_copy(&at, headers);
+    check(at == (char *)(object + 1) + len);
     return object;
 }
 

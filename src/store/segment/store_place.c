@@ -18,6 +18,6 @@ void store_place_unpin(struct store_place *place)
 
 void store_place_unhold(struct store_place *place)
 {
-    check(place->segment != NULL);
+    check(place->segment != NULL && place->segment_number != 0);
     segment_unhold(place->segment);
 }

@@ -65,6 +65,7 @@ void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
 void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us)
 {
     check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
+    check(now_us >= took_us);
     atomic_store(&backlog->moved_us, now_us);
     atomic_store(&backlog->slow_until_us,
                  took_us > WRITE_BACKLOG_SLOW_US ? now_us + WRITE_BACKLOG_DOUBT_US : 0);

@@ -37,7 +37,7 @@ static struct object numbered(struct box *box, char *key, size_t key_len, unsign
 static bool is_wanted(struct segment_log *log)
 {
     pthread_mutex_lock(&log->guarded.lock);
-    bool wanted = log->guarded.wanted;
+    bool wanted = log->guarded.wish != SEGMENT_WISH_NOTHING;
     pthread_mutex_unlock(&log->guarded.lock);
     return wanted;
 }
