@@ -199,13 +199,12 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
 struct condemnation {
     struct blocking_job job;
     struct store *store;
-    unsigned line;
 };
 
 static void on_condemn(struct blocking_job *job)
 {
     struct condemnation *c = container_of(job, struct condemnation, job);
-    job->err = state_condemned_write(&c->store->condemned, c->line);
+    job->err = state_condemned_save(&c->store->condemned);
 }
 
 static void on_condemned(struct blocking_job *job)
@@ -224,10 +223,10 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     struct condemnation *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->store = store;
-    c->line = state_condemned_add(&store->condemned, hash, below);
+    state_condemned_add(&store->condemned, hash, below);
     c->job =
         (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
-    index_writer_condemn(&store->writer, hash, c->line, place);
+    index_writer_condemn(&store->writer, hash, place);
     blocking_pool_run(w, &c->job); // the index writer may lag behind
 }
 

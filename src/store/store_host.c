@@ -129,16 +129,10 @@ static void host_gone(void *ctx, struct hash128 hash, uint64_t first_block, uint
     retention_gone(&store->retention, hash, first_block, number, header_offset);
 }
 
-static enum err host_line_write(void *ctx, unsigned line)
+static enum err host_condemned_save(void *ctx)
 {
     struct store *store = ctx;
-    return state_condemned_write(&store->condemned, line);
-}
-
-static enum err host_lines_sync(void *ctx)
-{
-    struct store *store = ctx;
-    return state_condemned_sync(&store->condemned);
+    return state_condemned_save(&store->condemned);
 }
 
 struct index_host store_index_host(struct store *store)
@@ -149,6 +143,5 @@ struct index_host store_index_host(struct store *store)
                                .want_round = host_want_round,
                                .may_stay = host_may_stay,
                                .gone = host_gone,
-                               .line_write = host_line_write,
-                               .lines_sync = host_lines_sync};
+                               .condemned_save = host_condemned_save};
 }

@@ -116,7 +116,7 @@ static enum err store_mark_open(struct store *store)
 }
 
 // Hides the runs that earlier processes condemned, and removes them from the index.
-static void on_condemned_line(void *ctx, struct hash128 hash, uint64_t below)
+static void on_condemned_key(void *ctx, struct hash128 hash, uint64_t below)
 {
     struct store *store = ctx;
     index_memory_hide(&store->index.memory, hash, below);
@@ -178,10 +178,13 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     err = err != ERR_OK ? err : recovery_open_index(&store->recovery);
     if (err == ERR_OK) {
         recovery_adopt_clean(&store->recovery);
+        err = state_condemned_load(&store->condemned);
+    }
+    if (err == ERR_OK) {
         err = store_mark_open(store);
     }
     if (err == ERR_OK) {
-        state_condemned_load(&store->condemned, on_condemned_line, store);
+        state_condemned_each(&store->condemned, on_condemned_key, store);
     }
     if (err != ERR_OK && !buf_ok(ret_why)) {
         return err;
@@ -279,7 +282,6 @@ static void store_free(struct store *store)
     store_dir_close(&store->disk.dir);
     state_epochs_done(&store->epochs);
     state_doubts_done(&store->doubts);
-    state_condemned_done(&store->condemned);
     store_late_done(&store->late);
     store_size_done(store);
     free(store);

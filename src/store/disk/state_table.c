@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "store/disk/disk_format.h"
 
-enum beyond { SHARES, WITHOUT };
+enum beyond { SHARES, WITHOUT, LOWEST };
 
 static const struct {
     const char *row, *others;
@@ -37,6 +37,16 @@ struct state_row *state_table_find(struct state_table *table, enum state_kind ki
     return NULL;
 }
 
+static struct state_row *row_push_out(struct state_table *table, enum state_kind kind)
+{
+    struct state_row *rows = state_table_rows(table, kind), *lowest = rows;
+    for (unsigned i = 1; i < table->count[kind]; i++) {
+        lowest = rows[i].number < lowest->number ? &rows[i] : lowest;
+    }
+    table->others[kind].number = max_u64(table->others[kind].number, lowest->number);
+    return lowest;
+}
+
 struct state_row *state_table_put(struct state_table *table, enum state_kind kind,
                                   struct hash128 key)
 {
@@ -44,13 +54,20 @@ struct state_row *state_table_put(struct state_table *table, enum state_kind kin
     if (row != NULL) {
         return row;
     }
-    if (table->count[kind] == KINDS[kind].max) {
+    bool is_full = table->count[kind] == KINDS[kind].max;
+    if (is_full && KINDS[kind].beyond != LOWEST) {
         return KINDS[kind].beyond == SHARES ? &table->others[kind] : NULL;
     }
-    row = &state_table_rows(table, kind)[table->count[kind]++];
+    row =
+        is_full ? row_push_out(table, kind) : &state_table_rows(table, kind)[table->count[kind]++];
     memset(row, 0, sizeof(*row));
     row->key = key;
     return row;
+}
+
+bool state_table_has(const struct state_table *table, enum state_kind kind)
+{
+    return table->count[kind] > 0 || table->others[kind].number > 0 || table->others[kind].flag;
 }
 
 void state_table_clear(struct state_table *table, enum state_kind kind)

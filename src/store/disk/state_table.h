@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one table of what the store remembers in addition to bytes: rows of the kinds in
 // state_table.def. It is part of `format`, so one write replaces all of it, and a crash leaves the
-// old table or the new one. Pure. Callers hold the lock of `format`, unless there are no other
-// threads.
+// old table or the new one. Pure. Callers hold the lock of `format`, for STATE_CONDEMNED the other
+// lock that store_dir.h names, unless there are no other threads.
 #ifndef FOREBAY_STORE_DISK_STATE_TABLE_H
 #define FOREBAY_STORE_DISK_STATE_TABLE_H
 
@@ -49,10 +49,12 @@ struct state_row *state_table_rows(struct state_table *table, enum state_kind ki
 // NULL: the key has no row.
 struct state_row *state_table_find(struct state_table *table, enum state_kind kind,
                                    struct hash128 key);
-// Returns the key's row, else a new one: zeros. When none is free, the others' line or NULL: see
-// state_table.def.
+// Returns the key's row, else a new one: zeros. When none is free, the others' line, NULL or the
+// row of another key: see state_table.def.
 struct state_row *state_table_put(struct state_table *table, enum state_kind kind,
                                   struct hash128 key);
+// Returns true if the kind has a row, or the others' line says something.
+bool state_table_has(const struct state_table *table, enum state_kind kind);
 // Removes all rows of a kind. The others' line stays.
 void state_table_clear(struct state_table *table, enum state_kind kind);
 

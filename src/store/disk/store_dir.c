@@ -10,7 +10,7 @@
 // `format` has one "name value" per line, in this order. The last line is the CRC32C of all lines
 // before it:
 //
-//   forebay-cache 2            format version
+//   forebay-cache 2            format version; 3 while there are lines of condemned keys
 //   id <32 hex>                creation id, repeated in segments and index
 //   hash-key <16 hex>          seeds the hash of (realm, bucket, key)
 //   segment-size <bytes>
@@ -26,12 +26,14 @@
 //   other-doubts <until ms> <0|1>     the doubt of all buckets without a line of their own, if any
 //   doubt <32 hex> <until ms> <0|1>   the doubt of one bucket, by its name's keyed hash; 1: writes
 //                              to it are in progress
+//   other-condemned <number>   runs of all keys below this generation are wrong, wherever found
+//   condemned <32 hex> <number>       the same for one key, by the keyed hash in its runs
 //   append <number> <offset> <units> <runs> <rows> <table>
 //                              after a clean stop, for each segment that the next process may
 //                              continue: its content, and the id of its table (segment_table.c)
 //   checksum <8 hex>
 //
-// state_table.def lists the kinds of the lines from `other-epochs` to `doubt`.
+// state_table.def lists the kinds of the lines from `other-epochs` to `condemned`.
 //
 // Forebay refuses, and never overwrites, a directory with a `format` of another version or of
 // another program, and a non-empty one without `format`: it belongs to somebody. Version 1 had no
@@ -60,7 +62,7 @@
 #include "loop/loop.h"
 #include "store/disk/store_links.h"
 
-#define FORMAT_BYTES_MAX 65536u
+#define FORMAT_BYTES_MAX 131072u
 #define OTHER_ENTRIES_MAX 10000u
 
 // --- format
@@ -70,7 +72,9 @@ void store_format_render(const struct store_format *format, struct buf *out)
     char id[2 * CACHE_ID_LEN + 1];
     hex_encode(format->cache_id, CACHE_ID_LEN, id);
     size_t begin = out->len;
-    buf_printf(out, "forebay-cache %u\n", SEGMENT_FORMAT_VERSION);
+    bool has_condemned = state_table_has(&format->state, STATE_CONDEMNED);
+    buf_printf(out, "forebay-cache %u\n",
+               has_condemned ? STORE_FORMAT_VERSION_MAX : STORE_FORMAT_VERSION_MIN);
     buf_printf(out, "id %s\n", id);
     buf_printf(out, "hash-key %016llx\n", (unsigned long long)format->hash_key);
     buf_printf(out, "segment-size %u\n", format->segment_size_bytes);
@@ -159,8 +163,8 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     struct span id, hash_key, boot_id, state, append;
     uint8_t key[8];
     if (!format_checksum_is_right(text, &rest) ||
-        !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
-        version != SEGMENT_FORMAT_VERSION || !disk_format_line(&rest, "id", &id) ||
+        !format_u64(&rest, "forebay-cache", STORE_FORMAT_VERSION_MAX, &version) ||
+        version < STORE_FORMAT_VERSION_MIN || !disk_format_line(&rest, "id", &id) ||
         !hex_decode(id, f.cache_id, CACHE_ID_LEN) ||
         !disk_format_line(&rest, "hash-key", &hash_key) ||
         !hex_decode(hash_key, key, sizeof(key)) ||
@@ -220,7 +224,9 @@ enum err store_dir_write_format(struct store_dir *dir)
 {
     struct buf text;
     buf_init(&text, FORMAT_BYTES_MAX);
+    pthread_mutex_lock(&dir->condemned_lock);
     store_format_render(&dir->format, &text);
+    pthread_mutex_unlock(&dir->condemned_lock);
     check(buf_ok(&text));
     enum err err = ERR_OK;
     int fd = openat(dir->fd, "format.new",
@@ -296,14 +302,16 @@ static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
     enum err err = errno_value == 0 ? store_format_parse((struct span){text, len}, &dir->format)
                                     : dir_refused(dir, errno_value);
     uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, len}) : 0;
-    if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
+    bool is_older = version < STORE_FORMAT_VERSION_MIN;
+    if (version != 0 && (is_older || version > STORE_FORMAT_VERSION_MAX)) {
         buf_printf(
             ret_why,
             "%s holds a cache of format version %llu, this program's is version %u: %s (what "
             "it held is fetched again), or choose another cache.dir",
-            dir->path, (unsigned long long)version, SEGMENT_FORMAT_VERSION,
-            version < SEGMENT_FORMAT_VERSION ? "empty it with `forebay prepare DIR --wipe-older`"
-                                             : "remove the directory to start with an empty cache");
+            dir->path, (unsigned long long)version,
+            is_older ? STORE_FORMAT_VERSION_MIN : STORE_FORMAT_VERSION_MAX,
+            is_older ? "empty it with `forebay prepare DIR --wipe-older`"
+                     : "remove the directory to start with an empty cache");
     } else if (err == ERR_FORMAT) {
         buf_printf(ret_why,
                    "%s/format is not one this version understands: choose another cache.dir, or "
@@ -507,6 +515,7 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
 {
     *dir = (struct store_dir){.fd = -1, .lock_fd = -1, .segments_fd = -1, .index_fd = -1};
     check(pthread_mutex_init(&dir->format_lock, NULL) == 0);
+    check(pthread_mutex_init(&dir->condemned_lock, NULL) == 0);
     dir->path = strdup(path);
     check(dir->path != NULL);
     enum err err = dir_make_path(dir);
@@ -588,6 +597,7 @@ void store_dir_close(struct store_dir *dir)
     store_dir_leave(dir);
     if (dir->path != NULL) {                            // it was opened
         (void)pthread_mutex_destroy(&dir->format_lock); // no thread uses it any more
+        (void)pthread_mutex_destroy(&dir->condemned_lock);
     }
     free(dir->path);
     dir->path = NULL;

@@ -15,6 +15,10 @@
 // Segments that a clean stop leaves open: at most one per worker, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
+// Versions of `format` that this program reads. It writes the higher one while keys are condemned,
+// so that an earlier program refuses the cache.
+#define STORE_FORMAT_VERSION_MIN SEGMENT_FORMAT_VERSION
+#define STORE_FORMAT_VERSION_MAX 3u
 #define STORE_DIR_PRIVATE "forebay" // the private folder in a directory that others may change
 // For lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
@@ -54,9 +58,10 @@ struct store_dir {
     char *path;
     int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder, for the marker
     struct store_format format;
-    // Held by a thread that changes and writes `format` while the store is open. No other lock is
-    // taken while it is held.
+    // Held by a thread that changes and writes `format` while the store is open.
     pthread_mutex_t format_lock;
+    // Guards the rows of condemned keys, which workers add. Held briefly; taken after format_lock.
+    pthread_mutex_t condemned_lock;
     bool fresh;       // `format` was created by this process
     bool was_used;    // `format` existed before
     int failed_errno; // errno of the last refusal

@@ -66,10 +66,8 @@ struct index_host {
     // The index has forgotten this run.
     void (*gone)(void *ctx, struct hash128 hash, uint64_t first_block, uint32_t number,
                  uint32_t header_offset);
-    // line_write: store the line of a condemned key so that it outlives this process. lines_sync:
-    // make all lines survive a power cut.
-    enum err (*line_write)(void *ctx, unsigned line);
-    enum err (*lines_sync)(void *ctx);
+    // Make durable which keys are condemned. May block.
+    enum err (*condemned_save)(void *ctx);
 };
 
 struct index_options {

@@ -3,11 +3,11 @@
 // rebuild would find them again, and a revalidation confirms only the version, not the bytes. Runs
 // on the index writer.
 //
-// A condemned key has a line (state_condemned.c), which says that all its runs are bad. The line is
-// written and synced before the batch is committed. The runs known here are marked as well: every
+// A condemned key has a line in `format` (state_condemned.c), which says that all its runs are bad.
+// The line is durable before the batch is committed. The runs known here are marked as well: every
 // run of the key in the index, every put of it in the same batch, and the run that was refused. The
-// marks are synced with the line, so a delete that was answered has both on disk. A segment that
-// cannot be marked is abandoned as a whole.
+// marks are synced too, so a delete that was answered has both on disk. A segment that cannot be
+// marked is abandoned as a whole.
 //
 // A run that fails its checksum is marked without a sync when it leaves the index. If it is found
 // again, it fails again.
@@ -154,22 +154,15 @@ static void condemn_key(struct condemning *c, const struct index_change *batch,
     }
 }
 
-// Writes and syncs the lines, first because they cover more than is marked here. Returns false if
+// Makes the lines durable, first because they cover more than is marked here. Returns false if
 // there are none.
 static bool condemn_lines(struct index *index, const struct index_change *batch)
 {
     bool any = false;
-    enum err err = ERR_OK;
     for (const struct index_change *change = batch; change != NULL; change = change->next) {
-        if (change->kind == INDEX_CONDEMN) {
-            enum err failed = index->host.line_write(index->host.ctx, (unsigned)change->generation);
-            err = err != ERR_OK ? err : failed;
-            any = true;
-        }
+        any = any || change->kind == INDEX_CONDEMN;
     }
-    if (any && err == ERR_OK) {
-        err = index->host.lines_sync(index->host.ctx);
-    }
+    enum err err = any ? index->host.condemned_save(index->host.ctx) : ERR_OK;
     if (err != ERR_OK) {
         stats_add(COUNTER_condemned_unwritten, 1);
         log_warn_condition("condemned_not_noted", "err=%s dir=%s", error_name(err),

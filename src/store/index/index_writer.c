@@ -159,11 +159,10 @@ void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
     pthread_mutex_unlock(&writer->guarded.lock);
 }
 
-void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsigned line,
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
                           const struct store_place *place)
 {
     struct index_change *change = change_new(INDEX_CONDEMN, hash);
-    change->generation = line;
     if (place != NULL) {
         change->place = *place;
     }

@@ -120,8 +120,8 @@ void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint6
                          struct index_answer *answer);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
-// `line`: the key's line in state_condemned.c.
-void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsigned line,
+// The caller has added the key to state_condemned.c.
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
                           const struct store_place *place);
 void index_writer_renewals_wait(struct index_writer *writer);
 

@@ -81,11 +81,11 @@ static void look_at(int fd, struct store_look *look)
         look->mode = st.st_mode & 07777;
     }
     look->version = store_dir_version(fd);
-    look->found = look->version == SEGMENT_FORMAT_VERSION  ? STORE_FOUND_CACHE
-                  : look->version > SEGMENT_FORMAT_VERSION ? STORE_FOUND_NEWER
-                  : look->version > 0                      ? STORE_FOUND_OLDER
-                  : store_dir_is_foreign(fd, name)         ? STORE_FOUND_OTHER
-                                                           : STORE_FOUND_EMPTY;
+    look->found = look->version > STORE_FORMAT_VERSION_MAX    ? STORE_FOUND_NEWER
+                  : look->version >= STORE_FORMAT_VERSION_MIN ? STORE_FOUND_CACHE
+                  : look->version > 0                         ? STORE_FOUND_OLDER
+                  : store_dir_is_foreign(fd, name)            ? STORE_FOUND_OTHER
+                                                              : STORE_FOUND_EMPTY;
     look->is_in_use = !locks_take(fd, &lock);
     if (!look->is_in_use) {
         locks_give_back(fd, lock);
@@ -363,13 +363,13 @@ static enum err refuse(const struct store_prepare_options *options, const struct
         buf_printf(ret_what,
                    "%s holds a cache of format version %u, this program's is version %u: "
                    "--wipe-older removes it (what it held is fetched again)",
-                   options->dir, look->version, SEGMENT_FORMAT_VERSION);
+                   options->dir, look->version, STORE_FORMAT_VERSION_MIN);
         return ERR_FORMAT;
     case STORE_FOUND_NEWER:
         buf_printf(ret_what,
                    "%s holds a cache of format version %u, newer than this program's %u: it is "
                    "left alone; remove it yourself, or run the newer program",
-                   options->dir, look->version, SEGMENT_FORMAT_VERSION);
+                   options->dir, look->version, STORE_FORMAT_VERSION_MAX);
         return ERR_FORMAT;
     case STORE_FOUND_OTHER:
     case STORE_FOUND_CACHE:
@@ -451,7 +451,9 @@ void store_discard(const char *path)
         return; // it was not created
     }
     buf_init(&what, FORMAT_TEXT_MAX);
-    if (store_dir_version(fd) == SEGMENT_FORMAT_VERSION && locks_take(fd, &lock)) {
+    unsigned version = store_dir_version(fd);
+    if (version >= STORE_FORMAT_VERSION_MIN && version <= STORE_FORMAT_VERSION_MAX &&
+        locks_take(fd, &lock)) {
         if (wipe(fd, path, &what) == ERR_OK) {
             (void)rmdir(path); // it holds no cache any more
         }

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys whose cached bytes contradict the origin's checksum. No table lists all runs of a key: the
 // index names some, has replaced or refused others, and has not found the rest yet. So a key is
-// condemned as a whole: its line says that no run of it below a generation is to be trusted,
+// condemned as a whole: its row says that no run of it below a generation is to be trusted,
 // wherever that run is found. Bytes that are fetched afterwards have a higher generation.
 //
-// A line counts in this process at once. A thread of the blocking pool or the index writer,
-// whichever comes first, writes it to the file `condemned` of the cache directory. The index writer
-// also syncs it before it answers the key's delete. The next process hides the keys of all lines
-// before it serves any request, has them deleted, and passes over their runs in segments.
+// A row counts in this process at once. A thread of the blocking pool or the index writer,
+// whichever comes first, writes `format`, and one write makes all rows durable that were added
+// before. The index writer does so before it answers the key's delete. The next process hides the
+// keys of all rows before it serves any request, has them deleted, and skips their runs in
+// segments.
 //
-// At most STORE_CONDEMNED_MAX keys have a line of their own. The one that was condemned longest ago
+// At most STATE_CONDEMNED_MAX keys have a row of their own. The one that was condemned longest ago
 // makes room. Its generation then holds for the runs of all keys that are found in segments:
 // coarse, counted, and never forgotten. (By then the index has deleted that key, unless
-// STORE_CONDEMNED_MAX keys were condemned while the index writer stood still.) Each line in the
-// file carries the generation for all keys, so that a line is replaced in one write.
+// STATE_CONDEMNED_MAX keys were condemned while the index writer stood still.)
+//
+// Earlier versions kept the keys in the file `condemned`, in lines of 64 bytes. A start reads that
+// file into the rows, and removes it once they are durable:
 //
 //   0   4  "FBCD"
 //   4   4  CRC32C of the rest
 //   8  16  hash of the key
-//  24   8  generation below which its runs are not believed
+//  24   8  generation below which its runs are not trusted
 //  32   8  the same for all keys
 //  40  24  zeros
 #include "store/state/state_condemned.h"
@@ -29,104 +32,104 @@
 
 #include "stats/stats.h"
 
-#define CONDEMNED_FILE "condemned"
-#define CONDEMNED_MAGIC 0x44434246u
+#define OLD_FILE "condemned"
+#define OLD_MAGIC 0x44434246u
+#define OLD_LINE_LEN 64u
+#define OLD_LINES_MAX 256u
 
-// --- the file ------------------------------------------------------------------------------------
-
-static void line_encode(const struct condemned_line *line, char *ret_bytes)
+static struct state_table *table_of(const struct store_condemned *condemned)
 {
-    memset(ret_bytes, 0, CONDEMNED_LINE_LEN);
-    wire_put_u32(ret_bytes, CONDEMNED_MAGIC);
-    wire_put_u64(ret_bytes + 8, line->hash.hi);
-    wire_put_u64(ret_bytes + 16, line->hash.lo);
-    wire_put_u64(ret_bytes + 24, line->below);
-    wire_put_u64(ret_bytes + 32, line->others_below);
-    wire_put_u32(ret_bytes + 4, disk_crc32c(ret_bytes + 8, CONDEMNED_LINE_LEN - 8));
+    return &condemned->disk->dir.format.state;
 }
 
-static bool line_decode(const char *bytes, struct condemned_line *ret_line)
+// --- the file of earlier versions ----------------------------------------------------------------
+
+static void old_line_take(struct state_table *table, const char *bytes)
 {
-    if (wire_get_u32(bytes) != CONDEMNED_MAGIC ||
-        wire_get_u32(bytes + 4) != disk_crc32c(bytes + 8, CONDEMNED_LINE_LEN - 8)) {
-        return false;
+    if (wire_get_u32(bytes) != OLD_MAGIC ||
+        wire_get_u32(bytes + 4) != disk_crc32c(bytes + 8, OLD_LINE_LEN - 8)) {
+        return; // torn by a power cut, so no delete was answered for it
     }
-    ret_line->hash = (struct hash128){wire_get_u64(bytes + 8), wire_get_u64(bytes + 16)};
-    ret_line->below = wire_get_u64(bytes + 24);
-    ret_line->others_below = wire_get_u64(bytes + 32);
-    return true;
+    struct hash128 hash = {wire_get_u64(bytes + 8), wire_get_u64(bytes + 16)};
+    struct state_row *row = state_table_put(table, STATE_CONDEMNED, hash);
+    struct state_row *others = &table->others[STATE_CONDEMNED];
+    row->number = max_u64(row->number, wire_get_u64(bytes + 24));
+    others->number = max_u64(others->number, wire_get_u64(bytes + 32));
 }
 
-static enum err file_open_locked(struct store_condemned *condemned)
+static enum err old_file_take(int dir_fd, struct state_table *table)
 {
-    if (condemned->fd < 0) {
-        condemned->fd = openat(condemned->disk->dir.fd, CONDEMNED_FILE,
-                               O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    char bytes[OLD_LINES_MAX * OLD_LINE_LEN];
+    int fd = openat(dir_fd, OLD_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return errno == ENOENT ? ERR_OK : error_from_errno(errno);
     }
-    return condemned->fd >= 0 ? ERR_OK : error_from_errno(errno);
-}
-
-enum err state_condemned_write(struct store_condemned *condemned, unsigned line)
-{
-    char bytes[CONDEMNED_LINE_LEN];
-    pthread_mutex_lock(&condemned->file_lock);
-    enum err err = file_open_locked(condemned);
-    pthread_mutex_lock(&condemned->guarded.lock);
-    line_encode(&condemned->guarded.lines[line], bytes);
-    pthread_mutex_unlock(&condemned->guarded.lock);
-    int failed = store_fault_strike(STORE_FAULT_NOTE);
-    if (err == ERR_OK &&
-        (failed != 0 || pwrite(condemned->fd, bytes, sizeof(bytes),
-                               (off_t)line * CONDEMNED_LINE_LEN) != (ssize_t)sizeof(bytes))) {
-        err = ERR_IO;
+    ssize_t len = pread(fd, bytes, sizeof(bytes), 0);
+    enum err err = len < 0 ? error_from_errno(errno) : ERR_OK;
+    (void)close(fd); // only read
+    for (ssize_t at = 0; at + (ssize_t)OLD_LINE_LEN <= len; at += OLD_LINE_LEN) {
+        old_line_take(table, bytes + at);
     }
-    pthread_mutex_unlock(&condemned->file_lock);
     return err;
 }
 
-enum err state_condemned_sync(struct store_condemned *condemned)
+// --- rows ----------------------------------------------------------------------------------------
+
+enum err state_condemned_load(struct store_condemned *condemned)
 {
-    pthread_mutex_lock(&condemned->file_lock);
-    enum err err = file_open_locked(condemned);
-    if (err == ERR_OK && (fdatasync(condemned->fd) != 0 || fsync(condemned->disk->dir.fd) != 0)) {
-        err = error_from_errno(errno);
+    struct store_dir *dir = &condemned->disk->dir;
+    struct state_table *table = table_of(condemned);
+    enum err err = ERR_OK;
+    if (dir->fresh) { // generations start again, and no earlier run is left
+        state_table_clear(table, STATE_CONDEMNED);
+        table->others[STATE_CONDEMNED] = (struct state_row){0};
+        (void)unlinkat(dir->fd, OLD_FILE, 0); // it may not exist
+    } else {
+        err = old_file_take(dir->fd, table);
     }
-    pthread_mutex_unlock(&condemned->file_lock);
+    atomic_store(&condemned->any, state_table_has(table, STATE_CONDEMNED));
     return err;
 }
 
-// --- lines ---------------------------------------------------------------------------------------
-
-// The key's line, else a free one, else the one that was condemned longest ago.
-static unsigned line_for_locked(const struct store_condemned *condemned, struct hash128 hash)
+void state_condemned_each(struct store_condemned *condemned,
+                          void (*on_key)(void *ctx, struct hash128 hash, uint64_t below), void *ctx)
 {
-    const struct condemned_line *lines = condemned->guarded.lines;
-    unsigned oldest = 0;
-    for (unsigned i = 0; i < STORE_CONDEMNED_MAX; i++) {
-        if (lines[i].below != 0 && hash128_equal(lines[i].hash, hash)) {
-            return i;
-        }
-        oldest = lines[i].below < lines[oldest].below ? i : oldest;
+    struct state_table *table = table_of(condemned);
+    const struct state_row *rows = state_table_rows(table, STATE_CONDEMNED);
+    for (unsigned i = 0; i < table->count[STATE_CONDEMNED]; i++) {
+        on_key(ctx, rows[i].key, rows[i].number);
     }
-    return oldest;
+    (void)unlinkat(condemned->disk->dir.fd, OLD_FILE,
+                   0); // it may not exist; a start reads it again
 }
 
-unsigned state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below)
+void state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below)
 {
-    pthread_mutex_lock(&condemned->guarded.lock);
-    unsigned at = line_for_locked(condemned, hash);
-    struct condemned_line *line = &condemned->guarded.lines[at];
-    bool pushes_out = line->below != 0 && !hash128_equal(line->hash, hash);
-    if (pushes_out) {
-        condemned->guarded.others_below = max_u64(condemned->guarded.others_below, line->below);
-    }
-    line->hash = hash;
-    line->below = pushes_out ? below : max_u64(line->below, below);
-    line->others_below = condemned->guarded.others_below;
+    struct state_table *table = table_of(condemned);
+    pthread_mutex_lock(&condemned->disk->dir.condemned_lock);
+    bool pushes_out = table->count[STATE_CONDEMNED] == STATE_CONDEMNED_MAX &&
+                      state_table_find(table, STATE_CONDEMNED, hash) == NULL;
+    struct state_row *row = state_table_put(table, STATE_CONDEMNED, hash);
+    row->number = max_u64(row->number, below);
     atomic_store(&condemned->any, true);
-    pthread_mutex_unlock(&condemned->guarded.lock);
+    atomic_fetch_add(&condemned->added, 1);
+    pthread_mutex_unlock(&condemned->disk->dir.condemned_lock);
     stats_add(COUNTER_condemned_shared, pushes_out ? 1 : 0);
-    return at;
+}
+
+enum err state_condemned_save(struct store_condemned *condemned)
+{
+    enum err err = ERR_OK;
+    pthread_mutex_lock(&condemned->disk->dir.format_lock);
+    uint64_t added = atomic_load(&condemned->added);
+    check(condemned->saved <= added);
+    if (condemned->saved != added) {
+        err =
+            store_fault_strike(STORE_FAULT_NOTE) != 0 ? ERR_IO : disk_commit_state(condemned->disk);
+        condemned->saved = err == ERR_OK ? added : condemned->saved;
+    }
+    pthread_mutex_unlock(&condemned->disk->dir.format_lock);
+    return err;
 }
 
 bool state_condemned_has(struct store_condemned *condemned, struct hash128 hash,
@@ -135,53 +138,16 @@ bool state_condemned_has(struct store_condemned *condemned, struct hash128 hash,
     if (!atomic_load(&condemned->any)) {
         return false;
     }
-    pthread_mutex_lock(&condemned->guarded.lock);
-    bool has = generation < condemned->guarded.others_below;
-    for (unsigned i = 0; i < STORE_CONDEMNED_MAX && !has; i++) {
-        const struct condemned_line *line = &condemned->guarded.lines[i];
-        has = generation < line->below && hash128_equal(line->hash, hash);
-    }
-    pthread_mutex_unlock(&condemned->guarded.lock);
+    struct state_table *table = table_of(condemned);
+    pthread_mutex_lock(&condemned->disk->dir.condemned_lock);
+    const struct state_row *row = state_table_find(table, STATE_CONDEMNED, hash);
+    bool has = generation < table->others[STATE_CONDEMNED].number ||
+               (row != NULL && generation < row->number);
+    pthread_mutex_unlock(&condemned->disk->dir.condemned_lock);
     return has;
-}
-
-void state_condemned_load(struct store_condemned *condemned,
-                          void (*on_line)(void *ctx, struct hash128 hash, uint64_t below),
-                          void *ctx)
-{
-    char bytes[STORE_CONDEMNED_MAX * CONDEMNED_LINE_LEN];
-    if (condemned->disk->dir.fresh) { // generations start over, and no old run is left
-        (void)unlinkat(condemned->disk->dir.fd, CONDEMNED_FILE, 0);
-    }
-    int fd = openat(condemned->disk->dir.fd, CONDEMNED_FILE,
-                    O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    ssize_t len = fd >= 0 ? pread(fd, bytes, sizeof(bytes), 0) : 0;
-    condemned->fd = fd;
-    for (unsigned i = 0; (ssize_t)((i + 1) * CONDEMNED_LINE_LEN) <= len; i++) {
-        struct condemned_line *line = &condemned->guarded.lines[i];
-        if (!line_decode(bytes + (size_t)i * CONDEMNED_LINE_LEN, line)) {
-            continue; // torn by a power cut, before anybody went by it
-        }
-        condemned->guarded.others_below =
-            max_u64(condemned->guarded.others_below, line->others_below);
-        atomic_store(&condemned->any, true);
-        on_line(ctx, line->hash, line->below);
-    }
 }
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk)
 {
     condemned->disk = disk;
-    condemned->fd = -1;
-    check(pthread_mutex_init(&condemned->guarded.lock, NULL) == 0);
-    check(pthread_mutex_init(&condemned->file_lock, NULL) == 0);
-}
-
-void state_condemned_done(struct store_condemned *condemned)
-{
-    if (condemned->fd >= 0) {
-        (void)close(condemned->fd); // synced with each line that anybody went by
-    }
-    check(pthread_mutex_destroy(&condemned->guarded.lock) == 0);
-    check(pthread_mutex_destroy(&condemned->file_lock) == 0);
 }

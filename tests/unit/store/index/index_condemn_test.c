@@ -144,14 +144,20 @@ Test(index_condemn, a_segment_that_cannot_be_marked_is_dropped)
     }
 }
 
+// Returns the version of `format`. 3 means that it has a line of a condemned key.
+static unsigned version_of(const struct box *box)
+{
+    int fd = open(box->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    cr_assert(fd >= 0);
+    unsigned version = store_dir_version(fd);
+    cr_assert(close(fd) == 0);
+    return version;
+}
+
 // The index writer is stalled in a sync. The verdict has been noted, and nothing else.
 static bool is_noted(void *ctx)
 {
-    const struct box *box = ctx;
-    char path[1024];
-    struct stat st;
-    (void)snprintf(path, sizeof(path), "%s/condemned", box->dir);
-    return stat(path, &st) == 0 && st.st_size >= CONDEMNED_LINE_LEN;
+    return version_of(ctx) == 3;
 }
 
 static void killed_before_the_marks(struct box *box)
@@ -279,7 +285,7 @@ Test(index_condemn, more_keys_than_there_are_lines)
     struct object later = good;
     later.generation = store_generation_next(box.store);
     cr_assert(box_put(&box, &later) == ERR_OK);
-    for (unsigned i = 0; i < STORE_CONDEMNED_MAX; i++) {
+    for (unsigned i = 0; i < STATE_CONDEMNED_MAX; i++) {
         (void)snprintf(key, sizeof(key), "other-%u", i);
         box_condemn(&box, key, NULL);
     }
@@ -295,25 +301,108 @@ Test(index_condemn, more_keys_than_there_are_lines)
     box_remove(&box);
 }
 
-// A person who empties the directory may leave this file behind. Its generations are not those of
-// the new cache. A cache that is emptied because its segments do not fit any more starts its
-// generations again.
+// Writes the file in which earlier versions kept condemned keys: a line for the key, or a torn one.
+static void put_old_file(const struct box *box, struct hash128 hash, uint64_t below,
+                         uint64_t others_below, bool is_torn)
+{
+    char path[1024], line[64] = "FBCD";
+    (void)snprintf(path, sizeof(path), "%s/condemned", box->dir);
+    wire_put_u64(line + 8, hash.hi);
+    wire_put_u64(line + 16, hash.lo);
+    wire_put_u64(line + 24, below);
+    wire_put_u64(line + 32, others_below);
+    wire_put_u32(line + 4, disk_crc32c(line + 8, sizeof(line) - 8) + is_torn);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    cr_assert(fd >= 0 && write(fd, line, sizeof(line)) == (ssize_t)sizeof(line) && close(fd) == 0);
+}
+
+static bool has_old_file(const struct box *box)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/condemned", box->dir);
+    return access(path, F_OK) == 0;
+}
+
+// A person who empties the directory may leave the earlier version's file behind. Its generations
+// are not those of the new cache. A cache that is emptied because its segments do not fit any more
+// starts its generations again.
 Test(index_condemn, lines_do_not_outlive_their_cache)
 {
     struct box box;
-    char path[1024];
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
     cr_assert(box_open(&box));
+    cr_assert_eq(version_of(&box), 2);
     box_condemn(&box, small.key, NULL);
     index_writer_flush(&box.store->writer);
     box_close(&box);
-    (void)snprintf(path, sizeof(path), "%s/condemned", box.dir);
-    cr_assert(access(path, F_OK) == 0);
+    cr_assert_eq(version_of(&box), 3);
+    put_old_file(&box, (struct hash128){1, 2}, 1000, 1000, false);
     box.options.block_size_bytes_max = 4 * MIB;
     cr_assert(box_open(&box));
     cr_assert(!atomic_load(&box.store->condemned.any));
-    cr_assert(access(path, F_OK) != 0);
+    cr_assert(!has_old_file(&box));
+    cr_assert_eq(version_of(&box), 2);
     box_close(&box);
+    box_remove(&box);
+}
+
+// An earlier version condemned two keys. One had a line, and the other had lost its line to it.
+Test(index_condemn, keys_that_an_earlier_version_condemned_stay_condemned)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < 2; e++) {
+        struct box box;
+        box_init(&box, engines[e], 64 * MIB);
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        struct object first = small, wrong = bad, last = good;
+        first.generation = store_generation_next(box.store);
+        cr_assert(box_put(&box, &first) == ERR_OK);
+        wrong.generation = store_generation_next(box.store);
+        cr_assert(box_put_run(&box, &wrong, 0, 8) == ERR_OK);
+        uint64_t below = store_generation_next(box.store);
+        last.generation = store_generation_next(box.store);
+        cr_assert(box_put(&box, &last) == ERR_OK);
+        cr_assert(is_found(&box, &wrong));
+        struct hash128 hash = box_hash(&box, wrong.key);
+        box_close(&box);
+        put_old_file(&box, hash, below, first.generation + 1, false);
+        cr_assert(box_open(&box));
+        cr_assert(!has_old_file(&box) && version_of(&box) == 3);
+        cr_assert(!is_found(&box, &wrong), "at once, by the index");
+        box_close(&box);
+        for (unsigned i = 0; i < 2; i++) { // `format` says it, again and again
+            open_rebuilt(&box);
+            cr_assert(!is_found(&box, &wrong) && !is_found(&box, &first), "by a rebuild");
+            cr_assert(box_read(&box, 0, &last) == last.size);
+            box_close(&box);
+            cr_assert_eq(version_of(&box), 3);
+        }
+        box_remove(&box);
+    }
+}
+
+Test(index_condemn, an_earlier_file_is_removed_only_when_format_has_its_keys)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &good) == ERR_OK);
+    box_close(&box);
+    put_old_file(&box, (struct hash128){1, 2}, 1000, 0, true);
+    cr_assert(box_open(&box));
+    cr_assert(!has_old_file(&box) && version_of(&box) == 2, "a torn line says nothing");
+    cr_assert(box_read(&box, 0, &good) == good.size);
+    box_close(&box);
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/condemned", box.dir);
+    cr_assert(mkdir(path, 0700) == 0); // it cannot be read
+    cr_assert(box_open(&box));
+    cr_assert(!atomic_load(&box.store->disk.attached), "unread keys must not be ignored");
+    box_close(&box);
+    cr_assert(has_old_file(&box) && rmdir(path) == 0);
     box_remove(&box);
 }
 

@@ -105,9 +105,12 @@ Test(store_prepare, a_directory_is_made_and_found_ready_again)
     cr_assert_eq(stat(path_of("a/b/cache"), &st), 0);
     cr_assert_eq(st.st_mode & 07777, 0700);
     cr_assert_eq(prepare("a/b/cache/", true, "ready"), ERR_OK);
-    put_cache("a/b/cache", SEGMENT_FORMAT_VERSION);
-    cr_assert_eq(prepare("a/b/cache", true, "ready"), ERR_OK);
-    cr_assert(is_there("a/b/cache/segments/00000001.seg"));
+    for (unsigned version = STORE_FORMAT_VERSION_MIN; version <= STORE_FORMAT_VERSION_MAX;
+         version++) {
+        put_cache("a/b/cache", version);
+        cr_assert_eq(prepare("a/b/cache", true, "ready"), ERR_OK);
+        cr_assert(is_there("a/b/cache/segments/00000001.seg"));
+    }
 }
 
 Test(store_prepare, an_older_cache_is_removed_on_request)
@@ -127,7 +130,7 @@ Test(store_prepare, an_older_cache_is_removed_on_request)
 Test(store_prepare, a_newer_cache_one_in_use_and_others_data_stay)
 {
     begin();
-    put_cache("newer", SEGMENT_FORMAT_VERSION + 1);
+    put_cache("newer", STORE_FORMAT_VERSION_MAX + 1);
     cr_assert_eq(prepare("newer", true, "newer than this program's"), ERR_FORMAT);
     put_cache("used", SEGMENT_FORMAT_VERSION - 1);
     int fd = open(path_of("used/lock"), O_RDWR);
