@@ -29,6 +29,7 @@ static struct {
 
 void store_fault_stall(enum store_fault fault, bool stall)
 {
+    check(fault < STORE_FAULT_COUNT_);
     pthread_mutex_lock(&stalls.lock);
     atomic_store(&faults[fault].stalled, stall);
     pthread_cond_broadcast(&stalls.changed);
@@ -52,12 +53,14 @@ static void fault_wait(enum store_fault fault)
     while (atomic_load(&faults[fault].stalled)) {
         pthread_cond_wait(&stalls.changed, &stalls.lock);
     }
+    check(stalls.waiting[fault] > 0);
     stalls.waiting[fault]--;
     pthread_mutex_unlock(&stalls.lock);
 }
 
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value)
 {
+    check(fault < STORE_FAULT_COUNT_ && (nth == 0 || errno_value > 0));
     atomic_store(&faults[fault].repeat, repeat);
     atomic_store(&faults[fault].errno_value, errno_value);
     atomic_store(&faults[fault].left, nth);
@@ -71,6 +74,7 @@ int store_fault_strike(enum store_fault fault)
         "store.disown", "store.remove",  "store.rewrite", "store.roll",     "store.scrub",
         "store.pins",   "store.rebuild", "store.trim"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
+    check(fault < STORE_FAULT_COUNT_);
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);
     }

@@ -6,7 +6,7 @@
 
 #include <isa-l/crc.h>
 
-#include "base/bytes.h"
+#include "base/check.h"
 
 #ifdef FOREBAY_FAULTS
 #define TEST_SIZE_MIN (128u << 10)
@@ -26,6 +26,7 @@ uint32_t disk_segment_size_fixed(void)
 
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len)
 {
+    check(bytes != NULL || len == 0);
     const unsigned char *at = bytes;
     while (len > 0) {
         int piece = len > (1u << 30) ? 1 << 30 : (int)len;
@@ -44,6 +45,7 @@ uint32_t disk_crc32c(const void *bytes, size_t len)
 
 bool disk_format_line(struct span *rest, const char *name, struct span *ret_value)
 {
+    check(name[0] != 0 && strchr(name, ' ') == NULL); // the name is one word
     struct span ahead = *rest;
     struct span line;
     struct span word;
@@ -51,6 +53,7 @@ bool disk_format_line(struct span *rest, const char *name, struct span *ret_valu
         !span_equal_cstr(word, name) || line.ptr == NULL) {
         return false;
     }
+    check(ahead.len < rest->len); // so a loop over lines ends
     *rest = ahead;
     *ret_value = line;
     return true;

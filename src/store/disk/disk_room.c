@@ -41,6 +41,8 @@ static enum counter gauge_of(enum disk_room_of of)
 {
     static const enum counter gauges[] = {COUNTER_cache_short_size, COUNTER_cache_short_min_free,
                                           COUNTER_cache_short_inodes, COUNTER_cache_short_space};
+    static_assert(ARRAY_LEN(gauges) == DISK_ROOM_OF_COUNT_, "a gauge for each");
+    check(of < DISK_ROOM_OF_COUNT_);
     return gauges[of];
 }
 
@@ -89,6 +91,7 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
 {
     struct disk_room *room = &disk->room;
     uint64_t excess = disk_excess(disk);
+    check(segment_cost_bytes > 0 && room->index_step_bytes > 0);
     struct store_space space;
     unsigned index = atomic_exchange(&room->index_answer, ANSWER_NONE);
     if (index == ANSWER_REFUSED) {
@@ -170,6 +173,7 @@ void disk_room_granted(struct store_disk *disk)
 
 void disk_room_set_step(struct store_disk *disk, uint64_t bytes)
 {
+    check(bytes > 0);
     disk->room.index_step_bytes = bytes;
 }
 

@@ -41,6 +41,7 @@ struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struc
 void disk_set_sizes(struct store_disk *disk, uint64_t capacity_bytes, uint64_t ceiling_bytes,
                     uint64_t segment_limit_bytes)
 {
+    check(segment_limit_bytes <= ceiling_bytes);
     atomic_store(&disk->ceiling_bytes, ceiling_bytes);
     atomic_store(&disk->segment_limit_bytes, segment_limit_bytes);
     atomic_store(&disk->capacity_bytes, capacity_bytes);
@@ -53,11 +54,14 @@ void disk_set_ceiling(struct store_disk *disk, uint64_t bytes)
 
 void disk_set_min_free(struct store_disk *disk, unsigned percent)
 {
+    check(percent <= 100);
     atomic_store(&disk->min_free_percent, percent);
 }
 
 void disk_set_segment_size(struct store_disk *disk, uint32_t bytes)
 {
+    check(bytes > 0 && (bytes & (bytes - 1)) == 0);
+    check(bytes <= SEGMENT_SIZE_MAX);
     disk->dir.format.segment_size_bytes = bytes;
     atomic_store(&disk->segment_size_bytes, bytes);
 }
@@ -77,10 +81,13 @@ void disk_space_end(struct store_disk *disk)
 
 enum err disk_commit_state(struct store_disk *disk)
 {
+    check(!atomic_load(&disk->attached) || disk->dir.fd >= 0);
     return atomic_load(&disk->attached) ? store_dir_write_format(&disk->dir) : ERR_OK;
 }
 
 void disk_set_attached(struct store_disk *disk)
 {
+    check(disk->dir.fd >= 0 && disk->dir.lock_fd >= 0);
+    check(disk->dir.segments_fd >= 0 && disk->dir.index_fd >= 0);
     atomic_store(&disk->attached, true);
 }

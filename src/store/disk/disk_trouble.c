@@ -31,6 +31,7 @@ void disk_tell_trouble(struct store_disk *disk, bool trouble)
 
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value)
 {
+    check(what != NULL && errno_value >= 0);
     unsigned pause_ms = atomic_load(&disk->filling_off_ms);
     uint64_t now_us = clock_monotonic_us();
     if (errno_value == EMFILE || errno_value == ENFILE) { // the disk works
@@ -45,6 +46,7 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
     }
     pause_ms =
         pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);
+    check(pause_ms >= FILLING_OFF_MS_MIN && pause_ms <= FILLING_OFF_MS_MAX);
     atomic_store(&disk->filling_off_ms, pause_ms);
     atomic_store(&disk->filling_off_errno, errno_value);
     atomic_store(&disk->filling_off_until_us, now_us + pause_ms * 1000ull);
@@ -91,6 +93,7 @@ void disk_read_failed(struct store_disk *disk)
 
 void disk_fall_short(struct store_disk *disk, enum err err)
 {
+    check(err == ERR_DESCRIPTORS || err == ERR_UNREADABLE);
     atomic_store(&disk->short_err, (int)err);
     atomic_store(&disk->short_until_us, clock_monotonic_us() + SHORT_US);
 }
@@ -105,5 +108,6 @@ enum err disk_shortage(const struct store_disk *disk)
 
 void disk_set_make_err(struct store_disk *disk, enum err err)
 {
+    check(err == ERR_OK || err == ERR_DESCRIPTORS || err == ERR_IO);
     atomic_store(&disk->make_err, (int)err);
 }

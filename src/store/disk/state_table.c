@@ -22,6 +22,7 @@ static const struct {
 
 struct state_row *state_table_rows(struct state_table *table, enum state_kind kind)
 {
+    check(kind < STATE_KINDS && table->count[kind] <= KINDS[kind].max);
     return &table->rows[KINDS[kind].first];
 }
 
@@ -43,6 +44,7 @@ static struct state_row *row_push_out(struct state_table *table, enum state_kind
     for (unsigned i = 1; i < table->count[kind]; i++) {
         lowest = rows[i].number < lowest->number ? &rows[i] : lowest;
     }
+    check(KINDS[kind].beyond == LOWEST && table->count[kind] == KINDS[kind].max);
     table->others[kind].number = max_u64(table->others[kind].number, lowest->number);
     return lowest;
 }
@@ -60,6 +62,8 @@ struct state_row *state_table_put(struct state_table *table, enum state_kind kin
     }
     row =
         is_full ? row_push_out(table, kind) : &state_table_rows(table, kind)[table->count[kind]++];
+    check(row >= state_table_rows(table, kind));
+    check(row < state_table_rows(table, kind) + table->count[kind]);
     memset(row, 0, sizeof(*row));
     row->key = key;
     return row;
@@ -67,6 +71,7 @@ struct state_row *state_table_put(struct state_table *table, enum state_kind kin
 
 bool state_table_has(const struct state_table *table, enum state_kind kind)
 {
+    check(kind < STATE_KINDS);
     return table->count[kind] > 0 || table->others[kind].number > 0 || table->others[kind].flag;
 }
 
@@ -91,6 +96,8 @@ void state_table_render(const struct state_table *table, struct buf *out)
 {
     for (unsigned kind = 0; kind < STATE_KINDS; kind++) {
         const struct state_row *others = &table->others[kind];
+        check(table->count[kind] <= KINDS[kind].max);
+        check(!others->flag || KINDS[kind].flagged);
         if (others->number > 0 || others->flag) {
             buf_append_cstr(out, KINDS[kind].others);
             number_render(others, KINDS[kind].flagged, out);
@@ -138,6 +145,7 @@ bool state_table_parse(struct span *rest, struct state_table *ret_table)
             return false;
         }
         unsigned *count = &ret_table->count[kind];
+        check(*count == 0); // the table was empty
         while (*count < KINDS[kind].max && disk_format_line(rest, KINDS[kind].row, &value)) {
             if (!row_parse(value, flagged, &state_table_rows(ret_table, kind)[(*count)++])) {
                 return false;

@@ -72,6 +72,8 @@ void store_format_render(const struct store_format *format, struct buf *out)
     char id[2 * CACHE_ID_LEN + 1];
     hex_encode(format->cache_id, CACHE_ID_LEN, id);
     size_t begin = out->len;
+    check(format->append_count <= STORE_APPEND_MAX);
+    check(format->segment_size_bytes > 0 && format->segment_size_bytes <= SEGMENT_SIZE_MAX);
     bool has_condemned = state_table_has(&format->state, STATE_CONDEMNED);
     buf_printf(out, "forebay-cache %u\n",
                has_condemned ? STORE_FORMAT_VERSION_MAX : STORE_FORMAT_VERSION_MIN);
@@ -121,6 +123,7 @@ static bool format_append(struct span value, struct store_append *ret_append)
 
 static void format_boot_id(struct span value, struct store_format *ret_format)
 {
+    check(value.len <= STORE_BOOT_ID_MAX);
     struct span word;
     uint64_t cuts = 0;
     if (span_split(&value, '+', &word) && value.ptr != NULL && !span_to_u64(value, &cuts)) {
@@ -216,12 +219,14 @@ void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
 
 static enum err dir_refused(struct store_dir *dir, int errno_value)
 {
+    check(errno_value > 0);
     dir->failed_errno = errno_value;
     return error_from_errno(errno_value);
 }
 
 enum err store_dir_write_format(struct store_dir *dir)
 {
+    check(dir->fd >= 0 && dir->lock_fd >= 0); // nobody else writes it
     struct buf text;
     buf_init(&text, FORMAT_BYTES_MAX);
     pthread_mutex_lock(&dir->condemned_lock);
@@ -323,6 +328,7 @@ static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 
 bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_MAX + 1])
 {
+    check(fd >= 0 && skip != NULL);
     int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *folder = again >= 0 ? fdopendir(again) : NULL;
     bool found = false;
@@ -381,6 +387,7 @@ static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_
 
 static enum err dir_make_format(struct store_dir *dir)
 {
+    check(!dir->was_used && dir->lock_fd >= 0);
     struct store_format *f = &dir->format;
     *f = (struct store_format){.segment_size_bytes = SEGMENT_SIZE_MIN,
                                .next_segment = 1,
@@ -476,6 +483,7 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
 
 static enum err dir_open_folder(struct store_dir *dir, const char *name, int *ret_fd)
 {
+    check(dir->fd >= 0 && *ret_fd < 0);
     if (mkdirat(dir->fd, name, 0700) != 0 && errno != EEXIST) {
         return dir_refused(dir, errno);
     }
@@ -492,6 +500,7 @@ static enum err dir_open_folder(struct store_dir *dir, const char *name, int *re
 // systemd-tmpfiles skip the content of a locked folder.
 static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
+    check(dir->fd >= 0 && dir->lock_fd < 0);
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (dir->lock_fd < 0) {
         return dir_refused(dir, errno);
@@ -549,6 +558,7 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
     if (err == ERR_OK) {
         err = dir_open_folder(dir, "segments", &dir->segments_fd);
     }
+    check(err != ERR_OK || (dir->index_fd >= 0 && dir->segments_fd >= 0));
 out:
     if (err != ERR_OK && err != ERR_IN_USE && err != ERR_FORMAT) {
         struct stat st;
@@ -608,6 +618,7 @@ void store_dir_close(struct store_dir *dir)
 // descriptors.)
 void store_dir_index_path(const struct store_dir *dir, struct buf *out)
 {
+    check(dir->path != NULL && dir->index_fd >= 0);
     char path[40];
     struct stat st;
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", dir->index_fd);
@@ -658,6 +669,7 @@ static bool skip_segments(const char *name)
 
 uint64_t store_dir_other_bytes(const struct store_dir *dir)
 {
+    check(dir->fd >= 0);
     unsigned budget = OTHER_ENTRIES_MAX;
     uint64_t bytes = STORE_OVERHEAD_BYTES + folder_bytes(dir->fd, ".", skip_ours, &budget);
     return bytes + folder_bytes(dir->fd, "segments", skip_segments, &budget);
@@ -665,6 +677,7 @@ uint64_t store_dir_other_bytes(const struct store_dir *dir)
 
 enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_space)
 {
+    check(dir->fd >= 0);
     struct statvfs st;
     if (fstatvfs(dir->fd, &st) != 0) {
         return error_from_errno(errno);

@@ -13,6 +13,7 @@
 
 bool store_links_is_link(int folder_fd, const char *name)
 {
+    check(folder_fd >= 0 && name[0] != '/');
     struct stat st;
     return fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
 }

@@ -51,6 +51,7 @@ static bool skip_of_cache(const char *name)
 // Takes both locks of a cache, or neither. *ret_lock is -1 if there is no file to lock.
 static bool locks_take(int fd, int *ret_lock)
 {
+    check(fd >= 0);
     int lock = openat(fd, "lock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     taken = taken || (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
@@ -58,6 +59,7 @@ static bool locks_take(int fd, int *ret_lock)
         (void)close(lock); // nothing was written to it
         lock = -1;
     }
+    check(!taken || lock < 0);
     *ret_lock = lock;
     return !taken;
 }
@@ -139,6 +141,7 @@ static enum err refuse_component(int at_fd, const char *name, const char *path, 
 // Opens a component below at_fd, and creates it if it does not exist.
 static int open_component(int at_fd, const char *name, bool is_last, bool *ret_is_new)
 {
+    check(at_fd >= 0 && name[0] != 0 && strchr(name, '/') == NULL);
     int flags = (is_last ? O_RDONLY : O_PATH) | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(at_fd, name, flags);
     *ret_is_new = false;
@@ -202,6 +205,7 @@ static enum err open_directory(const struct store_prepare_options *options, int 
             at_fd = fd;
         }
     }
+    check(err != ERR_OK || at_fd >= 0);
     if (err == ERR_OK && !has_name) {
         err = ERR_INVALID;
         buf_printf(ret_what, "\"%s\" names no directory of its own", options->dir);
@@ -218,6 +222,7 @@ static enum err open_directory(const struct store_prepare_options *options, int 
 
 static enum err give_file(int at_fd, const char *name, const struct store_prepare_options *options)
 {
+    check(options->has_owner);
     struct stat st;
     int fd = openat(at_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
@@ -260,6 +265,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
 
 static enum err give_cache(int fd, const struct store_prepare_options *options)
 {
+    check(fd >= 0 && options->has_owner);
     enum err err = ERR_OK;
     for (size_t i = 0; i < ARRAY_LEN(cache_folders) && err == ERR_OK; i++) {
         int folder = openat(fd, cache_folders[i], FOLDER);
@@ -299,6 +305,7 @@ static enum err give_directory(int fd, const struct store_prepare_options *optio
 
 static enum err wipe_folder(int fd, const char *name)
 {
+    check(fd >= 0 && strchr(name, '/') == NULL);
     int folder_fd = openat(fd, name, FOLDER);
     DIR *folder = folder_fd >= 0 ? fdopendir(folder_fd) : NULL;
     if (folder == NULL) {
@@ -390,6 +397,9 @@ static enum err prepare_opened(int fd, const struct store_prepare_options *optio
         options->has_owner && (look->uid != options->uid || look->gid != options->gid);
     enum err err = ERR_OK;
     const char *done = "ready";
+    check(!look->is_in_use);
+    check(look->found != STORE_FOUND_OTHER && look->found != STORE_FOUND_NEWER);
+    check(look->found != STORE_FOUND_OLDER || options->wipe_older);
     if (look->found == STORE_FOUND_OLDER) {
         err = wipe(fd, options->dir, ret_what);
         done = "wiped a cache of an older format; ready";

@@ -65,6 +65,7 @@ static void replay_drain(struct store_replay *r)
 
 static void replay_tell(struct store_replay *r, struct policy_event event)
 {
+    check(r->event_count < r->batch && r->batch <= BATCH_MAX);
     r->events[r->event_count++] = event;
     if (r->event_count >= r->batch) {
         replay_drain(r);
@@ -86,12 +87,15 @@ static struct segment *segment_begin(struct store_replay *r)
     segment->cost_bytes = r->segment_bytes;
     r->room_bytes -= segment->cost_bytes;
     r->live++;
+    check(r->live < r->table_size);
     check(policy_segment_begin(r->policy, segment->number));
     return segment;
 }
 
 static void segment_seal(struct store_replay *r, struct segment *segment)
 {
+    check(segment->number != 0 && segment->cost_bytes == r->segment_bytes);
+    check(segment->used_bytes <= r->segment_bytes);
     policy_segment_seal(r->policy, segment->number);
     uint32_t left = r->segment_bytes - segment->used_bytes;
     if (r->segment_max >= TRIM_SEGMENTS_MIN && left >= r->segment_bytes / TRIM_PARTS) {
@@ -122,6 +126,8 @@ static struct segment *segment_with_room(struct store_replay *r, struct segment 
 
 static uint32_t segment_add(struct store_replay *r, struct segment *segment, uint32_t block)
 {
+    check(segment->used_bytes + r->lens[block] <= r->segment_bytes);
+    check(segment->run_count < r->runs_max);
     uint32_t start = segment->used_bytes;
     if (segment->run_count == segment->cap) {
         segment->cap = (uint32_t)min_u64(max_u64(64, 2ull * segment->cap), r->runs_max);
@@ -142,6 +148,9 @@ static bool replay_reclaim(struct store_replay *r)
         return false;
     }
     struct segment *from = &r->table[victim.number % r->table_size];
+    check(victim.number != 0 && from->number == victim.number);
+    check(from != r->fresh && from != r->survivors && from != r->probation); // it is sealed
+    check(victim.survivor_count <= from->run_count);
     uint32_t next = 0;
     r->room_bytes += from->cost_bytes; // survivors may need the space
     for (uint32_t i = 0; i < from->run_count; i++) {
@@ -153,6 +162,7 @@ static bool replay_reclaim(struct store_replay *r)
             to = segment_with_room(r, &r->survivors, len);
         }
         if (to != NULL) {
+            check(to != from);
             uint32_t start = segment_add(r, to, block);
             policy_segment_move(r->policy, victim.number, i, to->number, start, len);
         } else {
@@ -160,6 +170,7 @@ static bool replay_reclaim(struct store_replay *r)
             policy_segment_drop(r->policy, victim.number, i, r->keys[block]);
         }
     }
+    check(r->live > 0);
     policy_segment_free(r->policy, victim.number);
     from->number = 0;
     r->live--;
@@ -201,6 +212,7 @@ bool store_replay_access(struct store_replay *r, uint32_t block, bool is_part)
     struct place place = r->places[block];
     uint64_t key = r->keys[block];
     uint32_t len = r->lens[block];
+    check(place.number == 0 || r->table[place.number % r->table_size].number == place.number);
     if (place.number != 0) {
         replay_tell(r, (struct policy_event){.kind = POLICY_READ,
                                              .key = key,
@@ -237,6 +249,7 @@ static void *take(size_t count, size_t size)
 // segments.
 static uint32_t segment_bytes_of(const struct store_replay_options *options)
 {
+    check(options->mean_bytes > 0);
     uint64_t mean = options->mean_bytes, blocks = 64;
     while (blocks > 4 && options->capacity_bytes / mean / blocks < 64) {
         blocks /= 2;
@@ -260,7 +273,7 @@ static void replay_measure(struct store_replay *r, const struct store_replay_opt
     for (uint32_t i = 0; i < options->block_count; i++) {
         shortest = (uint32_t)min_u64(shortest, options->lens[i]);
     }
-    check(shortest > 0);
+    check(shortest > 0 && r->segment_bytes > 0);
     r->runs_max = r->segment_bytes / shortest + 1;
 }
 
@@ -286,6 +299,7 @@ struct store_replay *store_replay_new(const struct store_replay_options *options
         mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(r->region != MAP_FAILED);
     r->policy = policy_new(&policy, r->region);
+    check(r->policy != NULL && policy.segment_max > STORE_REPLAY_SEGMENTS_MIN);
     r->table_size = policy.segment_max;
     r->room_bytes = (uint64_t)r->segment_max * r->segment_bytes;
     r->table = take(r->table_size, sizeof(*r->table));

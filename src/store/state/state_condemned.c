@@ -78,6 +78,8 @@ static enum err old_file_take(int dir_fd, struct state_table *table)
 enum err state_condemned_load(struct store_condemned *condemned)
 {
     struct store_dir *dir = &condemned->disk->dir;
+    check(dir->fd >= 0 && !atomic_load(&condemned->disk->attached));
+    check(atomic_load(&condemned->added) == 0);
     struct state_table *table = table_of(condemned);
     enum err err = ERR_OK;
     if (dir->fresh) { // generations start again, and no earlier run is left
@@ -96,6 +98,7 @@ void state_condemned_each(struct store_condemned *condemned,
 {
     struct state_table *table = table_of(condemned);
     const struct state_row *rows = state_table_rows(table, STATE_CONDEMNED);
+    check(!condemned->disk->dir.fresh || table->count[STATE_CONDEMNED] == 0);
     for (unsigned i = 0; i < table->count[STATE_CONDEMNED]; i++) {
         on_key(ctx, rows[i].key, rows[i].number);
     }
@@ -106,10 +109,12 @@ void state_condemned_each(struct store_condemned *condemned,
 void state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below)
 {
     struct state_table *table = table_of(condemned);
+    check(below > 0);
     pthread_mutex_lock(&condemned->disk->dir.condemned_lock);
     bool pushes_out = table->count[STATE_CONDEMNED] == STATE_CONDEMNED_MAX &&
                       state_table_find(table, STATE_CONDEMNED, hash) == NULL;
     struct state_row *row = state_table_put(table, STATE_CONDEMNED, hash);
+    check(row != NULL && hash128_equal(row->key, hash));
     row->number = max_u64(row->number, below);
     atomic_store(&condemned->any, true);
     atomic_fetch_add(&condemned->added, 1);
@@ -141,6 +146,7 @@ bool state_condemned_has(struct store_condemned *condemned, struct hash128 hash,
     struct state_table *table = table_of(condemned);
     pthread_mutex_lock(&condemned->disk->dir.condemned_lock);
     const struct state_row *row = state_table_find(table, STATE_CONDEMNED, hash);
+    check(state_table_has(table, STATE_CONDEMNED));
     bool has = generation < table->others[STATE_CONDEMNED].number ||
                (row != NULL && generation < row->number);
     pthread_mutex_unlock(&condemned->disk->dir.condemned_lock);
@@ -149,5 +155,6 @@ bool state_condemned_has(struct store_condemned *condemned, struct hash128 hash,
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk)
 {
+    check(disk != NULL && !atomic_load(&condemned->any));
     condemned->disk = disk;
 }

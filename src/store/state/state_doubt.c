@@ -68,10 +68,12 @@ static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
     struct store_doubt_slot *slot =
         (struct store_doubt_slot *)(uintptr_t)doubt_find(doubts, bucket);
     unsigned count = atomic_load(&doubts->count);
+    check(count <= STATE_DOUBTS_MAX);
     if (slot != &doubts->others || count == STATE_DOUBTS_MAX) {
         return slot;
     }
     slot = &doubts->slots[count];
+    check(atomic_load(&slot->until_mono_ms) == 0 && atomic_load(&slot->until_wall_ms) == 0);
     slot->bucket = bucket;
     atomic_store(&slot->until_mono_ms, atomic_load(&doubts->others.until_mono_ms));
     atomic_store(&slot->until_wall_ms, atomic_load(&doubts->others.until_wall_ms));
@@ -106,6 +108,8 @@ static uint64_t slot_until(const struct store_doubt_slot *slot)
 // The row of a slot; rows are in the order of slots.
 static struct state_row *row_of(struct store_doubts *doubts, const struct store_doubt_slot *slot)
 {
+    check(slot == &doubts->others ||
+          (slot >= doubts->slots && slot < doubts->slots + STATE_DOUBTS_MAX));
     struct state_table *state = &doubts->disk->dir.format.state;
     return slot == &doubts->others ? &state->others[STATE_DOUBTS]
                                    : &state_table_rows(state, STATE_DOUBTS)[slot - doubts->slots];
@@ -183,6 +187,7 @@ static void on_note(struct blocking_job *job)
 {
     struct store_note *note = container_of(job, struct store_note, job);
     struct store_doubts *doubts = note->doubts;
+    check(doubts != NULL && note->done != NULL);
     pthread_mutex_lock(&doubts->disk->dir.format_lock);
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
@@ -209,6 +214,7 @@ static void on_noted(struct blocking_job *job)
 void state_write_note(struct worker *w, struct store_doubts *doubts, struct span origin,
                       struct span bucket, struct store_note *note)
 {
+    check(note->done != NULL);
     note->doubts = doubts;
     note->bucket = doubt_hash(doubts, origin, bucket);
     note->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_note, .done = on_noted};
@@ -225,6 +231,7 @@ static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *w
                           bool *ret_which)
 {
     unsigned changed = 0;
+    check(which == NULL || ret_which == NULL); // one array is read, or one is filled
     for (unsigned i = 0; i <= STATE_DOUBTS_MAX; i++) {
         struct store_doubt_slot *slot = i < STATE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
         if (which == NULL || which[i]) {
@@ -270,6 +277,7 @@ void state_doubts_tick(struct store_doubts *doubts)
 {
     uint64_t now_ms = clock_monotonic_ms();
     uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
+    check(since_ms <= now_ms); // only this thread sets it
     if (since_ms == 0 || writes_are_open()) {
         atomic_store(&doubts->idle_since_ms, now_ms);
     } else if (now_ms - since_ms > STORE_DOUBT_MS) {
@@ -282,6 +290,7 @@ void state_doubts_tick(struct store_doubts *doubts)
 
 void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk)
 {
+    check(disk != NULL && atomic_load(&doubts->count) == 0);
     doubts->disk = disk;
     check(pthread_mutex_init(&doubts->lock, NULL) == 0);
 }

@@ -67,6 +67,7 @@ uint64_t state_epoch_hold(struct store_epochs *epochs, struct span origin, struc
 {
     struct hash128 hash = epoch_hash(epochs, origin, bucket);
     pthread_mutex_lock(&epochs->guarded.lock);
+    check(epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT] < UINT32_MAX);
     epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT]++;
     uint64_t now = atomic_load(&epoch_find(epochs, hash)->now);
     pthread_mutex_unlock(&epochs->guarded.lock);
@@ -95,6 +96,7 @@ static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const str
         }
     }
     check(!atomic_load(&slot->is_used)); // half of the table stays free
+    check(line < STATE_EPOCHS_MAX);
     slot->bucket = row->key;
     slot->line = line;
     atomic_store(&slot->now, row->number);
@@ -125,6 +127,7 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
 static uint64_t *epoch_line_locked(struct store_epochs *epochs, const struct store_epoch_slot *slot)
 {
     struct state_table *state = &epochs->disk->dir.format.state;
+    check(slot == &epochs->others || slot->line < state->count[STATE_EPOCHS]);
     return slot == &epochs->others ? &state->others[STATE_EPOCHS].number
                                    : &state_table_rows(state, STATE_EPOCHS)[slot->line].number;
 }
@@ -133,6 +136,7 @@ static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epo
 {
     uint64_t start = atomic_load(&slot->start);
     uint64_t *line = epoch_line_locked(epochs, slot);
+    check(atomic_load(&slot->now) <= start);
     atomic_fetch_add(&slot->open_count, 1);
     *line = start + EPOCH_STRIDE;
     enum err err = disk_commit_state(epochs->disk);
@@ -142,7 +146,7 @@ static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epo
         return err;
     }
     atomic_store(&slot->start, start + EPOCH_STRIDE);
-    atomic_fetch_add(&slot->now, 1);
+    check(atomic_fetch_add(&slot->now, 1) < start + EPOCH_STRIDE);
     atomic_store(&epochs->any, true);
     return ERR_OK;
 }
@@ -153,6 +157,7 @@ static void on_begin(struct blocking_job *job)
 {
     struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
     struct store_epochs *epochs = change->epochs;
+    check(change->slot == NULL);
     job->err = epochs->disk->attached ? ERR_OK : epochs->disown(epochs->disk);
     if (job->err != ERR_OK) {
         return;
@@ -181,6 +186,7 @@ static void on_begun(struct blocking_job *job)
 void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,
                        struct span bucket, struct store_epoch_change *change)
 {
+    check(change->done != NULL);
     change->epochs = epochs;
     change->bucket = epoch_hash(epochs, origin, bucket);
     change->slot = NULL;
@@ -192,6 +198,7 @@ void store_epoch_end(struct store_epoch_change *change)
 {
     struct store_epochs *epochs = change->epochs;
     struct store_epoch_slot *slot = change->slot;
+    check(slot != NULL && atomic_load(&slot->open_count) > 0); // the change has begun
     pthread_mutex_lock(&epochs->guarded.lock);
     uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
     uint64_t start =
@@ -211,6 +218,7 @@ void store_epoch_end(struct store_epoch_change *change)
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk))
 {
+    check(disk != NULL && disown != NULL);
     epochs->disk = disk;
     epochs->disown = disown;
     check(pthread_mutex_init(&epochs->guarded.lock, NULL) == 0);

@@ -27,11 +27,13 @@ static void holder_enter(const struct store_disk *disk, struct state_table *stat
     struct hash128 hash = disk_hash(disk, SPAN("holder"), holder->kind, holder->name);
     struct state_row *row = state_table_find(state, STATE_HOLDERS, hash);
     if (row != NULL) {
+        check(row->number <= state->others[STATE_HOLDERS].number);
         holder->number = row->number;
         return;
     }
     holder->number = is_first && holder->is_origin ? 0 : ++state->others[STATE_HOLDERS].number;
     row = state_table_put(state, STATE_HOLDERS, hash);
+    check(holder->number <= state->others[STATE_HOLDERS].number);
     if (row != NULL) {
         row->number = holder->number;
     } else {
@@ -59,6 +61,7 @@ void state_holders_load(struct store_disk *disk, struct store_holder *holders, u
     for (unsigned i = 0; i < count; i++) {
         holder_enter(disk, state, &holders[i], is_first);
     }
+    check(state->others[STATE_HOLDERS].number >= before->others[STATE_HOLDERS].number);
     free(before);
 }
 
@@ -75,6 +78,7 @@ enum err state_holders_add(struct store_disk *disk, struct store_holder *holders
     if (state->others[STATE_HOLDERS].number != last) {
         err = disk_commit_state(disk);
     }
+    check(state->others[STATE_HOLDERS].number >= last && state->count[STATE_HOLDERS] >= rows);
     if (err != ERR_OK) {
         state->count[STATE_HOLDERS] = rows; // the numbers stay used: they may have reached the disk
     }

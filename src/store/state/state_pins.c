@@ -32,6 +32,7 @@
 
 void state_pins_init(struct store_pins *pins, struct store_disk *disk)
 {
+    check(disk != NULL && atomic_load(&pins->bytes) == 0);
     pins->disk = disk;
 }
 
@@ -43,6 +44,7 @@ void state_pins_set_unread(struct store_pins *pins)
 
 void state_pins_open(struct store_pins *pins)
 {
+    check(pins->disk->dir.fd >= 0);
     struct stat st;
     bool there = fstatat(pins->disk->dir.fd, PINS_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
     uint64_t bytes = there ? (uint64_t)st.st_blocks * 512 : 0;
@@ -59,6 +61,7 @@ int64_t state_pins_bytes(const struct store_pins *pins)
 
 static void checksum_line(struct span text, char ret_line[PINS_CHECKSUM_LEN + 1])
 {
+    check(text.ptr != NULL);
     (void)snprintf(ret_line, PINS_CHECKSUM_LEN + 1, "checksum %08x\n",
                    disk_crc32c(text.ptr, text.len));
 }
@@ -103,6 +106,7 @@ enum err state_pins_load(struct store_pins *pins, struct buf *ret_text)
     struct span text;
     buf_init(&file, PINS_BYTES_MAX);
     int failed = file_read(pins, &file);
+    check(failed >= 0);
     bool is_none = failed == 0 && file.len == 0;
     bool is_whole = failed == 0 && buf_ok(&file) && !is_none && text_of(buf_span(&file), &text);
     if (is_whole) {
@@ -132,6 +136,7 @@ void state_pins_put_aside(struct store_pins *pins, const char *why)
 
 static int all_write(int fd, const char *bytes, size_t len)
 {
+    check(fd >= 0 && bytes != NULL);
     for (size_t done = 0; done < len;) {
         ssize_t put = write(fd, bytes + done, len - done);
         if (put < 0 && errno == EINTR) {
@@ -197,8 +202,10 @@ enum err state_pins_save(struct store_pins *pins, struct span text, struct buf *
         buf_append_cstr(ret_why, "cache.size leaves no room for the list of pins");
         err = ERR_DISK_FULL;
     }
+    check(err != ERR_OK || bytes >= file.len);
     bool is_there = false;
     int failed = err == ERR_OK ? file_replace(pins, buf_span(&file), &is_there) : 0;
+    check(err != ERR_OK || failed != 0 || is_there);
     if (err == ERR_OK) {
         disk_space_give(pins->disk, is_there ? atomic_exchange(&pins->bytes, bytes) : bytes);
     }
