@@ -188,7 +188,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         }
         f.append_count++;
     }
-    bool ours = rest.len == 0 &&
+    bool ours = rest.len == 0 && segment_size > 0 &&
                 (segment_size >= SEGMENT_SIZE_MIN || segment_size == disk_segment_size_fixed()) &&
                 (segment_size & (segment_size - 1)) == 0 &&
                 (span_equal_cstr(state, "clean") || span_equal_cstr(state, "open"));
