@@ -46,13 +46,13 @@ static bool host_probation_ended(void *ctx)
 static bool host_has_survivors(void *ctx)
 {
     const struct store *store = ctx;
-    return store->retention.learns;
+    return retention_learns(&store->retention);
 }
 
 static bool host_rewrites(void *ctx)
 {
     const struct store *store = ctx;
-    return atomic_load(&store->retention.rewrites);
+    return atomic_load(&store->retention.job) != NULL;
 }
 
 static bool host_has_long_runs(void *ctx)

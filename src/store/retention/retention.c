@@ -40,6 +40,23 @@
 
 // --- opening and closing
 
+void retention_enter(struct retention *r, enum retention_phase to)
+{
+    static const unsigned next[] = {
+#define NEXT(name) (1u << RETENTION_##name)
+#define RETENTION_PHASE(name, successors, ...) [RETENTION_##name] = (successors),
+#include "store/retention/retention_phases.def"
+#undef NEXT
+    };
+    check_step(next, r->phase, to);
+    r->phase = to;
+}
+
+bool retention_is_ready(const struct retention *r)
+{
+    return r->phase == RETENTION_LEARNING || r->phase == RETENTION_ENDED;
+}
+
 void retention_open(struct retention *r, const struct retention_options *o)
 {
     const struct segment_log *log = o->log;
@@ -50,11 +67,11 @@ void retention_open(struct retention *r, const struct retention_options *o)
     r->condemned = o->condemned;
     r->host = o->host;
     r->was_clean = o->was_clean;
-    r->learns = o->learns;
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->names.lock, NULL);
     pthread_mutex_init(&r->guarded.lock, NULL);
     clock_cond_init(&r->guarded.wake);
+    retention_enter(r, o->learns ? RETENTION_OPENED : RETENTION_OLDEST);
     if (!o->learns) {
         if (o->group_count > 0) {
             log_warn("pins_ignored", "policy=lru");
@@ -103,7 +120,7 @@ uint64_t retention_bytes(const struct retention *r)
 void retention_resize(struct retention *r)
 {
     const struct segment_log *log = r->log;
-    if (r->learns) {
+    if (retention_learns(r)) {
         pthread_mutex_lock(&r->lock);
         policy_resize(r->policy, (uint64_t)log->segments_max * log->segment_size_bytes);
         retention_pins_fit(r);
@@ -114,7 +131,7 @@ void retention_resize(struct retention *r)
 void retention_set_groups(struct retention *r, const struct store_group *groups,
                           unsigned group_count)
 {
-    if (r->learns) {
+    if (retention_learns(r)) {
         retention_pins_groups(r, groups, group_count);
         pthread_mutex_lock(&r->lock);
         retention_pins_fit(r);
@@ -132,16 +149,17 @@ void retention_set_group_of(struct retention *r, store_group_fn group_of, void *
 
 void retention_set_listed_pins(struct retention *r, bool has_pins)
 {
-    atomic_store(&r->has_listed_pins, has_pins);
+    atomic_store(&r->pins.by_command, has_pins);
 }
 
 void retention_close(struct retention *r)
 {
-    if (r->disk == NULL) {
+    if (r->phase == RETENTION_CLOSED) {
         return;
     }
+    retention_enter(r, RETENTION_CLOSED);
     policy_free(r->policy);
-    stats_sub(COUNTER_cache_pinned_bytes, r->pinned_bytes);
+    stats_sub(COUNTER_cache_pinned_bytes, r->pins.bytes);
     retention_region_close(&r->region);
     free(r->segments);
     free(r->rings);
@@ -158,7 +176,7 @@ void retention_close(struct retention *r)
 
 void retention_begin(struct retention *r, struct segment *segment, uint32_t number)
 {
-    if (!r->learns) {
+    if (!retention_learns(r)) {
         return;
     }
     pthread_mutex_lock(&r->lock);
@@ -170,8 +188,8 @@ void retention_begin(struct retention *r, struct segment *segment, uint32_t numb
 
 void retention_has_room(struct retention *r)
 {
-    if (r->learns) {
-        atomic_store(&r->keeps_spare, false);
+    if (retention_learns(r)) {
+        atomic_store(&r->pins.keeps_spare, false);
         pthread_mutex_lock(&r->lock);
         policy_set_full(r->policy, false);
         pthread_mutex_unlock(&r->lock);
@@ -207,7 +225,7 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
         struct segment *segment = &log->table[i];
         uint32_t number = atomic_load(&segment->number);
         bool is_older = number != 0 && (oldest == 0 || number < oldest);
-        bool is_known = r->is_loaded && r->segments[i].is_rank_sealed;
+        bool is_known = retention_is_ready(r) && r->segments[i].is_rank_sealed;
         if (is_older && !is_known && may_go(ctx, number)) {
             oldest = number;
         }
@@ -254,11 +272,12 @@ static enum segment_pick pick_locked(struct retention *r,
                                      struct retention_job **ret_job)
 {
     struct policy_victim victim;
-    if (r->is_loaded) {
+    bool is_ready = retention_is_ready(r);
+    if (is_ready) {
         seal_settled_locked(r);
     }
     uint32_t max = may_rewrite ? r->survivor_max : 0;
-    if (!r->is_loaded || !retention_pins_victim(r, may_go, ctx, max, &victim)) {
+    if (!is_ready || !retention_pins_victim(r, may_go, ctx, max, &victim)) {
         *ret_number = oldest_locked(r, may_go, ctx);
         return *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
     }
@@ -278,13 +297,13 @@ enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, 
 {
     struct retention_job *job = NULL;
     enum segment_pick pick;
-    may_rewrite = may_rewrite && r->learns && !atomic_load(&r->rewrites) &&
+    may_rewrite = may_rewrite && retention_learns(r) && atomic_load(&r->job) == NULL &&
                   r->log->segments_max >= SEGMENT_REWRITE_SEGMENTS_MIN;
-    if (r->learns) {
+    if (retention_learns(r)) {
         retention_drain(r);
     }
     pthread_mutex_lock(&r->lock);
-    if (r->learns) {
+    if (retention_learns(r)) {
         pick = pick_locked(r, may_go, ctx, may_rewrite, ret_number, &job);
     } else {
         *ret_number = oldest_locked(r, may_go, ctx);
@@ -292,13 +311,8 @@ enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, 
     }
     pthread_mutex_unlock(&r->lock);
     if (job != NULL) {
-        atomic_store(&r->rewrites, true);
-        pthread_mutex_lock(&r->guarded.lock);
-        check(r->guarded.job == NULL);
-        r->guarded.job = job;
-        r->guarded.wanted = true;
-        pthread_cond_signal(&r->guarded.wake);
-        pthread_mutex_unlock(&r->guarded.lock);
+        check(atomic_exchange(&r->job, job) == NULL);
+        retention_wake(r);
     }
     return pick;
 }
@@ -306,7 +320,7 @@ enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, 
 bool retention_probation_ended(struct retention *r)
 {
     bool ended = false;
-    if (r->learns) {
+    if (retention_learns(r)) {
         pthread_mutex_lock(&r->lock);
         ended = policy_probation_is_idle(r->policy);
         pthread_mutex_unlock(&r->lock);
@@ -329,7 +343,7 @@ static void drop_locked(struct retention *r, const struct segment_removal *remov
 void retention_forget(struct retention *r, struct segment *segment,
                       const struct segment_removal *removals, unsigned count)
 {
-    if (!r->learns) {
+    if (!retention_learns(r)) {
         return;
     }
     uint32_t number = atomic_load(&segment->number);
@@ -429,26 +443,17 @@ static void rank_all(struct retention *r)
 
 // --- the thread
 
-static struct retention_job *take_job(struct retention *r)
-{
-    pthread_mutex_lock(&r->guarded.lock);
-    struct retention_job *job = r->guarded.job;
-    r->guarded.job = NULL;
-    pthread_mutex_unlock(&r->guarded.lock);
-    return job;
-}
-
 static void do_job(struct retention *r)
 {
-    struct retention_job *job = take_job(r);
+    struct retention_job *job = atomic_load(&r->job);
     if (job != NULL) {
         if (!retention_stopping(r)) { // else its segment stays
             retention_rewrite(r, job);
         }
+        atomic_store(&r->job, NULL);
         free(job->starts);
         free(job->pinned);
         free(job);
-        atomic_store(&r->rewrites, false);
         segment_log_want(r->log, false);
     }
 }
@@ -470,7 +475,7 @@ static bool is_past(const struct timespec *until)
 
 static void tick(struct retention *r)
 {
-    if (retention_pins_any(r) || r->pinned_bytes > 0) {
+    if (retention_pins_any(r) || r->pins.bytes > 0) {
         retention_pins_tell(r);
     }
     retention_note_time(r);
@@ -518,16 +523,19 @@ static void *retention_main(void *ctx)
 
 void retention_start(struct retention *r)
 {
-    if (r->learns) {
+    if (retention_learns(r)) {
         retention_note_time(r);
+        retention_enter(r, RETENTION_LOADING);
         check(pthread_create(&r->thread, NULL, retention_main, r) == 0);
-        r->runs = true;
     }
 }
 
 void retention_stop(struct retention *r)
 {
-    if (!r->runs) {
+    pthread_mutex_lock(&r->lock);
+    bool has_thread = r->phase == RETENTION_LOADING || r->phase == RETENTION_LEARNING;
+    pthread_mutex_unlock(&r->lock);
+    if (!has_thread) {
         return;
     }
     pthread_mutex_lock(&r->guarded.lock);
@@ -535,7 +543,9 @@ void retention_stop(struct retention *r)
     pthread_cond_signal(&r->guarded.wake);
     pthread_mutex_unlock(&r->guarded.lock);
     check(pthread_join(r->thread, NULL) == 0);
-    r->runs = false;
     retention_drain(r);
     retention_state_save(r);
+    pthread_mutex_lock(&r->lock);
+    retention_enter(r, RETENTION_ENDED);
+    pthread_mutex_unlock(&r->lock);
 }

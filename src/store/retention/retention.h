@@ -49,16 +49,32 @@ struct retention_segment {
     bool wants_review; // of the retention thread: some of its runs are new to the policy
 };
 
+enum retention_phase {
+#define RETENTION_PHASE(name, ...) RETENTION_##name,
+#include "store/retention/retention_phases.def"
+};
+
+// Pins, and what was counted of them.
+struct retention_pins {
+    atomic_bool by_rules;    // a rule has a pin
+    atomic_bool by_command;  // something is pinned while the process runs
+    atomic_bool keeps_spare; // the last spare segment is for pins
+    // Under the retention's lock.
+    unsigned tries;                // jobs in a row whose pins found no room
+    uint64_t refused, lost, bytes; // as counted
+    uint64_t told_us;              // real
+};
+
 struct retention {
-    struct store_disk *disk; // NULL: not open
+    struct store_disk *disk;
     struct segment_log *log;
     struct index_writer *writer;
     struct store_condemned *condemned;
     struct retention_host host;
     bool was_clean; // the last process stopped cleanly
-    bool learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is
-                 // used
-    struct policy *policy;              // under `lock`, but for policy_admit()
+    // Under `lock`, except policy_admit(). NULL for `lru`: the oldest segment goes, nothing is
+    // refused, and nothing below is used, except the phase.
+    struct policy *policy;
     struct retention_region region;     // of the policy
     struct retention_segment *segments; // as many as the log's table has entries
     struct policy_ring *rings;          // of each worker, then the index writer's
@@ -66,10 +82,8 @@ struct retention {
     uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
-    unsigned pins_tries;                            // jobs in a row whose pins found no room
-    uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
-    uint64_t pins_told_us;                          // real
-    bool is_loaded; // the knowledge of a former process is loaded, or will not be
+    enum retention_phase phase; // written by retention_enter()
+    struct retention_pins pins;
     struct retention_history {
         uint32_t tick;            // of the policy's clock
         uint64_t us;              // real
@@ -80,7 +94,6 @@ struct retention {
     // Of the thread.
     uint64_t saved_us; // real
     pthread_t thread;
-    bool runs;
     _Atomic uint64_t state_bytes; // of the file it was loaded from or saved to
     uint64_t state_bytes_then;    // of the one that was there at the start
     atomic_uint
@@ -90,14 +103,11 @@ struct retention {
         store_group_fn group_of;
         void *ctx;
     } names;
-    atomic_bool has_listed_pins;     // pins are given while it runs
-    atomic_uint reviews;             // that are wanted: enum store_review, and one of our own
-    struct retention_review *review; // of the thread: what is on its way, or NULL
-    atomic_bool in_review;           // and not over yet
-    bool reviews_again;              // of the thread: with the next saving
-    atomic_bool has_pins;            // of rules
-    atomic_bool keeps_spare;         // the last one that is spare is for pins
-    atomic_bool rewrites;            // a segment's survivors are being rewritten
+    atomic_uint reviews; // wanted: enum store_review, and those of retention_review.h
+    struct retention_review *_Atomic review; // of the thread: in progress, or NULL
+    bool reviews_again;                      // of the thread: with the next saving
+    // Picked by the supply thread, until this thread has rewritten the survivors; NULL: none.
+    struct retention_job *_Atomic job;
 #ifdef FOREBAY_FAULTS
     atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
 #endif
@@ -105,7 +115,6 @@ struct retention {
         pthread_mutex_t lock; // held for a moment; workers take it, and none is taken under it
         pthread_cond_t wake;
         bool wanted, stop;
-        struct retention_job *job;
     } guarded;
 };
 
@@ -115,7 +124,7 @@ void retention_open(struct retention *retention, const struct retention_options 
 void retention_start(struct retention *retention);
 // Called after the workers: saves the policy's knowledge and finishes survivors that are in flight.
 void retention_stop(struct retention *retention);
-void retention_close(struct retention *retention); // NULL members are fine
+void retention_close(struct retention *retention); // one that is all zero is fine
 // Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
 // Called when more or fewer segments fit. Not on a worker.
@@ -151,6 +160,19 @@ void retention_read(struct worker *w, struct retention *retention, const struct 
 void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
                     uint32_t number, uint32_t header_offset);
 
+// Returns whether the policy is `epoch`. Any thread.
+static inline bool retention_learns(const struct retention *r)
+{
+    return r->policy != NULL;
+}
+
+// Aborts if retention_phases.def does not name `to` as a successor of the present phase. Under the
+// retention's lock, or before the threads.
+void retention_enter(struct retention *retention, enum retention_phase to);
+// Returns whether the policy takes events and picks segments. Under the retention's lock, or on its
+// thread.
+bool retention_is_ready(const struct retention *retention);
+
 static inline struct retention_segment *retention_segment_of(const struct retention *r,
                                                              const struct segment *segment)
 {
@@ -170,6 +192,7 @@ unsigned retention_group_of_policy(unsigned policy_group);
 // Gives the events in the rings to the policy. Never on a worker.
 void retention_drain(struct retention *retention);
 bool retention_stopping(struct retention *retention);
+void retention_wake(struct retention *retention); // wakes its thread; any thread
 
 // Fills in the policy's knowledge of each run, in place. Not on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);

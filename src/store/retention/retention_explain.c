@@ -80,8 +80,8 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
 
 void retention_explain(struct retention *r, struct store_explain *explain)
 {
-    explain->learns = r->learns;
-    if (!r->learns) {
+    explain->learns = retention_learns(r);
+    if (!explain->learns) {
         return;
     }
     retention_drain(r);

@@ -74,7 +74,7 @@ static void groups_set_locked(struct retention *r, const struct store_group *gro
         .identity = PINS_IDENTITY,
     };
     policy_group_set(r->policy, STORE_GROUP_PINS, &listed);
-    r->has_pins = has_pins;
+    r->pins.by_rules = has_pins;
 }
 
 void retention_pins_groups(struct retention *r, const struct store_group *groups, unsigned count)
@@ -103,7 +103,7 @@ void retention_pins_fit(struct retention *r)
     bool may_pin = segments >= SEGMENT_REWRITE_SEGMENTS_MIN && segments > others;
     uint64_t bytes = may_pin ? (uint64_t)(segments - others) * log->segment_size_bytes : 0;
     policy_pins_set_max(r->policy, bytes / 100 * PINS_PERCENT);
-    if (r->has_pins && !may_pin) {
+    if (r->pins.by_rules && !may_pin) {
         log_warn("pins_ignored", "segments=%u needed=%u", segments, SEGMENT_REWRITE_SEGMENTS_MIN);
     }
 }
@@ -127,30 +127,30 @@ bool retention_pins_victim(struct retention *r, bool (*may_go)(void *ctx, uint32
     struct policy_stats stats;
     policy_stats(r->policy, &stats);
     bool has_pins = stats.pinned_bytes > 0;
-    atomic_store(&r->keeps_spare, has_pins);
+    atomic_store(&r->pins.keeps_spare, has_pins);
     if (has_pins && max == 0) {
         struct pinless pinless = {r, may_go, ctx};
         if (policy_victim(r->policy, may_go_pinless, &pinless, r->survivors, 0, ret_victim)) {
             return true;
         }
-        if (atomic_load(&r->rewrites)) {
+        if (atomic_load(&r->job) != NULL) {
             return false; // its end wakes who asked
         }
-        max = r->pins_tries < RETENTION_PINS_TRIES ? r->survivor_max : 0;
+        max = r->pins.tries < RETENTION_PINS_TRIES ? r->survivor_max : 0;
     }
     return policy_victim(r->policy, may_go, ctx, r->survivors, max, ret_victim);
 }
 
 bool retention_pins_any(struct retention *r)
 {
-    return r->has_pins || atomic_load(&r->has_listed_pins);
+    return r->pins.by_rules || r->pins.by_command;
 }
 
 void retention_pins_figures(struct retention *r, struct store_pins_figures *ret_figures)
 {
     struct policy_stats stats;
     *ret_figures = (struct store_pins_figures){0};
-    if (r->learns) {
+    if (retention_learns(r)) {
         pthread_mutex_lock(&r->lock);
         policy_stats(r->policy, &stats);
         pthread_mutex_unlock(&r->lock);
@@ -167,16 +167,16 @@ void retention_pins_tell(struct retention *r)
     pthread_mutex_lock(&r->lock);
     policy_stats(r->policy, &stats);
     pthread_mutex_unlock(&r->lock);
-    uint64_t refused = stats.pins_refused - r->pins_refused, lost = stats.pins_lost - r->pins_lost;
-    stats_add(COUNTER_cache_pinned_bytes, stats.pinned_bytes - r->pinned_bytes);
+    uint64_t refused = stats.pins_refused - r->pins.refused, lost = stats.pins_lost - r->pins.lost;
+    stats_add(COUNTER_cache_pinned_bytes, stats.pinned_bytes - r->pins.bytes);
     stats_add(COUNTER_pins_refused, refused);
     stats_add(COUNTER_pins_lost, lost);
-    r->pinned_bytes = stats.pinned_bytes;
-    r->pins_refused = stats.pins_refused;
-    r->pins_lost = stats.pins_lost;
+    r->pins.bytes = stats.pinned_bytes;
+    r->pins.refused = stats.pins_refused;
+    r->pins.lost = stats.pins_lost;
     uint64_t now_us = disk_real_us();
-    if (refused + lost > 0 && (r->pins_told_us == 0 || now_us - r->pins_told_us >= PINS_TELL_US)) {
-        r->pins_told_us = now_us;
+    if (refused + lost > 0 && (r->pins.told_us == 0 || now_us - r->pins.told_us >= PINS_TELL_US)) {
+        r->pins.told_us = now_us;
         log_warn("pins_full", "pinned_bytes=%llu at_most=%llu refused=%llu lost=%llu",
                  (unsigned long long)stats.pinned_bytes, (unsigned long long)stats.pinned_max_bytes,
                  (unsigned long long)stats.pins_refused, (unsigned long long)stats.pins_lost);
@@ -187,5 +187,6 @@ unsigned retention_pins_spares(const struct retention *r, const struct segment_s
 {
     const struct segment_log *log = r->log;
     bool is_survivors = slot == &log->slots[log->slot_max + SEGMENT_SLOT_SURVIVORS];
-    return !is_survivors && atomic_load_explicit(&r->keeps_spare, memory_order_relaxed) ? 1 : 0;
+    return !is_survivors && atomic_load_explicit(&r->pins.keeps_spare, memory_order_relaxed) ? 1
+                                                                                             : 0;
 }

@@ -32,19 +32,15 @@ struct retention_review {
 
 void retention_review_want(struct retention *r, unsigned reviews)
 {
-    if (!r->learns || reviews == 0) {
-        return;
+    if (retention_learns(r) && reviews != 0) {
+        atomic_fetch_or(&r->reviews, reviews);
+        retention_wake(r);
     }
-    atomic_fetch_or(&r->reviews, reviews);
-    pthread_mutex_lock(&r->guarded.lock);
-    r->guarded.wanted = true;
-    pthread_cond_signal(&r->guarded.wake);
-    pthread_mutex_unlock(&r->guarded.lock);
 }
 
 bool retention_review_is_wanted(const struct retention *r)
 {
-    return atomic_load(&r->reviews) != 0 || atomic_load(&r->in_review);
+    return atomic_load(&r->reviews) != 0 || atomic_load(&r->review) != NULL;
 }
 
 void retention_review_again(struct retention *r)
@@ -182,16 +178,17 @@ static void rounds_join(struct retention *r)
     if (atomic_load(&r->reviews) == 0) {
         return;
     }
-    atomic_store(&r->in_review, true); // before nothing seems to be wanted
-    unsigned wants = atomic_exchange(&r->reviews, 0);
-    if (r->review == NULL) {
-        r->review = calloc(1, sizeof(*r->review));
-        check(r->review != NULL);
+    struct retention_review *review = r->review;
+    if (review == NULL) {
+        review = calloc(1, sizeof(*review));
+        check(review != NULL);
+        atomic_store(&r->review, review); // before nothing seems to be wanted
     }
+    unsigned wants = atomic_exchange(&r->reviews, 0);
     r->reviews_again = r->reviews_again ||
                        ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
-    r->review->wants |= wants;
-    r->review->at = 0;
+    review->wants |= wants;
+    review->at = 0;
     segment_end(r);
 }
 
@@ -199,9 +196,9 @@ void retention_review_end(struct retention *r)
 {
     if (r->review != NULL) {
         segment_end(r);
-        free(r->review->rows);
-        free(r->review);
-        r->review = NULL;
+        struct retention_review *review = atomic_exchange(&r->review, NULL);
+        free(review->rows);
+        free(review);
     }
 }
 
@@ -210,7 +207,7 @@ static bool is_ready(struct retention *r)
     pthread_mutex_lock(&r->names.lock);
     bool knows = r->names.group_of != NULL;
     pthread_mutex_unlock(&r->names.lock);
-    return knows && r->is_loaded;
+    return knows && retention_is_ready(r);
 }
 
 bool retention_review_step(struct retention *r)
@@ -237,6 +234,5 @@ bool retention_review_step(struct retention *r)
         return true;
     }
     retention_review_end(r);
-    atomic_store(&r->in_review, false);
     return atomic_load(&r->reviews) != 0;
 }

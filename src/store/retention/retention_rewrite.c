@@ -379,8 +379,8 @@ static bool stays_for_pins(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
     pthread_mutex_lock(&r->lock);
-    r->pins_tries = rw->pins_left ? r->pins_tries + 1 : 0;
-    bool stays = rw->pins_left && r->pins_tries <= RETENTION_PINS_TRIES;
+    r->pins.tries = rw->pins_left ? r->pins.tries + 1 : 0;
+    bool stays = rw->pins_left && r->pins.tries <= RETENTION_PINS_TRIES;
     if (stays) {
         policy_segment_seal(r->policy, rw->job->number);
     }

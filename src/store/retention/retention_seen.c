@@ -36,7 +36,7 @@ bool retention_stopping(struct retention *r)
     return stop;
 }
 
-static void retention_wake(struct retention *r)
+void retention_wake(struct retention *r)
 {
     pthread_mutex_lock(&r->guarded.lock);
     r->guarded.wanted = true;
@@ -73,7 +73,7 @@ enum policy_verdict retention_admit(const struct retention *r, struct hash128 ha
 {
     *ret_answer =
         (struct retention_answer){.is_part = is_part, .group = retention_policy_group(group)};
-    if (!r->learns) {
+    if (!retention_learns(r)) {
         return POLICY_STORE;
     }
     enum policy_verdict verdict = policy_admit(r->policy, policy_key(hash, first_block),
@@ -93,7 +93,7 @@ void retention_missed(struct worker *w, struct retention *r, struct hash128 hash
                       uint64_t first_block, uint64_t payload_len,
                       const struct retention_answer *answer, bool is_stored)
 {
-    if (r->learns) {
+    if (retention_learns(r)) {
         struct policy_event event = {.kind = is_stored ? POLICY_ADMITTED : POLICY_REFUSED,
                                      .key = policy_key(hash, first_block),
                                      .len = event_bytes(payload_len),
@@ -111,7 +111,7 @@ void retention_missed(struct worker *w, struct retention *r, struct hash128 hash
 void retention_stored(struct worker *w, struct retention *r, const struct segment_row *row,
                       uint32_t number, const struct retention_answer *answer)
 {
-    if (!r->learns) {
+    if (!retention_learns(r)) {
         return;
     }
     uint32_t payload_len = segment_row_place(row, number, 0).payload_len;
@@ -129,7 +129,7 @@ void retention_stored(struct worker *w, struct retention *r, const struct segmen
 void retention_read(struct worker *w, struct retention *r, const struct store_place *place,
                     uint64_t bytes, unsigned group)
 {
-    if (!r->learns) {
+    if (!retention_learns(r)) {
         return;
     }
     struct policy_event event = {.kind = POLICY_READ,
@@ -144,7 +144,7 @@ void retention_read(struct worker *w, struct retention *r, const struct store_pl
 void retention_gone(struct retention *r, struct hash128 hash, uint64_t first_block, uint32_t number,
                     uint32_t header_offset)
 {
-    if (r->learns) {
+    if (retention_learns(r)) {
         struct policy_event event = {.kind = POLICY_GONE,
                                      .key = policy_key(hash, first_block),
                                      .segment = number,
@@ -158,7 +158,7 @@ void retention_drain(struct retention *r)
     struct policy_event events[TAKEN_AT_ONCE];
     for (unsigned i = 0; i < r->ring_count; i++) {
         pthread_mutex_lock(&r->lock);
-        size_t count = r->is_loaded ? TAKEN_AT_ONCE : 0;
+        size_t count = retention_is_ready(r) ? TAKEN_AT_ONCE : 0;
         for (unsigned n = 0; count == TAKEN_AT_ONCE && n < POLICY_RING_EVENTS / TAKEN_AT_ONCE;
              n++) {
             count = policy_ring_take(&r->rings[i], events, TAKEN_AT_ONCE);

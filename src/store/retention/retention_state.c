@@ -43,13 +43,15 @@ static bool piece_read(int fd, char *piece, uint32_t *ret_len)
     return true;
 }
 
-static void file_load(struct retention *r, int fd)
+// False: a stop came before its end.
+static bool file_load(struct retention *r, int fd)
 {
     char *piece = malloc(POLICY_PIECE_MAX);
     check(piece != NULL);
     uint32_t len;
     unsigned refused = 0;
-    while (!retention_stopping(r) && piece_read(fd, piece, &len)) {
+    bool stops;
+    while (!(stops = retention_stopping(r)) && piece_read(fd, piece, &len)) {
         pthread_mutex_lock(&r->lock);
         refused += policy_load(r->policy, piece, len) != ERR_OK;
         pthread_mutex_unlock(&r->lock);
@@ -58,14 +60,14 @@ static void file_load(struct retention *r, int fd)
         log_warn("policy_state_refused", "pieces=%u", refused);
     }
     free(piece);
+    return !stops;
 }
 
 // After a kill the segments that were open then hold more than what was saved: all are listed.
-static void state_is_loaded(struct retention *r)
+static void state_is_loaded_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
     unsigned behind = r->was_clean ? 0 : 1;
-    pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         struct retention_segment *known = &r->segments[i];
@@ -78,21 +80,27 @@ static void state_is_loaded(struct retention *r)
         }
     }
     policy_load_done(r->policy);
-    r->is_loaded = true;
-    pthread_mutex_unlock(&r->lock);
+    retention_enter(r, RETENTION_LEARNING);
 }
 
 void retention_state_load(struct retention *r)
 {
     struct stat st;
     int fd = openat(r->disk->dir.fd, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool is_whole = true;
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-        file_load(r, fd);
+        is_whole = file_load(r, fd);
     }
     if (fd >= 0) {
         (void)close(fd); // only read
     }
-    state_is_loaded(r);
+    pthread_mutex_lock(&r->lock);
+    if (is_whole) {
+        state_is_loaded_locked(r);
+    } else {
+        retention_enter(r, RETENTION_UNREAD);
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 // --- saving
@@ -135,7 +143,7 @@ void retention_state_save(struct retention *r)
 {
     int folder = r->disk->dir.fd;
     uint64_t reserved = 0;
-    if (!r->is_loaded) {
+    if (!retention_is_ready(r)) {
         return; // the saved state knows more
     }
     int fd = openat(folder, STATE_FILE_NEW,

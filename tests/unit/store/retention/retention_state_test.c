@@ -4,6 +4,7 @@
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -39,7 +40,7 @@ static unsigned runs_known(struct box *box)
     unsigned count = 0;
     retention_drain(r);
     pthread_mutex_lock(&r->lock);
-    for (uint32_t number = 1; r->is_loaded && number < 200; number++) {
+    for (uint32_t number = 1; retention_is_ready(r) && number < 200; number++) {
         count += policy_segment_run_count(r->policy, number);
     }
     pthread_mutex_unlock(&r->lock);
@@ -144,4 +145,57 @@ Test(retention_state, where_it_cannot_be_saved_it_is_counted_and_the_stop_is_cle
     wait_for(runs_known(&box) == OBJECTS);
     box_close(&box);
     box_remove(&box);
+}
+
+// A box whose retention has only been opened: its thread does not run.
+static void box_rewind(struct box *box, enum retention_phase phase)
+{
+    struct retention *r = &box->store->retention;
+    retention_stop(r);
+    r->phase = phase;
+}
+
+Test(retention_state, stop_during_the_load_keeps_the_saved_file)
+{
+    struct box box;
+    char path[1024];
+    struct stat before, after;
+    box_begin(&box);
+    box_rewind(&box, RETENTION_LOADING); // its knowledge is saved, and stop is still wanted
+    path_of(&box, "policy", path);
+    cr_assert(stat(path, &before) == 0);
+    struct retention *r = &box.store->retention;
+    retention_state_load(r);
+    cr_assert_eq(r->phase, RETENTION_UNREAD);
+    cr_assert_not(retention_is_ready(r));
+    retention_state_save(r);
+    cr_assert(stat(path, &after) == 0);
+    cr_assert_eq(before.st_ino, after.st_ino); // a save replaces the file
+    retention_enter(r, RETENTION_ENDED);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(retention_state, thread_starts_only_after_an_opening, .signal = SIGABRT)
+{
+    struct retention r = {.phase = RETENTION_CLOSED};
+    retention_enter(&r, RETENTION_LOADING);
+}
+
+Test(retention_state, lru_never_loads, .signal = SIGABRT)
+{
+    struct retention r = {.phase = RETENTION_OLDEST};
+    retention_enter(&r, RETENTION_LOADING);
+}
+
+Test(retention_state, nothing_closes_while_the_thread_runs, .signal = SIGABRT)
+{
+    struct retention r = {.phase = RETENTION_LEARNING};
+    retention_enter(&r, RETENTION_CLOSED);
+}
+
+Test(retention_state, events_of_an_unread_file_are_never_taken, .signal = SIGABRT)
+{
+    struct retention r = {.phase = RETENTION_UNREAD};
+    retention_enter(&r, RETENTION_LEARNING);
 }
