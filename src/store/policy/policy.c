@@ -88,6 +88,7 @@ void policy_free(struct policy *policy)
 
 void policy_resize(struct policy *policy, uint64_t capacity_bytes)
 {
+    check(policy->magic == POLICY_MAGIC);
     policy->options.capacity_bytes = capacity_bytes;
     policy_clock_resize(&policy->clock, capacity_bytes);
     policy_groups_tend(policy);
@@ -108,6 +109,7 @@ void policy_set_full(struct policy *policy, bool is_full)
 // a period is many ticks.
 static uint32_t sweep_share(uint32_t count, uint32_t ticks)
 {
+    check(count > 0);
     uint64_t parts = min_u64(ticks, STAMP_SWEEP_TICKS);
     return (uint32_t)min_u64(count, count * parts / STAMP_SWEEP_TICKS + 1);
 }
@@ -129,6 +131,8 @@ static void stamps_sweep(struct policy *policy, uint32_t ticks)
 static void period_end(struct policy *policy)
 {
     struct policy_clock *clock = &policy->clock;
+    check(clock->asked_bytes >= policy->period_began);
+    check(clock->capacity_bytes > 0);
     policy_monitor_sweep(&policy->monitor, clock->tick, PERIOD_SWEEPS * policy->period_requests);
     policy_renew(policy);
     double capacities =
@@ -185,6 +189,8 @@ static void take_read(struct policy *policy, const struct policy_event *event)
         take_late_read(policy, event->key);
         return;
     }
+    check(event->group < POLICY_GROUPS);
+    check(index < segment->run_count);
     if (event->group != policy_stamp_group(run->stamp)) {
         policy_group_move(policy, segment, index, event->group);
     }
@@ -295,6 +301,7 @@ void policy_take(struct policy *policy, const struct policy_event *events, size_
 
 bool policy_segment_begin(struct policy *policy, uint32_t number)
 {
+    check(policy->magic == POLICY_MAGIC);
     struct policy_segment *segment = policy_segments_find(&policy->segments, number);
     if (segment != NULL) {
         check(segment->state == POLICY_SEGMENT_LOADED);
@@ -334,6 +341,8 @@ static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key)
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
                            uint64_t key, uint32_t stamp)
 {
+    check(policy->magic == POLICY_MAGIC);
+    check(stamp != POLICY_STAMP_GONE);
     if (stamp == POLICY_STAMP_SAME) {
         stamp = segment_stamp_again(policy, key);
     }
@@ -351,6 +360,7 @@ void policy_segment_seal(struct policy *policy, uint32_t number)
 {
     struct policy_segment *segment = policy_segments_find(&policy->segments, number);
     if (segment != NULL) {
+        check(segment->state != POLICY_SEGMENT_NONE);
         policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_SEALED);
         policy_reclaim_sealed(policy, segment);
     }
@@ -405,6 +415,7 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
     if (stamp == POLICY_STAMP_GONE) { // invalidated meanwhile: so is what was rewritten
         return;
     }
+    check(from != to);
     policy->stats.rewritten_bytes += len;
     (void)segment_append(policy, to, start, len, stamp); // false: it goes unranked
 }
@@ -448,6 +459,7 @@ void policy_segment_free(struct policy *policy, uint32_t number)
 
 void policy_stats(const struct policy *policy, struct policy_stats *ret_stats)
 {
+    check(policy->magic == POLICY_MAGIC);
     *ret_stats = policy->stats;
     ret_stats->pinned_bytes = policy->groups.pinned_bytes;
     ret_stats->pinned_max_bytes = policy->groups.pinned_max_bytes;

@@ -26,6 +26,7 @@ static double clock_rate(const struct policy_clock *clock)
 static void clock_settle(struct policy_clock *clock)
 {
     double request_ticks = clock->mean_bytes * clock_rate(clock) / clock->tick_bytes;
+    check(request_ticks >= 0); // nor NaN
     double side_by_side = ceil(SAME_USE_REQUESTS * request_ticks);
     clock->same_use = side_by_side < SAME_USE_TICKS ? SAME_USE_TICKS
                       : side_by_side > SAME_USE_MAX ? SAME_USE_MAX
@@ -42,6 +43,7 @@ void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes)
 {
     clock->capacity_bytes = max_u64(capacity_bytes, POLICY_CAPACITY_TICKS);
     clock->tick_bytes = (double)clock->capacity_bytes / POLICY_CAPACITY_TICKS;
+    check(clock->tick_bytes >= 1);
     clock->part_bytes = 0;
     clock_settle(clock);
 }
@@ -81,11 +83,13 @@ void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes)
 void policy_clock_learn(struct policy_clock *clock, bool is_known)
 {
     clock->known_share += ((is_known ? 1.0 : 0.0) - clock->known_share) / SHARE_WINDOW;
+    check(clock->known_share >= 0 && clock->known_share <= 1);
 }
 
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer)
 {
     clock->newcomer_share += ((is_newcomer ? 1.0 : 0.0) - clock->newcomer_share) / NEWCOMER_WINDOW;
+    check(clock->newcomer_share >= 0 && clock->newcomer_share <= 1);
 }
 
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks)
@@ -97,9 +101,11 @@ void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks)
 // last one, counted from 0.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before)
 {
+    check(before < POLICY_CLASSES);
     unsigned octave = 32 - (unsigned)__builtin_clz(age_ticks | 1);
     unsigned pair = octave > 16 ? 7 : (octave - 1) / 2;
     bool had_interval = before != POLICY_CLASS_NEW && before != POLICY_CLASS_SILENT;
     unsigned former = had_interval ? (before - 1) % 8 + 1 : 0;
+    check(pair < 8 && former <= 8);
     return 1 + former * 8 + pair;
 }

@@ -5,6 +5,7 @@
 // Least bytes between two uses of this pair of octaves: pair 0 begins at one tick.
 static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
 {
+    check(pair < 8);
     return (uint64_t)(clock->tick_bytes * (double)(1u << (2 * pair)));
 }
 
@@ -13,6 +14,8 @@ static void explain_past(const struct policy *policy, uint32_t stamp,
 {
     const struct policy_clock *clock = &policy->clock;
     unsigned reuse_class = policy_stamp_class(stamp);
+    check(stamp != POLICY_STAMP_GONE);
+    check(reuse_class < POLICY_CLASSES);
     why->is_known = true;
     why->group = policy_stamp_group(stamp);
     why->age_ticks = policy_stamp_age(stamp, clock->tick);

@@ -10,6 +10,7 @@
 
 static struct policy_ghost_set *ghost_set(const struct policy_ghost *ghost, uint64_t key)
 {
+    check(ghost->set_count > 0);
     return &ghost->sets[(key & UINT32_MAX) * ghost->set_count >> 32];
 }
 
@@ -37,6 +38,7 @@ bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t 
         return false;
     }
     *ret_stamp = atomic_load_explicit(&set->stamp[way], memory_order_relaxed);
+    check(policy_stamp_class(*ret_stamp) < POLICY_CLASSES);
     return true;
 }
 
@@ -61,6 +63,7 @@ static unsigned ghost_least(const struct policy_ghost_set *set, uint32_t now_tic
 
 void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick)
 {
+    check(policy_stamp_class(stamp) < POLICY_CLASSES);
     struct policy_ghost_set *set = ghost_set(ghost, key);
     uint16_t print = ghost_print(key);
     unsigned way = ghost_way(set, print);
@@ -82,6 +85,7 @@ void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key)
 
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t now_tick)
 {
+    check(set_index < ghost->set_count);
     struct policy_ghost_set *set = &ghost->sets[set_index];
     for (unsigned way = 0; way < POLICY_GHOST_WAYS; way++) {
         uint32_t stamp = atomic_load_explicit(&set->stamp[way], memory_order_relaxed);
@@ -95,6 +99,7 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved,
                           const uint8_t *groups)
 {
+    check(at < ghost->set_count);
     struct policy_ghost_set *set = &ghost->sets[at];
     for (unsigned way = 0; way < POLICY_GHOST_WAYS; way++) {
         uint16_t print;
@@ -103,7 +108,10 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *s
                sizeof(print));
         memcpy(&stamp, saved + offsetof(struct policy_ghost_set, stamp) + way * sizeof(stamp),
                sizeof(stamp));
-        stamp = (stamp & ~(POLICY_GROUPS - 1)) | groups[policy_stamp_group(stamp)];
+        if (policy_stamp_class(stamp) >= POLICY_CLASSES) {
+            continue; // not ours
+        }
+        stamp = policy_stamp_grouped(stamp, groups[policy_stamp_group(stamp)]);
         atomic_store_explicit(&set->print[way], print, memory_order_relaxed);
         atomic_store_explicit(&set->stamp[way], stamp, memory_order_relaxed);
     }

@@ -112,6 +112,7 @@ static uint64_t vacating_bytes(const struct policy *policy)
 // They hold nothing any more, and are as they were at first.
 static void vacating_end(struct policy *policy)
 {
+    check(vacating_bytes(policy) == 0);
     uint32_t groups = policy->groups.vacating;
     policy->groups.vacating = 0;
     for (uint32_t left = groups; left != 0; left &= left - 1) {
@@ -124,6 +125,8 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
 {
     struct policy_groups *groups = &policy->groups;
     struct policy_segments *segments = &policy->segments;
+    check(runs_max > 0); // or it would never end
+    check(groups->step_at <= segments->table_size);
     if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
         vacating_end(policy);
         return false;
@@ -159,6 +162,7 @@ void policy_pins_set_max(struct policy *policy, uint64_t bytes)
 
 static uint64_t share_bytes(const struct policy *policy, const struct policy_group *options)
 {
+    check(options->share_percent <= 100);
     return policy->clock.capacity_bytes / 100 * options->share_percent;
 }
 
@@ -198,6 +202,7 @@ void policy_groups_tend(struct policy *policy)
         if (options->share_percent > 0) {
             factor *= share_factor(policy, group);
         }
+        check(factor > 0); // below 0 it would mean a pin
         state->level_shift = policy_rank_levels(factor);
         state->is_kept = options->is_pinned && groups->pinned_bytes <= groups->pinned_max_bytes;
         bool takes = options->is_pinned && groups->pinned_bytes < groups->pinned_max_bytes;
@@ -217,6 +222,7 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
     if (!options->is_pinned) {
         return group;
     }
+    check(options->plain < POLICY_GROUPS && options->plain != group);
     bool goes_soon = segment != NULL && segment->is_probation;
     bool is_over = pinned_bytes(policy) + len > policy->groups.pinned_max_bytes;
     return goes_soon || is_over ? options->plain : group;
@@ -226,8 +232,10 @@ void policy_group_move(struct policy *policy, struct policy_segment *segment, ui
                        unsigned group)
 {
     struct policy_segments *segments = &policy->segments;
+    check(index < segment->run_count);
     uint32_t stamp = policy_segments_run(segments, segment, index)->stamp;
     uint32_t len = policy_segments_run_len(segments, segment, index);
+    check(stamp != POLICY_STAMP_GONE);
     group = policy_group_take(policy, segment, group, len);
     policy_segments_set_stamp(segments, segment, index, policy_stamp_grouped(stamp, group));
 }

@@ -8,6 +8,7 @@ struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
     struct policy_segment *oldest = NULL;
     for (uint32_t i = 0; i < segments->sealed_count; i++) {
         struct policy_segment *segment = &segments->table[segments->sealed[i].at];
+        check(segment->state == POLICY_SEGMENT_SEALED);
         if ((oldest == NULL || segment->number < oldest->number) &&
             (may_go == NULL || may_go(ctx, segment->number))) {
             oldest = segment;

@@ -24,6 +24,7 @@ void policy_monitor_init(struct policy_monitor *monitor)
 // The slot of this key, or the free one where it would be.
 static uint32_t monitor_slot(const struct policy_monitor *monitor, uint32_t key)
 {
+    check(monitor->count <= POLICY_MONITOR_MAX);
     uint32_t slot = key * 0x9e3779b1u >> 17;
     static_assert(POLICY_MONITOR_SLOTS == 1u << 15, "as many bits are left");
     while (monitor->slots[slot] != 0 && monitor->followed[monitor->slots[slot] - 1].key != key) {
@@ -34,12 +35,15 @@ static uint32_t monitor_slot(const struct policy_monitor *monitor, uint32_t key)
 
 static void monitor_set_due(struct policy_followed *one)
 {
+    check(one->bucket < POLICY_BUCKETS);
     one->due = one->tick + (policy_bucket_begin_quarters(one->bucket + 1u) + 3) / 4;
 }
 
 static void monitor_live_through(struct policy_monitor *monitor, struct policy_followed *one,
                                  unsigned bucket)
 {
+    check(bucket < POLICY_BUCKETS);
+    check(one->reuse_class < POLICY_CLASSES);
     if (bucket > one->bucket) {
         monitor->exposures[one->reuse_class][one->bucket] += monitor->weight;
         monitor->exposures[one->reuse_class][bucket] -= monitor->weight;
@@ -67,12 +71,14 @@ static void monitor_ask(struct policy_monitor *monitor, struct policy_followed *
 {
     monitor->again_share += one->waits_again != 0 ? 1 / AGAIN_WINDOW : 0;
     one->waits_again = 0;
+    check(monitor->again_share >= 0);
 }
 
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock,
                           uint64_t key64, unsigned reuse_class, bool is_known, bool is_missed)
 {
     uint32_t key = (uint32_t)(key64 >> 32);
+    check(reuse_class < POLICY_CLASSES);
     if (key > monitor->key_max) {
         return;
     }
@@ -104,6 +110,8 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
             }
             slot = monitor_slot(monitor, key);
         }
+        check(monitor->count < POLICY_MONITOR_MAX);
+        check(monitor->slots[slot] == 0);
         one = &monitor->followed[monitor->count++];
         monitor->slots[slot] = (uint16_t)monitor->count;
         one->key = key;
@@ -135,6 +143,8 @@ void policy_monitor_again(struct policy_monitor *monitor, uint64_t key)
 
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one)
 {
+    check(one->reuse_class < POLICY_CLASSES);
+    check(one->bucket < POLICY_BUCKETS);
     uint32_t slot = monitor_slot(monitor, one->key);
     if (monitor->slots[slot] == 0 && one->key <= monitor->key_max &&
         monitor->count < POLICY_MONITOR_MAX) {
@@ -158,7 +168,9 @@ void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_
 
 void policy_monitor_decay(struct policy_monitor *monitor, double half_lives)
 {
+    check(half_lives >= 0);
     monitor->weight *= (float)exp2(half_lives);
+    check(monitor->weight >= 1);
     if (monitor->weight < WEIGHT_MAX) {
         return;
     }

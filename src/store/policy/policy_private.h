@@ -23,8 +23,16 @@
 #define POLICY_CLASS_SILENT 73u      // the same, first seen in silence
 #define POLICY_STAMP_GONE UINT32_MAX // class 127: no run
 
+static_assert(POLICY_TICK_BITS + 7 + 5 == 32, "a stamp is one word");
+static_assert(POLICY_GROUPS == 1u << 5, "a group has its bits in a stamp");
+static_assert(1 + 8 * 8 + 7 < POLICY_CLASS_SILENT, "no pair of intervals has the silent class");
+static_assert(POLICY_CLASS_SILENT + 1 == POLICY_CLASSES, "the last class");
+static_assert((POLICY_STAMP_SAME >> 5 & 127) >= POLICY_CLASSES, "no run has this stamp");
+
 static inline uint32_t policy_stamp(uint32_t tick, unsigned reuse_class, unsigned group)
 {
+    check(reuse_class < POLICY_CLASSES);
+    check(group < POLICY_GROUPS);
     return (tick & POLICY_TICK_MASK) << 12 | reuse_class << 5 | group;
 }
 
@@ -45,6 +53,8 @@ static inline unsigned policy_stamp_group(uint32_t stamp)
 
 static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
 {
+    check(stamp != POLICY_STAMP_GONE);
+    check(group < POLICY_GROUPS);
     return (stamp & ~(POLICY_GROUPS - 1)) | group;
 }
 
@@ -113,6 +123,7 @@ static inline unsigned policy_bucket(uint32_t age_ticks)
 // Start of a bucket, in quarters of a tick.
 static inline uint32_t policy_bucket_begin_quarters(unsigned bucket)
 {
+    check(bucket <= POLICY_BUCKETS); // the end of the last one, too
     return bucket == 0 ? 0 : (4 + (bucket - 1) % 4) << (bucket - 1) / 4;
 }
 static inline double policy_bucket_begin(unsigned bucket)
@@ -121,6 +132,7 @@ static inline double policy_bucket_begin(unsigned bucket)
 }
 static inline double policy_bucket_width(unsigned bucket)
 {
+    check(bucket < POLICY_BUCKETS);
     return bucket == 0 ? 1 : (double)(1u << (bucket - 1) / 4) * 0.25;
 }
 // Class of a run that is read again at this age, given its class before.
@@ -189,6 +201,7 @@ int policy_rank_levels(float factor); // that many more
 
 static inline unsigned policy_level_shift(unsigned level, int shift)
 {
+    check(level < POLICY_LEVEL_PINNED);
     int shifted = (int)level + shift;
     return level == 0 ? 0 : shifted < 1 ? 1 : shifted > 254 ? 254 : (unsigned)shifted;
 }

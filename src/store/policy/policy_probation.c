@@ -14,6 +14,7 @@
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation)
 {
+    check(segment->number != 0);
     segment->is_probation = on_probation && (segment->is_probation || segment->run_count == 0);
     if (on_probation) {
         policy->probation_fed_at = policy->clock.asked_bytes;
@@ -23,6 +24,7 @@ void policy_probation_stored(struct policy *policy, struct policy_segment *segme
 bool policy_probation_is_idle(const struct policy *policy)
 {
     const struct policy_clock *clock = &policy->clock;
+    check(policy->probation_fed_at <= clock->asked_bytes);
     return clock->asked_bytes - policy->probation_fed_at > clock->capacity_bytes / IDLE_PART;
 }
 
@@ -41,6 +43,7 @@ struct policy_segment *policy_probation_victim(const struct policy *policy, bool
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < segments->sealed_count; i++) {
         struct policy_segment *segment = &segments->table[segments->sealed[i].at];
+        check(segment->state == POLICY_SEGMENT_SEALED);
         if (!segment->is_probation) {
             continue;
         }

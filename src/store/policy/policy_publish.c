@@ -19,6 +19,7 @@ void policy_publish(struct policy *policy)
     struct policy_published *published = &policy->published;
     const struct policy_clock *clock = &policy->clock;
     const struct policy_reclaim *reclaim = &policy->reclaim;
+    check(reclaim->bar >= 0); // below 0 it would mean that everything is admitted
     // Any new run may replace a suspect one.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && clock->has_suspects);
@@ -36,6 +37,7 @@ static void publish_worth(struct policy *policy)
 {
     for (unsigned c = 0; c < POLICY_CLASSES; c++) {
         bool is_new = c == POLICY_CLASS_NEW || c == POLICY_CLASS_SILENT;
+        check(policy->ranks.rank[c][0] >= 0);
         atomic_store_explicit(&policy->published.worth[c],
                               policy->ranks.rank[c][0] / (is_new ? MARGIN_NEW : MARGIN),
                               memory_order_relaxed);
@@ -51,6 +53,8 @@ void policy_renew(struct policy *policy)
 
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group)
 {
+    check(reuse_class < POLICY_CLASSES);
+    check(group < POLICY_GROUPS);
     const struct policy_published *published = &policy->published;
     float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
     float worth = atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);

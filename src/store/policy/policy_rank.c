@@ -33,6 +33,7 @@ struct evidence {
 // A class of what nothing is known of but that it exists has no place in any marginal.
 static unsigned rank_marginal(unsigned reuse_class)
 {
+    check(reuse_class < POLICY_CLASS_SILENT);
     return reuse_class == POLICY_CLASS_NEW ? 0 : (reuse_class - 1) % 8 + 1;
 }
 
@@ -56,6 +57,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
     double reach[POLICY_BUCKETS + 1];
     reach[0] = 1;
     for (unsigned b = 0; b < end; b++) {
+        check(hazard[b] >= 0); // nor NaN
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
@@ -67,8 +69,10 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
         struct step half = {whole.hits, whole.space / 2};
         unsigned unmerged = count;
         half = step_merged(half, steps, &unmerged);
+        check(half.space > 0);
         ret_rank[b] = (float)(half.hits / half.space);
         whole = step_merged(whole, steps, &count);
+        check(count < POLICY_BUCKETS);
         steps[count++] = whole;
     }
 }
@@ -82,6 +86,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 static unsigned rank_level(float rank)
 {
     uint32_t bits;
+    check(rank >= 0);
     memcpy(&bits, &rank, sizeof(bits));
     int level = (int)(bits >> LEVEL_SHIFT) - LEVEL_BASE + 1;
     return rank <= 0 ? 0 : level < 1 ? 1 : level > 254 ? 254 : (unsigned)level;
@@ -89,6 +94,7 @@ static unsigned rank_level(float rank)
 
 static float rank_of_level(unsigned level)
 {
+    check(level <= UINT8_MAX);
     uint32_t bits =
         (uint32_t)((int)level - 1 + LEVEL_BASE) << LEVEL_SHIFT | 1u << (LEVEL_SHIFT - 1);
     float rank;
@@ -113,6 +119,8 @@ void policy_ranks_init(struct policy_ranks *ranks)
 static void evidence_of_class(const struct policy_monitor *monitor, unsigned c,
                               struct evidence *ret_evidence)
 {
+    check(c < POLICY_CLASSES);
+    check(monitor->weight >= 1);
     float lived = 0;
     float unit = 1 / monitor->weight;
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
@@ -133,6 +141,7 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
+    check(prior > 0); // or a class without evidence divides by 0
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         ret_hazard[b] = (evidence->events[b] + prior * (wider != NULL ? wider[b] : 0)) /
                         (evidence->events[b] + evidence->lived[b] + prior);

@@ -86,6 +86,7 @@ static inline unsigned level_next(const struct levels *levels, unsigned level)
     }
     while (levels->count[level] == 0) {
         level++;
+        check(level < ARRAY_LEN(levels->count));
     }
     return level;
 }
@@ -94,6 +95,7 @@ static inline unsigned level_next(const struct levels *levels, unsigned level)
 static void count_levels(const struct policy *policy, const struct policy_segment *segment,
                          uint32_t sample, struct levels *levels)
 {
+    check(sample <= segment->run_count);
     struct moment now = moment_of(policy);
     const struct policy_run *page = NULL;
     for (uint32_t i = 0; i < sample && sample == segment->run_count; i++) {
@@ -116,6 +118,7 @@ static float segment_cost(const struct policy *policy, const struct policy_segme
     uint32_t half = (sample + 1) / 2;
     float sum = 0;
     count_levels(policy, segment, sample, &levels);
+    check(levels.count[POLICY_LEVEL_PINNED] <= sample);
     uint32_t loose = sample - levels.count[POLICY_LEVEL_PINNED];
     uint32_t drops = loose < half ? loose : half, left = drops;
     if (drops < half && loose * LOOSE_PARTS < sample) {
@@ -130,19 +133,24 @@ static float segment_cost(const struct policy *policy, const struct policy_segme
     if (drops < half) {
         sum *= (float)half * (float)half / ((float)drops * (float)drops);
     }
+    check(sum >= 0);
     return half > 0 ? sum / (float)half : 0;
 }
 
 static float reclaim_look(struct policy *policy, uint32_t at)
 {
+    check(at < policy->segments.sealed_count);
     struct policy_sealed *sealed = &policy->segments.sealed[at];
     const struct policy_segment *segment = &policy->segments.table[sealed->at];
+    check(segment->state == POLICY_SEGMENT_SEALED);
     sealed->cost = segment->is_probation ? POLICY_RANK_MAX : segment_cost(policy, segment);
     return sealed->cost;
 }
 
 static void reclaim_set_best(struct policy *policy, const struct policy_segment *best, float cost)
 {
+    check(best == NULL || best->state == POLICY_SEGMENT_SEALED);
+    check(cost >= 0);
     policy->reclaim.best = best != NULL ? best->number : 0;
     policy->reclaim.bar = best != NULL                        ? cost
                           : policy->segments.sealed_count > 0 ? POLICY_RANK_MAX
@@ -170,6 +178,7 @@ static inline bool reclaim_is_cheaper(const struct policy_segments *segments, ui
 static uint32_t reclaim_cheapest(const struct policy_segments *segments)
 {
     uint32_t cheapest = 0;
+    check(segments->sealed_count > 0);
     for (uint32_t i = 1; i < segments->sealed_count; i++) {
         if (reclaim_is_cheaper(segments, i, cheapest)) {
             cheapest = i;
@@ -252,8 +261,10 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
     if (!reclaim->is_full) {
         return;
     }
+    check(policy_stamp_class(stamp) < POLICY_CLASSES);
     float rank = policy->ranks.rank[policy_stamp_class(stamp)][0];
     reclaim->admitted_rank += (rank - reclaim->admitted_rank) * ADMITTED_SHARE;
+    check(reclaim->admitted_rank >= 0);
     double credit_max = (double)policy->clock.capacity_bytes / CREDIT_MAX_PART;
     reclaim->rewrite_credit += REWRITTEN_PER_ADMITTED * len;
     if (reclaim->rewrite_credit > credit_max) {
@@ -280,6 +291,7 @@ static struct cut segment_cut(const struct policy *policy, const struct policy_s
     unsigned level = 0;
     while (half > 0 && below + levels.count[level] < half) {
         below += levels.count[level++];
+        check(level < POLICY_LEVEL_PINNED); // only what may go is below the cut
     }
     return (struct cut){level,
                         sample == 0 ? 0 : (uint64_t)(half - below) * segment->run_count / sample};
@@ -288,6 +300,7 @@ static struct cut segment_cut(const struct policy *policy, const struct policy_s
 static uint32_t reclaim_survivors(struct policy *policy, const struct policy_segment *segment,
                                   uint32_t *ret_survivors, uint32_t max)
 {
+    check(segment->state == POLICY_SEGMENT_SEALED);
     struct cut cut = segment_cut(policy, segment);
     uint32_t count = 0;
     for (uint32_t i = 0; i < segment->run_count; i++) {
@@ -329,9 +342,11 @@ bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t num
     if (segment == NULL) {
         return false;
     }
+    check(segment->state == POLICY_SEGMENT_SEALED);
     ret_victim->number = segment->number;
     ret_victim->survivor_count =
         all_goes ? 0 : reclaim_survivors(policy, segment, ret_survivors, survivor_max);
+    check(ret_victim->survivor_count <= survivor_max);
     policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_VICTIM);
     policy->reclaim.best = segment->number == policy->reclaim.best ? 0 : policy->reclaim.best;
     return true;

@@ -3,10 +3,19 @@
 // events.
 #include "store/policy/policy_ring.h"
 
+#include <assert.h>
+
+#include "base/check.h"
+
+static_assert((POLICY_RING_EVENTS & (POLICY_RING_EVENTS - 1)) == 0, "places go on at the wrap");
+static_assert(POLICY_RING_REQUESTS < POLICY_RING_EVENTS, "some are left for stored runs");
+
 bool policy_ring_put(struct policy_ring *ring, const struct policy_event *event)
 {
     uint32_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
     uint32_t waiting = put - atomic_load_explicit(&ring->taken, memory_order_acquire);
+    check(waiting <= POLICY_RING_EVENTS);
+    check(event->kind <= POLICY_GONE);
     bool is_request = event->kind != POLICY_STORED && event->kind != POLICY_GONE;
     if (waiting >= (is_request ? POLICY_RING_REQUESTS : POLICY_RING_EVENTS)) {
         return false;
@@ -20,6 +29,7 @@ size_t policy_ring_take(struct policy_ring *ring, struct policy_event *ret_event
 {
     uint32_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);
     uint32_t waiting = atomic_load_explicit(&ring->put, memory_order_acquire) - taken;
+    check(waiting <= POLICY_RING_EVENTS);
     size_t count = waiting < max ? waiting : max;
     for (size_t i = 0; i < count; i++) {
         ret_events[i] = ring->events[(taken + i) % POLICY_RING_EVENTS];

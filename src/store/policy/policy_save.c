@@ -23,6 +23,8 @@
 // cache of another size they are parts of that one's.
 #include "store/policy/policy_private.h"
 
+#include <math.h>
+
 #define PIECE_MAGIC 0x70436246u
 #define PIECE_VERSION 3u
 
@@ -56,10 +58,19 @@ struct saved_group {
     uint32_t plain, zero;
 };
 
+static_assert(sizeof(struct saved_clock) == 48, "saved as it is");
+static_assert(sizeof(struct saved_group) == 16, "saved as it is");
+static_assert(sizeof(struct policy_followed) == 16, "saved as it is");
+static_assert(sizeof(struct policy_run) == 8, "saved as it is");
+static_assert(sizeof(struct policy_ghost_set) == 24, "saved as it is");
+
 #define BODY_MAX (POLICY_PIECE_MAX - sizeof(struct piece_header))
 #define FOLLOWED_IN_PIECE (BODY_MAX / sizeof(struct policy_followed))
 #define RUNS_IN_PIECE ((BODY_MAX - 4) / sizeof(struct policy_run))
 #define SETS_IN_PIECE (BODY_MAX / sizeof(struct policy_ghost_set))
+
+static_assert(POLICY_GROUPS * sizeof(struct saved_group) <= BODY_MAX, "all fit in a piece");
+static_assert((2 * POLICY_BUCKETS + 1) * sizeof(float) <= BODY_MAX, "a class fits in a piece");
 
 static uint64_t piece_checksum(const char *piece, size_t body_len)
 {
@@ -116,6 +127,7 @@ static size_t save_hazard(const struct policy *policy, struct policy_cursor *cur
     if (cursor->at == POLICY_CLASSES) {
         return 0;
     }
+    check(cursor->at < POLICY_CLASSES);
     unsigned c = cursor->at++;
     float numbers[2 * POLICY_BUCKETS + 1];
     for (unsigned b = 0; b < ARRAY_LEN(numbers); b++) {
@@ -154,6 +166,7 @@ static size_t save_segment(const struct policy *policy, struct policy_cursor *cu
         return 0;
     }
     const struct policy_segment *segment = &segments->table[cursor->at];
+    check(cursor->run < segment->run_count);
     char *body = piece + sizeof(struct piece_header);
     uint32_t first = cursor->run;
     uint32_t count = (uint32_t)min_u64(segment->run_count - first, RUNS_IN_PIECE);
@@ -200,6 +213,8 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
     static size_t (*const savers[PIECE_KINDS])(const struct policy *policy,
                                                struct policy_cursor *cursor, char *piece) = {
         save_groups, save_clock, save_hazard, save_followed, save_segment, save_ghost};
+    check(policy->magic == POLICY_MAGIC);
+    check(cursor->step <= PIECE_KINDS);
     for (; cursor->step < PIECE_KINDS; cursor->step++, cursor->at = cursor->run = 0) {
         size_t len = savers[cursor->step](policy, cursor, ret_piece);
         if (len > 0) {
@@ -211,6 +226,19 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
 
 // --- loading: each checks all of its body before it changes anything -----------------------------
 
+static bool is_share(double value)
+{
+    return value >= 0 && value <= 1;
+}
+
+static bool clock_is_valid(const struct saved_clock *saved)
+{
+    return fabs(saved->part) <= 2 && is_share(saved->known_share) &&
+           is_share(saved->newcomer_share) && saved->mean_bytes >= 0 &&
+           isfinite(saved->mean_bytes) && saved->admitted_rank >= 0 &&
+           isfinite(saved->admitted_rank) && saved->bar >= 0 && isfinite(saved->bar);
+}
+
 static bool load_clock(struct policy *policy, uint64_t argument, const char *body, size_t len)
 {
     struct saved_clock saved;
@@ -219,6 +247,9 @@ static bool load_clock(struct policy *policy, uint64_t argument, const char *bod
         return false;
     }
     memcpy(&saved, body, sizeof(saved));
+    if (!clock_is_valid(&saved)) {
+        return false;
+    }
     clock->tick = policy->period_tick = saved.tick;
     clock->part_bytes = saved.part * clock->tick_bytes;
     clock->known_share = saved.known_share;
@@ -239,6 +270,11 @@ static bool load_hazard(struct policy *policy, uint64_t argument, const char *bo
         return false;
     }
     memcpy(numbers, body, sizeof(numbers));
+    for (unsigned b = 0; b < ARRAY_LEN(numbers); b++) {
+        if (!isfinite(numbers[b]) || (b < POLICY_BUCKETS && numbers[b] < 0)) {
+            return false;
+        }
+    }
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         monitor->events[argument][b] = numbers[b] * monitor->weight;
     }
@@ -357,6 +393,7 @@ enum err policy_load(struct policy *policy, const void *piece, size_t len)
                                               const char *body, size_t len) = {
         load_clock, load_hazard, load_followed, load_segment, load_ghost, load_groups};
     struct piece_header header;
+    check(policy->magic == POLICY_MAGIC);
     if (len < sizeof(header) || len > POLICY_PIECE_MAX) {
         return ERR_CORRUPT;
     }
@@ -376,6 +413,7 @@ enum err policy_load(struct policy *policy, const void *piece, size_t len)
 
 void policy_load_done(struct policy *policy)
 {
+    check(policy->magic == POLICY_MAGIC);
     for (uint32_t i = 0; i < policy->segments.table_size; i++) {
         if (policy->segments.table[i].state == POLICY_SEGMENT_LOADED) {
             policy_segments_free(&policy->segments, &policy->segments.table[i]);

@@ -34,6 +34,8 @@ void policy_segments_init(struct policy_segments *segments, uint32_t segment_max
                           void *region)
 {
     char *at = region;
+    check(segment_max > 0);
+    check(region != NULL);
     segments->table = (struct policy_segment *)(void *)at;
     at += align_up_u64(segment_max * sizeof(struct policy_segment), 64);
     segments->sealed = (struct policy_sealed *)(void *)at;
@@ -42,6 +44,7 @@ void policy_segments_init(struct policy_segments *segments, uint32_t segment_max
     segments->table_size = segment_max;
     segments->page_count = segments->page_max = page_count_max(segment_max, run_max);
     segments->page_used = 1;
+    check(segments->page_used < segments->page_count);
 }
 
 void policy_segments_may_grow(struct policy_segments *segments,
@@ -49,6 +52,7 @@ void policy_segments_may_grow(struct policy_segments *segments,
 {
     segments->page_count =
         (uint32_t)min_u64(segments->page_max, page_count_max(segments->table_size, 0));
+    check(segments->page_used <= segments->page_count);
     segments->grow = grow;
     segments->grow_ctx = ctx;
 }
@@ -57,6 +61,7 @@ void policy_segments_may_grow(struct policy_segments *segments,
 
 static bool pages_grow(struct policy_segments *segments)
 {
+    check(segments->page_count <= segments->page_max);
     uint64_t step = max_u64(GROW_PAGES_MIN, segments->page_max / GROW_PARTS);
     uint32_t wanted = (uint32_t)min_u64(segments->page_max, segments->page_count + step);
     size_t before = (size_t)((char *)segments->pages - (char *)segments->table);
@@ -72,18 +77,21 @@ static uint32_t page_take(struct policy_segments *segments)
 {
     uint32_t page = segments->page_free;
     if (page != 0) {
+        check(page < segments->page_used);
         segments->page_free = segments->pages[page].children[0];
     } else if (segments->page_used < segments->page_count || pages_grow(segments)) {
         page = segments->page_used++;
     } else {
         return 0;
     }
+    check(page < segments->page_count);
     memset(&segments->pages[page], 0, sizeof(segments->pages[page]));
     return page;
 }
 
 static void page_give(struct policy_segments *segments, uint32_t page)
 {
+    check(page != 0 && page < segments->page_used);
     segments->pages[page].children[0] = segments->page_free;
     segments->page_free = page;
 }
@@ -97,10 +105,12 @@ static uint32_t root_runs(unsigned height)
 struct policy_run *policy_segments_run(const struct policy_segments *segments,
                                        const struct policy_segment *segment, uint32_t index)
 {
+    check(index <= segment->run_count); // the one that is being appended, too
     uint32_t page = segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height; height-- > 0;) {
         page = segments->pages[page].children[index >> (4 + 5 * height) & 31];
     }
+    check(page != 0);
     return &segments->pages[page].runs[index & (POLICY_PAGE_RUNS - 1)];
 }
 
@@ -122,10 +132,12 @@ static bool segment_grow(struct policy_segments *segments, struct policy_segment
 static bool segment_extend(struct policy_segments *segments, struct policy_segment *segment,
                            uint32_t index)
 {
+    check(index % POLICY_PAGE_RUNS == 0);
     if (index >= POLICY_PAGE_ROOTS * root_runs(segment->height) &&
         !segment_grow(segments, segment)) {
         return false;
     }
+    check(index < POLICY_PAGE_ROOTS * root_runs(segment->height));
     uint32_t *place = &segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height;; height--) {
         if (*place == 0) {
@@ -159,6 +171,7 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
         unsigned height = todo[count].height;
         for (unsigned i = 0; height > 0 && i < POLICY_PAGE_CHILDREN; i++) {
             if (segments->pages[page].children[i] != 0) {
+                check(count < ARRAY_LEN(todo));
                 todo[count].page = segments->pages[page].children[i];
                 todo[count++].height = height - 1;
             }
@@ -181,6 +194,7 @@ struct policy_segment *policy_segments_begin(struct policy_segments *segments, u
     if (number == 0 || segment->number != 0) {
         return NULL;
     }
+    check(segment->state == POLICY_SEGMENT_NONE && segment->run_count == 0);
     *segment = (struct policy_segment){.number = number, .state = POLICY_SEGMENT_OPEN};
     return segment;
 }
@@ -204,6 +218,7 @@ static uint32_t segment_search(const struct policy_segments *segments,
 uint32_t policy_segments_run_len(const struct policy_segments *segments,
                                  const struct policy_segment *segment, uint32_t index)
 {
+    check(index < segment->run_count);
     uint32_t next = index + 1 < segment->run_count
                         ? policy_segments_run(segments, segment, index + 1)->start
                         : segment->end;
@@ -217,6 +232,7 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     if (start >= segment->end) {
         return NULL;
     }
+    check(segment->run_count > 0); // or nothing would have moved the end
     // Runs of one length are found at once.
     uint32_t guess = (uint32_t)((uint64_t)start * segment->run_count / segment->end);
     bool is_there = policy_segments_run(segments, segment, guess)->start == start;
@@ -248,6 +264,7 @@ static void segment_discount(struct policy_segments *segments, struct policy_seg
 {
     if (stamp != POLICY_STAMP_GONE) {
         unsigned group = policy_stamp_group(stamp);
+        check(segments->group_bytes[group] >= len);
         segments->group_bytes[group] -= len;
         segment->pinned_count -= segments->pinned_groups >> group & 1;
     }
@@ -265,6 +282,7 @@ static void segment_count_again(struct policy_segments *segments, uint32_t stamp
 bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
                             uint32_t start, uint32_t len, uint32_t stamp)
 {
+    check(segment->number != 0);
     uint32_t count = segment->run_count;
     if (count % POLICY_PAGE_RUNS == 0 && !segment_extend(segments, segment, count)) {
         return false;
@@ -297,6 +315,7 @@ bool policy_segments_append(struct policy_segments *segments, struct policy_segm
 void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
                                uint32_t index, uint32_t stamp)
 {
+    check(stamp == POLICY_STAMP_GONE || policy_stamp_class(stamp) < POLICY_CLASSES);
     struct policy_run *run = policy_segments_run(segments, segment, index);
     uint32_t len = policy_segments_run_len(segments, segment, index);
     segment_discount(segments, segment, run->stamp, len);
@@ -308,11 +327,15 @@ void policy_segments_set_state(struct policy_segments *segments, struct policy_s
                                enum policy_segment_state state)
 {
     uint32_t place = (uint32_t)(segment - segments->table);
+    check(place < segments->table_size);
     if (segment->state == POLICY_SEGMENT_SEALED && state != POLICY_SEGMENT_SEALED) {
+        check(segment->sealed_at < segments->sealed_count);
+        check(segments->sealed[segment->sealed_at].at == place);
         struct policy_sealed last = segments->sealed[--segments->sealed_count];
         segments->sealed[segment->sealed_at] = last;
         segments->table[last.at].sealed_at = segment->sealed_at;
     } else if (segment->state != POLICY_SEGMENT_SEALED && state == POLICY_SEGMENT_SEALED) {
+        check(segments->sealed_count < segments->table_size);
         segment->sealed_at = segments->sealed_count;
         segments->sealed[segments->sealed_count++] = (struct policy_sealed){place, 0};
     }
@@ -321,6 +344,7 @@ void policy_segments_set_state(struct policy_segments *segments, struct policy_s
 
 void policy_segments_free(struct policy_segments *segments, struct policy_segment *segment)
 {
+    check(segment->number != 0);
     policy_segments_set_state(segments, segment, POLICY_SEGMENT_NONE);
     for (uint32_t i = 0; i < segment->run_count; i++) { // most are gone already
         uint32_t stamp = policy_segments_run(segments, segment, i)->stamp;

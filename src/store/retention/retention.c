@@ -40,27 +40,14 @@
 
 // --- opening and closing
 
-void retention_enter(struct retention *r, enum retention_phase to)
-{
-    static const unsigned next[] = {
-#define NEXT(name) (1u << RETENTION_##name)
-#define RETENTION_PHASE(name, successors, ...) [RETENTION_##name] = (successors),
-#include "store/retention/retention_phases.def"
-#undef NEXT
-    };
-    check_step(next, r->phase, to);
-    r->phase = to;
-}
-
-bool retention_is_ready(const struct retention *r)
-{
-    return r->phase == RETENTION_LEARNING || r->phase == RETENTION_ENDED;
-}
-
 void retention_open(struct retention *r, const struct retention_options *o)
 {
     const struct segment_log *log = o->log;
     uint64_t capacity = o->disk->capacity_bytes;
+    check(o->worker_count > 0);
+    check(o->host.drop != NULL);
+    check((log->table_mask & (log->table_mask + 1)) == 0); // numbers are taken modulo its size
+    check(log->segment_size_bytes >= RUN_BYTES_MIN);
     r->disk = o->disk;
     r->log = o->log;
     r->writer = o->writer;
@@ -98,6 +85,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     r->policy = policy_new(&options, r->region.map);
     r->segments = calloc((size_t)log->table_mask + 1, sizeof(*r->segments));
     check(r->segments != NULL);
+    check(r->region.map_bytes >= policy_region_bytes(&options));
     retention_pins_groups(r, o->groups, o->group_count);
     retention_pins_fit(r);
     r->ring_count = o->worker_count + 1;
@@ -158,6 +146,8 @@ void retention_close(struct retention *r)
         return;
     }
     retention_enter(r, RETENTION_CLOSED);
+    check(atomic_load(&r->job) == NULL);
+    check(atomic_load(&r->review) == NULL);
     policy_free(r->policy);
     stats_sub(COUNTER_cache_pinned_bytes, r->pins.bytes);
     retention_region_close(&r->region);
@@ -179,6 +169,7 @@ void retention_begin(struct retention *r, struct segment *segment, uint32_t numb
     if (!retention_learns(r)) {
         return;
     }
+    check(number != 0);
     pthread_mutex_lock(&r->lock);
     struct retention_segment *known = retention_segment_of(r, segment);
     known->is_ranked = policy_segment_begin(r->policy, number);
@@ -205,6 +196,7 @@ static bool is_settled(struct segment *segment)
 static void seal_settled_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
+    check(retention_is_ready(r)); // or a segment that is being loaded would be picked
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         struct retention_segment *known = &r->segments[i];
@@ -236,6 +228,8 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
 // The runs that survive, by where they begin: indices may change until they are rewritten.
 static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
 {
+    check(victim->number != 0);
+    check(victim->survivor_count > 0 && victim->survivor_count <= r->survivor_max);
     struct retention_job *job = calloc(1, sizeof(*job));
     check(job != NULL);
     job->number = victim->number;
@@ -248,6 +242,7 @@ static struct retention_job *job_new_locked(struct retention *r, const struct po
         if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
             job->pinned[job->count] =
                 policy_segment_is_pinned(r->policy, victim->number, r->survivors[i]);
+            check(job->count == 0 || job->starts[job->count - 1] <= start); // they are searched
             job->starts[job->count++] = start;
         }
     }
@@ -281,6 +276,8 @@ static enum segment_pick pick_locked(struct retention *r,
         *ret_number = oldest_locked(r, may_go, ctx);
         return *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
     }
+    check(victim.number != 0);
+    check(victim.survivor_count <= max);
     *ret_number = victim.number;
 #ifdef FOREBAY_FAULTS
     keep_half_locked(r, &victim, max);
@@ -310,7 +307,9 @@ enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, 
         pick = *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
     }
     pthread_mutex_unlock(&r->lock);
+    check((job != NULL) == (pick == SEGMENT_PICK_REWRITES));
     if (job != NULL) {
+        check(may_rewrite);
         check(atomic_exchange(&r->job, job) == NULL);
         retention_wake(r);
     }
@@ -374,6 +373,7 @@ static bool on_row_ranked(void *ctx, const struct segment_row *row)
 {
     struct ranking *ranking = ctx;
     struct retention *r = ranking->retention;
+    check(ranking->number != 0);
     uint32_t index;
     if (!row->is_bad) {
         pthread_mutex_lock(&r->lock);
@@ -392,6 +392,7 @@ static bool on_row_ranked(void *ctx, const struct segment_row *row)
 
 static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
 {
+    check(atomic_load(&segment->number) == number); // it is pinned
     struct ranking ranking = {.retention = r, .number = number};
     struct retention_segment *known = retention_segment_of(r, segment);
     uint64_t salt;
@@ -447,6 +448,8 @@ static void do_job(struct retention *r)
 {
     struct retention_job *job = atomic_load(&r->job);
     if (job != NULL) {
+        check(job->number != 0);
+        check(job->count <= r->survivor_max);
         if (!retention_stopping(r)) { // else its segment stays
             retention_rewrite(r, job);
         }
@@ -495,6 +498,7 @@ static void *retention_main(void *ctx)
     struct retention *r = ctx;
     thread_begin("store-retention", THREAD_BEHIND);
     retention_state_load(r);
+    check(r->phase == RETENTION_LEARNING || r->phase == RETENTION_UNREAD);
     r->saved_us = disk_real_us();
     struct timespec until = tick_after_now();
     bool reviews = false;
@@ -543,6 +547,7 @@ void retention_stop(struct retention *r)
     pthread_cond_signal(&r->guarded.wake);
     pthread_mutex_unlock(&r->guarded.lock);
     check(pthread_join(r->thread, NULL) == 0);
+    check(atomic_load(&r->review) == NULL); // its thread has ended it
     retention_drain(r);
     retention_state_save(r);
     pthread_mutex_lock(&r->lock);

@@ -24,6 +24,7 @@ void retention_note_time(struct retention *r)
 // what is remembered.
 static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks, uint32_t now_tick)
 {
+    check(r->policy != NULL);
     unsigned count = r->history_count < RETENTION_HISTORY ? r->history_count : RETENTION_HISTORY;
     for (unsigned i = 1; i <= count; i++) { // from the latest back
         const struct retention_history *then =
@@ -60,9 +61,11 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
                                uint32_t now_tick, struct store_explain_run *run)
 {
     struct policy_explanation why;
+    check(retention_learns(r));
     policy_explain(r->policy, policy_key(explain->hash, run->first_block),
                    retention_policy_group(explain->group), run->segment_number, run->header_offset,
                    &why);
+    check(why.group < POLICY_GROUPS);
     run->priority = priority_locked(r, why.group);
     run->is_pinned = why.is_pinned;
     run->is_on_probation = why.is_on_probation;

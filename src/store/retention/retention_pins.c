@@ -19,6 +19,10 @@
 // odd.
 #define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
+static_assert(STORE_PRIORITIES + STORE_GROUPS_MAX <= STORE_GROUP_PINS, "no rule has its number");
+static_assert(POLICY_GROUPS <= 32, "a bit each");
+static_assert(PINS_PERCENT <= 100, "a part of what may be pinned");
+
 static float priority_factor(unsigned priority)
 {
     check(priority < STORE_PRIORITIES);
@@ -30,6 +34,7 @@ static uint32_t groups_gone(const struct retention *r, const struct store_group 
                             unsigned count)
 {
     uint32_t gone = 0;
+    check(count <= STORE_GROUPS_MAX);
     for (unsigned i = 0; i < STORE_GROUPS_MAX; i++) {
         uint64_t was = policy_group_identity(r->policy, STORE_PRIORITIES + i);
         uint64_t now = i < count ? groups[i].identity : 0;
@@ -56,6 +61,8 @@ static void groups_set_locked(struct retention *r, const struct store_group *gro
         if (groups[i].identity == 0) {
             continue; // no rule has this one now
         }
+        check(groups[i].identity != PINS_IDENTITY);
+        check(groups[i].share_percent <= 100);
         check(!groups[i].pin || groups[i].share_percent == 0);
         struct policy_group group = {
             .factor = priority_factor(groups[i].priority),
@@ -124,6 +131,8 @@ static bool may_go_pinless(void *ctx, uint32_t number)
 bool retention_pins_victim(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
                            void *ctx, uint32_t max, struct policy_victim *ret_victim)
 {
+    check(max <= r->survivor_max);
+    check(retention_is_ready(r));
     struct policy_stats stats;
     policy_stats(r->policy, &stats);
     bool has_pins = stats.pinned_bytes > 0;
@@ -167,6 +176,8 @@ void retention_pins_tell(struct retention *r)
     pthread_mutex_lock(&r->lock);
     policy_stats(r->policy, &stats);
     pthread_mutex_unlock(&r->lock);
+    check(stats.pins_refused >= r->pins.refused); // they only rise
+    check(stats.pins_lost >= r->pins.lost);
     uint64_t refused = stats.pins_refused - r->pins.refused, lost = stats.pins_lost - r->pins.lost;
     stats_add(COUNTER_cache_pinned_bytes, stats.pinned_bytes - r->pins.bytes);
     stats_add(COUNTER_pins_refused, refused);
@@ -186,6 +197,7 @@ void retention_pins_tell(struct retention *r)
 unsigned retention_pins_spares(const struct retention *r, const struct segment_slot *slot)
 {
     const struct segment_log *log = r->log;
+    check(slot >= log->slots);
     bool is_survivors = slot == &log->slots[log->slot_max + SEGMENT_SLOT_SURVIVORS];
     return !is_survivors && atomic_load_explicit(&r->pins.keeps_spare, memory_order_relaxed) ? 1
                                                                                              : 0;

@@ -29,6 +29,8 @@ static bool region_allocate(struct retention_region *region, uint64_t bytes)
 {
     struct store_disk *disk = region->disk;
     uint64_t have = atomic_load(&region->counted_bytes);
+    check(region->fd >= 0);
+    check(bytes >= have && bytes <= region->map_bytes); // it never shrinks
     if (!disk_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
         return false;
     }
@@ -44,6 +46,8 @@ static bool region_allocate(struct retention_region *region, uint64_t bytes)
 static bool map_file(struct retention_region *region, uint64_t least)
 {
     int folder = region->disk->dir.fd;
+    check(region->fd < 0);
+    check(atomic_load(&region->counted_bytes) == 0);
     region->fd = openat(folder, REGION_FILE,
                         O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (region->fd < 0) {
@@ -60,6 +64,8 @@ static bool map_file(struct retention_region *region, uint64_t least)
 bool retention_region_open(struct retention_region *region, struct store_disk *disk,
                            unsigned segments_max, size_t least, size_t most)
 {
+    check(disk != NULL);
+    check(least <= most);
     *region = (struct retention_region){
         .disk = disk, .map = MAP_FAILED, .map_bytes = align_up_u64(most, 4096), .fd = -1};
     // Of the smallest caches a file of it would take a segment.
@@ -78,6 +84,9 @@ bool retention_region_open(struct retention_region *region, struct store_disk *d
 
 void retention_region_in_memory(struct retention_region *region, size_t bytes)
 {
+    check(region->map == MAP_FAILED); // retention_region_open() has found no file
+    check(region->fd < 0);
+    check(atomic_load(&region->counted_bytes) == 0);
     region->map_bytes = align_up_u64(bytes, 4096);
     if (region->is_refused) {
         log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)region->map_bytes);
@@ -99,6 +108,7 @@ bool retention_region_grow(void *ctx, size_t bytes)
     if (region->refused_us != 0 && now_us - region->refused_us < GROW_AGAIN_US) {
         return false;
     }
+    check(region->map != MAP_FAILED);
     bool grown = region_allocate(region, wanted);
     if (!grown && region->refused_us == 0) {
         log_warn("policy_map_full", "bytes=%llu",
@@ -118,6 +128,7 @@ void retention_region_close(struct retention_region *region)
     if (region->disk == NULL) {
         return;
     }
+    check(region->map != MAP_FAILED);
     (void)munmap(region->map, region->map_bytes); // it was mapped
     if (region->fd >= 0) {
         (void)close(region->fd); // it has no name

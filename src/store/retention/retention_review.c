@@ -17,6 +17,12 @@
 #define STEP_RUNS 128u      // headers read
 #define STEP_SEGMENTS 1024u // looked at
 
+static_assert((RETENTION_REVIEW_MARKED & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS)) == 0,
+              "a bit of its own");
+static_assert((RETENTION_REVIEW_LAST & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS)) == 0 &&
+                  RETENTION_REVIEW_LAST != RETENTION_REVIEW_MARKED,
+              "a bit of its own");
+
 struct retention_review {
     unsigned wants; // runs of each segment to review, as in retention.reviews
     uint32_t at;    // entry of the log's table, next to look at
@@ -58,6 +64,8 @@ static bool is_wanted_locked(const struct retention *r, const struct retention_r
                              uint32_t header_offset)
 {
     uint32_t index;
+    check(review->segment != NULL);
+    check(retention_is_ready(r));
     if (!policy_segment_find(r->policy, review->number, header_offset, &index)) {
         return false;
     }
@@ -70,6 +78,8 @@ static bool on_row(void *ctx, const struct segment_row *row)
 {
     struct retention *r = ctx;
     struct retention_review *review = r->review;
+    check(review != NULL);
+    check(review->row_count <= review->row_max);
     pthread_mutex_lock(&r->lock);
     bool is_wanted = !row->is_bad && is_wanted_locked(r, review, row->header_offset);
     pthread_mutex_unlock(&r->lock);
@@ -100,6 +110,8 @@ static void segment_begin(struct retention *r, struct segment *segment, uint32_t
 {
     struct retention_review *review = r->review;
     struct retention_segment *known = retention_segment_of(r, segment);
+    check(number != 0);
+    check(review->segment == NULL); // one at a time
     review->takes_all = known->wants_review;
     known->wants_review = false;
     review->number = number;
@@ -118,6 +130,7 @@ static void segment_begin(struct retention *r, struct segment *segment, uint32_t
 static void segment_end(struct retention *r)
 {
     struct retention_review *review = r->review;
+    check(review->row_at <= review->row_count);
     if (review->segment != NULL) {
         bool is_over = review->row_at == review->row_count;
         retention_segment_of(r, review->segment)->wants_review |= review->takes_all && !is_over;
@@ -133,6 +146,8 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
     struct retention_review *review = r->review;
     struct store_place place = segment_row_place(row, review->number, review->salt);
     struct run_header header;
+    check(review->segment != NULL);
+    check(place.segment_number == review->number);
     place.segment = review->segment;
     if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
         return; // a reader finds the fault
@@ -156,6 +171,8 @@ static void runs_regroup(struct retention *r)
 {
     struct retention_review *review = r->review;
     int fd;
+    check(review->segment != NULL);
+    check(review->row_at <= review->row_count);
     if (review->row_at < review->row_count && segment_borrow_wait(review->segment, &fd) == ERR_OK) {
         uint32_t end = (uint32_t)min_u64(review->row_count, review->row_at + STEP_RUNS);
         for (; review->row_at < end && !retention_stopping(r); review->row_at++) {
@@ -187,6 +204,7 @@ static void rounds_join(struct retention *r)
     unsigned wants = atomic_exchange(&r->reviews, 0);
     r->reviews_again = r->reviews_again ||
                        ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
+    check(wants != 0); // only this thread takes them
     review->wants |= wants;
     review->at = 0;
     segment_end(r);
@@ -217,6 +235,8 @@ bool retention_review_step(struct retention *r)
         return false;
     }
     rounds_join(r);
+    check(r->review != NULL);
+    check(retention_learns(r));
     struct retention_review *review = r->review;
     for (unsigned i = 0;
          i < STEP_SEGMENTS && review->segment == NULL && review->at <= log->table_mask;

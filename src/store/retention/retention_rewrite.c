@@ -38,6 +38,8 @@
 #define SYNC_BYTES (4u << 20)
 #define MOVES_AT_ONCE 512u // under the policy's lock
 
+static_assert(PIECE_BYTES % STORE_CHECKSUM_UNIT == 0, "a piece is verified by itself");
+
 struct rewriting {
     struct retention *retention;
     struct segment_log *log;
@@ -68,6 +70,7 @@ static bool on_row(void *ctx, const struct segment_row *row)
 {
     struct rewriting *rw = ctx;
     const struct retention_job *job = rw->job;
+    check(rw->row_count <= job->count);
     const uint32_t *start =
         bsearch(&row->header_offset, job->starts, job->count, sizeof(*job->starts), start_compare);
     if (rw->row_count < job->count && start != NULL) {
@@ -119,6 +122,8 @@ enum err retention_head_read(const struct store_disk *disk, const struct store_p
                              char *bytes, struct run_header *ret_header)
 {
     check(from->header_len <= RUN_HEADER_MAX);
+    check(from->segment != NULL);
+    check(fd >= 0);
     segment_unmark_neighbour(from->segment, from->header_offset, from->first_unit, fd);
     if (!pread_all(fd, bytes, from->header_len, from->header_offset)) {
         return ERR_IO;
@@ -136,6 +141,7 @@ enum err retention_head_read(const struct store_disk *disk, const struct store_p
 static bool piece_is_right(const struct run_header *header, uint32_t at, const char *bytes,
                            uint32_t len)
 {
+    check(at % STORE_CHECKSUM_UNIT == 0);
     for (uint32_t done = 0; done < len; done += STORE_CHECKSUM_UNIT) {
         uint32_t unit_len = (uint32_t)min_u64(STORE_CHECKSUM_UNIT, len - done);
         if (disk_crc32c(bytes + done, unit_len) !=
@@ -151,6 +157,8 @@ static bool piece_is_right(const struct run_header *header, uint32_t at, const c
 static enum err piece_read(struct rewriting *rw, const struct run_header *header, uint32_t at,
                            char *ret_bytes, uint32_t len)
 {
+    check(len > 0 && len <= PIECE_BYTES);
+    check(at < header->payload_len && len <= header->payload_len - at);
     uint64_t offset = (uint64_t)header->payload_offset + at;
     uint32_t first_unit = header->first_unit + at / STORE_CHECKSUM_UNIT;
     bool is_marked = header->payload_len >= RUN_PACKED_MAX;
@@ -217,6 +225,8 @@ static enum err run_write(struct rewriting *rw, int fd, const struct run_header 
     uint32_t head_bytes =
         layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
     check(layout->intent || header.payload_len <= PIECE_BYTES);
+    check(to->segment != rw->segment); // survivors leave it
+    check(layout->header_offset <= layout->payload_offset);
     check(head_bytes <= RUN_HEADER_MAX + RUN_PAYLOAD_ALIGN);
     segment_unmark_neighbour(to->segment, layout->start, to->first_unit, fd);
     enum err err = payload_copy(rw, fd, from, to, head_bytes);
@@ -245,6 +255,7 @@ static void let_go(const struct segment_reservation *to)
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
+    check(rw->move_count < rw->job->count); // each run has room for its move
     struct store_place from = segment_row_place(row, rw->job->number, rw->salt);
     from.segment = rw->segment;
     if (row->is_bad || segment_is_bad(rw->segment, row->header_offset) ||
@@ -296,6 +307,7 @@ static void moves_send(struct rewriting *rw)
 {
     struct segment *target = NULL;
     enum err err = ERR_OK;
+    check(rw->unsent <= rw->move_count);
     for (; rw->unsent < rw->move_count; rw->unsent++) {
         struct index_move *move = &rw->moves[rw->unsent];
         if (move->to.segment != target) {
@@ -311,6 +323,7 @@ static void moves_send(struct rewriting *rw)
         }
     }
     rw->unsynced_bytes = 0;
+    check(rw->unsent == rw->move_count);
 }
 
 static bool must_end(const struct rewriting *rw)
@@ -322,6 +335,7 @@ static bool must_end(const struct rewriting *rw)
 // False: no room, or the disk is in trouble.
 static bool copy_one(struct rewriting *rw, uint32_t at)
 {
+    check(at < rw->row_count);
     enum err err = run_copy(rw, &rw->rows[at]);
     if (rw->unsynced_bytes >= SYNC_BYTES) {
         moves_send(rw);
@@ -353,6 +367,8 @@ static void moves_tell(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
     uint64_t bytes = 0;
+    check(rw->unsent == rw->move_count); // or a move has no answer yet
+    check(rw->move_count <= rw->row_count);
     for (uint32_t i = 0; i < rw->move_count; i += MOVES_AT_ONCE) {
         pthread_mutex_lock(&r->lock);
         for (uint32_t j = i; j < rw->move_count && j < i + MOVES_AT_ONCE; j++) {
@@ -401,7 +417,9 @@ static void rewriting_init(struct rewriting *rw, struct retention *r,
                            const struct retention_job *job)
 {
     *rw = (struct rewriting){.retention = r, .log = r->log, .job = job};
+    check(job->number != 0);
     rw->segment = segment_log_entry(r->log, job->number);
+    check(rw->segment != NULL);
     rw->rows = calloc(job->count, sizeof(*rw->rows));
     rw->row_pinned = calloc(job->count, sizeof(*rw->row_pinned));
     rw->moves = calloc(job->count, sizeof(*rw->moves));

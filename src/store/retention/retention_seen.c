@@ -23,6 +23,7 @@ unsigned retention_policy_group(unsigned group)
 
 unsigned retention_group_of_policy(unsigned policy_group)
 {
+    check(policy_group < POLICY_GROUPS);
     return policy_group >= STORE_PRIORITIES
                ? policy_group
                : (policy_group + STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
@@ -46,6 +47,7 @@ void retention_wake(struct retention *r)
 
 static void tell(struct retention *r, unsigned at, const struct policy_event *event)
 {
+    check(at < r->ring_count);
     struct policy_ring *ring = &r->rings[at];
     if (!policy_ring_put(ring, event)) {
         stats_add(COUNTER_retention_events_lost, 1);
@@ -99,6 +101,7 @@ void retention_missed(struct worker *w, struct retention *r, struct hash128 hash
                                      .len = event_bytes(payload_len),
                                      .stamp = answer->stamp,
                                      .is_part = answer->is_part};
+        check(worker_index(w) + 1 < r->ring_count); // the last ring is the index writer's
         tell(r, worker_index(w), &event);
         uint64_t *woken_us = &r->woken_us[worker_index(w)];
         if (!is_stored && worker_now_us(w) - *woken_us >= REFUSALS_WAIT_US) {
@@ -114,6 +117,8 @@ void retention_stored(struct worker *w, struct retention *r, const struct segmen
     if (!retention_learns(r)) {
         return;
     }
+    check(number != 0);
+    check(answer->group < POLICY_GROUPS);
     uint32_t payload_len = segment_row_place(row, number, 0).payload_len;
     struct policy_event event = {.kind = POLICY_STORED,
                                  .key = policy_key(row->hash, row->first_block),
@@ -132,6 +137,7 @@ void retention_read(struct worker *w, struct retention *r, const struct store_pl
     if (!retention_learns(r)) {
         return;
     }
+    check(place->segment_number != 0);
     struct policy_event event = {.kind = POLICY_READ,
                                  .key = policy_key(place->hash, place->first_block),
                                  .segment = place->segment_number,
@@ -162,6 +168,7 @@ void retention_drain(struct retention *r)
         for (unsigned n = 0; count == TAKEN_AT_ONCE && n < POLICY_RING_EVENTS / TAKEN_AT_ONCE;
              n++) {
             count = policy_ring_take(&r->rings[i], events, TAKEN_AT_ONCE);
+            check(count <= TAKEN_AT_ONCE);
             policy_take(r->policy, events, count);
         }
         pthread_mutex_unlock(&r->lock);

@@ -46,6 +46,7 @@ static bool piece_read(int fd, char *piece, uint32_t *ret_len)
 // False: a stop came before its end.
 static bool file_load(struct retention *r, int fd)
 {
+    check(fd >= 0);
     char *piece = malloc(POLICY_PIECE_MAX);
     check(piece != NULL);
     uint32_t len;
@@ -67,6 +68,7 @@ static bool file_load(struct retention *r, int fd)
 static void state_is_loaded_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
+    check(r->phase == RETENTION_LOADING);
     unsigned behind = r->was_clean ? 0 : 1;
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
@@ -85,6 +87,7 @@ static void state_is_loaded_locked(struct retention *r)
 
 void retention_state_load(struct retention *r)
 {
+    check(retention_learns(r));
     struct stat st;
     int fd = openat(r->disk->dir.fd, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     bool is_whole = true;
@@ -108,6 +111,8 @@ void retention_state_load(struct retention *r)
 static bool piece_write(struct store_disk *disk, int fd, const char *bytes, size_t len,
                         uint64_t *written, uint64_t *reserved)
 {
+    check(len > 4 && len <= 4 + POLICY_PIECE_MAX);
+    check(*written <= *reserved);
     uint64_t needed = align_up_u64(*written + len, STATE_PAGE);
     if (needed > *reserved) {
         if (!disk_space_reserve(disk, needed - *reserved, disk->capacity_bytes)) {
@@ -130,6 +135,7 @@ static bool file_save(struct retention *r, int fd, uint64_t *reserved)
     while (well && len > 0) { // ends with what is known
         pthread_mutex_lock(&r->lock);
         len = policy_save(r->policy, &cursor, bytes + 4);
+        check(len <= POLICY_PIECE_MAX);
         pthread_mutex_unlock(&r->lock);
         wire_put_u32(bytes, (uint32_t)len);
         well = len == 0 || piece_write(r->disk, fd, bytes, 4 + len, &written, reserved);
@@ -143,6 +149,7 @@ void retention_state_save(struct retention *r)
 {
     int folder = r->disk->dir.fd;
     uint64_t reserved = 0;
+    check(retention_learns(r));
     if (!retention_is_ready(r)) {
         return; // the saved state knows more
     }

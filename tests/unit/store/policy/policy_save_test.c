@@ -251,3 +251,47 @@ Test(policy_save, runs_stay_with_their_rule_at_any_position)
     free(pieces.bytes);
     shelf_done(&shelf);
 }
+
+#define PIECE_HEADER 40u
+#define PIECE_CHECKSUM 32u // where it is in the header
+#define KIND_CLOCK 0u
+#define KIND_HAZARD 1u
+
+// Puts a number into the first piece of that kind, whose checksum is right again afterwards.
+static enum err load_forged(struct shelf *shelf, struct pieces *pieces, uint16_t kind_wanted,
+                            size_t at, const void *bytes, size_t len)
+{
+    uint16_t kind;
+    for (unsigned i = 0; i < pieces->count; i++) {
+        char *piece = pieces->bytes[i];
+        memcpy(&kind, piece + 6, sizeof(kind));
+        if (kind == kind_wanted) {
+            memcpy(piece + PIECE_HEADER + at, bytes, len);
+            uint64_t checksum = hash64(piece + PIECE_HEADER, pieces->lens[i] - PIECE_HEADER,
+                                       hash64(piece, PIECE_CHECKSUM, 0));
+            memcpy(piece + PIECE_CHECKSUM, &checksum, sizeof(checksum));
+            return policy_load(shelf->policy, piece, pieces->lens[i]);
+        }
+    }
+    return ERR_INTERNAL;
+}
+
+Test(policy_save, numbers_that_no_policy_can_have_are_refused)
+{
+    struct shelf before, after;
+    struct pieces pieces;
+    double share = 0.5, too_much = 1.5;
+    float number = 1, nan = __builtin_nanf("");
+    shelf_init(&before, POLICY_EPOCH, SEGMENTS);
+    live(&before);
+    pieces_save(&pieces, before.policy);
+    shelf_init(&after, POLICY_EPOCH, SEGMENTS);
+    cr_assert_eq(load_forged(&after, &pieces, KIND_CLOCK, 8, &too_much, 8), ERR_CORRUPT);
+    cr_assert_eq(after.policy->clock.tick, 0u);
+    cr_assert_eq(load_forged(&after, &pieces, KIND_CLOCK, 8, &share, 8), ERR_OK);
+    cr_assert_eq(load_forged(&after, &pieces, KIND_HAZARD, 4, &nan, 4), ERR_CORRUPT);
+    cr_assert_eq(load_forged(&after, &pieces, KIND_HAZARD, 4, &number, 4), ERR_OK);
+    free(pieces.bytes);
+    shelf_done(&before);
+    shelf_done(&after);
+}

@@ -100,7 +100,8 @@ Test(retention, events_that_find_no_room_in_a_ring_are_counted)
 {
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
-    struct reading reading = {.box = &box, .place = {.header_len = 1}, .count = 2000};
+    struct reading reading = {
+        .box = &box, .place = {.segment_number = 1, .header_len = 1}, .count = 2000};
     uint64_t lost = stats_sum(COUNTER_retention_events_lost);
     pthread_mutex_lock(&box.store->retention.lock); // nobody drains
     box_on_worker(&box, 0, do_read, &reading);
