@@ -86,8 +86,9 @@ void checksums_append(struct buf *out, const struct origin *origin, const struct
         lines = checksums_lines(known->headers);
         buf_append_span(out, lines);
     }
-    bool has_none = f->ask_checksums && f->status == 200 && f->checksums.count == 0 &&
-                    lines.len == 0 && origin_capabilities(origin)->has_checksums;
+    bool has_none = f->wants_checksums != ORIGIN_CHECKSUMS_NONE && f->status == 200 &&
+                    f->checksums.count == 0 && lines.len == 0 &&
+                    origin_capabilities(origin)->has_checksums;
     if (has_none && buf_span(out).len + sizeof(LINE_NONE) <= STORE_HEADERS_MAX) {
         buf_append_cstr(out, LINE_NONE);
     }

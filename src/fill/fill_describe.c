@@ -241,14 +241,14 @@ void fill_describe_start(struct fill *fill)
     struct origin_fetch *f = &fill->describe;
     check(!fill->describing && fill->phase == FILL_ASKED && !fill_is_fetching(fill));
     check(fill->described == NULL && fill->range == FILL_RANGE_OF_RUN);
-    f->head = true;
+    f->kind = ORIGIN_HEAD;
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
     f->client = fill->fetch.client;
     f->ahead = fill->fetch.ahead;
     f->trace = &fill->trace;
-    f->ask_checksums = f->for_checksums = true;
+    f->wants_checksums = ORIGIN_CHECKSUMS_ONLY;
     f->on_head = on_describe_head;
     f->on_body = on_describe_body;
     f->on_end = on_describe_end;

@@ -570,8 +570,10 @@ void fill_fetch(struct fill *fill)
         .client = f->client,
         .trace = &fill->trace,
         .ahead = f->ahead,
-        .ask_checksums = true,
-        .has_range = !is_empty && (fill_has_head(fill) || fill->range == FILL_RANGE_OF_RUN),
+        .wants_checksums = ORIGIN_CHECKSUMS_TOO,
+        .kind = !is_empty && (fill_has_head(fill) || fill->range == FILL_RANGE_OF_RUN)
+                    ? ORIGIN_GET_RANGE
+                    : ORIGIN_GET_WHOLE,
         .first = fill->received,
         .last = fill->asked_end_byte > 0 ? fill->asked_end_byte - 1 : 0,
         .on_head = on_fetch_head,

@@ -20,7 +20,7 @@ void fill_unknown_ask(struct fill *fill, struct origin_fetch *f)
 {
     check(fill->object == NULL);
     f->condition = &fill->condition;
-    if (f->has_range && fill->suffix_bytes > 0) {
+    if (f->kind == ORIGIN_GET_RANGE && fill->suffix_bytes > 0) {
         f->suffix = fill->suffix_bytes + fill->block_size_bytes - 1;
     }
 }

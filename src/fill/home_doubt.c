@@ -46,7 +46,7 @@ bool home_doubts_answer(struct revalidation *c)
         !origin_capabilities(origin)->is_remote) {
         return false;
     }
-    check(c->found != NULL && (c->by_head == NULL || c->fetch.by_get));
+    check(c->found != NULL && (c->by_head == NULL || c->fetch.kind == ORIGIN_HEAD_BY_GET));
     bool stays = is_alike(asked, c->found);
     if (c->by_head != NULL && stays) {
         fill_version_take_checksums(&c->found, c->by_head);
@@ -65,7 +65,7 @@ bool home_doubts_answer(struct revalidation *c)
         return false;
     }
     bool moves = is_now && is_alike_but_date(asked, c->found);
-    if (moves && c->fetch.by_get) {
+    if (moves && c->fetch.kind == ORIGIN_HEAD_BY_GET) {
         origin_note_date(origin, true);
     }
     if (moves && origin_dates_move(origin)) {
@@ -73,5 +73,5 @@ bool home_doubts_answer(struct revalidation *c)
         return false;
     }
     bool is_later = date != 0 && asked->last_modified != 0 && date != asked->last_modified;
-    return !c->fetch.by_get && (moves || !is_later);
+    return c->fetch.kind != ORIGIN_HEAD_BY_GET && (moves || !is_later);
 }

@@ -253,7 +253,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     if (c->floor == h->floor && home_doubts_answer(c)) {
         c->by_head = c->found;
         c->found = NULL;
-        f->by_get = true;
+        f->kind = ORIGIN_HEAD_BY_GET;
         origin_fetch_start(h->fw->worker, c->key->origin, f);
         return;
     }
@@ -311,16 +311,16 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     }
     struct revalidation *c = revalidation_new(h, first->ask.key, asked);
     h->revalidation = c;
-    c->fetch.head = true;
+    c->fetch.kind = ORIGIN_HEAD;
     c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
     c->fetch.credentials = c->key->credentials;
     c->fetch.client = first->ask.client;
     c->trace = first->ask.trace;
     c->fetch.trace = &c->trace;
-    c->fetch.ask_checksums = true;
+    c->fetch.wants_checksums = is_learning ? ORIGIN_CHECKSUMS_ONLY : ORIGIN_CHECKSUMS_TOO;
     c->is_learning = is_learning;
-    c->fetch.ahead = c->fetch.for_checksums = is_learning;
+    c->fetch.ahead = is_learning;
     if (is_learning) {
         checksums_learn_begin(h->fw);
     }

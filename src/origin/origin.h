@@ -192,27 +192,34 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
     return a->kind == b->kind && strcmp(a->value, b->value) == 0;
 }
 
+// What a fetch asks for.
+enum origin_fetch_kind {
+    ORIGIN_GET_WHOLE,
+    ORIGIN_GET_RANGE,  // `first` to `last`, or `suffix`
+    ORIGIN_HEAD,       // no body
+    ORIGIN_HEAD_BY_GET // no body, but sent as a GET of one byte; also set by this room if it did so
+};
+enum origin_checksums { ORIGIN_CHECKSUMS_NONE, ORIGIN_CHECKSUMS_TOO, ORIGIN_CHECKSUMS_ONLY };
+
 struct origin_fetch {
     // The request; its views must live until on_end.
-    bool head;          // HEAD, or a HEAD done by a GET: no body wanted
+    enum origin_fetch_kind kind;
     struct span bucket; // at the origin
     struct span key;
-    bool has_range;
     uint64_t first, last; // inclusive
     uint64_t suffix;      // instead of these: this many bytes at the end; 0: not used
     struct span if_match, if_none_match;      // full ETags as the origin sent them; empty: none
     const struct origin_condition *condition; // of a client, in addition to ours; or NULL
-    bool ask_checksums;                       // x-amz-checksum-mode: ENABLED
-    // With head: use a GET of one byte. Also set by this room when it did so for another reason.
-    bool by_get;
+    // x-amz-checksum-mode: ENABLED unless NONE. ONLY: a HEAD returns them and a GET of a range does
+    // not, so no GET replaces the HEAD.
+    enum origin_checksums wants_checksums;
     const struct sigv4_credentials *credentials; // instead of the origin's own; or NULL
-    uint64_t client;    // the client it serves: clients whose calls wait for a slot take turns
-    bool ahead;         // nobody waits for it: all other calls come first
-    bool for_checksums; // only for checksums, which HEAD returns and a GET of a range does not
+    uint64_t client; // the client it serves: clients whose calls wait for a slot take turns
+    bool ahead;      // nobody waits for it: all other calls come first
     // The caller holds a version that it may use instead, so SlowDown ends the call sooner.
     bool is_check;
-    // With head: the caller holds or wants bytes. If HEAD of this key is refused, a GET of one byte
-    // decides. May be set while the answer is on its way.
+    // With a HEAD: the caller holds or wants bytes. If HEAD of this key is refused, a GET of one
+    // byte decides. May be set while the answer is on its way.
     bool get_decides;
     // A client already has bytes of the version in if_match. If the store answers with another
     // version or none, its other replicas are asked before the fetch fails. May be set while the
@@ -259,6 +266,10 @@ struct origin_fetch {
 
     void *driver; // private
 };
+static inline bool origin_fetch_is_head(const struct origin_fetch *f)
+{
+    return f->kind >= ORIGIN_HEAD;
+}
 // Starts on the calling worker. Callbacks never run inside this call.
 void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *f);
 void origin_fetch_pause(struct origin_fetch *f);

@@ -98,7 +98,7 @@ static void fetch_end(struct origin_directory_fetch *d, enum err err)
     piece_drop(d);
     worker_task_cancel(&d->task);
     if (err != ERR_CANCELLED) {
-        stats_count_origin(f->head ? "HeadObject" : "GetObject", status_of(f, err));
+        stats_count_origin(origin_fetch_is_head(f) ? "HeadObject" : "GetObject", status_of(f, err));
         stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - d->started_us);
         origin_count_error(err);
     }
@@ -130,9 +130,10 @@ static void start_open(struct origin_directory_fetch *d)
     op_start(d, (struct disk_op){.kind = DISK_OPEN,
                                  .fd = origin_directory_of(d)->root_fd,
                                  .path = d->path,
-                                 .open_flags =
-                                     (d->call.f->head ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY) |
-                                     O_CLOEXEC,
+                                 .open_flags = (origin_fetch_is_head(d->call.f)
+                                                    ? O_PATH
+                                                    : O_RDONLY | O_NONBLOCK | O_NOCTTY) |
+                                               O_CLOEXEC,
                                  .open_resolve = ORIGIN_DIRECTORY_RESOLVE});
 }
 
@@ -259,10 +260,10 @@ static enum err judge(struct origin_fetch *f)
         f->status = 304;
         return ERR_NOT_MODIFIED;
     }
-    if (!f->has_range || f->head) {
+    if (f->kind != ORIGIN_GET_RANGE) {
         f->status = 200;
         f->body_first = 0;
-        f->body_len = f->head ? 0 : f->size_bytes;
+        f->body_len = origin_fetch_is_head(f) ? 0 : f->size_bytes;
         return ERR_OK;
     }
     uint64_t first = f->suffix > 0 ? f->size_bytes - min_u64(f->suffix, f->size_bytes) : f->first;

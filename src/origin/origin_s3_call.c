@@ -55,7 +55,7 @@ static const char *operation_name(const struct origin_s3_call *c)
     if (c->call.r != NULL) {
         return s3_operation_name(c->call.r->request->operation);
     }
-    return c->call.f->head && c->form == S3_FORM_ASKED ? "HeadObject" : "GetObject";
+    return origin_fetch_is_head(c->call.f) && c->form == S3_FORM_ASKED ? "HeadObject" : "GetObject";
 }
 
 // --- The end of a call ---------------------------------------------------------------------------
@@ -215,8 +215,8 @@ static enum err fetch_head(struct origin_s3_call *c)
     struct origin_fetch *f = c->call.f;
     struct response_answer answer;
     bool by_get = c->form != S3_FORM_ASKED;
-    bool has_range = by_get ? c->response_head.status == 206 : f->has_range;
-    struct response_asked asked = {.head = f->head && !by_get,
+    bool has_range = by_get ? c->response_head.status == 206 : f->kind == ORIGIN_GET_RANGE;
+    struct response_asked asked = {.head = origin_fetch_is_head(f) && !by_get,
                                    .has_range = has_range,
                                    .first = f->first,
                                    .last = f->last,
@@ -228,10 +228,10 @@ static enum err fetch_head(struct origin_s3_call *c)
         return err;
     }
     f->status = c->response_head.status;
-    f->by_get = by_get;
+    f->kind = by_get ? ORIGIN_HEAD_BY_GET : f->kind;
     f->size_bytes = answer.size_bytes;
     f->body_first = answer.body_first;
-    f->body_len = f->head ? 0 : answer.body_len;
+    f->body_len = origin_fetch_is_head(f) ? 0 : answer.body_len;
     f->etag = answer.etag;
     f->version_id = answer.version_id;
     f->weak_or_no_etag = answer.weak_or_no_etag;

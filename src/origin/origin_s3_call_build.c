@@ -15,7 +15,7 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
     bool ok = add(c, headers, "User-Agent", SPAN("forebay/" FOREBAY_VERSION));
     if (c->form == S3_FORM_BY_BYTE) {
         ok = ok && add(c, headers, "Range", SPAN("bytes=0-0"));
-    } else if (f->has_range && !f->head) {
+    } else if (f->kind == ORIGIN_GET_RANGE) {
         const char *range =
             f->suffix > 0
                 ? arena_printf(c->call.arena, "bytes=-%llu", (unsigned long long)f->suffix)
@@ -35,7 +35,7 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
         ok = ok && add(c, headers, origin_condition_name(f->condition->kind),
                        span_from_cstr(f->condition->value));
     }
-    if (f->ask_checksums) {
+    if (f->wants_checksums != ORIGIN_CHECKSUMS_NONE) {
         ok = ok && add(c, headers, "x-amz-checksum-mode", SPAN("ENABLED"));
     }
     if (f->trace != NULL && f->trace->traceparent[0] != '\0') {

@@ -65,9 +65,9 @@ struct origin_s3_call {
 
 static inline struct span origin_s3_call_method(const struct origin_s3_call *c)
 {
-    return c->call.r != NULL                             ? c->call.r->method
-           : c->call.f->head && c->form == S3_FORM_ASKED ? SPAN("HEAD")
-                                                         : SPAN("GET");
+    return c->call.r != NULL                                             ? c->call.r->method
+           : origin_fetch_is_head(c->call.f) && c->form == S3_FORM_ASKED ? SPAN("HEAD")
+                                                                         : SPAN("GET");
 }
 
 static inline struct span origin_s3_call_bucket(const struct origin_s3_call *c)

@@ -89,8 +89,9 @@ void origin_s3_odd_prepare(struct origin_s3_call *c)
     if (c->call.f != NULL) {
         bool is_odd = origin_doubts_head(origin) || origin_is_odd(origin, ORIGIN_REFUSES_HEAD) ||
                       (c->call.f->get_decides && key_is_noted(c));
-        if (c->form == S3_FORM_ASKED && c->call.f->head &&
-            (c->call.f->by_get || (is_odd && !c->call.f->for_checksums))) {
+        if (c->form == S3_FORM_ASKED && origin_fetch_is_head(c->call.f) &&
+            (c->call.f->kind == ORIGIN_HEAD_BY_GET ||
+             (is_odd && c->call.f->wants_checksums != ORIGIN_CHECKSUMS_ONLY))) {
             c->form = S3_FORM_BY_BYTE;
         }
         c->omits_if_match |=
@@ -116,7 +117,8 @@ static bool ask_head_otherwise(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
     bool is_unfit = status / 100 == 2;
-    if (c->form == S3_FORM_ASKED && !c->call.f->for_checksums && (is_unfit || head_is_refused(c))) {
+    if (c->form == S3_FORM_ASKED && c->call.f->wants_checksums != ORIGIN_CHECKSUMS_ONLY &&
+        (is_unfit || head_is_refused(c))) {
         c->form = S3_FORM_BY_BYTE;
         if (!is_unfit && answers_heads(c) && status != 405 && status != 501) {
             note_key(c);
@@ -156,7 +158,7 @@ bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c)
     if (c->call.f == NULL) {
         return false;
     }
-    if (c->call.f->head) {
+    if (origin_fetch_is_head(c->call.f)) {
         return ask_head_otherwise(c);
     }
     if (c->call.f->if_match.len > 0 && !c->omits_if_match && c->refused_if_match == 0 &&
@@ -175,7 +177,7 @@ void origin_s3_odd_learn(struct origin_s3_call *c)
     const char *name = origin->shown;
     if (c->form != S3_FORM_ASKED) {
         stats_add(COUNTER_origin_heads_by_get, 1);
-    } else if (c->call.f->head) {
+    } else if (origin_fetch_is_head(c->call.f)) {
         (void)note(&state->head_answered_until_us);
     }
     if (c->replaced_head / 100 == 2) {

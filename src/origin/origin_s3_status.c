@@ -81,7 +81,7 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
     case 412:
         return may_have_failed(f) ? ERR_ORIGIN_CHANGED : ERR_ORIGIN_PROTOCOL;
     case 416:
-        return f->has_range ? ERR_INVALID_RANGE : ERR_ORIGIN_PROTOCOL;
+        return f->kind == ORIGIN_GET_RANGE ? ERR_INVALID_RANGE : ERR_ORIGIN_PROTOCOL;
     case 501:
         return ERR_NOT_IMPLEMENTED;
     default:

@@ -93,10 +93,11 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
 
 static void start_fetch(struct worker *w, struct call *call)
 {
-    call->fetch = (struct origin_fetch){.head = call->ask.kind == PROBE_HEAD,
+    call->fetch = (struct origin_fetch){.kind = call->ask.kind == PROBE_HEAD  ? ORIGIN_HEAD
+                                                : call->ask.kind == PROBE_GET ? ORIGIN_GET_RANGE
+                                                                              : ORIGIN_GET_WHOLE,
                                         .bucket = span_from_cstr(call->ask.bucket),
                                         .key = span_from_cstr(call->ask.key),
-                                        .has_range = call->ask.kind == PROBE_GET,
                                         .first = call->ask.first,
                                         .last = call->ask.last,
                                         .on_head = on_fetch_head,

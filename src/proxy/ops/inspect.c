@@ -294,7 +294,8 @@ static void explain_ask_origin(struct explanation *e)
 {
     check(e->asks_origin && e->key != NULL);
     struct origin_fetch *f = &e->fetch;
-    f->head = f->get_decides = true;
+    f->kind = ORIGIN_HEAD;
+    f->get_decides = true;
     f->bucket = e->key->bucket;
     f->key = e->key->key;
     f->on_head = on_origin_head;

@@ -47,8 +47,7 @@ static void fetch(struct pass_state *p, enum call_phase phase, uint64_t first, u
                                .ctx = p,
                                .credentials = request_origin_credentials(p->request),
                                .client = request_client(p->request),
-                               .head = is_head,
-                               .has_range = !is_head,
+                               .kind = is_head ? ORIGIN_HEAD : ORIGIN_GET_RANGE,
                                .first = first,
                                .last = last,
                                .if_match = p->direct.etag};

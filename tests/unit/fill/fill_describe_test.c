@@ -280,7 +280,8 @@ static int ask_beside(int *ret_head)
     world_deliver_all();
     *ret_head = -1;
     for (int i = 0; i < MAX_FETCHES; i++) {
-        *ret_head = world.fetches[i].used && world.fetches[i].f->head ? i : *ret_head;
+        *ret_head =
+            world.fetches[i].used && origin_fetch_is_head(world.fetches[i].f) ? i : *ret_head;
     }
     cr_assert_geq(*ret_head, 0);
     cr_assert_eq(origin_heads(), 1);
@@ -290,7 +291,7 @@ static int ask_beside(int *ret_head)
 Test(fill_describe, reply_has_the_checksums_that_head_brings_in_time)
 {
     int head, client = ask_beside(&head);
-    while (world.fetches[head].used && world.fetches[head].f->head) {
+    while (world.fetches[head].used && origin_fetch_is_head(world.fetches[head].f)) {
         cr_assert(world_do(EVENT_ORIGIN, head, -1));
     }
     world_run();
@@ -326,7 +327,7 @@ Test(fill_describe, head_of_another_version_is_not_believed)
     while (!world_do(EVENT_ORIGIN, head, -1)) {
     }
     origin_overwrite();
-    while (world.fetches[head].used && world.fetches[head].f->head) {
+    while (world.fetches[head].used && origin_fetch_is_head(world.fetches[head].f)) {
         cr_assert(world_do(EVENT_ORIGIN, head, -1));
     }
     world_run();

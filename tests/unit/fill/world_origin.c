@@ -117,7 +117,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
                 .used = true, .f = f, .worker = w, .key = &world.keys[f->key.ptr[0] - '0']};
             f->driver = p;
             world.requests++;
-            world.heads += f->head;
+            world.heads += origin_fetch_is_head(f);
             return;
         }
     }
@@ -196,7 +196,8 @@ static enum err fetch_refuse(struct fetch_play *p, struct span etag)
     if (err != ERR_OK) {
         return err;
     }
-    if (f->has_range && range_first(p, p->key->version) >= p->key->size_bytes[p->key->version]) {
+    if (f->kind == ORIGIN_GET_RANGE &&
+        range_first(p, p->key->version) >= p->key->size_bytes[p->key->version]) {
         return ERR_INVALID_RANGE;
     }
     return ERR_OK;
@@ -227,11 +228,12 @@ static void fetch_answer(struct fetch_play *p)
     uint64_t size = p->key->size_bytes[p->version];
     p->answered = true;
     p->arena = arena_new(1 << 16);
-    p->will_reset = !f->head && (world.reset_next > 0 || rnd(100) < world.options.reset_percent);
-    world.reset_next -= world.reset_next > 0 && !f->head;
-    p->next = f->has_range ? range_first(p, p->version) : 0;
-    p->end = f->has_range && f->suffix == 0 ? min_u64(f->last + 1, size) : size;
-    f->status = f->has_range ? 206 : 200;
+    p->will_reset = !origin_fetch_is_head(f) &&
+                    (world.reset_next > 0 || rnd(100) < world.options.reset_percent);
+    world.reset_next -= world.reset_next > 0 && !origin_fetch_is_head(f);
+    p->next = f->kind == ORIGIN_GET_RANGE ? range_first(p, p->version) : 0;
+    p->end = f->kind == ORIGIN_GET_RANGE && f->suffix == 0 ? min_u64(f->last + 1, size) : size;
+    f->status = f->kind == ORIGIN_GET_RANGE ? 206 : 200;
     f->size_bytes = size;
     f->body_first = p->next;
     f->body_len = p->end - p->next;
@@ -241,7 +243,8 @@ static void fetch_answer(struct fetch_play *p)
     f->forbids = world.options.no_etag ? ORIGIN_FORBIDS_ETAG : ORIGIN_FORBIDS_NOTHING;
     check(headers_add(&f->headers, p->arena, SPAN("x-amz-meta-edition"),
                       span_from_cstr(arena_printf(p->arena, "%d", p->edition))));
-    if (f->ask_checksums && !f->has_range && !world.names_no_checksums) {
+    if (f->wants_checksums != ORIGIN_CHECKSUMS_NONE && f->kind != ORIGIN_GET_RANGE &&
+        !world.names_no_checksums) {
         // Parts of a body cannot be judged.
         const char *parts = world.names_wrong_checksums ? "" : "-1";
         char *value = arena_printf(p->arena, "v%d%s", p->version, parts);
@@ -251,7 +254,7 @@ static void fetch_answer(struct fetch_play *p)
     world.current = p->worker;
     enum err err = f->on_head(f);
     turn_end(p->worker);
-    if (p->used && (err != ERR_OK || f->head)) {
+    if (p->used && (err != ERR_OK || origin_fetch_is_head(f))) {
         fetch_end(p, err);
     }
 }

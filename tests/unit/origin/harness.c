@@ -267,13 +267,12 @@ void fetch_run(struct harness *h, unsigned worker, struct fetch_run *run)
 {
     struct fetch_test t = {.h = h, .run = run};
     buf_init(&run->body, 64u << 20);
-    t.f.head = run->head;
+    t.f.kind = run->head ? ORIGIN_HEAD : run->has_range ? ORIGIN_GET_RANGE : ORIGIN_GET_WHOLE;
     t.f.get_decides = run->get_decides;
     t.f.is_bound = run->is_bound;
-    t.f.has_range = run->has_range;
     t.f.first = run->first;
     t.f.last = run->last;
-    t.f.ask_checksums = run->ask_checksums;
+    t.f.wants_checksums = run->ask_checksums ? ORIGIN_CHECKSUMS_TOO : ORIGIN_CHECKSUMS_NONE;
     t.f.credentials = run->credentials;
     t.f.bucket = span_from_cstr(run->bucket != NULL ? run->bucket : "bkt");
     t.f.key = span_from_cstr(run->key);

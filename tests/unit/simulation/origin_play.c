@@ -138,8 +138,8 @@ static void look_at(struct play *p)
     p->stage = STAGE_LOOKED_AT;
     p->refused = f->if_match.len > 0 && !span_equal(f->if_match, etag) ? ERR_ORIGIN_CHANGED
                  : f->if_none_match.len > 0 && span_equal(f->if_none_match, etag) ? ERR_NOT_MODIFIED
-                 : f->has_range && f->first >= size ? ERR_INVALID_RANGE
-                                                    : ERR_OK;
+                 : f->kind == ORIGIN_GET_RANGE && f->first >= size ? ERR_INVALID_RANGE
+                                                                   : ERR_OK;
 }
 
 static void answer(struct play *p)
@@ -153,16 +153,16 @@ static void answer(struct play *p)
     uint64_t size = size_of(p->key, p->number);
     p->stage = STAGE_BODY;
     p->arena = arena_new(1 << 16);
-    p->next = f->has_range ? f->first : 0;
-    p->end = f->has_range ? min_u64(f->last + 1, size) : size;
+    p->next = f->kind == ORIGIN_GET_RANGE ? f->first : 0;
+    p->end = f->kind == ORIGIN_GET_RANGE ? min_u64(f->last + 1, size) : size;
     p->breaks_off = schedule_random(16) == 0;
-    f->status = f->has_range ? 206 : 200;
+    f->status = f->kind == ORIGIN_GET_RANGE ? 206 : 200;
     f->size_bytes = size;
     f->body_first = p->next;
     f->body_len = p->end - p->next;
     f->etag = arena_copy(p->arena, etag_of(p->number, text, sizeof(text)));
     enum err err = f->on_head(f);
-    if (p->f != NULL && (err != ERR_OK || f->head)) {
+    if (p->f != NULL && (err != ERR_OK || origin_fetch_is_head(f))) {
         play_end(p, err);
     }
 }

@@ -15,7 +15,7 @@ static void ask_directory(const char *method, const char *target, const char *he
     }
     ask_start();
     cr_assert_eq(doors.fetch_starts, 1);
-    cr_assert(doors.fetch->head);
+    cr_assert(origin_fetch_is_head(doors.fetch));
 }
 
 static void describe(uint64_t size)
