@@ -59,6 +59,18 @@ struct http_inherited {
     bool owns_name; // this process removes the name of the unix socket at its end
 };
 
+// The limits that may change while the server runs.
+struct http_limits {
+    unsigned max_connections;            // of all workers together; above it: 503 and close
+    unsigned max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no
+                                         // limit
+    unsigned max_inflight;               // exchanges; above it: 503 SlowDown, the connection stays
+    uint64_t max_held_bytes;    // of long heads and TLS; above it: 503 or a close; 0: no limit
+    uint64_t header_timeout_ms; // for a whole head, from its first byte (or from accept)
+    uint64_t idle_timeout_ms;   // between requests
+    uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
+};
+
 struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
                                // port 0: the kernel chooses
@@ -67,15 +79,8 @@ struct http_options {
     const struct http_inherited *inherited; // used before `listen` (may be NULL)
     unsigned inherited_count;
     const char *tls_cert_file,
-        *tls_key_file;        // PEM, reread on change (checked at most once a second)
-    unsigned max_connections; // of all workers together; above it: 503 and close
-    unsigned
-        max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no limit
-    unsigned max_inflight;          // exchanges; above it: 503 SlowDown, the connection stays
-    uint64_t max_held_bytes;        // of long heads and TLS; above it: 503 or a close; 0: no limit
-    uint64_t header_timeout_ms;     // for a whole head, from its first byte (or from accept)
-    uint64_t idle_timeout_ms;       // between requests
-    uint64_t min_rate_bytes;       // per second, bodies and replies, judged after min_rate_grace_ms
+        *tls_key_file; // PEM, reread on change (checked at most once a second)
+    struct http_limits limits;
     uint64_t min_rate_grace_ms;    // 30 s
     uint64_t min_rate_patience_ms; // instead, for readers that hold no scarce resource: 10 min
     struct http_handler handler;
@@ -88,12 +93,6 @@ struct http_server;
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
-// The limits of the options that may change while the server runs.
-struct http_limits {
-    unsigned max_connections, max_connections_per_source, max_inflight;
-    uint64_t max_held_bytes; // 0: no limit
-    uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
-};
 // A connection applies the new limits from its next wait on. Any thread.
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 // Returns the real addresses ("127.0.0.1:43121", "unix:/path", "tls:...") in order; NULL past the
@@ -146,16 +145,20 @@ void http_server_free(struct http_server *server);
 
 // --- request -------------------------------------------------------------------------------------
 
+enum http_body_framing {
+    HTTP_BODY_NONE,   // the head names no length
+    HTTP_BODY_LENGTH, // Content-Length, which may be 0
+    HTTP_BODY_CHUNKS
+};
+
 struct http_request {
     struct span method, target; // raw, as sent (origin form; absolute-form is reduced to its path)
     struct span host;           // exactly as the client sent it
     struct headers headers;     // all, in order, spelling kept
     unsigned version_minor;
-    bool has_body; // Content-Length > 0 or chunked
-    bool chunked;
-    uint64_t content_length; // when !chunked
-    bool has_content_length;
-    bool expects_continue;
+    enum http_body_framing framing;
+    uint64_t content_length; // 0 unless HTTP_BODY_LENGTH
+    bool expects_continue;   // and "100 Continue" was not sent
     bool keep_alive;
     bool is_head;
     bool loopback; // peer is loopback or a unix socket
@@ -163,6 +166,10 @@ struct http_request {
     struct span peer;    // "127.0.0.1:5000"
     uint64_t started_us; // worker_now_us() when the head was complete
 };
+static inline bool http_request_has_body(const struct http_request *r)
+{
+    return r->framing == HTTP_BODY_CHUNKS || r->content_length > 0;
+}
 
 // All pointers are valid until on_done. The arena is the request's memory (at most 1 MiB).
 const struct http_request *http_exchange_request(const struct http_exchange *x);

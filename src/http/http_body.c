@@ -7,29 +7,30 @@
 
 void http_body_start(struct http_exchange *x, struct http_sink *sink)
 {
-    check(!x->body_asked);
+    check(x->sink == NULL && sink != NULL);
     check(x->body == BODY_NONE || x->body == BODY_HELD);
     x->sink = sink;
-    x->body_asked = true;
-    if (x->request.expects_continue && !x->continued && x->reply.phase == REPLY_NONE) {
-        x->continued = true;
+    if (x->request.expects_continue && x->reply.phase == REPLY_NONE) {
+        x->request.expects_continue = false;
         x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
     }
     if (x->body == BODY_HELD) {
-        x->body = BODY_FLOWING;
+        http_body_enter(x, BODY_FLOWING);
     }
     http_connection_wake(connection_of(x));
 }
 
 void http_body_pause(struct http_exchange *x)
 {
-    x->paused = true;
+    if (x->body == BODY_FLOWING) {
+        http_body_enter(x, BODY_PAUSED);
+    }
 }
 
 void http_body_resume(struct http_exchange *x)
 {
-    if (x->paused) {
-        x->paused = false;
+    if (x->body == BODY_PAUSED) {
+        http_body_enter(x, BODY_FLOWING);
         http_connection_wake(connection_of(x));
     }
 }
@@ -45,14 +46,13 @@ void http_body_end(struct http_exchange *x, enum err err)
 
 static void body_ended(struct http_exchange *x)
 {
-    x->body = BODY_NONE;
+    http_body_enter(x, BODY_NONE);
     http_body_end(x, ERR_OK);
 }
 
 static void body_broken(struct http_connection *c)
 {
-    c->x.body = BODY_NONE;
-    c->x.bad_body = true;
+    http_body_enter(&c->x, BODY_BROKEN);
     http_connection_consume(c, http_connection_input(c).len);
     http_body_end(&c->x, ERR_BAD_REQUEST);
 }
@@ -64,8 +64,8 @@ static void body_deliver(struct http_exchange *x, struct span data)
     }
     enum err err = x->sink->on_data(x->sink, data);
     if (err != ERR_OK) {
-        if (x->body == BODY_FLOWING) {
-            x->body = BODY_DROPPED;
+        if (x->body != BODY_DROPPED) {
+            http_body_enter(x, BODY_DROPPED);
         }
         http_body_end(x, err);
     }
@@ -75,7 +75,7 @@ bool http_body_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
     struct span rest = http_connection_input(c);
-    if (x->request.chunked) {
+    if (x->request.framing == HTTP_BODY_CHUNKS) {
         if (rest.len == 0) {
             return false;
         }

@@ -70,8 +70,7 @@ static void refuse(struct http_connection *c, enum err err, bool close)
 static void exchange_begin(struct http_connection *c)
 {
     c->x = (struct http_exchange){.arena = spare_take(c->hw)};
-    c->state = CONNECTION_EXCHANGE;
-    c->head_started_us = 0;
+    http_connection_enter(c, CONNECTION_EXCHANGE);
     http_connection_reset_rate(c);
     stats_sub(COUNTER_http_connections_idle, 1);
     stats_add(COUNTER_http_connections_active, 1);
@@ -106,7 +105,7 @@ static void fill_request(struct http_connection *c)
     r->tls = c->ssl != NULL;
     r->peer = span_from_cstr(c->peer);
     r->started_us = connection_now_us(c);
-    c->x.body = r->has_body ? BODY_HELD : BODY_NONE;
+    c->x.body = http_request_has_body(r) ? BODY_HELD : BODY_NONE;
     c->x.body_left = r->content_length;
     http_chunked_init(&c->x.chunked);
 }
@@ -142,7 +141,7 @@ void http_exchange_accept_head(struct http_connection *c)
         refuse(c, ERR_OVERLOAD, false);
         return;
     }
-    if (!http_server_inflight_enter(c->hw->server)) {
+    if (!http_quota_request_enter(c->hw->quota)) {
         stats_add(COUNTER_http_shed_inflight, 1);
         refuse(c, ERR_OVERLOAD, false);
         return;
@@ -166,13 +165,13 @@ void http_exchange_charge(struct http_exchange *x)
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 {
     struct http_exchange *x = &c->x;
-    check(c->state == CONNECTION_EXCHANGE);
+    check(c->phase == CONNECTION_EXCHANGE);
     http_reply_release(x);
     if (outcome == HTTP_CUT) {
         stats_add(COUNTER_http_cut, 1);
     }
     if (x->counted) {
-        http_server_inflight_leave(c->hw->server);
+        http_quota_request_leave(c->hw->quota);
     }
     if (x->charged_bytes > 0) {
         chunk_budget_discharge(BUDGET_CLIENTS, x->charged_bytes);
@@ -185,9 +184,8 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
     spare_give(c->hw, x->arena);
     // Everything else pointed into the arena or to the handler.
     *x = (struct http_exchange){.body = x->body,
-                                .bad_body = x->bad_body,
                                 .body_left = x->body_left,
-                                .request.chunked = x->request.chunked,
+                                .request.framing = x->request.framing,
                                 .chunked = x->chunked};
     stats_sub(COUNTER_http_connections_active, 1);
     stats_add(COUNTER_http_connections_idle, 1);
@@ -196,8 +194,8 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 void http_exchange_done(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
-    bool body_left = x->body != BODY_NONE || x->bad_body;
-    bool close = x->reply.close || x->bad_body;
+    bool body_left = x->body != BODY_NONE;
+    bool close = x->reply.close || x->body == BODY_BROKEN;
     bool refused = !x->counted;
     http_exchange_end(c, HTTP_DONE);
     if (close) {
@@ -209,14 +207,14 @@ void http_exchange_done(struct http_connection *c)
         }
         return;
     }
-    http_connection_enter_head(c);
-    if (!body_left && http_connection_leave(c)) { // it began before the drain did
+    if (!body_left) {
+        http_connection_enter(c, CONNECTION_IDLE);
+        (void)http_connection_leave(c); // it may have begun before the drain did
         return;
     }
-    if (body_left) {
-        c->state = CONNECTION_DRAIN;
-        c->drained_bytes = 0;
-        x->body = BODY_DROPPED;
+    http_connection_enter(c, CONNECTION_DRAIN);
+    if (x->body != BODY_DROPPED) {
+        http_body_enter(x, BODY_DROPPED);
     }
 }
 

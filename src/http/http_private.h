@@ -12,11 +12,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/date.h"
 #include "base/list.h"
 #include "http/http.h"
+#include "stats/stats.h"
 
 static inline uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -98,10 +100,8 @@ struct reply_queue {
 };
 
 enum reply_phase {
-    REPLY_NONE,  // the handler has not replied yet
-    REPLY_PULLS, // the source may be asked for more
-    REPLY_WAITS, // the source has nothing now, or is being asked; http_reply_ready() ends it
-    REPLY_ENDED  // all of the body is in the queue, or there is none
+#define REPLY_PHASE(name, ...) REPLY_##name,
+#include "http/phases.def"
 };
 
 // How the client finds the end of the body.
@@ -174,26 +174,56 @@ uint64_t http_share_left(struct http_turn *turn, struct http_share *share, uint6
 // Notes that a reply of `body_bytes` was sent.
 void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t now_us);
 
+// --- http_quota.c --------------------------------------------------------------------------------
+
+// What all clients of a server may use, and what they use now. Any thread.
+struct http_quota {
+    // The current values of struct http_limits.
+    atomic_uint max_connections, max_connections_per_source, max_inflight;
+    _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
+    uint64_t source_seed;
+    atomic_uint *sources; // connections by hashed source
+    char apart[64];       // so that a change of a count does not slow a read of a limit
+    atomic_uint connection_count, inflight_count;
+    atomic_ullong held_bytes;
+};
+
+void http_quota_init(struct http_quota *quota, const struct http_limits *limits);
+void http_quota_done(struct http_quota *quota);
+void http_quota_set(struct http_quota *quota, const struct http_limits *limits);
+// Counts one more connection, which holds `held` bytes. Returns false if a limit forbids it;
+// *ret_why is the counter of such refusals.
+bool http_quota_connection_enter(struct http_quota *quota, const struct sockaddr_storage *addr,
+                                 uint64_t held, unsigned *ret_source, enum counter *ret_why);
+void http_quota_connection_leave(struct http_quota *quota, unsigned source, uint64_t held);
+// Counts one more exchange. Returns false if limits.max_inflight are in flight already.
+bool http_quota_request_enter(struct http_quota *quota);
+void http_quota_request_leave(struct http_quota *quota);
+// Counts `to` bytes of client memory instead of `from`. Returns false, and leaves `from` counted,
+// if that is more and above the limit, unless `force`.
+bool http_quota_hold(struct http_quota *quota, uint64_t from, uint64_t to, bool force);
+bool http_quota_memory_is_full(const struct http_quota *quota);
+// Are three quarters of the allowed connections or requests in flight in use?
+bool http_quota_is_scarce(const struct http_quota *quota);
+
 // --- http_connection.c ---------------------------------------------------------------------------
 
 #define HTTP_IN_MAX 65536 // bytes received and not yet used, per connection
 static_assert(HTTP_HEAD_MAX + 2 < HTTP_IN_MAX, "the longest head fits, after an empty line");
 
-enum body_state {
-    BODY_NONE,    // there is none, or it is complete
-    BODY_HELD,    // the handler has not started it yet
-    BODY_FLOWING, // goes to the sink
-    BODY_DROPPED  // is read and discarded
+enum body_phase {
+#define BODY_PHASE(name, ...) BODY_##name,
+#include "http/phases.def"
 };
 
-enum connection_state {
-    CONNECTION_HANDSHAKE,
-    CONNECTION_HEAD,     // between requests, or part of a head has arrived
-    CONNECTION_EXCHANGE, // from the handler's call to its on_done
-    CONNECTION_DRAIN,    // the reply is out, the rest of the body is thrown away
-    CONNECTION_LINGER,   // our side is shut; what still comes is thrown away, so that the reply is
-                         // not lost by a reset
-    CONNECTION_DEAD
+enum connection_phase {
+#define CONNECTION_PHASE(name, ...) CONNECTION_##name,
+#include "http/phases.def"
+};
+
+enum run_phase {
+#define RUN_PHASE(name, ...) RUN_##name,
+#include "http/phases.def"
 };
 
 struct http_exchange {
@@ -203,11 +233,7 @@ struct http_exchange {
     struct http_user *user;
     struct http_sink *sink; // NULL: none, or it must not be called any more
     struct reply_state reply;
-    enum body_state body;
-    bool body_asked;        // http_body_start()
-    bool paused;            // http_body_pause()
-    bool bad_body;          // its framing is broken: close after the reply
-    bool continued;         // "100 Continue" is on its way
+    enum body_phase body;
     bool counted;           // counts in max_inflight, and the handler has seen it
     uint64_t charged_bytes; // charged to the budget while it waits
     bool cut;               // http_reply_cut()
@@ -221,22 +247,17 @@ struct http_connection {
     struct http_worker *hw;
     int fd;
     SSL *ssl; // NULL on a plain connection
-    enum connection_state state;
-    bool first_bytes_seen; // for the TLS hello on a plain port
-    bool running;          // connection_run() is on the stack
-    bool wake_again;       // woken while it ran: one more step
-    bool blocked;          // the socket accepts no more of the reply
-    bool read_on, write_on;
-    bool read_again; // TLS holds bytes that no event will announce
+    enum connection_phase phase;
+    enum run_phase run;
+    bool blocked; // the socket accepts no more of the reply
     bool loopback;
     bool eof; // the client sends no more
     struct event read_event, write_event;
     struct timer timer;
-    uint64_t timer_due_us; // 0 = not running
-    uint64_t deadline_us;  // when the current wait ends; 0: never
-    uint64_t since_us;     // start of this state; after eof and in LINGER: when a byte last moved
-    uint64_t head_started_us;        // first byte of the head being read; 0 = none yet
-    uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
+    uint64_t timer_due_us;  // 0 = not running
+    uint64_t deadline_us;   // when the current wait ends; 0: never
+    uint64_t since_us;      // start of this phase; after eof and in LINGER: when a byte last moved
+    uint64_t wait_since_us; // waiting for the client's bytes or window; 0 = not
     uint64_t waited_us, moved_bytes; // in the current rate window
     uint64_t slow_us;        // preceding windows, without a break, that were below the minimum rate
     uint64_t drained_bytes;  // in DRAIN and LINGER
@@ -247,8 +268,8 @@ struct http_connection {
     size_t in_used;                   // of `in`
     struct request_head request_head; // of the head being read, or of the next one
     char peer[128];                   // NUL-terminated
-    unsigned source;                  // slot that counts it, see http_server.c; 0: none
-    uint64_t held_bytes;              // as counted by http_server_hold()
+    unsigned source;                  // slot that counts it, see http_quota.c; 0: none
+    uint64_t held_bytes;              // as counted by http_quota_hold()
     struct http_exchange x;
 };
 
@@ -276,8 +297,9 @@ struct http_passing {
 };
 
 struct http_worker {
-    struct http_server *server;
     struct worker *worker;
+    struct http_quota *quota; // the server's, as are the options
+    const struct http_options *options;
     struct list connections;
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
@@ -293,12 +315,6 @@ struct http_worker {
     char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
 };
 
-// Takes ownership of fd and ssl (NULL: plain). Runs on the worker of `hw`; the connection was
-// counted already.
-void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
-                           bool loopback, unsigned source);
-// Call it after the loop has stopped: ends every exchange and frees every connection.
-void http_connection_free_all(struct http_worker *hw);
 // Requests connection_run() in this turn, or after the callback on the stack.
 void http_connection_wake(struct http_connection *c);
 void http_connection_note_moved(struct http_connection *c, uint64_t bytes);
@@ -306,6 +322,8 @@ void http_connection_note_moved(struct http_connection *c, uint64_t bytes);
 // ends.
 struct span http_connection_input(const struct http_connection *c);
 void http_connection_consume(struct http_connection *c, size_t len);
+// Copies what has just arrived and was not consumed to what was left over before.
+void http_connection_keep_input(struct http_connection *c);
 static inline struct http_connection *connection_of(const struct http_exchange *x)
 {
     struct http_connection *c =
@@ -326,8 +344,6 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 // Counts the memory that the connection holds now. Returns false if it grew and there is no room,
 // unless `force`.
 bool http_connection_hold(struct http_connection *c, bool force);
-// Between requests: waits for a head.
-void http_connection_enter_head(struct http_connection *c);
 // Restarts counting the wait for the client.
 void http_connection_reset_rate(struct http_connection *c);
 // Closes the socket at once; the memory is freed at the end of the turn. No exchange may be open.
@@ -335,6 +351,28 @@ void http_connection_close(struct http_connection *c, bool reset);
 // Shuts our side and reads for a moment longer, see CONNECTION_LINGER.
 void http_connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" if unknown
+
+static inline const struct http_options *connection_options(const struct http_connection *c)
+{
+    return c->hw->options;
+}
+
+// --- http_phases.c -------------------------------------------------------------------------------
+
+// Moves a connection to a phase, in which nothing was waited for or discarded yet.
+void http_connection_enter(struct http_connection *c, enum connection_phase to);
+void http_run_enter(struct http_connection *c, enum run_phase to);
+void http_body_enter(struct http_exchange *x, enum body_phase to);
+void http_reply_enter(struct reply_state *r, enum reply_phase to);
+
+// --- http_run.c ----------------------------------------------------------------------------------
+
+// Takes ownership of fd and ssl (NULL: plain). Runs on the worker of `hw`; the connection was
+// counted already.
+void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
+                    unsigned source);
+// Call it after the loop has stopped: ends every exchange and frees every connection.
+void http_run_end_all(struct http_worker *hw);
 
 // --- http_listener.c -----------------------------------------------------------------------------
 
@@ -365,23 +403,29 @@ void http_connection_drain_all(struct http_worker *hw, const struct http_passing
 // further request has begun, or if the process that follows will answer it. Returns false if the
 // connection stays.
 bool http_connection_leave(struct http_connection *c);
-// Closes connections that could not be passed on and have waited for their client in one state for
+// Closes connections that could not be passed on and have waited for their client in one phase for
 // a second, or for a shorter time after their last reply.
 void http_connection_end_waiting(struct http_worker *hw);
-// Accepts connections that arrive through `fd`, on `w`. Any thread.
+// Room for the descriptors of one message.
+union http_passed_control {
+    struct cmsghdr head;
+    char bytes[CMSG_SPACE(HTTP_PASSED_AT_ONCE * sizeof(int))];
+};
+// Sends the connections `fds` to the other process; returns how many, from the first on, were sent.
+unsigned http_passing_send(const struct http_passing *to, const int *fds, unsigned count);
+
+// --- http_taking.c -------------------------------------------------------------------------------
+
+// Calls adopt(ctx, fd), on `w`, with each connection that arrives through `fd`. Any thread.
 struct http_taking;
-struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
+struct http_taking *http_taking_start(struct worker *w, int fd, void (*adopt)(void *ctx, int fd),
+                                      void *ctx);
 // Ends it: the rest is sent to `passing`, or accepted. On `w`; accepts NULL.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
-// Accepts the connections that were sent to a process that does not follow, from `fd`, the other
-// end. On the worker that accepts.
-void http_taking_recall(struct http_server *server, int fd);
+// Calls adopt(ctx, fd) with the connections that were sent to a process that does not follow, from
+// `fd`, the other end. On the worker that accepts.
+void http_taking_recall(int fd, void (*adopt)(void *ctx, int fd), void *ctx);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); accepts NULL
-
-// --- http_server.c, for http_drain.c -------------------------------------------------------------
-
-// Handles a connection as if it had just been accepted. On the worker that accepts.
-void http_server_adopt(struct http_server *server, int fd);
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 
@@ -426,35 +470,5 @@ SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
 int http_tls_handshake(SSL *ssl);
 int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);
-
-// --- http_server.c -------------------------------------------------------------------------------
-
-const struct http_options *http_server_options(const struct http_server *server);
-// The current values of struct http_limits.
-struct http_live_limits {
-    atomic_uint max_connections, max_connections_per_source, max_inflight;
-    _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
-};
-const struct http_live_limits *http_server_limits(const struct http_server *server);
-// Are three quarters of the allowed connections or requests in flight in use, or do paused readers
-// hold too many evicted segments?
-bool http_server_is_crowded(const struct http_server *server);
-static inline const struct http_options *connection_options(const struct http_connection *c)
-{
-    return http_server_options(c->hw->server);
-}
-static inline const struct http_live_limits *connection_limits(const struct http_connection *c)
-{
-    return http_server_limits(c->hw->server);
-}
-// Counts one more exchange. Returns false if limits.max_inflight are in flight already.
-bool http_server_inflight_enter(struct http_server *server);
-void http_server_inflight_leave(struct http_server *server);
-// Counts `to` bytes of client memory instead of `from`. Returns false, and leaves `from` counted,
-// if that is more and above the limit, unless `force`.
-bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force);
-bool http_server_memory_is_full(const struct http_server *server);
-void http_server_connection_closed(struct http_server *server, struct http_worker *hw,
-                                   unsigned source);
 
 #endif

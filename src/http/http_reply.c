@@ -140,14 +140,9 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
 // The rest of the request's body is too long to discard, so this reply is the connection's last.
 static bool body_forces_close(const struct http_exchange *x)
 {
-    if (x->bad_body) {
-        return true;
-    }
-    if (x->body == BODY_NONE) {
-        return false;
-    }
-    return x->request.chunked || x->body_left > HTTP_DRAIN_MAX ||
-           (x->request.expects_continue && !x->continued);
+    return x->body == BODY_BROKEN ||
+           (x->body != BODY_NONE && (x->request.framing == HTTP_BODY_CHUNKS ||
+                                     x->body_left > HTTP_DRAIN_MAX || x->request.expects_continue));
 }
 
 // Entries are initialised when they are used, because all of them are nearly 3 KiB.
@@ -165,13 +160,12 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 {
     struct http_connection *c = connection_of(x);
     struct reply_state *r = &x->reply;
-    check(c->state == CONNECTION_EXCHANGE);
+    check(c->phase == CONNECTION_EXCHANGE);
     check(r->phase == REPLY_NONE);
     check(reply->status >= 200 && reply->status <= 599);
     check(reply->source == NULL || reply->body.len == 0);
     bool bodiless = x->request.is_head || reply->no_length;
     bool has_length = reply->has_length || (reply->source == NULL && !bodiless);
-    r->phase = REPLY_PULLS;
     r->framing = has_length                      ? REPLY_BY_LENGTH
                  : x->request.version_minor == 1 ? REPLY_BY_CHUNKS
                                                  : REPLY_BY_CLOSE;
@@ -179,29 +173,27 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     r->close = reply->close || !x->request.keep_alive || c->hw->draining || body_forces_close(x) ||
                (!bodiless && r->framing == REPLY_BY_CLOSE);
     // A client that expects it waits for it even before an empty body.
-    if (x->request.expects_continue && !x->request.has_body && !x->continued) {
-        x->continued = true;
+    if (x->request.expects_continue && !http_request_has_body(&x->request)) {
+        x->request.expects_continue = false;
         r->interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
     }
     if (!render_head(x, reply, bodiless)) {
         log_warn("reply_too_large", "status=%u", reply->status);
         x->cut = true;
-    } else if (bodiless) {
-        r->phase = REPLY_ENDED;
-    } else if (reply->source != NULL) {
+    } else if (!bodiless && reply->source != NULL) {
         r->source = reply->source;
         r->queue = queue_new(x->arena);
         x->cut |= r->queue == NULL;
-        r->phase = has_length && r->length == 0 ? REPLY_ENDED : REPLY_PULLS;
-    } else {
+    } else if (!bodiless) {
         r->body = reply->body;
-        r->phase = REPLY_ENDED;
         if (r->length != reply->body.len) {
             log_error("reply_length_wrong", "status=%u announced=%llu given=%zu", reply->status,
                       (unsigned long long)r->length, reply->body.len);
             x->cut = true;
         }
     }
+    bool pulls = r->source != NULL && !(has_length && r->length == 0);
+    http_reply_enter(r, pulls ? REPLY_PULLS : REPLY_ENDED);
     http_connection_wake(c);
 }
 
@@ -211,7 +203,9 @@ void http_reply_ready(struct http_exchange *x)
     if (r->phase == REPLY_NONE || r->phase == REPLY_ENDED) {
         return;
     }
-    r->phase = REPLY_PULLS;
+    if (r->phase == REPLY_WAITS) {
+        http_reply_enter(r, REPLY_PULLS);
+    }
     http_connection_wake(connection_of(x));
 }
 
@@ -348,7 +342,7 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
         entry_set_prefix(e, (struct span){prefix, (size_t)n});
     }
     if (r->framing == REPLY_BY_LENGTH && r->pulled == r->length) {
-        r->phase = REPLY_ENDED;
+        http_reply_enter(r, REPLY_ENDED);
     }
 }
 
@@ -361,7 +355,7 @@ static void queue_push_end(struct http_exchange *x)
         x->cut = true;
         return;
     }
-    r->phase = REPLY_ENDED;
+    http_reply_enter(r, REPLY_ENDED);
     if (r->framing == REPLY_BY_CHUNKS) {
         struct http_slice none = {.kind = HTTP_SLICE_BYTES};
         entry_set_prefix(queue_push(r, &none),
@@ -375,10 +369,13 @@ static void reply_pull(struct http_exchange *x)
     struct reply_state *r = &x->reply;
     while (r->source != NULL && r->phase == REPLY_PULLS && !x->cut && queue_has_room(r->queue)) {
         struct http_slice slice = {0};
-        r->phase = REPLY_WAITS; // until the source says otherwise, or is ready inside the pull
+        http_reply_enter(
+            r, REPLY_WAITS); // until the source says otherwise, or is ready inside the pull
         switch (r->source->pull(r->source, &slice)) {
         case HTTP_PULL_SLICE:
-            r->phase = REPLY_PULLS;
+            if (r->phase == REPLY_WAITS) {
+                http_reply_enter(r, REPLY_PULLS);
+            }
             queue_push_slice(x, &slice);
             break;
         case HTTP_PULL_WAIT:
@@ -486,7 +483,9 @@ static void recall(struct http_exchange *x, struct reply_entry *e)
     r->queue->queued_bytes -= unsent;
     r->queue->count--; // it is the last one
     r->pulled -= unsent;
-    r->phase = REPLY_PULLS;
+    if (r->phase != REPLY_PULLS) {
+        http_reply_enter(r, REPLY_PULLS);
+    }
     slice_release(&slice);
     r->source->recall(r->source, unsent);
 }

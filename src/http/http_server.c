@@ -11,21 +11,16 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/chunk.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "http/http_private.h"
 #include "stats/stats.h"
 
@@ -33,12 +28,11 @@
 #define QUEUE_MAX 65535u // connections that may wait in an accept queue when the server stops
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
-#define SOURCE_SLOTS 65536u
 
 struct http_server {
     struct loop *loop;
     struct http_options options;
-    struct http_live_limits limits;
+    struct http_quota quota;
     struct listener listeners[HTTP_LISTENERS_MAX];
     struct listener former; // for connections that a former process accepted
     unsigned listener_count;
@@ -47,10 +41,6 @@ struct http_server {
     struct http_tls *tls;
     int spare_fd;
     struct timer pause;
-    uint64_t source_seed;
-    atomic_uint *sources; // connections by hashed source
-    atomic_uint connection_count, inflight_count;
-    atomic_ullong held_bytes;
     atomic_bool is_draining;
     atomic_uint undrained_count; // pending orders to drain and to recall
     atomic_int passing_fd;       // -1: idle connections are closed
@@ -60,146 +50,14 @@ struct http_server {
     struct http_taking *taking;  // NULL: there was no former process
 };
 
-// --- Shared with connections ---------------------------------------------------------------------
-
-const struct http_options *http_server_options(const struct http_server *server)
-{
-    return &server->options;
-}
-
-const struct http_live_limits *http_server_limits(const struct http_server *server)
-{
-    return &server->limits;
-}
-
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits)
 {
-    server->limits.max_connections = limits->max_connections;
-    server->limits.max_held_bytes = limits->max_held_bytes;
-    server->limits.max_connections_per_source = limits->max_connections_per_source;
-    server->limits.max_inflight = limits->max_inflight;
-    server->limits.header_timeout_ms = limits->header_timeout_ms;
-    server->limits.idle_timeout_ms = limits->idle_timeout_ms;
-    server->limits.min_rate_bytes = limits->min_rate_bytes;
-}
-
-// Memory that clients hold apart from TLS and incoming heads. It has the same limit as those, so
-// that a few requests with long heads use no more than max_inflight usual ones.
-static bool requests_fill_their_share(const struct http_server *server)
-{
-    uint64_t max = server->limits.max_held_bytes;
-    uint64_t all = chunk_budget_kind_bytes(BUDGET_CLIENTS);
-    uint64_t held = atomic_load_explicit(&server->held_bytes, memory_order_relaxed);
-    return max != 0 && all >= held && all - held >= max;
-}
-
-bool http_server_inflight_enter(struct http_server *server)
-{
-    unsigned before = atomic_fetch_add_explicit(&server->inflight_count, 1, memory_order_relaxed);
-    if (before >= server->limits.max_inflight ||
-        (before > 0 && requests_fill_their_share(server))) {
-        atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
-        return false;
-    }
-    stats_add(COUNTER_http_inflight, 1);
-    return true;
-}
-
-void http_server_inflight_leave(struct http_server *server)
-{
-    atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
-    stats_sub(COUNTER_http_inflight, 1);
-}
-
-bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force)
-{
-    uint64_t max = server->limits.max_held_bytes;
-    if (to <= from) {
-        atomic_fetch_sub_explicit(&server->held_bytes, from - to, memory_order_relaxed);
-        stats_sub(COUNTER_http_held_bytes, from - to);
-        chunk_budget_discharge(BUDGET_CLIENTS, from - to);
-        return true;
-    }
-    uint64_t more = to - from;
-    uint64_t before = atomic_fetch_add_explicit(&server->held_bytes, more, memory_order_relaxed);
-    if (!force && max != 0 && before + more > max) {
-        atomic_fetch_sub_explicit(&server->held_bytes, more, memory_order_relaxed);
-        return false;
-    }
-    stats_add(COUNTER_http_held_bytes, more);
-    chunk_budget_charge(BUDGET_CLIENTS, more);
-    return true;
-}
-
-bool http_server_is_crowded(const struct http_server *server)
-{
-    const struct http_live_limits *limits = &server->limits;
-    uint64_t connections = atomic_load_explicit(&server->connection_count, memory_order_relaxed);
-    uint64_t inflight = atomic_load_explicit(&server->inflight_count, memory_order_relaxed);
-    const struct http_handler *handler = &server->options.handler;
-    return (handler->files_are_short != NULL && handler->files_are_short(handler->ctx)) ||
-           connections * 4 >= (uint64_t)limits->max_connections * 3 ||
-           inflight * 4 >= (uint64_t)limits->max_inflight * 3;
-}
-
-bool http_server_memory_is_full(const struct http_server *server)
-{
-    uint64_t max = server->limits.max_held_bytes;
-    return max != 0 && atomic_load_explicit(&server->held_bytes, memory_order_relaxed) >= max;
-}
-
-// Returns the slot in which a connection's source is counted: an IPv4 address, or a /64, which one
-// IPv6 host may have. Sources whose hashes collide share one limit.
-static unsigned source_slot(const struct http_server *server, const struct sockaddr_storage *addr)
-{
-    if (addr->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
-        return 1 + (unsigned)(hash64(&in->sin_addr, sizeof(in->sin_addr), server->source_seed) %
-                              SOURCE_SLOTS);
-    }
-    const struct in6_addr *in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
-    bool mapped = IN6_IS_ADDR_V4MAPPED(in6);
-    return 1 + (unsigned)(hash64(in6->s6_addr + (mapped ? 12 : 0), mapped ? 4 : 8,
-                                 server->source_seed) %
-                          SOURCE_SLOTS);
-}
-
-// Returns false if this source has reached its limit. Slot 0 belongs to no source.
-static bool source_enter(struct http_server *server, const struct sockaddr_storage *addr,
-                         unsigned *ret_slot)
-{
-    *ret_slot = 0;
-    unsigned max = server->limits.max_connections_per_source;
-    if (max == 0 || (addr->ss_family != AF_INET && addr->ss_family != AF_INET6)) {
-        return true;
-    }
-    unsigned slot = source_slot(server, addr);
-    if (atomic_fetch_add_explicit(&server->sources[slot], 1, memory_order_relaxed) >= max) {
-        atomic_fetch_sub_explicit(&server->sources[slot], 1, memory_order_relaxed);
-        return false;
-    }
-    *ret_slot = slot;
-    return true;
-}
-
-static void source_leave(struct http_server *server, unsigned slot)
-{
-    if (slot != 0) {
-        atomic_fetch_sub_explicit(&server->sources[slot], 1, memory_order_relaxed);
-    }
-}
-
-void http_server_connection_closed(struct http_server *server, struct http_worker *hw,
-                                   unsigned source)
-{
-    source_leave(server, source);
-    atomic_fetch_sub_explicit(&hw->connection_count, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
+    http_quota_set(&server->quota, limits);
 }
 
 unsigned http_server_connections(const struct http_server *server)
 {
-    return atomic_load_explicit(&server->connection_count, memory_order_relaxed);
+    return atomic_load_explicit(&server->quota.connection_count, memory_order_relaxed);
 }
 
 bool http_server_has_ended(const struct http_server *server)
@@ -223,7 +81,7 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    http_run_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
     free(h);
 }
 
@@ -300,28 +158,20 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
 {
     struct http_server *server = l->server;
     unsigned source;
-    if (!source_enter(server, addr, &source)) {
-        shed(l, fd, COUNTER_http_shed_source);
-        return;
-    }
     uint64_t held = l->is_tls ? HTTP_TLS_BUSY_BYTES : 0;
-    if (!http_server_hold(server, 0, held, false)) {
-        source_leave(server, source);
-        shed(l, fd, COUNTER_http_shed_memory);
+    enum counter why;
+    if (!http_quota_connection_enter(&server->quota, addr, held, &source, &why)) {
+        shed(l, fd, why);
         return;
     }
-    unsigned before = atomic_fetch_add_explicit(&server->connection_count, 1, memory_order_relaxed);
     SSL *ssl = NULL;
-    unsigned max = server->limits.max_connections;
-    if (before < max && l->is_tls) {
+    if (l->is_tls) {
         ssl = http_tls_accept(server->tls, server->workers[0].worker, fd);
-    }
-    if (before >= max || (l->is_tls && ssl == NULL)) {
-        atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
-        source_leave(server, source);
-        (void)http_server_hold(server, held, 0, true);
-        shed(l, fd, COUNTER_http_shed_connections);
-        return;
+        if (ssl == NULL) {
+            http_quota_connection_leave(&server->quota, source, held);
+            shed(l, fd, COUNTER_http_shed_connections);
+            return;
+        }
     }
     if (!l->is_unix) {
         int on = 1;
@@ -431,8 +281,10 @@ static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
     accept_some(ctx, ACCEPTS_PER_EVENT);
 }
 
-void http_server_adopt(struct http_server *server, int fd)
+// Handles a connection as if it had just been accepted. On the worker that accepts.
+static void adopt(void *ctx, int fd)
 {
+    struct http_server *server = ctx;
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof(addr);
     if (getpeername(fd, (struct sockaddr *)&addr, &len) != 0) {
@@ -446,7 +298,7 @@ void http_server_adopt(struct http_server *server, int fd)
 void http_server_take_over(struct http_server *server, int fd)
 {
     check(server->taking == NULL);
-    server->taking = http_taking_start(server, server->workers[0].worker, fd);
+    server->taking = http_taking_start(server->workers[0].worker, fd, adopt, server);
 }
 
 // --- Listening -----------------------------------------------------------------------------------
@@ -506,8 +358,9 @@ static void make_workers(struct http_server *server)
     check(server->workers != NULL);
     for (unsigned i = 0; i < server->worker_count; i++) {
         struct http_worker *hw = &server->workers[i];
-        hw->server = server;
         hw->worker = loop_worker(server->loop, i);
+        hw->quota = &server->quota;
+        hw->options = &server->options;
         hw->date_s = -1;
         hw->passing = http_passing_none;
         list_init(&hw->connections);
@@ -533,18 +386,7 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     server->former = (struct listener){.server = server, .fd = -1};
     atomic_init(&server->passing_fd, -1);
     server->spare_fd = open_spare();
-    server->source_seed = random_u64();
-    http_server_set_limits(
-        server,
-        &(struct http_limits){.max_connections = options->max_connections,
-                              .max_held_bytes = options->max_held_bytes,
-                              .max_connections_per_source = options->max_connections_per_source,
-                              .max_inflight = options->max_inflight,
-                              .header_timeout_ms = options->header_timeout_ms,
-                              .idle_timeout_ms = options->idle_timeout_ms,
-                              .min_rate_bytes = options->min_rate_bytes});
-    server->sources = calloc(SOURCE_SLOTS + 1, sizeof(*server->sources));
-    check(server->sources != NULL);
+    http_quota_init(&server->quota, &options->limits);
     enum err err = ERR_OK;
     for (unsigned i = 0; i < options->inherited_count && err == ERR_OK; i++) {
         err = listen_one(server, NULL, &options->inherited[i], ret_why);
@@ -690,7 +532,7 @@ static void on_recall_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
     (void)to;
-    http_taking_recall(order->server, order->server->recalled_fd);
+    http_taking_recall(order->server->recalled_fd, adopt, order->server);
     atomic_fetch_sub(&order->server->undrained_count, 1);
     free(order);
 }
@@ -733,7 +575,7 @@ static void on_close_order(struct worker *to, struct message *message)
     free(order);
     hw->is_closed = true;
     http_connection_drain_all(hw, &hw->passing); // before anything else ends
-    http_connection_free_all(hw);
+    http_run_end_all(hw);
 }
 
 void http_server_close(struct http_server *server)
@@ -756,7 +598,7 @@ void http_server_free(struct http_server *server)
         listener_close(l);
     }
     for (unsigned i = 0; server->workers != NULL && i < server->worker_count; i++) {
-        http_connection_free_all(&server->workers[i]);
+        http_run_end_all(&server->workers[i]);
         free(server->workers[i].receive);
         free(server->workers[i].record);
     }
@@ -764,7 +606,7 @@ void http_server_free(struct http_server *server)
         timer_done(&server->pause);
     }
     free(server->workers);
-    free(server->sources);
+    http_quota_done(&server->quota);
     http_taking_free(server->taking);
     http_tls_free(server->tls);
     if (server->spare_fd >= 0) {

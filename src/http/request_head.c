@@ -451,15 +451,14 @@ static enum err judge_framing(struct http_request *r, const struct seen *seen)
         if (r->version_minor != 1 || !span_equal_nocase(seen->coding, SPAN("chunked"))) {
             return ERR_BAD_REQUEST;
         }
-        r->chunked = r->has_body = true;
+        r->framing = HTTP_BODY_CHUNKS;
     }
     if (seen->length_count == 1) {
         if (seen->length.len > 19 || !span_to_u64(seen->length, &r->content_length) ||
             r->content_length > INT64_MAX || tab_follows(seen->length)) {
             return ERR_BAD_REQUEST;
         }
-        r->has_content_length = true;
-        r->has_body = r->content_length > 0;
+        r->framing = HTTP_BODY_LENGTH;
     }
     return ERR_OK;
 }

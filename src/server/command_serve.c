@@ -297,7 +297,6 @@ static int serve_build_http(struct serve *s)
             s->listen[listen_count++] = listen->text;
         }
     }
-    struct http_limits limits = command_http_limits(c, &s->descriptors);
     struct http_options options = {.listen = s->listen,
                                    .listen_count = listen_count,
                                    .unix_mode = unix_modes[c->listen_unix_mode],
@@ -305,13 +304,7 @@ static int serve_build_http(struct serve *s)
                                    .inherited_count = inherited_count,
                                    .tls_cert_file = c->listen_tls_cert,
                                    .tls_key_file = c->listen_tls_key,
-                                   .max_connections = limits.max_connections,
-                                   .max_connections_per_source = limits.max_connections_per_source,
-                                   .max_held_bytes = limits.max_held_bytes,
-                                   .max_inflight = limits.max_inflight,
-                                   .header_timeout_ms = limits.header_timeout_ms,
-                                   .idle_timeout_ms = limits.idle_timeout_ms,
-                                   .min_rate_bytes = limits.min_rate_bytes,
+                                   .limits = command_http_limits(c, &s->descriptors),
                                    .min_rate_grace_ms = MIN_RATE_GRACE_MS,
                                    .min_rate_patience_ms = MIN_RATE_PATIENCE_MS,
                                    .handler = proxy_handler(s->proxy)};

@@ -100,8 +100,9 @@ static void check_reference(struct span head, const struct http_request *r)
     check(head.len == 0);
     check(count == r->headers.count && count <= HTTP_HEADER_COUNT_MAX);
     check(hosts == 1 && lengths + codings <= 1);
-    check(r->chunked == (codings == 1) && r->has_content_length == (lengths == 1));
-    check(!r->chunked || r->version_minor == 1);
+    check((r->framing == HTTP_BODY_CHUNKS) == (codings == 1) &&
+          (r->framing == HTTP_BODY_LENGTH) == (lengths == 1));
+    check(r->framing != HTTP_BODY_CHUNKS || r->version_minor == 1);
     check(r->target.len > 0 && r->target.ptr[0] == '/');
 }
 
@@ -125,8 +126,9 @@ static void check_again(const struct http_request *r, struct arena *arena)
     check(judge(buf_span(&b), b.len, arena, &head_len, &again) == ERR_OK);
     check(head_len == b.len);
     check(span_equal(again.target, r->target) && span_equal(again.host, r->host));
-    check(again.content_length == r->content_length && again.chunked == r->chunked);
-    check(again.keep_alive == r->keep_alive && again.has_body == r->has_body);
+    check(again.content_length == r->content_length && again.framing == r->framing);
+    check(again.keep_alive == r->keep_alive &&
+          http_request_has_body(&again) == http_request_has_body(r));
     check(again.expects_continue == r->expects_continue && again.is_head == r->is_head);
     check(again.headers.count == r->headers.count);
     buf_done(&b);

@@ -32,7 +32,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
 // requests in it.
 static enum err find_effects(struct request *r, struct s3_error_detail *ret_detail)
 {
-    if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
+    if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) &&
+        http_request_has_body(r->http)) {
         return ERR_BAD_REQUEST;
     }
     if (s3_ids_climb(&r->s3)) {

@@ -11,7 +11,7 @@ bool gate_is_preflight(const struct request *r)
 {
     const struct headers *headers = &r->http->headers;
     return span_equal(r->http->method, SPAN("OPTIONS")) && r->s3.bucket.len > 0 &&
-           !r->http->has_body && headers_count(headers, SPAN("Origin")) == 1 &&
+           !http_request_has_body(r->http) && headers_count(headers, SPAN("Origin")) == 1 &&
            headers_count(headers, SPAN("Access-Control-Request-Method")) == 1 &&
            headers_count(headers, SPAN("Access-Control-Request-Headers")) <= 1 &&
            headers_count(headers, SPAN("Authorization")) == 0;
@@ -29,7 +29,8 @@ bool gate_is_sts(const struct request *r)
         return false;
     }
     struct span form = {FORM, sizeof(FORM) - 1};
-    return http->has_body && !http->chunked && http->content_length <= STS_BODY_MAX &&
+    return http_request_has_body(http) && http->framing != HTTP_BODY_CHUNKS &&
+           http->content_length <= STS_BODY_MAX &&
            headers_get(&http->headers, SPAN("content-type"), &value) && value.len >= form.len &&
            span_equal_nocase((struct span){value.ptr, form.len}, form);
 }

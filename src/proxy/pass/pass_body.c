@@ -267,8 +267,8 @@ static enum err plan_plain(struct pass_body *body, const struct pass_body_input 
 {
     check(!body->decode);
     const struct http_request *http = input->http;
-    if (http->chunked || input->want_whole) {
-        return collect_begin(body, input, !http->chunked, http->content_length);
+    if (http->framing == HTTP_BODY_CHUNKS || input->want_whole) {
+        return collect_begin(body, input, http->framing != HTTP_BODY_CHUNKS, http->content_length);
     }
     body->length = http->content_length;
     if (payload != SIGV4_PAYLOAD_HASH) {
@@ -286,8 +286,8 @@ static enum err plan_nothing(struct pass_body *body, const struct pass_body_inpu
 {
     check(!body->collect);
     body->kind = ORIGIN_BODY_NONE;
-    if (!input->http->has_body && (input->s3->flags & S3_OP_READ) == 0) {
-        if ((input->s3->flags & S3_OP_BODY) != 0 && !input->http->has_content_length) {
+    if (!http_request_has_body(input->http) && (input->s3->flags & S3_OP_READ) == 0) {
+        if ((input->s3->flags & S3_OP_BODY) != 0 && input->http->framing != HTTP_BODY_LENGTH) {
             return ERR_MISSING_CONTENT_LENGTH;
         }
         if (payload == SIGV4_PAYLOAD_HASH && !span_equal_nocase(hash, SPAN(SIGV4_EMPTY_SHA256))) {
@@ -312,7 +312,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     byte_queue_init(&body->queue);
     buf_init(&body->whole, PASS_COLLECT_MAX);
     // An object of unknown length that is too large to be collected needs a length.
-    body->too_large = http->chunked && (input->s3->flags & S3_OP_BODY) != 0
+    body->too_large = http->framing == HTTP_BODY_CHUNKS && (input->s3->flags & S3_OP_BODY) != 0
                           ? ERR_MISSING_CONTENT_LENGTH
                           : ERR_ENTITY_TOO_LARGE;
 
@@ -331,7 +331,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     headers_remove(headers, SPAN("transfer-encoding"));
     headers_remove(headers, SPAN("expect"));
     bool is_read = http->is_head || span_equal(http->method, SPAN("GET"));
-    if (!http->has_body || is_read) {
+    if (!http_request_has_body(http) || is_read) {
         return plan_nothing(body, input, payload, hash, arena, headers);
     }
     if (payload == SIGV4_PAYLOAD_HASH) {
@@ -343,8 +343,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     if (!aws_chunked_detect(&http->headers)) {
         return plan_plain(body, input, payload, hash, arena);
     }
-    if (payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER && !http->chunked && !input->want_whole &&
-        !input->no_trailers && (input->s3->flags & S3_OP_BODY) != 0) {
+    if (payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER && http->framing != HTTP_BODY_CHUNKS &&
+        !input->want_whole && !input->no_trailers && (input->s3->flags & S3_OP_BODY) != 0) {
         if (headers_count(headers, SPAN("x-amz-decoded-content-length")) == 0) {
             return ERR_MISSING_CONTENT_LENGTH;
         }

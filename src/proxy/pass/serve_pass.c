@@ -65,10 +65,10 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
     if (err == ERR_OK && gate_is_preflight(r)) {
         err = pass_preflight_plan(p);
     }
-    if (err == ERR_OK && r->s3.operation == S3_PostObject && !r->http->has_body) {
+    if (err == ERR_OK && r->s3.operation == S3_PostObject && !http_request_has_body(r->http)) {
         err = ERR_INVALID_ARGUMENT;
     }
-    if (err == ERR_OK && r->s3.operation == S3_DeleteObjects && !r->http->has_body) {
+    if (err == ERR_OK && r->s3.operation == S3_DeleteObjects && !http_request_has_body(r->http)) {
         err = ERR_MALFORMED_XML;
     }
     return err;

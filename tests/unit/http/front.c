@@ -392,10 +392,10 @@ struct front *front_new(struct http_options options, unsigned workers)
         options.listen = loopback;
         options.listen_count = 1;
     }
-    options.max_connections = (unsigned)or_default(options.max_connections, 1000);
-    options.max_inflight = (unsigned)or_default(options.max_inflight, 1000);
-    options.header_timeout_ms = or_default(options.header_timeout_ms, 60000);
-    options.idle_timeout_ms = or_default(options.idle_timeout_ms, 60000);
+    options.limits.max_connections = (unsigned)or_default(options.limits.max_connections, 1000);
+    options.limits.max_inflight = (unsigned)or_default(options.limits.max_inflight, 1000);
+    options.limits.header_timeout_ms = or_default(options.limits.header_timeout_ms, 60000);
+    options.limits.idle_timeout_ms = or_default(options.limits.idle_timeout_ms, 60000);
     options.unix_mode = (unsigned)or_default(options.unix_mode, 0600);
     options.min_rate_grace_ms = or_default(options.min_rate_grace_ms, 60000);
     options.handler =

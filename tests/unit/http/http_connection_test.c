@@ -357,7 +357,8 @@ static void let_time_pass(int fd)
 // connection is closed without an answer.
 Test(http_connection, head_and_idle_timeouts)
 {
-    struct http_options options = {.header_timeout_ms = TIMEOUT_MS, .idle_timeout_ms = TIMEOUT_MS};
+    struct http_options options = {.limits.header_timeout_ms = TIMEOUT_MS,
+                                   .limits.idle_timeout_ms = TIMEOUT_MS};
     struct front *f = front_new(options, 1);
     struct client_reply reply;
     int fd = client_connect(f->address);
@@ -387,7 +388,7 @@ Test(http_connection, head_and_idle_timeouts)
 // Slow bodies and slow readers are cut after the grace. A slow handler is not.
 Test(http_connection, least_rate)
 {
-    struct http_options options = {.min_rate_bytes = 1024, .min_rate_grace_ms = 80};
+    struct http_options options = {.limits.min_rate_bytes = 1024, .min_rate_grace_ms = 80};
     struct front *f = front_new(options, 1);
     int body = client_connect(f->address);
     put(body, "/put", 100000, "", false);
@@ -424,7 +425,7 @@ static int stalled_reader(const struct front *f, const char *path)
 // after the grace.
 Test(http_connection, readers_may_pause_for_longer_than_uploads)
 {
-    struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+    struct front *f = front_new((struct http_options){.limits.min_rate_bytes = 1024,
                                                       .min_rate_grace_ms = 50,
                                                       .min_rate_patience_ms = 500},
                                 1);
@@ -455,7 +456,7 @@ Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
         cr_assert_not_null(chunks[i]);
     }
     cr_assert(chunk_budget_is_short());
-    struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+    struct front *f = front_new((struct http_options){.limits.min_rate_bytes = 1024,
                                                       .min_rate_grace_ms = 50,
                                                       .min_rate_patience_ms = 3600000},
                                 1);
@@ -476,11 +477,11 @@ Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
 Test(http_connection, slow_readers_make_room_while_connections_or_requests_are_short)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+        struct front *f = front_new((struct http_options){.limits.min_rate_bytes = 1024,
                                                           .min_rate_grace_ms = 50,
                                                           .min_rate_patience_ms = 3600000,
-                                                          .max_connections = i == 0 ? 4 : 0,
-                                                          .max_inflight = i == 1 ? 4 : 0},
+                                                          .limits.max_connections = i == 0 ? 4 : 0,
+                                                          .limits.max_inflight = i == 1 ? 4 : 0},
                                     1);
         int readers[3];
         for (size_t j = 0; j < ARRAY_LEN(readers); j++) {

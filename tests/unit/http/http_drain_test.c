@@ -174,10 +174,10 @@ Test(http_drain, drained_before_it_has_started)
     static const char *const loopback[] = {"127.0.0.1:0"};
     struct http_options options = {.listen = loopback,
                                    .listen_count = 1,
-                                   .max_connections = 10,
-                                   .max_inflight = 10,
-                                   .header_timeout_ms = 60000,
-                                   .idle_timeout_ms = 60000,
+                                   .limits.max_connections = 10,
+                                   .limits.max_inflight = 10,
+                                   .limits.header_timeout_ms = 60000,
+                                   .limits.idle_timeout_ms = 60000,
                                    .handler = {NULL, say_hello, say_nothing}};
     struct front *f = front_new((struct http_options){0}, 2); // for its loop
     struct http_server *server;

@@ -119,7 +119,7 @@ Test(http_eof, closed_altogether)
     const char *const listen[] = {"127.0.0.1:0", path};
     struct front *f = front_new((struct http_options){.listen = listen,
                                                       .listen_count = 2,
-                                                      .idle_timeout_ms = 3600000,
+                                                      .limits.idle_timeout_ms = 3600000,
                                                       .min_rate_grace_ms = 7200000},
                                 1);
     int fd = client_connect(path);

@@ -127,7 +127,7 @@ Test(http_server, even_spread)
 // max_connections at its limit and one above: 503 and a close, and the others continue.
 Test(http_server, connection_limit)
 {
-    struct front *f = front_new((struct http_options){.max_connections = 4}, 2);
+    struct front *f = front_new((struct http_options){.limits.max_connections = 4}, 2);
     int fds[4];
     for (unsigned i = 0; i < 4; i++) {
         fds[i] = client_connect(f->address);
@@ -177,7 +177,7 @@ static int send_long_head(const struct front *f)
 // exchange.
 Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
 {
-    struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
+    struct front *f = front_new((struct http_options){.limits.max_held_bytes = 40000}, 2);
     struct client_reply reply;
     struct buf b;
     buf_init(&b, 1 << 16);
@@ -206,7 +206,7 @@ Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
 // requests are answered, and room is freed when they end.
 Test(http_server, memory_limit)
 {
-    struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
+    struct front *f = front_new((struct http_options){.limits.max_held_bytes = 40000}, 2);
     struct client_reply reply;
     int first = send_long_head(f), second = send_long_head(f);
     wait_held(f, 36000, 40000);
@@ -233,7 +233,7 @@ Test(http_server, memory_limit)
 // max_inflight at its limit and one above: 503, the connection is kept.
 Test(http_server, inflight_limit)
 {
-    struct front *f = front_new((struct http_options){.max_inflight = 2}, 2);
+    struct front *f = front_new((struct http_options){.limits.max_inflight = 2}, 2);
     int held[2];
     for (unsigned i = 0; i < 2; i++) {
         held[i] = client_connect(f->address);

@@ -54,7 +54,7 @@ static struct front *start_with(EVP_PKEY *key, unsigned workers, uint64_t max_he
                                            .listen_count = 1,
                                            .tls_cert_file = cert_path,
                                            .tls_key_file = key_path,
-                                           .max_held_bytes = max_held_bytes},
+                                           .limits.max_held_bytes = max_held_bytes},
                      workers);
 }
 

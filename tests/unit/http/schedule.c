@@ -343,7 +343,8 @@ static void on_request(void *ctx, struct http_exchange *x)
     struct turn *t = turn_of_request(r);
     schedule_note("  talk %u turn %u: begins", t->talk->number, t->index);
     must(t->flaw != BAD_HEAD, "a bad head was believed");
-    must(r->is_head == t->is_head && r->chunked == (t->framing == BY_CHUNKS), "misread");
+    must(r->is_head == t->is_head && (r->framing == HTTP_BODY_CHUNKS) == (t->framing == BY_CHUNKS),
+         "misread");
     must(r->content_length == (t->framing == BY_LENGTH ? t->body_len : 0), "misread");
     must(r->expects_continue == t->expects && r->version_minor == !t->is_http10, "misread");
     t->talk->begun++;
@@ -446,11 +447,11 @@ void schedule_open(void)
     struct http_options options = {
         .listen = listen,
         .listen_count = 2,
-        .max_connections = 1000,
-        .max_inflight = 1000,
-        .header_timeout_ms = 60000,
-        .idle_timeout_ms = 100000,
-        .min_rate_bytes = 1000,
+        .limits.max_connections = 1000,
+        .limits.max_inflight = 1000,
+        .limits.header_timeout_ms = 60000,
+        .limits.idle_timeout_ms = 100000,
+        .limits.min_rate_bytes = 1000,
         .min_rate_grace_ms = 80000,
         .handler = {NULL, on_request, on_refused},
     };

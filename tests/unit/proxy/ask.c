@@ -45,9 +45,8 @@ void ask_header(const char *name, const char *value)
 
 void ask_body_of(uint64_t n)
 {
-    ask.http.has_content_length = true;
+    ask.http.framing = HTTP_BODY_LENGTH;
     ask.http.content_length = n;
-    ask.http.has_body = n > 0;
 }
 
 void ask_start(void)

@@ -284,7 +284,8 @@ Test(gate, refused_forms)
 
     ask_init(&a, "GET", "h", "/data/train/x");
     sign(&a, "READER", "reader-secret");
-    a.http.has_body = true;
+    a.http.framing = HTTP_BODY_LENGTH;
+    a.http.content_length = 1;
     cr_assert_eq(check_gate(&a), ERR_BAD_REQUEST);
     ask_done(&a);
 

@@ -48,8 +48,7 @@ static void header(struct fixture *f, const char *name, const char *value)
 
 static void length(struct fixture *f, uint64_t n)
 {
-    f->http.has_body = n > 0;
-    f->http.has_content_length = true;
+    f->http.framing = HTTP_BODY_LENGTH;
     f->http.content_length = n;
     header(f, "Content-Length", arena_printf(f->arena, "%llu", (unsigned long long)n));
 }
@@ -268,8 +267,7 @@ Test(pass_body, trailer_reframed)
         s3_checksum_free(state);
         buf_printf(&in, "0\r\nx-amz-checksum-crc32:%s\r\n\r\n", checksum);
 
-        f.http.chunked = true;
-        f.http.has_body = true;
+        f.http.framing = HTTP_BODY_CHUNKS;
         header(&f, "x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
         header(&f, "x-amz-decoded-content-length", arena_printf(f.arena, "%zu", n));
         header(&f, "x-amz-trailer", "x-amz-checksum-crc32");
@@ -288,8 +286,7 @@ Test(pass_body, trailer_reframed)
         // It must read as the same payload again.
         struct fixture again;
         put_up(&again);
-        again.http.chunked = true;
-        again.http.has_body = true;
+        again.http.framing = HTTP_BODY_CHUNKS;
         header(&again, "x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
         header(&again, "x-amz-decoded-content-length", arena_printf(again.arena, "%zu", n));
         header(&again, "x-amz-trailer", "x-amz-checksum-crc32");
@@ -336,8 +333,7 @@ Test(pass_body, trailer_wrong)
     struct fixture f;
     put_up(&f);
     const char *body = "5\r\njello\r\n0\r\n" HELLO_TRAILER "\r\n";
-    f.http.chunked = true;
-    f.http.has_body = true;
+    f.http.framing = HTTP_BODY_CHUNKS;
     header(&f, "x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
     header(&f, "x-amz-decoded-content-length", "5");
     header(&f, "x-amz-trailer", "x-amz-checksum-crc32");
@@ -429,8 +425,7 @@ Test(pass_body, collected)
     tear_down(&f);
 
     put_up(&f); // an object of unknown length
-    f.http.chunked = true;
-    f.http.has_body = true;
+    f.http.framing = HTTP_BODY_CHUNKS;
     cr_assert_eq(plan(&f), ERR_OK);
     cr_assert(f.body.collect);
     char block[4096] = {0};
@@ -473,8 +468,7 @@ Test(pass_body, collected_of_unknown_length_is_small_until_it_grows)
     for (unsigned others = 0; others < 2; others++) {
         struct fixture f;
         put_up(&f);
-        f.http.chunked = true;
-        f.http.has_body = true;
+        f.http.framing = HTTP_BODY_CHUNKS;
         chunk_budget_charge(BUDGET_BODIES, others);
         cr_assert_eq(plan(&f), ERR_OK);
         cr_assert_eq(pass_body_feed(&f.body, (struct span){block, sizeof(block)}), ERR_OK);

@@ -162,10 +162,8 @@ static void describe(void)
                                         [UNSIGNED] = "UNSIGNED-PAYLOAD",
                                         [HTTP_CHUNKS] = "UNSIGNED-PAYLOAD"};
     char text[80];
-    at.http.chunked = at.framing == HTTP_CHUNKS;
-    at.http.has_body = true;
-    at.http.has_content_length = !at.http.chunked;
-    at.http.content_length = at.http.chunked ? 0 : at.wire.len;
+    at.http.framing = at.framing == HTTP_CHUNKS ? HTTP_BODY_CHUNKS : HTTP_BODY_LENGTH;
+    at.http.content_length = at.framing == HTTP_CHUNKS ? 0 : at.wire.len;
     sigv4_sha256_hex(buf_span(&at.payload), text);
     header("x-amz-content-sha256", at.framing == HASHED ? text : words[at.framing]);
     if (at.framing >= SIGNED && at.framing <= UNSIGNED_TRAILER) {
