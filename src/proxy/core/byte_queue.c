@@ -75,6 +75,7 @@ void byte_queue_append(struct byte_queue *q, struct span data)
         }
         piece->len += n;
         chunk->len += n;
+        check(piece->offset + piece->len == chunk->len);
         q->bytes += n;
         data.ptr += n;
         data.len -= n;

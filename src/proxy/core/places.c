@@ -41,12 +41,14 @@ void places_add(struct proxy *proxy, const struct proxy_settings *settings)
             (struct place){.origin = bucket->origin, .bucket = strdup(bucket->origin_bucket)};
         check(places->items[count].bucket != NULL);
         atomic_store_explicit(&places->count, count + 1, memory_order_release);
+        check(has(places, bucket)); // a write must find it
     }
 }
 
 void places_free(struct proxy *proxy)
 {
-    for (unsigned i = 0; proxy->places.items != NULL && i < places_count(proxy); i++) {
+    check(places_count(proxy) == 0 || proxy->places.items != NULL);
+    for (unsigned i = 0; i < places_count(proxy); i++) {
         free(proxy->places.items[i].bucket);
     }
     free(proxy->places.items);

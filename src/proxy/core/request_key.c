@@ -25,15 +25,9 @@ struct object_key *request_object_key(struct request *r)
     return request_object_key_beside(r, r->s3.key);
 }
 
-static uint64_t origin_epoch(const struct request *r, const struct origin *origin,
-                             struct span origin_bucket)
-{
-    return fill_epoch(r->pw->store, origin, origin_bucket);
-}
-
 uint64_t request_epoch(const struct request *r)
 {
-    return origin_epoch(r, r->origin, r->origin_bucket);
+    return fill_epoch(r->pw->store, r->origin, r->origin_bucket);
 }
 
 struct object_key *request_object_key_in(struct request *r, struct origin *origin,
@@ -46,7 +40,7 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
         .realm = realm,
         .bucket = bucket,
         .key = key,
-        .epoch = origin_epoch(r, origin, bucket),
+        .epoch = fill_epoch(r->pw->store, origin, bucket),
         .origin = origin,
         .limits = {.cache = rule->cache,
                    .max_object_size_bytes = rule->max_object_size_bytes,
@@ -54,5 +48,6 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                    .group = rules_group(r->pw->live, rule, r->s3.bucket, key)},
         .credentials = request_origin_credentials(r)};
     from.table = from.credentials != NULL ? r->principal.table : NULL;
+    check(from.credentials == NULL || from.table != NULL); // the table owns the credentials
     return object_key_new_in(&r->spare_key, r->pw->store, &from);
 }

@@ -11,7 +11,6 @@
 #include "proxy/ops/inspect_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct eviction {
     struct message message;
@@ -163,16 +162,13 @@ void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx)
 {
     struct eviction *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
-    check(e != NULL && bucket.len > 0);
+    check(e != NULL && bucket.len > 0 && done != NULL);
     e->proxy = proxy;
     e->done = done;
     e->ctx = ctx;
-    memcpy(e->names, bucket.ptr, bucket.len);
-    if (key.len > 0) {
-        memcpy(e->names + bucket.len, key.ptr, key.len);
-    }
-    e->bucket = (struct span){e->names, bucket.len};
-    e->key = (struct span){e->names + bucket.len, key.len};
+    char *at = e->names;
+    e->bucket = ops_name_copy(&at, bucket);
+    e->key = ops_name_copy(&at, key);
     list_node_init(&e->node);
     e->message.deliver = on_evict;
     mailbox_send_from_any_thread(ops_worker(proxy)->worker, &e->message);

@@ -227,6 +227,7 @@ static void on_judge(struct blocking_job *job)
 static void on_judged(struct blocking_job *job)
 {
     struct explanation *e = container_of(job, struct explanation, job);
+    check(e->asks_policy && e->look.object.policy == NULL);
     e->look.object.policy =
         job->err == ERR_OK ? &e->policy : NULL; // else too much waits for the disk
     explain_end(e);
@@ -235,6 +236,7 @@ static void on_judged(struct blocking_job *job)
 static void policy_look(struct explanation *e)
 {
     const struct proxy_object *o = &e->look.object;
+    check(e->asks_policy && e->look.key != NULL);
     uint64_t first = o->first_byte, end = max_u64(o->end_byte, first + 1);
     end = min_u64(end, first + STORE_WINDOW_MAX);
     store_explain_look(e->pw->worker, e->pw->store, e->look.key->hash, first, end,
@@ -345,19 +347,16 @@ void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uin
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx)
 {
     struct explanation *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
-    check(e != NULL && first_byte <= end_byte);
+    check(e != NULL && done != NULL && first_byte <= end_byte);
     e->proxy = proxy;
     e->asks_policy = asks_policy;
     e->asks_origin = asks_origin;
     list_node_init(&e->job.node);
     e->done = done;
     e->ctx = ctx;
-    memcpy(e->names, bucket.ptr, bucket.len);
-    if (key.len > 0) {
-        memcpy(e->names + bucket.len, key.ptr, key.len);
-    }
-    e->look.object.bucket = (struct span){e->names, bucket.len};
-    e->look.object.key = (struct span){e->names + bucket.len, key.len};
+    char *at = e->names;
+    e->look.object.bucket = ops_name_copy(&at, bucket);
+    e->look.object.key = ops_name_copy(&at, key);
     e->look.object.first_byte = first_byte;
     e->look.object.end_byte = end_byte;
     e->message.deliver = on_explain;

@@ -5,7 +5,6 @@
 #include "proxy/ops/inspect_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct listing {
     struct message message;
@@ -99,16 +98,6 @@ static void on_list(struct worker *to, struct message *message)
     list_call_start(l->pw, &l->call, l->bucket, l->prefix, l->after, l->max);
 }
 
-static struct span name_copy(char **at, struct span name)
-{
-    struct span copy = {*at, name.len};
-    if (name.len > 0) {
-        memcpy(*at, name.ptr, name.len);
-    }
-    *at += name.len;
-    return copy;
-}
-
 void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, struct span after,
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),
                 void *ctx)
@@ -119,9 +108,9 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
     char *at = l->names;
     l->done = done;
     l->ctx = ctx;
-    l->bucket = name_copy(&at, bucket);
-    l->prefix = name_copy(&at, prefix);
-    l->after = name_copy(&at, after);
+    l->bucket = ops_name_copy(&at, bucket);
+    l->prefix = ops_name_copy(&at, prefix);
+    l->after = ops_name_copy(&at, after);
     l->max = max;
     l->message.deliver = on_list;
     mailbox_send_from_any_thread(ops_worker(proxy)->worker, &l->message);

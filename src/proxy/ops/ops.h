@@ -20,5 +20,7 @@ void evict_worker_init(struct proxy_worker *pw);
 
 // The worker for a question that any worker could answer. Any thread.
 struct proxy_worker *ops_worker(struct proxy *proxy);
+// Copies the name to *at, which then points behind it. Returns the copy.
+struct span ops_name_copy(char **at, struct span name);
 
 #endif

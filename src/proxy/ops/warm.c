@@ -162,6 +162,7 @@ static struct warm_page *page_at(struct proxy_warm *job, unsigned i)
 static void page_release(struct warm_page *page)
 {
     if (page->is_ready) {
+        check(!page->is_running);
         warm_room_page_gone(page);
         list_call_release(&page->call);
         page->is_ready = false;
@@ -401,6 +402,7 @@ static void on_told(struct worker *to, struct message *message)
     struct warm_message *m = container_of(message, struct warm_message, message);
     struct proxy_warm *job = m->job;
     struct list_node *node;
+    check(to == job->pw->worker);
     if (job->timer.worker == NULL) { // its first message: it begins
         timer_init(to, &job->timer, on_timer);
         (void)job_ref(job);

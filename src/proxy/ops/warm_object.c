@@ -506,7 +506,7 @@ static enum warm_step learn_checksums(struct warm_object *o)
     store_lookup(pw->worker, pw->store, o->key->hash, o->first_byte, o->first_byte + 1,
                  fill_floor(pw->fill, o->key->hash), &view);
     bool is_other = o->object != NULL && view.found && view.etag_hash != o->etag_hash;
-    bool is_here = o->object != NULL || (view.found && view.sums.len == 0);
+    bool is_here = o->object != NULL || view.found;
     struct span headers = o->object != NULL ? o->object->headers : (struct span){NULL, 0};
     bool are_known = is_other || !is_here ||
                      checksums_known(headers, view.found ? &view.sums : NULL) != CHECKSUMS_UNKNOWN;

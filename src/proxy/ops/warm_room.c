@@ -10,7 +10,6 @@
 #include "proxy/ops/warm_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define ROOM_SHARE 16u // of limits.max_buffer
 #define ROOM_LEAST (4u << 20)
@@ -66,12 +65,9 @@ struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_
     names_add(job, names_of(from->bucket.len, from->key.len));
     list_node_init(&item->node);
     item->refs = 1;
-    memcpy(item->names, from->bucket.ptr, from->bucket.len);
-    if (from->key.len > 0) {
-        memcpy(item->names + from->bucket.len, from->key.ptr, from->key.len);
-    }
-    item->bucket = (struct span){item->names, from->bucket.len};
-    item->key = (struct span){item->names + from->bucket.len, from->key.len};
+    char *at = item->names;
+    item->bucket = ops_name_copy(&at, from->bucket);
+    item->key = ops_name_copy(&at, from->key);
     item->is_prefix = from->is_prefix;
     item->first_byte = from->first_byte;
     item->end_byte = from->end_byte;
