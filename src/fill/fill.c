@@ -50,24 +50,18 @@
 
 // --- readers that join ---------------------------------------------------------------------------
 
-static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
-{
-    struct again_message *m = message_again_new(fw, NULL);
-    m->subscription = sub;
-    message_send(sub->at, &m->base);
-}
-
 // Answers with the place of a run that is written and not yet published.
 static void fill_answer_place(struct fill *fill, struct subscription *sub)
 {
     check(fill->phase == FILL_WRITTEN && fill->place.segment != NULL);
     struct store_place place = fill->place;
     if (!store_place_pin(&place)) {
-        fill_answer_again(fill->fw, sub);
+        message_send_again(fill->fw, sub);
         return;
     }
-    struct place_message *m = message_place_new(fill->fw, NULL);
+    struct answer_message *m = message_place_new(fill->fw, NULL);
     m->subscription = sub;
+    m->outcome = OUTCOME_DONE;
     m->object = store_object_ref(fill->object);
     m->place = place;
     message_send(sub->at, &m->base);
@@ -294,7 +288,7 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
     struct first_end_message *m = message_first_end_new(fw, sub->ask.key);
     m->token = token;
     message_send(object_key_home(fw, sub->ask.key), &m->base);
-    fill_answer_again(fw, sub);
+    message_send_again(fw, sub);
 }
 
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub)
@@ -315,7 +309,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     check(is_owner || object_key_home(fw, sub->ask.key) == fw); // rule 2
     struct fill *fill = fill_find(fw, sub, first);
     if (fill == NULL && !is_owner) {
-        fill_answer_again(fw, sub); // the run that the home saw here has ended
+        message_send_again(fw, sub); // the run that the home saw here has ended
         return;
     }
     if (fill != NULL && token != 0 && sub->ask.strict) {
@@ -342,7 +336,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         return;
     }
     if (count == 0) {
-        fill_answer_again(fw, sub);
+        message_send_again(fw, sub);
         return;
     }
     uint64_t short_count = max_u64(store_run_bytes_max(fw->store) / sub->ask.block_size_bytes, 1);

@@ -228,7 +228,7 @@ void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome
     struct fill *fill = a->fill;
     check(fill != NULL && outcome != OUTCOME_NONE); // rule 10: one FINAL
     check(outcome != OUTCOME_ERROR || err != ERR_OK);
-    struct final_message *m = message_final_new(fill->fw, NULL);
+    struct answer_message *m = message_final_new(fill->fw, NULL);
     m->subscription = a->subscription;
     m->outcome = outcome;
     m->err = err;

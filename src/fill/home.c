@@ -182,8 +182,9 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
                               struct span document)
 {
     check(err != ERR_OK);
-    struct error_message *m = message_error_new(h->fw, NULL);
+    struct answer_message *m = message_error_new(h->fw, NULL);
     m->subscription = sub;
+    m->outcome = OUTCOME_ERROR;
     m->err = err;
     m->document = message_document(document);
     message_send(sub->at, &m->base);
@@ -213,18 +214,11 @@ static void home_forward(struct home_key *h, struct subscription *sub)
                  &m->base);
 }
 
-void home_answer_again(struct home_key *h, struct subscription *sub)
-{
-    struct again_message *m = message_again_new(h->fw, NULL);
-    m->subscription = sub;
-    message_send(sub->at, &m->base);
-}
-
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us)
 {
     check(version != NULL && sub->ask.object == NULL);
-    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
+    struct answer_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_REVALIDATED;
     m->object = store_object_ref(version);
@@ -334,7 +328,7 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
 {
     struct home_visible v = home_look_up(h);
     if (v.found) {
-        home_answer_again(h, sub);
+        message_send_again(h->fw, sub);
         return;
     }
     if (!home_may_decide(h) || !list_empty(&h->held)) {
@@ -356,7 +350,7 @@ static void home_route(struct home_key *h, struct subscription *sub)
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
-        home_answer_again(h, sub); // the request in flight was sent before this reader came
+        message_send_again(h->fw, sub); // the request in flight was sent before this reader came
     } else if (h->state == HOME_KNOWN && sub->ask.kind == FILL_ASK_BYTES_OR_VERSION) {
         home_answer_version(h, sub, h->known, h->known_us); // rule 32
     } else if (h->state == HOME_KNOWN) {

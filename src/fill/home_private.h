@@ -155,7 +155,6 @@ bool home_find_out(struct home_key *h, struct store_object *object);
 // Rule 32. Answers with the version, which counts like a record confirmed at `asked_us`.
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
-void home_answer_again(struct home_key *h, struct subscription *sub);
 // Rule 32. Answers a reader that has no version with the kept answer. Returns false if no kept
 // answer counts now.
 bool home_answer_kept(struct home_key *h, struct subscription *sub);

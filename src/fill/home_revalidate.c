@@ -35,7 +35,7 @@ static bool revalidation_confirms(const struct revalidation *c, const struct sto
 static void revalidation_answer(struct revalidation *c, struct subscription *sub)
 {
     check(!fill_ask_is_for_bytes(sub->ask.kind));
-    struct revalidated_message *m = message_revalidated_new(c->home->fw, NULL);
+    struct answer_message *m = message_revalidated_new(c->home->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_REVALIDATED;
     m->err = c->err;
@@ -165,7 +165,7 @@ static void revalidation_end(struct revalidation *c, bool says_nothing)
     while ((sub = home_unhold(&c->waiters)) != NULL) {
         if (says_nothing ||
             !fill_error_is_shared(c->err, c->key->credentials, sub->ask.key->credentials)) {
-            home_answer_again(c->home, sub);
+            message_send_again(c->home->fw, sub);
         } else {
             revalidation_answer(c, sub);
         }
@@ -187,7 +187,7 @@ void home_answer_concluded(struct home_key *h)
 static void answer_described(struct home_key *h, struct subscription *sub,
                              struct store_object *described)
 {
-    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
+    struct answer_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_DESCRIBED;
     m->object = described; // the caller's reference
@@ -362,7 +362,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         return;
     }
     if (!sub->ask.skip_index && !for_checksums && home_shows_another(h, sub)) {
-        home_answer_again(h, sub); // the record appeared after the reader's look-up
+        message_send_again(h->fw, sub); // the record appeared after the reader's look-up
         return;
     }
     if (asks_any && home_answer_kept(h, sub)) {

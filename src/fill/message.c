@@ -63,17 +63,12 @@ void message_release(struct fill_message *message)
         chunk_unref(AS(body)->chunk);
         break;
     case MESSAGE_final:
-        document_free(AS(final)->document);
-        break;
     case MESSAGE_place:
-        store_object_unref(AS(place)->object);
-        break;
+    case MESSAGE_again:
     case MESSAGE_error:
-        document_free(AS(error)->document);
-        break;
     case MESSAGE_revalidated:
-        store_object_unref(AS(revalidated)->object);
-        document_free(AS(revalidated)->document);
+        store_object_unref(AS(answer)->object);
+        document_free(AS(answer)->document);
         break;
     case MESSAGE_route:
     case MESSAGE_revalidate:
@@ -90,7 +85,6 @@ void message_release(struct fill_message *message)
     case MESSAGE_want:
     case MESSAGE_pages:
     case MESSAGE_attached:
-    case MESSAGE_again:
     case MESSAGE_write_ready:
     case MESSAGE_write_done:
     case MESSAGE_invalidate:
@@ -108,4 +102,12 @@ void message_send(struct fill_worker *to, struct fill_message *message)
     check(to != NULL && to->room == message->from->room);
     message->message.deliver = to->room->deliver;
     mailbox_send(to->worker, &message->message);
+}
+
+void message_send_again(struct fill_worker *from, struct subscription *sub)
+{
+    struct answer_message *m = message_again_new(from, NULL);
+    m->subscription = sub;
+    m->outcome = OUTCOME_REJOIN;
+    message_send(sub->at, &m->base);
 }

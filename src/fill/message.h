@@ -164,42 +164,17 @@ struct pages_message {
     uint64_t first_byte;
 };
 
-struct final_message {
+// The last answer to a subscription: `final` to one that a run delivers to, the others to an ask.
+struct answer_message {
     struct fill_message base;
     struct subscription *subscription;
     enum subscription_outcome outcome;
     enum err err;
-    struct store_place place; // pinned for the receiver, which unpins it; or no segment
-    struct span document;     // as above
-};
-
-struct place_message {
-    struct fill_message base;
-    struct subscription *subscription;
-    struct store_object *object; // reference
-    struct store_place place;    // as above
-};
-
-struct again_message {
-    struct fill_message base;
-    struct subscription *subscription;
-};
-
-struct error_message {
-    struct fill_message base;
-    struct subscription *subscription;
-    enum err err;
-    struct span document; // as above
-};
-
-struct revalidated_message {
-    struct fill_message base;
-    struct subscription *subscription;
-    enum subscription_outcome outcome;
-    enum err err;
-    struct store_object *object; // reference; NULL unless another version was found
-    uint64_t validated_us; // when the request was sent from which the home knew it; 0: asked now
-    struct span document;  // as above
+    struct store_object *object; // reference; `revalidated`: NULL unless another version was found
+    struct store_place place;    // pinned for the receiver, which unpins it; or no segment
+    struct span document;        // as above
+    // When the request was sent from which the home knew the version; 0: the origin was asked now.
+    uint64_t validated_us;
 };
 
 // Returns a message that is zeroed except for its base. Takes a reference to the key, which may be
@@ -210,6 +185,8 @@ void message_send(struct fill_worker *to, struct fill_message *message);
 void message_release(struct fill_message *message); // with what the receiver has not taken
 // Returns a copy on the heap for a message's document. Empty if memory is short.
 struct span message_document(struct span s);
+
+void message_send_again(struct fill_worker *from, struct subscription *sub); // the ask's answer
 
 // Defines message_route_new() and so on, one for each message, and declares each receiver.
 #define MESSAGE(name, payload, receiver, ...)                                                      \

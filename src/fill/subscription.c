@@ -247,13 +247,6 @@ static void take_object(struct subscription *sub, struct store_object **object)
     *object = NULL;
 }
 
-static void take_document(struct subscription *sub, struct span *document)
-{
-    check(sub->error_answer.ptr == NULL);
-    sub->error_answer = *document;
-    *document = (struct span){0};
-}
-
 // Takes over a pinned place, or unpins it if the reader has left.
 static void take_place(struct subscription *sub, struct store_place *place)
 {
@@ -266,13 +259,19 @@ static void take_place(struct subscription *sub, struct store_place *place)
 }
 
 // Handles the last answer: the subscription ends, and is freed if its reader has left.
-static void subscription_end(struct subscription *sub, enum subscription_outcome outcome,
-                             enum err err)
+static void subscription_end(struct subscription *sub, struct answer_message *m)
 {
-    check(outcome != OUTCOME_NONE);
+    check(m->outcome != OUTCOME_NONE && sub->error_answer.ptr == NULL);
+    if (m->object != NULL) {
+        take_object(sub, &m->object);
+    }
+    take_place(sub, &m->place);
+    sub->error_answer = m->document;
+    m->document = (struct span){0};
+    sub->validated_us = m->validated_us;
+    sub->outcome = m->outcome;
+    sub->err = m->err;
     fill_subscription_enter(sub, SUBSCRIPTION_ENDED);
-    sub->outcome = outcome;
-    sub->err = err;
     if (sub->on_change == NULL) {
         worker_free_later(sub->at->worker, subscription_free, sub);
     }
@@ -376,54 +375,23 @@ void subscription_on_pages(struct fill_worker *fw, struct pages_message *m)
     subscription_changed(sub);
 }
 
-void subscription_on_final(struct fill_worker *fw, struct final_message *m)
+void subscription_on_final(struct fill_worker *fw, struct answer_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
-    check(is_attached(sub));
+    check(is_attached(sub) && m->object == NULL);
     if (sub->state == SUBSCRIPTION_ATTACHED) {
         subscription_send_leave(sub);
     }
-    take_place(sub, &m->place);
-    take_document(sub, &m->document);
-    subscription_end(sub, m->outcome, m->err);
+    subscription_end(sub, m);
 }
 
-void subscription_on_place(struct fill_worker *fw, struct place_message *m)
+// Rule 10: the one answer to an ask that no run delivers to.
+void subscription_on_answer(struct fill_worker *fw, struct answer_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
     check(sub->state == SUBSCRIPTION_ASKED);
-    take_object(sub, &m->object);
-    take_place(sub, &m->place);
-    sub->whole = true;
-    subscription_end(sub, OUTCOME_DONE, ERR_OK);
-}
-
-void subscription_on_again(struct fill_worker *fw, struct again_message *m)
-{
-    (void)fw;
-    struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ASKED);
-    subscription_end(sub, OUTCOME_REJOIN, ERR_OK);
-}
-
-void subscription_on_error(struct fill_worker *fw, struct error_message *m)
-{
-    (void)fw;
-    struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ASKED);
-    take_document(sub, &m->document);
-    subscription_end(sub, OUTCOME_ERROR, m->err);
-}
-
-void subscription_on_revalidated(struct fill_worker *fw, struct revalidated_message *m)
-{
-    (void)fw;
-    struct subscription *sub = as_subscription(m->subscription);
-    check(sub->state == SUBSCRIPTION_ASKED);
-    take_object(sub, &m->object);
-    take_document(sub, &m->document);
-    sub->validated_us = m->validated_us;
-    subscription_end(sub, m->outcome, m->err);
+    sub->whole = m->place.segment != NULL;
+    subscription_end(sub, m);
 }
