@@ -125,7 +125,8 @@ void fill_assert_home(const struct home_key *h)
     check(h->state != HOME_DECIDING || h->token != 0);
     check(h->state != HOME_NONE || h->token == 0);
     check(h->state != HOME_KNOWN || h->token != 0); // rule 13
-    check(!h->has_found || h->state == HOME_DECIDING);
+    check(!h->found.has || h->state == HOME_DECIDING);
+    check(h->found.has || h->found.object == NULL);
     check(list_empty(&h->held) || h->state == HOME_DECIDING ||
           (h->state == HOME_NONE && !home_is_settled(h)));   // rule 31
     check(h->state == HOME_NONE || home_is_acknowledged(h)); // rule 11

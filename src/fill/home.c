@@ -405,20 +405,13 @@ static void home_fail_held(struct home_key *h, struct first_end_message *m)
     list_append_all(&h->held, &conditional);
 }
 
-static void home_forget_found(struct home_key *h)
-{
-    h->has_found = false;
-    store_object_unref(h->found);
-    h->found = NULL;
-}
-
 void home_forget(struct home_key *h)
 {
     if (h->state != HOME_NONE) {
         fill_home_enter(h, HOME_NONE);
     }
     h->token = 0;
-    home_forget_found(h);
+    home_note_forget(&h->found);
     store_object_unref(h->known);
     h->known = NULL;
 }
@@ -446,21 +439,7 @@ static uint64_t home_generation_of(struct home_key *h, const struct home_visible
 static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
                              const struct store_object *object)
 {
-    bool is_other = h->has_found && (h->found == NULL || !fill_same_headers(h->found, object));
-    return is_other || (v->found && !home_visible_is(v, object));
-}
-
-static void home_note_found(struct home_key *h, struct store_object *object)
-{
-    bool is_same = !h->has_found ||
-                   (h->found != NULL && object != NULL && fill_same_headers(h->found, object));
-    bool is_described = is_same && h->found != NULL && h->found->headers.len > 0;
-    if (is_described && object->headers.len == 0) {
-        return; // a read that bypassed the cache names no headers
-    }
-    store_object_unref(h->found);
-    h->found = is_same && object != NULL ? store_object_ref(object) : NULL;
-    h->has_found = true;
+    return home_note_contradicts(&h->found, object) || (v->found && !home_visible_is(v, object));
 }
 
 bool home_find_out(struct home_key *h, struct store_object *object)
@@ -482,7 +461,7 @@ bool home_find_out(struct home_key *h, struct store_object *object)
         return true;
     }
     if (h->state == HOME_DECIDING) {
-        home_note_found(h, object);
+        home_note(&h->found, object);
     }
     return false;
 }
@@ -507,7 +486,7 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     h->known = store_object_with_generation(m->object, home_generation_of(h, &v, m->object));
     h->known_us = m->asked_us;
     fill_home_enter(h, HOME_KNOWN);
-    home_forget_found(h);
+    home_note_forget(&h->found);
     home_give(h, h->known);
     home_publish_held(h);
     home_route_held(h);
@@ -532,9 +511,9 @@ static uint64_t first_end_denies(const struct first_end_message *m)
 // decided. Nobody can say which is newer.
 static bool first_end_is_in_doubt(const struct home_key *h, const struct first_end_message *m)
 {
-    bool is_found = h->found != NULL && version_hash(h->found) == m->version;
+    bool is_found = h->found.object != NULL && version_hash(h->found.object) == m->version;
     bool is_denied = first_end_denies(m) != 0;
-    return h->has_found && (h->found == NULL || is_found == is_denied);
+    return h->found.has && (h->found.object == NULL || is_found == is_denied);
 }
 
 // Returns true if another version counted here, which is now invalidated.
@@ -557,7 +536,7 @@ static bool home_find_out_by_end(struct home_key *h, const struct first_end_mess
         return true;
     }
     if (h->state == HOME_DECIDING) {
-        home_note_found(h, NULL); // the answer has no description of the version
+        home_note(&h->found, NULL); // the answer has no description of the version
     }
     return false;
 }

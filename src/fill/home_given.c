@@ -40,7 +40,37 @@ static struct home_given *given_take(struct home_key *h)
     return given;
 }
 
-void home_give_named(struct home_key *h, uint64_t version)
+void home_note(struct home_noted *noted, struct store_object *object)
+{
+    bool is_same = object != NULL && !home_note_contradicts(noted, object);
+    if (is_same && noted->has && object->headers.len == 0) {
+        return; // a read that bypassed the cache names no headers
+    }
+    store_object_unref(noted->object);
+    noted->object = is_same ? store_object_ref(object) : NULL;
+    noted->has = true;
+}
+
+void home_note_forget(struct home_noted *noted)
+{
+    store_object_unref(noted->object);
+    *noted = (struct home_noted){0};
+}
+
+bool home_note_contradicts(const struct home_noted *noted, const struct store_object *object)
+{
+    return noted->has && (noted->object == NULL || !fill_same_headers(noted->object, object));
+}
+
+// Tells the check in flight what a reader is given or denied meanwhile.
+static void given_note(struct home_key *h, struct store_object *object)
+{
+    if (h->revalidation != NULL) {
+        home_note(&h->revalidation->given, object);
+    }
+}
+
+static void given_name(struct home_key *h, uint64_t version)
 {
     struct home_given *given = given_take(h);
     if (home_kept(h) != NULL && version_hash(home_kept(h)) != version) {
@@ -54,6 +84,12 @@ void home_give_named(struct home_key *h, uint64_t version)
     given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
 }
 
+void home_give_named(struct home_key *h, uint64_t version)
+{
+    given_note(h, NULL);
+    given_name(h, version);
+}
+
 static void given_describe(struct home_key *h, uint64_t version, uint64_t headers)
 {
     check(version != 0);
@@ -63,9 +99,10 @@ static void given_describe(struct home_key *h, uint64_t version, uint64_t header
     given->described_until_us = worker_now_us(h->fw->worker);
 }
 
-void home_give(struct home_key *h, const struct store_object *object)
+void home_give(struct home_key *h, struct store_object *object)
 {
-    home_give_named(h, object != NULL ? version_hash(object) : 0);
+    given_note(h, object);
+    given_name(h, object != NULL ? version_hash(object) : 0);
     if (object != NULL && object->headers.len > 0) {
         home_kept_outdate_by(h, object);
         struct home_given given = home_given(h);
@@ -84,19 +121,10 @@ void home_doubt_headers(struct home_key *h, const struct store_object *object)
     home_kept_outdate(h);
 }
 
-bool home_was_given_other(struct home_key *h, const struct store_object *object, uint64_t since_us)
-{
-    struct home_given given = home_given(h);
-    uint64_t version = version_hash(object), after_us = since_us + GIVEN_SLACK_US;
-    bool is_same = given.version == version && (given.described != version ||
-                                                given.headers == fill_version_headers_hash(object));
-    bool is_denied = given.denied == version && given.denied_until_us >= after_us;
-    return is_denied || (!is_same && max_u64(given.any_until_us, given.until_us) >= after_us);
-}
-
 void home_deny(struct home_key *h, uint64_t version)
 {
     check(version != 0);
+    given_note(h, NULL);
     struct home_given *given = given_take(h);
     if (home_kept(h) != NULL && version_hash(home_kept(h)) == version) {
         home_kept_outdate(h);

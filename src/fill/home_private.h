@@ -27,6 +27,14 @@ struct held_publish { // a PUBLISH that came while the version was being decided
     struct publish_message message;
 };
 
+// What other answers told while one answer was in flight.
+struct home_noted {
+    bool has;
+    // The version that they named. NULL: no object, more than one version or description, or a
+    // version without its headers.
+    struct store_object *object;
+};
+
 struct revalidation {      // one HEAD for all that ask while it is in flight
     struct list_node node; // when answered: in home_key.concluded
     struct origin_fetch fetch;
@@ -36,6 +44,7 @@ struct revalidation {      // one HEAD for all that ask while it is in flight
     struct store_object *asked; // the version asked about; NULL: none
     struct store_object *found;
     struct store_object *by_head; // HEAD's answer if GET was sent after it; else NULL
+    struct home_noted given;      // to readers, since the request was sent
     // It is sent for the checksums alone, and no client waited for it when it was sent.
     bool is_learning;
     struct list waiters;
@@ -57,13 +66,10 @@ struct home_key {
     uint64_t token;
     struct store_object *known; // the known version, with its generation
     uint64_t known_us;          // when the request that found it was sent
-    // The version that another answer found while this one is being decided. NULL: no object, more
-    // than one answer, or an answer that names a version and nothing else.
-    bool has_found;
-    struct store_object *found;
-    struct store_object *put; // the last version published in this entry's life; or NULL
-    struct list held;         // until it is decided, or no delete is on its way
-    struct list publishing;   // struct held_publish: until it is decided
+    struct home_noted found;    // by other answers, while the version is being decided
+    struct store_object *put;   // the last version published in this entry's life; or NULL
+    struct list held;           // until it is decided, or no delete is on its way
+    struct list publishing;     // struct held_publish: until it is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
     bool has_floor;      // the floor is not lifted yet
@@ -167,9 +173,15 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 // --- home_given.c --------------------------------------------------------------------------------
 
 struct home_given home_given(struct home_key *h);
+// Adds what one more answer told. NULL: that there is no object, or nothing that can be compared.
+void home_note(struct home_noted *noted, struct store_object *object);
+void home_note_forget(struct home_noted *noted);
+// Returns true if another answer told something else than `object`. Both were in flight at once, so
+// nobody can say which is newer.
+bool home_note_contradicts(const struct home_noted *noted, const struct store_object *object);
 // Notes that this version is given, so that no reader gets an older one from now on. NULL: there is
 // no such object.
-void home_give(struct home_key *h, const struct store_object *object);
+void home_give(struct home_key *h, struct store_object *object);
 // The same for the version with this version_hash(), whose headers are not known. 0: it may be any
 // version, or none.
 void home_give_named(struct home_key *h, uint64_t version);
@@ -179,10 +191,6 @@ void home_deny(struct home_key *h, uint64_t version);
 // Notes that two answers in flight at once describe this version differently, or that one names
 // another version. Nobody can say which is newer, so no description learnt until now counts.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);
-
-// Returns true if, since `since_us`, a reader was given another version than `object` or other
-// headers of it. Times of this worker's clock compare exactly.
-bool home_was_given_other(struct home_key *h, const struct store_object *object, uint64_t since_us);
 
 // --- home_kept.c ---------------------------------------------------------------------------------
 
@@ -202,7 +210,8 @@ void home_kept_outdate_by(struct home_key *h, const struct store_object *object)
 // --- home_redescribed.c --------------------------------------------------------------------------
 
 struct home_redescribed home_redescribed(struct home_key *h);
-// Notes that the current version has the headers of `object` now and had others before.
+// Notes that the current version has the headers of `object` now and had others before. NULL:
+// nobody can say which headers it has now, so none that were learnt before now count.
 void home_redescribe(struct home_key *h, const struct store_object *object);
 
 // --- fill_assert.c -------------------------------------------------------------------------------

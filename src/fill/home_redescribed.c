@@ -25,13 +25,14 @@ struct home_redescribed home_redescribed(struct home_key *h)
 
 void home_redescribe(struct home_key *h, const struct store_object *object)
 {
-    check(object != NULL && object->etag.len > 0);
+    check(object == NULL || object->etag.len > 0);
     struct redescribed_slot *slot = redescribed_slot(h);
     if (!hash128_equal(slot->hash, h->key->hash)) {
         slot->any_us = max_u64(slot->any_us, slot->last.at_us);
         slot->hash = h->key->hash;
     }
-    slot->last = (struct home_redescribed){.at_us = worker_now_us(h->fw->worker),
-                                           .headers = fill_version_headers_hash(object)};
+    slot->last = (struct home_redescribed){
+        .at_us = worker_now_us(h->fw->worker),
+        .headers = object != NULL ? fill_version_headers_hash(object) : 0};
     stats_add(COUNTER_redescribed, 1);
 }

@@ -101,7 +101,7 @@ static void revalidation_conclude(struct revalidation *c)
     struct home_key *h = c->home;
     check(c->err != ERR_OK || c->found != NULL);
     struct store_object *found = c->err == ERR_OK ? c->found : NULL;
-    bool is_newest = found != NULL && !home_was_given_other(h, found, c->began_us);
+    bool is_newest = found != NULL && !home_note_contradicts(&c->given, found);
     struct home_visible v = home_look_up(h);
     const struct store_object *visible = v.found ? revalidation_visible(c, &v) : NULL;
     const struct store_object *compared = visible != NULL ? visible : c->asked;
@@ -116,8 +116,8 @@ static void revalidation_conclude(struct revalidation *c)
         return;
     }
     if (v.found && compared != NULL && !revalidation_confirms(c, compared)) {
-        home_redescribe(h, found);
-        if (!home_take_over(h, &v, found, c->began_us)) {
+        home_redescribe(h, is_newest ? found : NULL);
+        if (!is_newest || !home_take_over(h, &v, found, c->began_us)) {
             home_invalidate(h);
             revalidation_keep(c, is_newest);
         }
@@ -155,6 +155,7 @@ static void revalidation_free(void *ptr)
     store_object_unref(c->asked);
     store_object_unref(c->found);
     store_object_unref(c->by_head);
+    home_note_forget(&c->given);
     free((void *)(uintptr_t)c->document.ptr);
     free(c);
 }
@@ -379,7 +380,8 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
     }
-    bool waits = !is_new && sub->ask.strict;
+    // A reader that asks after another got an answer must get none that is older (rule 31).
+    bool waits = !is_new && (sub->ask.strict || h->revalidation->given.has);
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
 

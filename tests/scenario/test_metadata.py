@@ -392,3 +392,47 @@ def test_immutable_objects_are_not_asked_about(ruled, origin):
         ruled.advance(PAST_TTL_S)
         assert shown(client.get("immutable/a")) == before
     assert len(origin.requests(key="immutable/a")) == 1
+
+
+@pytest.mark.tsan
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("what", ["headers", "version"])
+def test_an_overtaken_check_brings_nothing_older_back(start, origin, engine, stored, what):
+    """The origin looks at an object for a HEAD, and answers late. Meanwhile the object changes, and
+    a GET shows the change. The late answer does not replace it for readers that ask after that GET,
+    whether the GET's bytes were stored or not."""
+    server = start(
+        origin,
+        engine=engine,
+        file=RULES,
+        settings={"cache.max_object_size": "1MiB" if stored else "1KiB"},
+        ahead_s=0,
+    )
+    origin.put("long/a", 5000, headers=FIRST)
+    before = origin.version("long/a")
+    looked = []
+
+    def answers(entry):
+        looked.append(entry.method)
+        return before if looked == ["GET", "HEAD"] else origin.version("long/a")
+
+    def is_new(reply):
+        owner = reply.header("x-amz-meta-owner")
+        return owner == "new" if what == "headers" else reply.etag != before.etag
+
+    origin.replicas["long/a"] = answers
+    if what == "headers":
+        origin.redescribe("long/a", {"x-amz-meta-owner": "new"})
+    else:
+        origin.overwrite("long/a")
+    with server.client() as client, server.connection() as late, server.connection() as later:
+        with origin.hold("long/a", method="HEAD"):
+            late.send(b"HEAD /bkt/long/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            origin.wait_for(1, key="long/a", method="HEAD")
+            assert is_new(client.get("long/a"))
+            server.settle()
+            later.send(b"HEAD /bkt/long/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert late.read_reply("HEAD").status == 200
+        assert is_new(later.read_reply("HEAD"))
+        assert is_new(client.get("long/a"))
+        assert is_new(client.head("long/a"))

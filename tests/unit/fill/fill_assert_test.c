@@ -138,7 +138,7 @@ static void look_at_all(void)
     INJURY(known_without_a_version, it.home.known = NULL)                                          \
     INJURY(known_below_the_floor, it.object.generation = 3)                                        \
     INJURY(known_for_ever, it.home.token = 0)                                                      \
-    INJURY(found_and_nothing_to_decide, it.home.has_found = true)                                  \
+    INJURY(found_and_nothing_to_decide, it.home.found.has = true)                                  \
     INJURY(held_and_known, list_push_back(&it.home.held, &it.held.node))                           \
     INJURY(publish_held_and_known, list_push_back(&it.home.publishing, &it.publish.node))          \
     INJURY(held_for_no_delete, it.home.state = HOME_NONE; it.home.token = 0; it.home.known = NULL; \
