@@ -15,7 +15,8 @@ COPY deploy /src/deploy
 COPY src /src/src
 ARG FOREBAY_REVISION=unknown
 ARG SOURCE_DATE_EPOCH=0
-RUN cmake -S /src -B /build -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF -DFOREBAY_REVISION=$FOREBAY_REVISION \
+RUN cmake -S /src -B /build -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
+        -DFOREBAY_REVISION=$FOREBAY_REVISION \
     && cmake --build /build --target forebay \
     && sh /src/deploy/image/rootfs.sh /build/forebay /rootfs
 
@@ -23,7 +24,9 @@ RUN cmake -S /src -B /build -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF
 FROM debian:bookworm-slim AS debug
 # Versions are those of the base's month: a pinned one is gone with the next security update.
 # hadolint ignore=DL3008
-RUN apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends ca-certificates curl fio \
+RUN apt-get -qq update \
+    && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends \
+        ca-certificates curl fio \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /rootfs/ /
 USER 65532:65532

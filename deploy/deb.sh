@@ -19,8 +19,9 @@ export SOURCE_DATE_EPOCH
 unset CMAKE_C_COMPILER_LAUNCHER
 umask 022
 rm -rf "$out/build"
-cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
-    >"$out/build.log" 2>&1 && cmake --build "$out/build" >>"$out/build.log" 2>&1 ||
+cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
+    -DCMAKE_INSTALL_PREFIX=/usr >"$out/build.log" 2>&1 &&
+    cmake --build "$out/build" >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: the build failed" >&2; exit 1; }
 rm -rf "$out"/*.deb "$out"/*.tar.gz "$out/tree"
 version=$(sed -n 's/^project(forebay VERSION \([0-9.]*\).*/\1/p' "$here/CMakeLists.txt")
@@ -33,7 +34,8 @@ deb=$(ls "$out"/*.deb)
 dpkg-deb --raw-extract "$deb" "$out/tree"
 dpkg-deb --root-owner-group --build "$out/tree" "$deb" >>"$out/build.log"
 rm -rf "$out/tree/DEBIAN" "$out/_CPack_Packages"
+tarball=$out/forebay-$version-$(uname -s)-$(uname -m).tar.gz
 tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$out/tree" \
-    --transform "s,^\\.,forebay-$version," -cf - . | gzip -9n >"$out/forebay-$version-$(uname -s)-$(uname -m).tar.gz"
+    --transform "s,^\\.,forebay-$version," -cf - . | gzip -9n >"$tarball"
 rm -rf "$out/tree"
 ls "$out"/*.deb "$out"/*.tar.gz

@@ -34,10 +34,12 @@ export SOURCE_DATE_EPOCH="$epoch"
 if [ -z "$base" ]; then
     base=$out/base.tar
     echo "base: Debian 12 by mmdebstrap" >&2
-    printf '%s\n' 'deb http://deb.debian.org/debian bookworm main' 'deb http://deb.debian.org/debian bookworm-updates main' \
+    printf '%s\n' 'deb http://deb.debian.org/debian bookworm main' \
+        'deb http://deb.debian.org/debian bookworm-updates main' \
         'deb http://security.debian.org/debian-security bookworm-security main' |
         mmdebstrap --quiet --variant=apt --include=ca-certificates \
-            --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$base"
+            --dpkgopt='path-exclude=/usr/share/man/*' \
+            --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$base"
 fi
 
 store=$(mktemp -d)
@@ -66,6 +68,9 @@ bytes=$(du -sb "$mounted" | cut -f1)
 buildah umount "$container" >/dev/null
 buildah rm "$container" >/dev/null
 sed -n 's/.*"digest": *"\(sha256:[0-9a-f]*\)".*/\1/p' "$out/oci/index.json" | head -1 >"$out/digest"
-[ -s "$out/digest" ] || python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["manifests"][0]["digest"])' \
-    "$out/oci/index.json" >"$out/digest"
-echo "image: $out/oci, $(cat "$out/digest"), $bytes bytes unpacked, $(du -sb "$out/oci" | cut -f1) packed"
+[ -s "$out/digest" ] || python3 - "$out/oci/index.json" >"$out/digest" <<'PY'
+import json, sys
+print(json.load(open(sys.argv[1]))["manifests"][0]["digest"])
+PY
+packed=$(du -sb "$out/oci" | cut -f1)
+echo "image: $out/oci, $(cat "$out/digest"), $bytes bytes unpacked, $packed packed"

@@ -25,8 +25,8 @@ build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
 run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 libssl3 liblmdb0
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
-test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps
- mandoc zsh fish"
+test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl
+ curl procps mandoc zsh fish"
 page="chromium"
 fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
@@ -62,7 +62,9 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | pods | tier | hosts | quickstart | release | cross | emulate) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | \
+        package | pods | tier | hosts | quickstart | release | cross | emulate)
+        eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

@@ -106,7 +106,8 @@ fi
 attempt=0
 while :; do
     attempt=$((attempt + 1))
-    port=$((20000 + ($$ * 7 + attempt * 131 + $(date +%S%N | cut -c1-5 | sed 's/^0*//;s/^$/1/')) % 20000))
+    now=$(date +%S%N | cut -c1-5 | sed 's/^0*//;s/^$/1/')
+    port=$((20000 + ($$ * 7 + attempt * 131 + now) % 20000))
     rm -rf "$root/cache"
     serve "$port" "$((port + 1))" >"$root/serve.log" 2>&1 &
     pid=$!

@@ -54,17 +54,21 @@ fi
 # --- What can be refused before anything is built -------------------------------------------------
 
 out=${out:-$here/build/release-$version}
-[ ! -e "$out" ] || fail "$out is there already: a release is made once; remove it, or name another folder"
-revision=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null) || fail "$here is no clone: the commit is a part of what is made"
+[ ! -e "$out" ] ||
+    fail "$out is there already: a release is made once; remove it, or name another folder"
+revision=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null) ||
+    fail "$here is no clone: the commit is a part of what is made"
 [ $dirty = 1 ] || [ -z "$(git -C "$here" status --porcelain)" ] ||
     fail "the tree has changes that are not committed (git status; --allow-dirty)"
 epoch=$(git -C "$here" log -1 --format=%ct)
 export SOURCE_DATE_EPOCH="$epoch"
 [ -z "$image" ] || [ -f "$image/oci/index.json" ] || fail "--image: $image holds no oci/index.json"
-[ -z "$package" ] || ls "$package"/*.deb >/dev/null 2>&1 || fail "--package: $package holds no package"
+[ -z "$package" ] || ls "$package"/*.deb >/dev/null 2>&1 ||
+    fail "--package: $package holds no package"
 [ -z "$key" ] || sh "$here/deploy/packages.sh" --install release
 if [ -n "$key" ] && [ ! -f "$key" ]; then
-    gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 || fail "--sign: $key is neither a file nor a key that gpg has"
+    gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 ||
+        fail "--sign: $key is neither a file nor a key that gpg has"
 fi
 umask 022
 mkdir -p "$(dirname "$out")"
@@ -76,7 +80,10 @@ chmod 755 "$made"
 
 # --- Artefacts ------------------------------------------------------------------------------------
 
-packed() { tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --mode=u+rwX,go=rX,go-w "$@"; }
+packed() {
+    tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner \
+        --mode=u+rwX,go=rX,go-w "$@"
+}
 
 if [ -z "$image" ]; then
     image=$here/build/release-work/image
@@ -94,13 +101,17 @@ of_image=$(python3 - "$image/oci" <<'PY'
 import json, pathlib, sys
 oci = pathlib.Path(sys.argv[1])
 blob = lambda d: json.loads((oci / "blobs" / d.replace(":", "/")).read_text())
-config = blob(blob(json.loads((oci / "index.json").read_text())["manifests"][0]["digest"])["config"]["digest"])
+index = json.loads((oci / "index.json").read_text())
+config = blob(blob(index["manifests"][0]["digest"])["config"]["digest"])
 print(config["config"]["Labels"]["org.opencontainers.image.revision"], config["architecture"])
 PY
 )
-[ "${of_image% *}" = "$revision" ] || fail "$image is of commit ${of_image% *}, this tree of $revision"
-deb=$(ls "$package"/forebay_"$version"_*.deb 2>/dev/null) || fail "$package holds no package of version $version"
-tarball=$(ls "$package/forebay-$version"-*.tar.gz 2>/dev/null) || fail "$package holds no tarball of version $version"
+[ "${of_image% *}" = "$revision" ] ||
+    fail "$image is of commit ${of_image% *}, this tree of $revision"
+deb=$(ls "$package"/forebay_"$version"_*.deb 2>/dev/null) ||
+    fail "$package holds no package of version $version"
+tarball=$(ls "$package/forebay-$version"-*.tar.gz 2>/dev/null) ||
+    fail "$package holds no tarball of version $version"
 tar -xzf "$tarball" -C "$made" "forebay-$version/usr/bin/forebay"
 said=$("$made/forebay-$version/usr/bin/forebay" version --json)
 rm -rf "$made/forebay-$version"
@@ -111,10 +122,12 @@ esac
 
 cp "$deb" "$tarball" "$made/"
 cp "$image/sbom.spdx.json" "$made/forebay-$version.spdx.json"
-packed -C "$image/oci" -cf "$made/forebay-$version-image-${of_image#* }.oci.tar" blobs index.json oci-layout
+packed -C "$image/oci" -cf "$made/forebay-$version-image-${of_image#* }.oci.tar" \
+    blobs index.json oci-layout
 # As `helm package` makes it, but the same in two builds: links become what they lead to.
 packed -C "$here/deploy/helm" -chf - forebay | gzip -9n >"$made/forebay-$version.tgz"
-sed -n "/^## \[$version\]/,/^## \[/p" "$here/deploy/CHANGELOG.md" | sed '1d;/^## \[/d' >"$made/NOTES.md"
+sed -n "/^## \[$version\]/,/^## \[/p" "$here/deploy/CHANGELOG.md" |
+    sed '1d;/^## \[/d' >"$made/NOTES.md"
 grep -q . "$made/NOTES.md" || fail "deploy/CHANGELOG.md says nothing of $version"
 chmod 644 "$made"/*
 
@@ -123,10 +136,13 @@ mv "$made.sums" "$made/SHA256SUMS"
 if [ -z "$key" ]; then
     echo "release.sh: NOT SIGNED; --sign KEY signs SHA256SUMS" >&2
 elif [ -f "$key" ]; then
-    ssh-keygen -q -Y sign -f "$key" -n forebay-release "$made/SHA256SUMS" || fail "--sign: ssh-keygen could not sign with $key"
-    ssh-keygen -q -Y check-novalidate -n forebay-release -s "$made/SHA256SUMS.sig" <"$made/SHA256SUMS" >/dev/null
+    ssh-keygen -q -Y sign -f "$key" -n forebay-release "$made/SHA256SUMS" ||
+        fail "--sign: ssh-keygen could not sign with $key"
+    ssh-keygen -q -Y check-novalidate -n forebay-release -s "$made/SHA256SUMS.sig" \
+        <"$made/SHA256SUMS" >/dev/null
 else
-    gpg --batch --yes --local-user "$key" --armor --detach-sign "$made/SHA256SUMS" || fail "--sign: gpg could not sign as $key"
+    gpg --batch --yes --local-user "$key" --armor --detach-sign "$made/SHA256SUMS" ||
+        fail "--sign: gpg could not sign as $key"
     gpg --batch --verify "$made/SHA256SUMS.asc" "$made/SHA256SUMS" 2>/dev/null
 fi
 chmod 644 "$made"/SHA256SUMS*

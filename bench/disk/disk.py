@@ -61,12 +61,13 @@ local n = -1
 function request()
   n = n + 1
   local first = (n %% %d) * %d
-  return wrk.format("GET", string.format("%s/%%d", n / %d), {["Range"] = string.format("bytes=%%d-%%d", first, first + %d)})
+  local range = string.format("bytes=%%d-%%d", first, first + %d)
+  return wrk.format("GET", string.format("%s/%%d", n / %d), {["Range"] = range})
 end
 function done(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format('\\nJSON {"us":%%d,"bytes":%%d,"errors":%%d}\\n', summary.duration, summary.bytes,
-    e.connect + e.read + e.write + e.status + e.timeout))
+  io.write(string.format('\\nJSON {"us":%%d,"bytes":%%d,"errors":%%d}\\n',
+    summary.duration, summary.bytes, e.connect + e.read + e.write + e.status + e.timeout))
 end
 """
 

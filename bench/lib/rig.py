@@ -41,7 +41,8 @@ pid {dir}/nginx.pid;
 worker_rlimit_nofile 65536;
 events {{ worker_connections 8192; }}
 http {{
-  log_format json escape=json '{{"ts":"$time_iso8601","id":"$request_id","client":"$remote_addr:$remote_port",'
+  log_format json escape=json '{{"ts":"$time_iso8601","id":"$request_id",'
+    '"client":"$remote_addr:$remote_port",'
     '"op":"GetObject","key":"$uri","range":"$http_range","status":$status,"result":'
     '"$upstream_cache_status","bytes":$body_bytes_sent,"etag":"$sent_http_etag","total_ms":'
     '$request_time,"method":"$request_method","ua":"$http_user_agent"}}';
@@ -54,7 +55,8 @@ http {{
   keepalive_requests 100000000;
   open_file_cache max=100000 inactive=1h;
   open_file_cache_valid 1h;
-  proxy_cache_path {dir}/cache levels=1:2 keys_zone=c:64m max_size={size} inactive=1d use_temp_path=off;
+  proxy_cache_path {dir}/cache levels=1:2 keys_zone=c:64m max_size={size} inactive=1d
+    use_temp_path=off;
   upstream origin {{ server 127.0.0.1:{origin}; keepalive 1024; }}
   server {{
     listen 127.0.0.1:{port};

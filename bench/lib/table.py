@@ -232,16 +232,18 @@ def overview(pages):
 
 HEAD = """# Results
 
-Forebay, nginx and direct access were measured with the same data, in the same run. Compare ratios, not absolute
-figures. In brackets after a ratio: the least and the most of the rounds. Each scenario's page has machine and date.
+Forebay, nginx and direct access were measured with the same data, in the same run. Compare ratios,
+not absolute figures. In brackets after a ratio: the least and the most of the rounds. Each
+scenario's page has machine and date.
 """
 
 MISSED = "## Targets that are missed\n"
 
 SCENARIOS = """## Scenarios
 
-`bench/bench.py --results bench/RESULTS.md` writes this page and the pages of the scenarios. With names of scenarios it
-renews only theirs. [README.md](README.md) says what each scenario does. `former` is an older Forebay, of 1f11dd6.
+`bench/bench.py --results bench/RESULTS.md` writes this page and the pages of the scenarios. With
+names of scenarios it renews only theirs. [README.md](README.md) says what each scenario does.
+`former` is an older Forebay, of 1f11dd6.
 """
 
 

@@ -4,22 +4,26 @@ include(GNUInstallDirs)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 
 install(FILES ${CMAKE_SOURCE_DIR}/conf/forebay.yaml DESTINATION /etc/forebay)
-install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.socket
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
+              ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.socket
         DESTINATION lib/systemd/system)
 install(FILES ${here}/copyright DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
               ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
         DESTINATION share/doc/forebay/examples)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/seccomp/forebay.json DESTINATION share/forebay/seccomp)
-install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh ${CMAKE_SOURCE_DIR}/deploy/slurm/epilog.sh
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh
+                 ${CMAKE_SOURCE_DIR}/deploy/slurm/epilog.sh
         DESTINATION share/forebay/slurm)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    COMMAND gzip -9nc ${here}/changelog > ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    DEPENDS ${here}/changelog VERBATIM)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/forebay.8.gz
-                   COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.8 > ${CMAKE_BINARY_DIR}/printed/forebay.8.gz
+                   COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.8
+                           > ${CMAKE_BINARY_DIR}/printed/forebay.8.gz
                    DEPENDS ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.8 VERBATIM)
-add_custom_target(pressed ALL DEPENDS ${CMAKE_BINARY_DIR}/printed/changelog.gz ${CMAKE_BINARY_DIR}/printed/forebay.8.gz)
+add_custom_target(pressed ALL DEPENDS ${CMAKE_BINARY_DIR}/printed/changelog.gz
+                                      ${CMAKE_BINARY_DIR}/printed/forebay.8.gz)
 install(FILES ${CMAKE_BINARY_DIR}/printed/changelog.gz DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_BINARY_DIR}/printed/forebay.8.gz DESTINATION share/man/man8)
 
@@ -41,5 +45,6 @@ set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS ca-certificates)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${here}/conffiles ${here}/postinst ${here}/prerm ${here}/postrm)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
+    ${here}/conffiles ${here}/postinst ${here}/prerm ${here}/postrm)
 include(CPack)

@@ -143,7 +143,8 @@ def purl(of):
         {
             "referenceCategory": "PACKAGE-MANAGER",
             "referenceType": "purl",
-            "referenceLocator": f"pkg:deb/debian/{of['Package']}@{of['Version']}?arch={of['Architecture']}&distro=bookworm",
+            "referenceLocator": f"pkg:deb/debian/{of['Package']}@{of['Version']}"
+            f"?arch={of['Architecture']}&distro=bookworm",
         }
     ]
 

@@ -76,8 +76,10 @@ done
 rm -rf "$cache" "$state/socket"
 mkdir "$cache" "$state/socket" || give_up "no folder $cache"
 chmod 711 "$state" || give_up "not ours: $state"
-"$forebay" keys new "slurm-job-$job" --allow '*:read,list,write,delete,any' >"$state/keys.yaml" || give_up "no key"
-chown "$uid:$gid" "$cache" "$state/socket" "$state/keys.yaml" || give_up "user $uid can be given nothing"
+"$forebay" keys new "slurm-job-$job" --allow '*:read,list,write,delete,any' >"$state/keys.yaml" ||
+    give_up "no key"
+chown "$uid:$gid" "$cache" "$state/socket" "$state/keys.yaml" ||
+    give_up "user $uid can be given nothing"
 id=$(sed -n 's/^- id: \([A-Z0-9]*\).*/\1/p' "$state/keys.yaml")
 secret=$(sed -n 's/^  secret: \([A-Za-z0-9]*\).*/\1/p' "$state/keys.yaml")
 
@@ -85,14 +87,16 @@ secret=$(sed -n 's/^  secret: \([A-Za-z0-9]*\).*/\1/p' "$state/keys.yaml")
 # next, so the process id stays.
 cd / || give_up "no root"
 # shellcheck disable=SC2086 # words
-setsid $as_user "$forebay" serve -c "$config" --listen 127.0.0.1:0 --auth.mode verify --auth.keys_file "$state/keys.yaml" \
-    --cache.dir "$cache" --admin.listen off --admin.socket "$state/socket/admin" --shutdown.grace 5s \
+setsid $as_user "$forebay" serve -c "$config" --listen 127.0.0.1:0 \
+    --auth.mode verify --auth.keys_file "$state/keys.yaml" --cache.dir "$cache" \
+    --admin.listen off --admin.socket "$state/socket/admin" --shutdown.grace 5s \
     >"$state/log" 2>&1 </dev/null &
 pid=$!
 echo "$pid" >"$state/pid"
 
 # shellcheck disable=SC2086
-until $as_user "$forebay" env --shell dotenv --admin "unix:$state/socket/admin" >"$state/new" 2>/dev/null; do
+until $as_user "$forebay" env --shell dotenv --admin "unix:$state/socket/admin" \
+    >"$state/new" 2>/dev/null; do
     wait_tenths=$((wait_tenths - 1))
     [ $wait_tenths -gt 0 ] || give_up "the server does not answer: $(tail -c 300 "$state/log")"
     kill -0 "$pid" 2>/dev/null || give_up "the server has ended: $(tail -c 300 "$state/log")"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a client is and what it may do: the table of access keys, the signature of a request, and the
+// Verifies clients and their rights: the table of access keys, the signature of a request, and the
 // rights that it needs. No network, no clock (times are arguments). Views returned point into the
 // caller's memory or arena.
 #ifndef FOREBAY_AUTH_AUTH_H

@@ -79,7 +79,10 @@ def pod(tmp_path, network, server_image, client_image, secrets):
         )
         client = {**client_image, "mounts": client_image["mounts"] + hosts}
         server = {**server_image, "mounts": hosts}
-        images = lambda container: server if "forebay" in container["image"] else client  # noqa: E731
+
+        def images(container):
+            return server if "forebay" in container["image"] else client
+
         made_here.append(
             Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images)
         )

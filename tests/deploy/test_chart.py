@@ -84,7 +84,8 @@ def test_parent_charts_have_the_sidecar_by_name(artefacts, tmp_path):
         )
     )
     (tmp_path / "templates/pod.yaml").write_text("""
-{{- $forebay := dict "Values" .Values.forebay "Chart" .Subcharts.forebay.Chart "Release" .Release "Capabilities" .Capabilities }}
+{{- $forebay := dict "Values" .Values.forebay "Chart" .Subcharts.forebay.Chart
+    "Release" .Release "Capabilities" .Capabilities }}
 apiVersion: v1
 kind: Pod
 metadata: {name: own}

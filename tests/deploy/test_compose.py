@@ -150,7 +150,8 @@ def test_trainer_is_served(loaded, pod, origin, network):
             "AWS_SECRET_ACCESS_KEY": secret,
             "FOREBAY_CACHE_SIZE": "256MiB",
             "TRAINER_IMAGE": "client",
-            "TRAINER_COMMAND": "aws s3 cp --no-progress --recursive s3://imagenet/train/ /scratch/train/",
+            "TRAINER_COMMAND": "aws s3 cp --no-progress --recursive "
+            "s3://imagenet/train/ /scratch/train/",
         }
     )
     assert not wrong

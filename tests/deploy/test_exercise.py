@@ -9,7 +9,16 @@ import json
 import signal
 
 import pytest
-from pods import key, network, origin, pod, secrets, service, shared, trainer  # noqa: F401 (fixtures)
+from pods import (  # noqa: F401 (fixtures)
+    key,
+    network,
+    origin,
+    pod,
+    secrets,
+    service,
+    shared,
+    trainer,
+)
 from waiting import wait_for
 
 DELAY_S = 0.05
@@ -22,14 +31,16 @@ JOBS = 50
 LOOP = """
 import hashlib, json, random, signal, sys, time
 import boto3
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # the first process of a container has no default for it
+# The first process of a container has no default action for SIGTERM.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 s3 = boto3.client("s3")
 keys = [o["Key"] for o in s3.list_objects_v2(Bucket="imagenet", Prefix="train/")["Contents"]]
 for epoch in range(int(sys.argv[1])):
     random.Random(epoch).shuffle(keys)
     began, seen = time.monotonic(), {}
     for key in keys:
-        seen[key] = hashlib.sha256(s3.get_object(Bucket="imagenet", Key=key)["Body"].read()).hexdigest()
+        body = s3.get_object(Bucket="imagenet", Key=key)["Body"].read()
+        seen[key] = hashlib.sha256(body).hexdigest()
     took = time.monotonic() - began
     whole = hashlib.sha256(json.dumps(sorted(seen.items())).encode()).hexdigest()
     print(json.dumps({"epoch": epoch, "seconds": took, "whole": whole}), flush=True)

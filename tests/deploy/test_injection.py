@@ -10,7 +10,16 @@ import subprocess
 import charts
 import policy
 import pytest
-from test_pods import COPY, TRAIN, USER, network, origin, pod, right, secrets  # noqa: F401 (fixtures)
+from test_pods import (  # noqa: F401 (fixtures)
+    COPY,
+    TRAIN,
+    USER,
+    network,
+    origin,
+    pod,
+    right,
+    secrets,
+)
 
 BARE = {
     "apiVersion": "v1",

@@ -51,7 +51,8 @@ class Node:
         )
         (folder / "defaults").write_text(
             f"FOREBAY_SLURM_CACHE={self.caches}\nFOREBAY_SLURM_STATE={self.states}\n"
-            f"FOREBAY_SLURM_CONFIG={folder}/slurm.yaml\nFOREBAY_SLURM_BINARY={program or binary()}\n"
+            f"FOREBAY_SLURM_CONFIG={folder}/slurm.yaml\n"
+            f"FOREBAY_SLURM_BINARY={program or binary()}\n"
         )
         self.jobs = set()
 

@@ -884,7 +884,8 @@ def test_the_chart_has_the_domains_and_the_whole_buckets_of_its_values(artefacts
     assert (
         len(
             re.findall(
-                r"(?m)^    server forebay-(\d+) forebay-\1\.forebay-nodes\.default\.svc\.cluster\.local:9000 id \d+$",
+                r"(?m)^    server forebay-(\d+) forebay-\1\.forebay-nodes\.default\.svc"
+                r"\.cluster\.local:9000 id \d+$",
                 plain,
             )
         )
@@ -898,7 +899,8 @@ def test_the_chart_has_the_domains_and_the_whole_buckets_of_its_values(artefacts
     )
     assert more.count(r"(localhost|s3\.example\.com|") == 2
     assert re.search(
-        r"(?m)^    acl whole_bucket var\(txn.bucket\) -m str (scratch check.points|check.points scratch)$",
+        r"(?m)^    acl whole_bucket var\(txn.bucket\) -m str "
+        r"(scratch check.points|check.points scratch)$",
         more,
     )
     assert (

@@ -29,8 +29,8 @@ from waiting import WAIT_S, wait_for
 
 CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
 LINE = re.compile(
-    r"^(?P<client>\S+) \[[^]]+\] (?P<node>\S+) (?P<times>\S+) (?P<status>-?\d+) (?P<bytes>\d+) (?P<end>\S{2}) "
-    r"(?P<retries>\+?\d+) (?P<method>\S+) (?P<path>\S+)$"
+    r"^(?P<client>\S+) \[[^]]+\] (?P<node>\S+) (?P<times>\S+) (?P<status>-?\d+) (?P<bytes>\d+) "
+    r"(?P<end>\S{2}) (?P<retries>\+?\d+) (?P<method>\S+) (?P<path>\S+)$"
 )
 # The defaults but for what takes threads: a test has many of them.
 TRANSFER = TransferConfig(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all files of the cache directory share: the format version, the sizes allowed for segments,
-// little-endian numbers, and the checksum. Pure; any thread.
+// Constants that all files of the cache directory share: the format version, the sizes allowed for
+// segments, little-endian numbers, and the checksum. Pure; any thread.
 #ifndef FOREBAY_STORE_DISK_DISK_FORMAT_H
 #define FOREBAY_STORE_DISK_DISK_FORMAT_H
 

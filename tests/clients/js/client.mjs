@@ -8,21 +8,28 @@ import { Upload } from "@aws-sdk/lib-storage";
 import * as minio from "minio";
 
 const [, , name, endpoint, bucket, plan] = process.argv;
-const keys = { accessKeyId: process.env.AWS_ACCESS_KEY_ID, secretAccessKey: process.env.AWS_SECRET_ACCESS_KEY };
+const { AWS_ACCESS_KEY_ID: accessKeyId, AWS_SECRET_ACCESS_KEY: secretAccessKey } = process.env;
+const keys = { accessKeyId, secretAccessKey };
 
 function awsSdk() {
-  const s3 = new S3Client({ endpoint, region: "us-east-1", forcePathStyle: true, credentials: keys });
+  const s3 = new S3Client({
+    endpoint, region: "us-east-1", forcePathStyle: true, credentials: keys,
+  });
   const read = async (Key, file, Range) => {
     const reply = await s3.send(new GetObjectCommand({ Bucket: bucket, Key, Range }));
     await pipeline(reply.Body, createWriteStream(file));
   };
   return {
-    put: (Key, file) => new Upload({ client: s3, params: { Bucket: bucket, Key, Body: createReadStream(file) } }).done(),
+    put: (Key, file) => {
+      const params = { Bucket: bucket, Key, Body: createReadStream(file) };
+      return new Upload({ client: s3, params }).done();
+    },
     get: (key, file) => read(key, file),
     range: (key, first, last, file) => read(key, file, `bytes=${first}-${last}`),
     ls: async (Prefix) => {
       const out = [];
-      for await (const page of paginateListObjectsV2({ client: s3, pageSize: 3 }, { Bucket: bucket, Prefix })) {
+      const pages = paginateListObjectsV2({ client: s3, pageSize: 3 }, { Bucket: bucket, Prefix });
+      for await (const page of pages) {
         out.push(...(page.Contents ?? []).map((row) => row.Key));
       }
       return out;
@@ -44,8 +51,10 @@ function minioJs() {
   return {
     put: (key, file) => client.fPutObject(bucket, key, file),
     get: (key, file) => client.fGetObject(bucket, key, file),
-    range: async (key, first, last, file) =>
-      pipeline(await client.getPartialObject(bucket, key, first, last - first + 1), createWriteStream(file)),
+    range: async (key, first, last, file) => {
+      const body = await client.getPartialObject(bucket, key, first, last - first + 1);
+      await pipeline(body, createWriteStream(file));
+    },
     ls: async (prefix) => {
       const out = [];
       for await (const row of client.listObjectsV2(bucket, prefix, true)) out.push(row.name);
@@ -65,7 +74,8 @@ const client = name === "minio-js" ? minioJs() : awsSdk();
 for (const [step, ...args] of JSON.parse(readFileSync(plan))) {
   if (step === "ls") {
     const rows = await client.ls(args[0]);
-    writeFileSync(args[1], rows.sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b))).join("\n"));
+    rows.sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+    writeFileSync(args[1], rows.join("\n"));
   } else {
     await client[step](...args);
   }

@@ -46,13 +46,17 @@ type evaluator struct {
 }
 
 func compile(policy *admissionv1.MutatingAdmissionPolicy, of string) (*evaluator, error) {
-	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MustParseGeneric(of)))
+	base := environment.MustBaseEnvSet(version.MustParseGeneric(of))
+	compiler, err := plugincel.NewCompositedCompiler(base)
 	if err != nil {
 		return nil, err
 	}
+	plain := plugincel.OptionalVariableDeclarations{}
 	for _, v := range policy.Spec.Variables {
-		if err := compiler.CompileAndStoreVariable(variable{v.Name, v.Expression}, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions).Error; err != nil {
-			return nil, fmt.Errorf("variable %s: %s", v.Name, err.Detail)
+		compiled := compiler.CompileAndStoreVariable(
+			variable{v.Name, v.Expression}, plain, environment.NewExpressions)
+		if compiled.Error != nil {
+			return nil, fmt.Errorf("variable %s: %s", v.Name, compiled.Error.Detail)
 		}
 	}
 	e := &evaluator{compiler: compiler}
@@ -60,7 +64,7 @@ func compile(policy *admissionv1.MutatingAdmissionPolicy, of string) (*evaluator
 	for _, c := range policy.Spec.MatchConditions {
 		conditions = append(conditions, condition{c.Expression})
 	}
-	e.conditions = compiler.CompileCondition(conditions, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
+	e.conditions = compiler.CompileCondition(conditions, plain, environment.NewExpressions)
 	if errs := e.conditions.CompilationErrors(); len(errs) > 0 {
 		return nil, errs[0]
 	}
@@ -68,7 +72,8 @@ func compile(policy *admissionv1.MutatingAdmissionPolicy, of string) (*evaluator
 		if m.PatchType != admissionv1.PatchTypeJSONPatch {
 			return nil, fmt.Errorf("only JSONPatch is known here")
 		}
-		compiled := compiler.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: m.JSONPatch.Expression},
+		compiled := compiler.CompileMutatingEvaluator(
+			&patch.JSONPatchCondition{Expression: m.JSONPatch.Expression},
 			plugincel.OptionalVariableDeclarations{HasPatchTypes: true}, environment.NewExpressions)
 		if errs := compiled.CompilationErrors(); len(errs) > 0 {
 			return nil, errs[0]
@@ -83,12 +88,15 @@ func (e *evaluator) admit(pod *unstructured.Unstructured) (runtime.Object, error
 	var result runtime.Object = pod
 	for _, patcher := range e.patchers {
 		attributes := &admission.VersionedAttributes{
-			Attributes: admission.NewAttributesRecord(result, nil, podKind, pod.GetNamespace(), pod.GetName(), resource, "",
-				admission.Create, &metav1.CreateOptions{}, false, nil),
+			Attributes: admission.NewAttributesRecord(result, nil, podKind, pod.GetNamespace(),
+				pod.GetName(), resource, "", admission.Create, &metav1.CreateOptions{}, false, nil),
 			VersionedObject: admission.NewLazyObject(result), VersionedKind: podKind}
 		ctx := e.compiler.CreateContext(context.Background())
-		request := plugincel.CreateAdmissionRequest(attributes.Attributes, metav1.GroupVersionResource(resource), metav1.GroupVersionKind(podKind))
-		held, _, err := e.conditions.ForInput(ctx, attributes, request, plugincel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudgetMatchConditions)
+		request := plugincel.CreateAdmissionRequest(attributes.Attributes,
+			metav1.GroupVersionResource(resource), metav1.GroupVersionKind(podKind))
+		held, _, err := e.conditions.ForInput(ctx, attributes, request,
+			plugincel.OptionalVariableBindings{}, nil,
+			celconfig.RuntimeCELCostBudgetMatchConditions)
 		if err != nil {
 			return nil, err
 		}
@@ -100,8 +108,11 @@ func (e *evaluator) admit(pod *unstructured.Unstructured) (runtime.Object, error
 				return nil, nil
 			}
 		}
-		result, err = patcher.Patch(ctx, patch.Request{MatchedResource: resource, VersionedAttributes: attributes,
-			ObjectInterfaces: admission.NewObjectInterfacesFromScheme(runtime.NewScheme())}, celconfig.RuntimeCELCostBudget)
+		result, err = patcher.Patch(ctx, patch.Request{
+			MatchedResource:     resource,
+			VersionedAttributes: attributes,
+			ObjectInterfaces:    admission.NewObjectInterfacesFromScheme(runtime.NewScheme()),
+		}, celconfig.RuntimeCELCostBudget)
 		if err != nil {
 			return nil, err
 		}

@@ -38,7 +38,8 @@ public class Client {
     static Driver asyncDriver(S3AsyncClient s3) {
         return new Driver() {
             public void put(String key, Path file) {
-                s3.putObject(b -> b.bucket(bucket).key(key), AsyncRequestBody.fromFile(file)).join();
+                AsyncRequestBody body = AsyncRequestBody.fromFile(file);
+                s3.putObject(b -> b.bucket(bucket).key(key), body).join();
             }
 
             public void get(String key, Path file, String range) {
