@@ -176,7 +176,7 @@ void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t
 
 // --- http_quota.c --------------------------------------------------------------------------------
 
-// What all clients of a server may use, and what they use now. Any thread.
+// Limits on what all clients of a server may use, and what they use now. Any thread.
 struct http_quota {
     // The current values of struct http_limits.
     atomic_uint max_connections, max_connections_per_source, max_inflight;
