@@ -19,50 +19,6 @@
 
 extern char **environ;
 
-// --- Reporting and memory ------------------------------------------------------------------------
-
-static PRINTF_LIKE(4, 0) void report(struct buf *out, const char *where, const char *level,
-                                     const char *format, va_list args)
-{
-    char text[1024];
-    (void)vsnprintf(text, sizeof(text), format, args); // truncates a longer message
-    buf_printf(out, "%s: %s: %s\n", where, level, text);
-}
-
-void config_loader_error(struct loader *l, const char *where, const char *format, ...)
-{
-    l->error_count++;
-    if (l->error_count > CONFIG_ERRORS_MAX) {
-        return;
-    }
-    va_list args;
-    va_start(args, format);
-    report(l->errors, where, "error", format, args);
-    va_end(args);
-}
-
-void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    report(&l->warnings, where, "warning", format, args);
-    va_end(args);
-}
-
-void *config_loader_alloc(struct loader *l, size_t size)
-{
-    void *memory = arena_alloc(l->arena, size);
-    check(memory != NULL);
-    return memory;
-}
-
-char *config_loader_cstr(struct loader *l, struct span s)
-{
-    char *copy = arena_cstr(l->arena, s);
-    check(copy != NULL);
-    return copy;
-}
-
 // --- Gather: flags and environment ---------------------------------------------------------------
 
 // Outside the file, lists are comma-separated.
@@ -262,105 +218,6 @@ static void gather(struct loader *l, int argc, char **argv)
 
 // --- Parse ---------------------------------------------------------------------------------------
 
-static bool is_auto(struct span s)
-{
-    return span_equal(s, SPAN("auto"));
-}
-
-static bool parse_number(const struct setting *row, struct span s, void *field, char *why)
-{
-    uint64_t value = 0;
-    unsigned percent = 0;
-    bool ok;
-    switch (row->kind) {
-    case KIND_MS:
-        ok = config_value_parse_ms(s, &value, why);
-        break;
-    case KIND_BLOCK_SIZE:
-        ok = config_value_parse_block_size(s, &value, why);
-        break;
-    case KIND_RATE:
-        ok = config_value_parse_rate(s, &value, why);
-        break;
-    case KIND_PERCENT:
-        ok = config_value_parse_percent(s, &percent, why);
-        value = percent;
-        break;
-    case KIND_COUNT:
-    case KIND_COUNT_AUTO:
-        ok = config_value_parse_count(s, &value, why);
-        break;
-    default:
-        ok = config_value_parse_bytes(s, &value, why);
-    }
-    if (!ok || !config_value_in_range(row->kind, row->public_.accepts, s, value, why)) {
-        return false;
-    }
-    if (row->kind == KIND_PERCENT || row->kind == KIND_COUNT || row->kind == KIND_COUNT_AUTO) {
-        *(unsigned *)field = (unsigned)value;
-    } else {
-        *(uint64_t *)field = value;
-    }
-    return true;
-}
-
-static bool parse_size(const struct setting *row, struct span s, struct config_size *field,
-                       char *why)
-{
-    return config_value_parse_size(s, field, why) &&
-           (field->percent != 0 ||
-            config_value_in_range(KIND_BYTES, row->public_.accepts, s, field->bytes, why));
-}
-
-static bool parse_address(struct loader *l, struct span s, struct config_listen *field, char *why)
-{
-    if (span_equal(s, SPAN("off"))) {
-        *field = (struct config_listen){.kind = CONFIG_LISTEN_OFF, .text = "off"};
-        return true;
-    }
-    if (!config_value_parse_listen(l, s, field, why)) {
-        return false;
-    }
-    if (field->kind != CONFIG_LISTEN_TCP) {
-        (void)snprintf(why, WHY_MAX, "\"%.80s\" is not HOST:PORT", field->text);
-        return false;
-    }
-    return true;
-}
-
-static bool parse_scalar(struct loader *l, const struct setting *row, struct span s, void *field,
-                         char *why)
-{
-    unsigned choice;
-    switch (row->kind) {
-    case KIND_TEXT:
-        *(const char **)field = s.len > 0 ? s.ptr : NULL;
-        return true;
-    case KIND_SECRET_FILE:
-        *(const char **)field = s.len > 0 ? s.ptr : NULL;
-        return s.len == 0 || config_value_is_secret_file(s.ptr, why);
-    case KIND_CHOICE:
-        return config_value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
-    case KIND_BOOL:
-        if (!config_value_parse_choice(s, row->public_.accepts, &choice, why)) {
-            return false;
-        }
-        *(bool *)field = choice == 0;
-        return true;
-    case KIND_ADDRESS:
-        return parse_address(l, s, field, why);
-    case KIND_SIZE:
-        return parse_size(row, s, field, why);
-    case KIND_RATIO:
-        return config_value_parse_ratio(s, (double *)field, why);
-    case KIND_BYTES_AUTO:
-    case KIND_COUNT_AUTO:
-        return is_auto(s) || parse_number(row, s, field, why); // 0 until resolved
-    default:
-        return parse_number(row, s, field, why);
-    }
-}
-
 static bool parse_list(struct loader *l, const struct setting *row, const struct raw *raw,
                        void *field, char *why)
 {
@@ -403,7 +260,7 @@ static void parse_setting(struct loader *l, unsigned id)
     const struct raw *raw = &l->raws[id];
     bool ok = settings_is_list(row->kind)
                   ? parse_list(l, row, raw, field, why)
-                  : parse_scalar(l, row, span_from_cstr(raw->items[0]), field, why);
+                  : config_value_parse(l, row, span_from_cstr(raw->items[0]), field, why);
     if (!ok && raw->from_file) {
         config_loader_error(l, raw->where, "%s: %s", row->public_.key, why);
     } else if (!ok) {
@@ -697,6 +554,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     }
     config_inherit(&l);
     if (l.error_count == 0) {
+        config_rules_inherit(&l);
         finish_cache_dir(&l);
         finish_admin_socket(&l);
         finish_sizes(&l);

@@ -121,16 +121,16 @@ struct config_bucket {
 };
 
 #define CONFIG_LIMITED_RULES_MAX 21u // rules with a pin or a share
+#define CONFIG_PRIORITY_NORMAL 5u
 
 // The first rule whose `match` fits bucket/key wins. Syntax of `match` (this room checks it, proxy
 // matches it): `*` any bytes except '/', `**` any bytes, `?` one byte except '/', `{a,b}`
-// alternatives (not nested), `\` quotes the next byte.
+// alternatives (not nested), `\` quotes the next byte. A value that the file does not name is that
+// of the setting of the same name.
 struct config_rule {
     const char *match;
-    bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
-        has_max_object_size, has_readahead, has_priority;
     bool cache;
-    enum config_freshness freshness;
+    unsigned freshness; // enum config_freshness
     uint64_t ttl_ms;
     uint64_t list_ttl_ms;
     uint64_t stale_if_error_ms;
@@ -179,10 +179,11 @@ struct config {
     unsigned bucket_count;
     const struct config_rule *rules;
     unsigned rule_count;
-    const char *file;            // the file that was read; NULL: none
-    uint64_t memory_limit_bytes; // of the cgroup; 0: no limit below the machine's memory
-    int admin_inherited_fd;      // inherited listener that replaces admin.listen; 0: none
-    bool admin_socket_auto;      // admin.socket is not set: doing without it is no error
+    struct config_rule default_rule; // for keys that no rule matches
+    const char *file;                // the file that was read; NULL: none
+    uint64_t memory_limit_bytes;     // of the cgroup; 0: no limit below the machine's memory
+    int admin_inherited_fd;          // inherited listener that replaces admin.listen; 0: none
+    bool admin_socket_auto;          // admin.socket is not set: doing without it is no error
     struct config_private *private_;
 };
 
@@ -233,7 +234,6 @@ void config_render_docs(struct buf *out);
 
 // Parses "200MiB/s", as a setting does. If it returns false, ret_why (CONFIG_WHY_MAX bytes) holds
 // what is expected.
-#define CONFIG_WHY_MAX 512
 bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why); // "250ms" "30s" "12h"
 bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
 

@@ -188,151 +188,108 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 
 // --- rules ---------------------------------------------------------------------------------------
 
-enum rule_name {
-    RULE_MATCH,
-    RULE_CACHE,
-    RULE_FRESHNESS,
-    RULE_TTL,
-    RULE_LIST_TTL,
-    RULE_STALE_IF_ERROR,
-    RULE_BLOCK_SIZE,
-    RULE_MAX_OBJECT_SIZE,
-    RULE_READAHEAD,
-    RULE_PRIORITY,
-    RULE_PIN,
-    RULE_SHARE,
-    RULE_FIELD_COUNT
+#define INHERITED (UINT64_MAX) // until config_rules_inherit()
+
+// A field of a rule. Where a rule does not have it, the value of a setting applies.
+struct rule_field {
+    const char *name;
+    enum setting_kind kind;
+    const char *accepts; // NULL: what the setting accepts
+    unsigned setting;    // SETTING_COUNT_: none, the default is that of rule_init()
+    size_t offset;       // in struct config_rule
 };
 
-static const char *const rule_names[RULE_FIELD_COUNT] = {
-    "match",      "cache",           "freshness", "ttl",      "list_ttl", "stale_if_error",
-    "block_size", "max_object_size", "readahead", "priority", "pin",      "share"};
+#define OWN(name, kind, accepts, member)                                                           \
+    {                                                                                              \
+        name, KIND_##kind, accepts, SETTING_COUNT_, offsetof(struct config_rule, member)           \
+    }
+#define SHARED(name, kind, accepts, member)                                                        \
+    {                                                                                              \
+        name, KIND_##kind, accepts, SETTING_cache_##member, offsetof(struct config_rule, member)   \
+    }
+static const struct rule_field rule_fields[] = {
+    OWN("match", TEXT, NULL, match),
+    OWN("cache", BOOL, "true|false", cache),
+    OWN("freshness", CHOICE, "ttl|immutable|strict", freshness),
+    SHARED("ttl", MS, NULL, ttl_ms),
+    SHARED("list_ttl", MS, NULL, list_ttl_ms),
+    SHARED("stale_if_error", MS, NULL, stale_if_error_ms),
+    SHARED("block_size", BLOCK_SIZE, NULL, block_size_bytes),
+    SHARED("max_object_size", BYTES, "0..18446744073709551614", max_object_size_bytes),
+    SHARED("readahead", BYTES, NULL, readahead_bytes),
+    OWN("priority", COUNT, "0..9", priority),
+    OWN("pin", BOOL, "true|false", pin),
+    OWN("share", PERCENT, "1%..100%", share_percent),
+};
 
-#define RULE_PRIORITIES "0..9"
-#define RULE_SHARES "1%..100%"
-
-static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
+static uint64_t *shared_value(const struct rule_field *f, struct config_rule *rule)
 {
-    char why[WHY_MAX];
-    struct span value = span_from_cstr(e->field->value);
-    uint64_t ms = 0;
-    bool ok = config_value_parse_ms(value, &ms, why) &&
-              config_value_in_range(KIND_MS, settings_row(SETTING_cache_ttl_ms)->public_.accepts,
-                                    value, ms, why);
-    if (report(e, ok, why)) {
-        *ret_has = true;
-        *ret_ms = ms;
+    check(f->setting < SETTING_COUNT_);
+    return (uint64_t *)(void *)((char *)rule + f->offset);
+}
+
+static void rule_init(struct config_rule *rule, const char *where)
+{
+    *rule = (struct config_rule){.cache = true,
+                                 .freshness = CONFIG_FRESHNESS_TTL,
+                                 .priority = CONFIG_PRIORITY_NORMAL,
+                                 .source = where};
+    for (unsigned i = 0; i < ARRAY_LEN(rule_fields); i++) {
+        if (rule_fields[i].setting < SETTING_COUNT_) {
+            *shared_value(&rule_fields[i], rule) = INHERITED;
+        }
     }
 }
 
-static void parse_rule_readahead(struct entry *e, struct config_rule *rule)
+static void rule_inherit(struct config_rule *rule, const struct config *c)
 {
-    char why[WHY_MAX];
-    struct span value = span_from_cstr(e->field->value);
-    uint64_t bytes = 0;
-    bool ok = config_value_parse_bytes(value, &bytes, why) &&
-              config_value_in_range(KIND_BYTES,
-                                    settings_row(SETTING_cache_readahead_bytes)->public_.accepts,
-                                    value, bytes, why);
-    if (report(e, ok, why)) {
-        rule->has_readahead = true;
-        rule->readahead_bytes = bytes;
+    for (unsigned i = 0; i < ARRAY_LEN(rule_fields); i++) {
+        const struct rule_field *f = &rule_fields[i];
+        if (f->setting < SETTING_COUNT_ && *shared_value(f, rule) == INHERITED) {
+            size_t offset = settings_row(f->setting)->offset;
+            memcpy(shared_value(f, rule), (const char *)c + offset, sizeof(uint64_t));
+        }
     }
 }
 
-static void parse_rule_priority(struct entry *e, struct config_rule *rule)
+void config_rules_inherit(struct loader *l)
 {
-    char why[WHY_MAX];
-    struct span value = span_from_cstr(e->field->value);
-    uint64_t priority = 0;
-    bool ok = config_value_parse_count(value, &priority, why) &&
-              config_value_in_range(KIND_COUNT, RULE_PRIORITIES, value, priority, why);
-    if (report(e, ok, why)) {
-        rule->has_priority = true;
-        rule->priority = (unsigned)priority;
+    struct config *c = l->config;
+    rule_init(&c->default_rule, "default");
+    c->default_rule.match = "**";
+    rule_inherit(&c->default_rule, c);
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        rule_inherit(&l->rules[i], c);
     }
-}
-
-static void parse_rule_pin(struct entry *e, struct config_rule *rule)
-{
-    char why[WHY_MAX];
-    unsigned choice = 1;
-    struct span value = span_from_cstr(e->field->value);
-    rule->pin =
-        report(e, config_value_parse_choice(value, "true|false", &choice, why), why) && choice == 0;
-}
-
-static void parse_rule_share(struct entry *e, struct config_rule *rule)
-{
-    char why[WHY_MAX];
-    unsigned percent = 0;
-    struct span value = span_from_cstr(e->field->value);
-    bool ok = config_value_parse_percent(value, &percent, why) &&
-              config_value_in_range(KIND_PERCENT, RULE_SHARES, value, percent, why);
-    rule->share_percent = report(e, ok, why) ? percent : 0;
 }
 
 static void parse_rule_field(struct entry *e, struct config_rule *rule)
 {
-    struct span value = span_from_cstr(e->field->value);
-    char why[WHY_MAX];
-    unsigned choice;
-    switch ((enum rule_name)name_index(e->field->name, rule_names, RULE_FIELD_COUNT)) {
-    case RULE_MATCH:
-        if (report(e, config_value_is_glob(value, why), why)) {
-            rule->match = value.ptr;
-        }
-        break;
-    case RULE_CACHE:
-        rule->has_cache =
-            report(e, config_value_parse_choice(value, "true|false", &choice, why), why);
-        rule->cache = rule->has_cache && choice == 0;
-        break;
-    case RULE_FRESHNESS:
-        rule->has_freshness =
-            report(e, config_value_parse_choice(value, "ttl|immutable|strict", &choice, why), why);
-        rule->freshness =
-            rule->has_freshness ? (enum config_freshness)choice : CONFIG_FRESHNESS_TTL;
-        break;
-    case RULE_TTL:
-        parse_rule_time(e, &rule->has_ttl, &rule->ttl_ms);
-        break;
-    case RULE_LIST_TTL:
-        parse_rule_time(e, &rule->has_list_ttl, &rule->list_ttl_ms);
-        break;
-    case RULE_STALE_IF_ERROR:
-        parse_rule_time(e, &rule->has_stale_if_error, &rule->stale_if_error_ms);
-        break;
-    case RULE_BLOCK_SIZE:
-        rule->has_block_size =
-            report(e, config_value_parse_block_size(value, &rule->block_size_bytes, why), why);
-        break;
-    case RULE_MAX_OBJECT_SIZE:
-        rule->has_max_object_size =
-            report(e, config_value_parse_bytes(value, &rule->max_object_size_bytes, why), why);
-        break;
-    case RULE_READAHEAD:
-        parse_rule_readahead(e, rule);
-        break;
-    case RULE_PRIORITY:
-        parse_rule_priority(e, rule);
-        break;
-    case RULE_PIN:
-        parse_rule_pin(e, rule);
-        break;
-    case RULE_SHARE:
-        parse_rule_share(e, rule);
-        break;
-    case RULE_FIELD_COUNT:
-        unknown_field(e, rule_names, RULE_FIELD_COUNT);
-        break;
+    const char *names[ARRAY_LEN(rule_fields)];
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
+        names[i] = rule_fields[i].name;
     }
+    unsigned at = name_index(e->field->name, names, ARRAY_LEN(names));
+    if (at == ARRAY_LEN(names)) {
+        unknown_field(e, names, ARRAY_LEN(names));
+        return;
+    }
+    const struct rule_field *f = &rule_fields[at];
+    struct setting row = {.kind = f->kind, .public_.accepts = f->accepts};
+    if (f->accepts == NULL && f->setting < SETTING_COUNT_) {
+        row.public_.accepts = settings_row(f->setting)->public_.accepts;
+    }
+    char why[WHY_MAX];
+    struct span value = span_from_cstr(e->field->value);
+    bool ok = (f->kind != KIND_TEXT || config_value_is_glob(value, why)) &&
+              config_value_parse(e->l, &row, value, (char *)rule + f->offset, why);
+    (void)report(e, ok, why); // the load fails because errors are counted
 }
 
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                        unsigned count, struct config_rule *rule)
 {
-    rule->source = where;
+    rule_init(rule, where);
     for (unsigned i = 0; i < count; i++) {
         struct entry e = {l, &fields[i], "rules"};
         parse_rule_field(&e, rule);

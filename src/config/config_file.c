@@ -433,7 +433,7 @@ static void take_entries(struct yaml_reader *r, const char *name, const yaml_nod
         l->config->buckets = bucket_rows;
         l->config->bucket_count = (unsigned)count;
     } else {
-        l->config->rules = rule_rows;
+        l->config->rules = l->rules = rule_rows;
         l->config->rule_count = (unsigned)count;
         limited_rules_check(r, node);
     }

@@ -41,7 +41,7 @@ enum setting_kind {
 struct setting {
     struct config_setting public_;
     enum setting_kind kind;
-    size_t offset; // of its field in struct config
+    size_t offset; // of its field in struct config, or in struct config_rule
 };
 
 // settings.c
@@ -77,8 +77,10 @@ struct loader {
     struct buf warnings; // appended after the errors
     unsigned error_count;
     struct raw raws[SETTING_COUNT_];
+    struct config_rule *rules; // those of the config
 };
 
+// config_loader.c
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
 // Reports a warning; the load continues.
@@ -100,8 +102,12 @@ struct bucket_field {
 };
 void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                          unsigned count, struct config_bucket *bucket);
+// Fields that are not given keep a value that config_rules_inherit() replaces, or their default.
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                        unsigned count, struct config_rule *rule);
+// Gives each rule the settings that it does not have itself, and makes the default rule. Call it
+// when the settings are parsed.
+void config_rules_inherit(struct loader *l);
 
 // config_value.c: pure parsers. If one returns false, *ret_why (WHY_MAX bytes) holds the reason,
 // which begins with the quoted text.
@@ -113,9 +119,9 @@ bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
 bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
 bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
                                char *ret_why);
-// Checks a number against "LOW..HIGH", which the parser of the row's kind reads.
-bool config_value_in_range(enum setting_kind kind, const char *accepts, struct span s,
-                           uint64_t value, char *ret_why);
+// Parses a value that is no list as the row says, and writes it to `field`.
+bool config_value_parse(struct loader *l, const struct setting *row, struct span s, void *field,
+                        char *why);
 bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
                                char *ret_why);
 bool config_value_is_secret_file(const char *path, char *ret_why);

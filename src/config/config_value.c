@@ -276,32 +276,41 @@ bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret
 
 // --- Ranges --------------------------------------------------------------------------------------
 
+static bool number_of(enum setting_kind kind, struct span s, uint64_t *ret_value, char *why)
+{
+    unsigned percent = 0;
+    switch (kind) {
+    case KIND_MS:
+        return config_value_parse_ms(s, ret_value, why);
+    case KIND_BLOCK_SIZE:
+        return config_value_parse_block_size(s, ret_value, why);
+    case KIND_RATE:
+        return config_value_parse_rate(s, ret_value, why);
+    case KIND_PERCENT:
+        if (!config_value_parse_percent(s, &percent, why)) {
+            return false;
+        }
+        *ret_value = percent;
+        return true;
+    case KIND_COUNT:
+    case KIND_COUNT_AUTO:
+        return config_value_parse_count(s, ret_value, why);
+    default:
+        return config_value_parse_bytes(s, ret_value, why);
+    }
+}
+
 static uint64_t range_end(enum setting_kind kind, struct span s)
 {
     char why[WHY_MAX];
     uint64_t value = 0;
-    unsigned percent = 0;
-    bool ok;
-    switch (kind) {
-    case KIND_MS:
-        ok = config_value_parse_ms(s, &value, why);
-        break;
-    case KIND_RATE:
-        ok = config_value_parse_rate(s, &value, why);
-        break;
-    case KIND_PERCENT:
-        ok = config_value_parse_percent(s, &percent, why);
-        value = percent;
-        break;
-    default:
-        ok = config_value_parse_bytes(s, &value, why);
-    }
-    check(ok); // this text is from the table, so it parses
+    check(number_of(kind, s, &value, why)); // this text is from the table, so it parses
     return value;
 }
 
-bool config_value_in_range(enum setting_kind kind, const char *accepts, struct span s,
-                           uint64_t value, char *ret_why)
+// Checks a number against "LOW..HIGH", which the parser of the row's kind reads.
+static bool in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
+                     char *ret_why)
 {
     const char *dots = strstr(accepts, "..");
     check(dots != NULL);
@@ -533,4 +542,83 @@ bool config_value_is_glob(struct span s, char *ret_why)
         in_braces = c == '{' || (in_braces && c != '}');
     }
     return !in_braces || refuse(ret_why, "\"%.*s\" opens a brace and does not close it", SHOWN(s));
+}
+
+// --- Any row -------------------------------------------------------------------------------------
+
+static bool is_auto(struct span s)
+{
+    return span_equal(s, SPAN("auto"));
+}
+
+static bool parse_number(const struct setting *row, struct span s, void *field, char *why)
+{
+    uint64_t value = 0;
+    if (!number_of(row->kind, s, &value, why) ||
+        !in_range(row->kind, row->public_.accepts, s, value, why)) {
+        return false;
+    }
+    if (row->kind == KIND_PERCENT || row->kind == KIND_COUNT || row->kind == KIND_COUNT_AUTO) {
+        *(unsigned *)field = (unsigned)value;
+    } else {
+        *(uint64_t *)field = value;
+    }
+    return true;
+}
+
+static bool parse_size(const struct setting *row, struct span s, struct config_size *field,
+                       char *why)
+{
+    return config_value_parse_size(s, field, why) &&
+           (field->percent != 0 ||
+            in_range(KIND_BYTES, row->public_.accepts, s, field->bytes, why));
+}
+
+static bool parse_address(struct loader *l, struct span s, struct config_listen *field, char *why)
+{
+    if (span_equal(s, SPAN("off"))) {
+        *field = (struct config_listen){.kind = CONFIG_LISTEN_OFF, .text = "off"};
+        return true;
+    }
+    if (!config_value_parse_listen(l, s, field, why)) {
+        return false;
+    }
+    if (field->kind != CONFIG_LISTEN_TCP) {
+        (void)snprintf(why, WHY_MAX, "\"%.80s\" is not HOST:PORT", field->text);
+        return false;
+    }
+    return true;
+}
+
+bool config_value_parse(struct loader *l, const struct setting *row, struct span s, void *field,
+                        char *why)
+{
+    unsigned choice;
+    switch (row->kind) {
+    case KIND_TEXT:
+        *(const char **)field = s.len > 0 ? s.ptr : NULL;
+        return true;
+    case KIND_SECRET_FILE:
+        *(const char **)field = s.len > 0 ? s.ptr : NULL;
+        return s.len == 0 || config_value_is_secret_file(s.ptr, why);
+    case KIND_CHOICE:
+        return config_value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
+    case KIND_BOOL:
+        if (!config_value_parse_choice(s, row->public_.accepts, &choice, why)) {
+            return false;
+        }
+        *(bool *)field = choice == 0;
+        return true;
+    case KIND_ADDRESS:
+        return parse_address(l, s, field, why);
+    case KIND_SIZE:
+        return parse_size(row, s, field, why);
+    case KIND_RATIO:
+        return config_value_parse_ratio(s, (double *)field, why);
+    case KIND_BYTES_AUTO:
+    case KIND_COUNT_AUTO:
+        return is_auto(s) || parse_number(row, s, field, why); // 0 until resolved
+    default:
+        return parse_number(row, s, field, why);
+    }
 }

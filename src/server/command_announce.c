@@ -43,7 +43,7 @@ static void human_size(uint64_t bytes, char *ret_text, size_t size)
 static bool has_immutable_rule(const struct config *c)
 {
     for (unsigned i = 0; i < c->rule_count; i++) {
-        if (c->rules[i].has_freshness && c->rules[i].freshness == CONFIG_FRESHNESS_IMMUTABLE) {
+        if (c->rules[i].freshness == CONFIG_FRESHNESS_IMMUTABLE) {
             return true;
         }
     }

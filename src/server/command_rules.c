@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules in the form that requests use: those of the file with defaults filled in, and the
-// default rule.
+// The rules in the form that requests use, with the groups of those that have a pin or a share.
 #include "server/command_rules.h"
 
 #include <assert.h>
@@ -66,6 +65,24 @@ static unsigned rule_group(struct command_rules *rules, const struct proxy_rule 
     return STORE_PRIORITIES + at;
 }
 
+static struct proxy_rule rule_of(const struct config_rule *from)
+{
+    static_assert(CONFIG_PRIORITY_NORMAL == STORE_PRIORITY_NORMAL, "one default");
+    return (struct proxy_rule){.match = from->match,
+                               .where = from->source,
+                               .cache = from->cache,
+                               .freshness = (enum proxy_freshness)from->freshness,
+                               .ttl_ms = from->ttl_ms,
+                               .stale_if_error_ms = from->stale_if_error_ms,
+                               .list_ttl_ms = from->list_ttl_ms,
+                               .max_object_size_bytes = from->max_object_size_bytes,
+                               .block_size_bytes = (uint32_t)from->block_size_bytes,
+                               .readahead_bytes = from->readahead_bytes,
+                               .priority = from->priority,
+                               .pin = from->pin,
+                               .share_percent = from->share_percent};
+}
+
 void command_rules(const struct config *c, const struct command_rules *was,
                    struct command_rules *ret_rules)
 {
@@ -74,41 +91,12 @@ void command_rules(const struct config *c, const struct command_rules *was,
     unsigned *at = calloc(c->rule_count + 1, sizeof(*at));
     check(rules != NULL && at != NULL);
     groups_place(c, was, at);
-    struct proxy_rule defaults = {.match = "**",
-                                  .where = "default",
-                                  .cache = true,
-                                  .freshness = PROXY_FRESHNESS_TTL,
-                                  .ttl_ms = c->cache_ttl_ms,
-                                  .stale_if_error_ms = c->cache_stale_if_error_ms,
-                                  .list_ttl_ms = c->cache_list_ttl_ms,
-                                  .max_object_size_bytes = c->cache_max_object_size_bytes,
-                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
-                                  .readahead_bytes = c->cache_readahead_bytes,
-                                  .group = STORE_PRIORITY_NORMAL,
-                                  .priority = STORE_PRIORITY_NORMAL};
     for (unsigned i = 0; i < c->rule_count; i++) {
-        const struct config_rule *from = &c->rules[i];
-        struct proxy_rule *to = &rules[i];
-        *to = defaults;
-        to->match = from->match;
-        to->where = from->source;
-        to->cache = from->has_cache ? from->cache : to->cache;
-        to->freshness = from->has_freshness ? (enum proxy_freshness)from->freshness : to->freshness;
-        to->ttl_ms = from->has_ttl ? from->ttl_ms : to->ttl_ms;
-        to->list_ttl_ms = from->has_list_ttl ? from->list_ttl_ms : to->list_ttl_ms;
-        to->stale_if_error_ms =
-            from->has_stale_if_error ? from->stale_if_error_ms : to->stale_if_error_ms;
-        to->block_size_bytes =
-            from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
-        to->max_object_size_bytes =
-            from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
-        to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
-        to->priority = from->has_priority ? from->priority : to->priority;
-        to->pin = from->pin;
-        to->share_percent = from->share_percent;
-        to->group = rule_group(ret_rules, to, at[i]);
+        rules[i] = rule_of(&c->rules[i]);
+        rules[i].group = rule_group(ret_rules, &rules[i], at[i]);
     }
-    rules[c->rule_count] = defaults;
+    rules[c->rule_count] = rule_of(&c->default_rule);
+    rules[c->rule_count].group = c->default_rule.priority;
     free(at);
 }
 

@@ -305,16 +305,17 @@ Test(config, buckets_and_rules)
     cr_assert_str_eq(c->buckets[1].directory, "/data");
     cr_assert_str_eq(c->buckets[2].origin_bucket, "c");
     cr_assert_eq(c->rule_count, 2);
-    cr_assert(c->rules[0].has_cache);
     cr_assert_not(c->rules[0].cache);
     cr_assert_eq(c->rules[0].freshness, CONFIG_FRESHNESS_IMMUTABLE);
     cr_assert_eq(c->rules[0].ttl_ms, 300000);
-    cr_assert(c->rules[0].has_stale_if_error);
+    cr_assert_eq(c->rules[0].stale_if_error_ms, 0);
     cr_assert_eq(c->rules[0].block_size_bytes, 65536);
-    cr_assert(c->rules[0].has_readahead);
     cr_assert_eq(c->rules[0].readahead_bytes, 0);
-    cr_assert_not(c->rules[1].has_cache);
-    cr_assert_not(c->rules[1].has_readahead);
+    cr_assert(c->rules[1].cache);
+    cr_assert_eq(c->rules[1].readahead_bytes, c->cache_readahead_bytes);
+    cr_assert_str_eq(c->default_rule.match, "**");
+    cr_assert_eq(c->default_rule.ttl_ms, c->cache_ttl_ms);
+    cr_assert_eq(c->default_rule.priority, CONFIG_PRIORITY_NORMAL);
     config_free(c);
     c = load("rules:\n  - {match: a, pin: true, priority: 9}\n  - {match: b, share: 25%}\n"
              "  - {match: c, pin: false, share: 100%}\n",

@@ -22,8 +22,9 @@ static struct command_rules rules_of(const struct config_rule *rules, unsigned c
 // A rule with an unchanged match keeps its group at any position. A new rule gets an unused number.
 Test(command_rules, groups_follow_the_match_of_rules)
 {
-    const struct config_rule first[] = {
-        {.match = "a", .pin = true}, {.match = "b"}, {.match = "c", .share_percent = 10}};
+    const struct config_rule first[] = {{.match = "a", .pin = true},
+                                        {.match = "b", .priority = CONFIG_PRIORITY_NORMAL},
+                                        {.match = "c", .share_percent = 10}};
     const struct config_rule second[] = {{.match = "n", .pin = true},
                                          {.match = "c", .pin = true},
                                          {.match = "b", .share_percent = 20}};
