@@ -46,6 +46,7 @@ void http_body_end(struct http_exchange *x, enum err err)
 
 static void body_ended(struct http_exchange *x)
 {
+    check(x->request.framing == HTTP_BODY_CHUNKS || x->body_left == 0);
     http_body_enter(x, BODY_NONE);
     http_body_end(x, ERR_OK);
 }
@@ -75,6 +76,7 @@ bool http_body_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
     struct span rest = http_connection_input(c);
+    check(x->body == BODY_FLOWING || x->body == BODY_DROPPED);
     if (x->request.framing == HTTP_BODY_CHUNKS) {
         if (rest.len == 0) {
             return false;

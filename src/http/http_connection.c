@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a connection share: its input, its socket, its memory, its end. http_run.c
+// The parts of a connection share its input, its socket, its memory and its end. http_run.c
 // moves it on. Runs on the connection's worker.
 //
 // Bytes are received into a buffer of the worker that is valid for one event. Bytes that are not
@@ -67,6 +67,7 @@ void http_connection_consume(struct http_connection *c, size_t len)
 {
     check(len <= http_connection_input(c).len);
     if (c->in.len > c->in_used) {
+        check(c->fresh.len == 0);
         c->in_used += len;
         if (c->in_used == c->in.len) {
             buf_done(&c->in);
@@ -119,6 +120,7 @@ static void connection_free(void *ptr)
 void http_connection_close(struct http_connection *c, bool reset)
 {
     check(c->x.arena == NULL);
+    check(c->fd >= 0);
     http_connection_enter(c, CONNECTION_DEAD);
     stats_sub(COUNTER_http_connections_idle, 1);
     check(event_del(&c->read_event) == 0);
@@ -147,6 +149,7 @@ void http_connection_close(struct http_connection *c, bool reset)
 
 void http_connection_linger(struct http_connection *c)
 {
+    check(c->x.arena == NULL);
     if (c->ssl != NULL) {
         ERR_clear_error();
         (void)SSL_shutdown(c->ssl); // the peer may be gone already

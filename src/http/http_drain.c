@@ -44,6 +44,7 @@ static bool has_unread(const struct http_connection *c)
 
 static bool pass_message(int to_fd, const int *fds, unsigned count)
 {
+    check(count > 0 && count <= HTTP_PASSED_AT_ONCE);
     union http_passed_control control = {0};
     size_t bytes = count * sizeof(*fds);
     char word = 'c';
@@ -114,6 +115,7 @@ void http_connection_drain_all(struct http_worker *hw, const struct http_passing
 {
     struct http_connection *going[HTTP_PASSED_AT_ONCE];
     unsigned count = 0;
+    check(passing->fd < 0 || passing->at_once > 0);
     hw->drain_since_us = hw->draining ? hw->drain_since_us : worker_now_us(hw->worker);
     hw->draining = true;
     hw->passing = *passing;

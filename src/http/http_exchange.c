@@ -39,6 +39,7 @@ struct worker *http_exchange_worker(const struct http_exchange *x)
 
 void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
 {
+    check(x->user == NULL);
     x->user = user;
 }
 
@@ -69,6 +70,7 @@ static void refuse(struct http_connection *c, enum err err, bool close)
 
 static void exchange_begin(struct http_connection *c)
 {
+    check(c->x.arena == NULL);
     c->x = (struct http_exchange){.arena = spare_take(c->hw)};
     http_connection_enter(c, CONNECTION_EXCHANGE);
     http_connection_reset_rate(c);
@@ -118,6 +120,7 @@ static uint32_t headers_bytes(unsigned count)
 void http_exchange_accept_head(struct http_connection *c)
 {
     struct span bytes = http_connection_input(c);
+    check(c->request_head.at <= bytes.len);
     bytes.len = c->request_head.at;
     exchange_begin(c);
     struct http_exchange *x = &c->x;
@@ -155,6 +158,7 @@ void http_exchange_accept_head(struct http_connection *c)
 // make large arenas, several times the size of a signed head.
 void http_exchange_charge(struct http_exchange *x)
 {
+    check(x->arena != NULL);
     uint64_t bytes = HTTP_EXCHANGE_BYTES + arena_page_bytes(x->arena);
     if (x->counted && bytes > x->charged_bytes) {
         chunk_budget_charge(BUDGET_CLIENTS, bytes - x->charged_bytes);
@@ -166,6 +170,7 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 {
     struct http_exchange *x = &c->x;
     check(c->phase == CONNECTION_EXCHANGE);
+    check(x->arena != NULL);
     http_reply_release(x);
     if (outcome == HTTP_CUT) {
         stats_add(COUNTER_http_cut, 1);
@@ -194,6 +199,8 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 void http_exchange_done(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
+    check(x->reply.phase == REPLY_ENDED);
+    check(x->reply.head.len == 0 && x->reply.body.len == 0);
     bool body_left = x->body != BODY_NONE;
     bool close = x->reply.close || x->body == BODY_BROKEN;
     bool refused = !x->counted;

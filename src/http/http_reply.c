@@ -335,6 +335,7 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
     struct reply_entry *e = queue_push(r, slice);
     e->asked = slice->kind == HTTP_SLICE_FILE && slice->range.was_ready ? r->pass : 0;
     r->pulled += len;
+    check(r->framing != REPLY_BY_LENGTH || r->pulled <= r->length);
     if (r->framing == REPLY_BY_CHUNKS) {
         char prefix[REPLY_PREFIX_MAX];
         int n = snprintf(prefix, sizeof(prefix), "%s%llx\r\n", r->pulled > len ? "\r\n" : "",
@@ -349,6 +350,7 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
 static void queue_push_end(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
+    check(r->queue->count < REPLY_QUEUE_MAX);
     if (r->framing == REPLY_BY_LENGTH && r->pulled != r->length) {
         log_error("reply_length_wrong", "announced=%llu given=%llu", (unsigned long long)r->length,
                   (unsigned long long)r->pulled);
@@ -479,6 +481,8 @@ static void recall(struct http_exchange *x, struct reply_entry *e)
     uint64_t unsent = e->slice.range.len - e->sent;
     struct http_slice slice = e->slice;
     stats_add(COUNTER_http_range_recalled, 1);
+    check(e == queue_at(r->queue, r->queue->count - 1));
+    check(r->pulled >= unsent);
     check(r->queue->queued_bytes >= unsent);
     r->queue->queued_bytes -= unsent;
     r->queue->count--; // it is the last one
@@ -555,6 +559,7 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
             return REPLY_DONE;
         }
     }
+    check(file != NULL); // else has_output() found nothing
     uint64_t before = r->body_bytes;
     switch (send_file(x, file, min_u64(HTTP_FILE_SLICE_MAX, *budget))) {
     case FILE_SENT:
@@ -602,6 +607,7 @@ static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget
 enum reply_progress http_reply_write(struct http_exchange *x)
 {
     struct http_connection *c = connection_of(x);
+    check(c->phase == CONNECTION_EXCHANGE);
     uint64_t now_us = connection_now_us(c);
     (void)http_share_left(&c->hw->turn, &c->share, now_us);
     enum reply_progress progress = reply_write(x, &c->share.left);

@@ -191,6 +191,7 @@ static bool head_waits(struct http_connection *c)
 
 static bool head_step(struct http_connection *c)
 {
+    check(c->x.arena == NULL);
     struct span bytes = http_connection_input(c);
     if (bytes.len == 0) {
         return head_waits(c);
@@ -218,6 +219,7 @@ static bool exchange_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
     bool moved = false;
+    check(x->arena != NULL);
     if (x->body == BODY_FLOWING || x->body == BODY_DROPPED) {
         moved = http_body_step(c);
     } else if (x->body == BODY_NONE && x->sink != NULL) {
@@ -246,6 +248,7 @@ static bool exchange_step(struct http_connection *c)
 static bool drain_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
+    check(x->arena == NULL && x->sink == NULL);
     bool moved = http_body_step(c);
     if (x->body == BODY_BROKEN || c->drained_bytes > HTTP_DRAIN_MAX + HTTP_RECEIVE_SIZE) {
         http_connection_linger(c);
@@ -273,6 +276,7 @@ static void refuse_plain_client(const struct http_connection *c)
 
 static void handshake_step(struct http_connection *c)
 {
+    check(c->ssl != NULL);
     int rc = http_tls_handshake(c->ssl);
     if (rc == 1) {
         http_connection_enter(c, CONNECTION_OPEN);
@@ -352,6 +356,8 @@ static bool has_decrypted(const struct http_connection *c)
 // Sets events, deadline and left-over bytes as the current phase needs them.
 static void connection_settle(struct http_connection *c)
 {
+    check(c->run == RUN_RESTS);
+    check((c->phase == CONNECTION_EXCHANGE) == (c->x.arena != NULL));
     http_connection_keep_input(c);
     (void)http_connection_hold(c, true);
     if (c->phase == CONNECTION_EXCHANGE) {
@@ -435,6 +441,7 @@ static void connection_ended(struct http_connection *c, bool error)
 
 static void connection_read(struct http_connection *c)
 {
+    check(c->fresh.len == 0); // the last event's bytes were consumed or copied
     if (c->phase == CONNECTION_HANDSHAKE) {
         connection_run(c);
         return;
@@ -547,6 +554,8 @@ static void on_deadline(struct timer *timer)
 void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
                     unsigned source)
 {
+    check(worker_is_mine(hw->worker));
+    check(fd >= 0);
     struct http_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->magic = HTTP_CONNECTION_MAGIC;

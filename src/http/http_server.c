@@ -157,6 +157,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
                       socklen_t addr_len)
 {
     struct http_server *server = l->server;
+    check(worker_is_mine(server->workers[0].worker));
     unsigned source;
     uint64_t held = l->is_tls ? HTTP_TLS_BUSY_BYTES : 0;
     enum counter why;
@@ -409,43 +410,51 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     return ERR_OK;
 }
 
+// A message that has a worker do something for the server.
 struct order {
     struct message message;
     struct http_server *server;
+    void (*carry_out)(struct http_server *server, unsigned worker);
 };
 
+static void on_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    order->carry_out(order->server, worker_index(to));
+    free(order);
+}
+
 static void send_order(struct http_server *server, unsigned worker,
-                       void (*deliver)(struct worker *to, struct message *message))
+                       void (*carry_out)(struct http_server *server, unsigned worker))
 {
     struct order *order = calloc(1, sizeof(*order));
     check(order != NULL);
-    order->message.deliver = deliver;
+    order->message.deliver = on_order;
     order->server = server;
+    order->carry_out = carry_out;
     mailbox_send_from_any_thread(server->workers[worker].worker, &order->message);
 }
 
 static void send_orders(struct http_server *server,
-                        void (*deliver)(struct worker *to, struct message *message))
+                        void (*carry_out)(struct http_server *server, unsigned worker))
 {
     for (unsigned i = 0; i < server->worker_count; i++) {
-        send_order(server, i, deliver);
+        send_order(server, i, carry_out);
     }
 }
 
-static void on_start_order(struct worker *to, struct message *message)
+static void accept_clients(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    (void)to;
-    if (!atomic_load(&order->server->is_draining)) {
-        listeners_set(order->server, true);
+    check(worker == 0);
+    if (!atomic_load(&server->is_draining)) {
+        listeners_set(server, true);
     }
-    free(order);
 }
 
 void http_server_start(struct http_server *server)
 {
     server->is_started = true;
-    send_order(server, 0, on_start_order);
+    send_order(server, 0, accept_clients);
 }
 
 const char *http_server_address(const struct http_server *server, unsigned i)
@@ -491,24 +500,23 @@ static void drain_listeners(struct http_server *server, bool is_followed)
 }
 
 // Returns how many orders to drain were pending before this one was carried out.
-static unsigned drain_worker(struct http_server *server, unsigned index,
+static unsigned drain_worker(struct http_server *server, unsigned worker,
                              const struct http_passing *passing)
 {
-    if (index == 0) {
+    if (worker == 0) {
         drain_listeners(server, passing->fd >= 0);
         http_taking_drain(server->taking, passing);
     }
-    http_connection_drain_all(&server->workers[index], passing);
-    return atomic_fetch_sub(&server->undrained_count, 1);
+    http_connection_drain_all(&server->workers[worker], passing);
+    unsigned pending = atomic_fetch_sub(&server->undrained_count, 1);
+    check(pending > 0);
+    return pending;
 }
 
-static void on_drain_order(struct worker *to, struct message *message)
+static void drain(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    struct http_server *server = order->server;
     struct http_passing passing = {atomic_load(&server->passing_fd), server->passed_at_once};
-    (void)drain_worker(server, worker_index(to), &passing);
-    free(order);
+    (void)drain_worker(server, worker, &passing);
 }
 
 void http_server_drain(struct http_server *server)
@@ -517,34 +525,30 @@ void http_server_drain(struct http_server *server)
         return;
     }
     atomic_fetch_add(&server->undrained_count, server->worker_count);
-    send_orders(server, on_drain_order);
+    send_orders(server, drain);
 }
 
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once)
 {
-    check(at_once > 0);
+    check(at_once > 0 && at_once <= HTTP_PASSED_AT_ONCE);
     server->passed_at_once = at_once;
     atomic_store(&server->passing_fd, fd);
     http_server_drain(server);
 }
 
-static void on_recall_order(struct worker *to, struct message *message)
+static void recall(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    (void)to;
-    http_taking_recall(order->server->recalled_fd, adopt, order->server);
-    atomic_fetch_sub(&order->server->undrained_count, 1);
-    free(order);
+    check(worker == 0);
+    http_taking_recall(server->recalled_fd, adopt, server);
+    atomic_fetch_sub(&server->undrained_count, 1);
 }
 
-static void on_call_off_order(struct worker *to, struct message *message)
+static void call_off(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    bool is_last = drain_worker(order->server, worker_index(to), &http_passing_none) == 2;
+    bool is_last = drain_worker(server, worker, &http_passing_none) == 2;
     if (is_last) { // no worker passes on any more; only the recall is left
-        send_order(order->server, 0, on_recall_order);
+        send_order(server, 0, recall);
     }
-    free(order);
 }
 
 void http_server_call_off(struct http_server *server, int fd)
@@ -553,26 +557,22 @@ void http_server_call_off(struct http_server *server, int fd)
     atomic_store(&server->passing_fd, -1);
     atomic_fetch_add(&server->undrained_count,
                      server->worker_count + 1); // the last one carries out the recall
-    send_orders(server, on_call_off_order);
+    send_orders(server, call_off);
 }
 
-static void on_end_waiting_order(struct worker *to, struct message *message)
+static void end_waiting(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    http_connection_end_waiting(&order->server->workers[worker_index(to)]);
-    free(order);
+    http_connection_end_waiting(&server->workers[worker]);
 }
 
 void http_server_end_waiting(struct http_server *server)
 {
-    send_orders(server, on_end_waiting_order);
+    send_orders(server, end_waiting);
 }
 
-static void on_close_order(struct worker *to, struct message *message)
+static void close_all(struct http_server *server, unsigned worker)
 {
-    struct order *order = container_of(message, struct order, message);
-    struct http_worker *hw = &order->server->workers[worker_index(to)];
-    free(order);
+    struct http_worker *hw = &server->workers[worker];
     hw->is_closed = true;
     http_connection_drain_all(hw, &hw->passing); // before anything else ends
     http_run_end_all(hw);
@@ -580,7 +580,7 @@ static void on_close_order(struct worker *to, struct message *message)
 
 void http_server_close(struct http_server *server)
 {
-    send_orders(server, on_close_order);
+    send_orders(server, close_all);
 }
 
 void http_server_free(struct http_server *server)

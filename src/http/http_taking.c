@@ -62,6 +62,7 @@ static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, boo
     if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
         size_t bytes = part->cmsg_len - CMSG_LEN(0);
         ret_passed->count = (unsigned)(bytes / sizeof(ret_passed->fds[0]));
+        check(bytes <= sizeof(ret_passed->fds)); // the kernel cuts to the buffer
         memcpy(ret_passed->fds, CMSG_DATA(part), bytes);
     }
     *ret_all = ret_passed->count > 0 && (message.msg_flags & MSG_CTRUNC) == 0;

@@ -245,6 +245,7 @@ static void reload_done(struct blocking_job *job)
 {
     struct http_tls *tls = container_of(job, struct http_tls, job);
     struct http_certificate *now = tls->now;
+    check(tls->job_busy);
     tls->job_busy = false;
     if (tls->job_ctx != NULL) {
         SSL_CTX_free(now->ctx);
@@ -331,6 +332,7 @@ int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max)
 // record is repeated.
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count)
 {
+    check(iov_count > 0);
     const char *bytes = iov[0].iov_base;
     size_t len = iov[0].iov_len;
     if (len < HTTP_TLS_RECORD && iov_count > 1) {

@@ -85,14 +85,7 @@ bool worker_expects_quick(const struct worker *w);
 
 // One pointer per room, for that room's state on this worker. Set it before loop_start() or on the
 // worker itself.
-enum worker_slot {
-    WORKER_SLOT_HTTP,
-    WORKER_SLOT_STORE,
-    WORKER_SLOT_ORIGIN,
-    WORKER_SLOT_FILL,
-    WORKER_SLOT_PROXY,
-    WORKER_SLOT_COUNT_
-};
+enum worker_slot { WORKER_SLOT_STORE, WORKER_SLOT_FILL, WORKER_SLOT_PROXY, WORKER_SLOT_COUNT_ };
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value);
 void *worker_slot_get(const struct worker *w, enum worker_slot slot);
 

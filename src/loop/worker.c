@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a worker and its users ask of it: the time of the turn, the thread, deferred
+// The parts of a worker and its users ask it for the time of the turn, the thread, deferred
 // work, a wake-up. loop.c runs the worker.
 #include <errno.h>
 #include <stdlib.h>

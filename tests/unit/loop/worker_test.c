@@ -63,9 +63,9 @@ static void check_identity(struct worker *w, void *ctx)
     cr_assert(loop_worker(loop, worker_index(w)) == w);
     cr_assert(worker_event_base(w) != NULL);
     cr_assert(worker_slot_get(w, WORKER_SLOT_STORE) == &slot_value);
-    cr_assert(worker_slot_get(w, WORKER_SLOT_HTTP) == NULL);
-    worker_slot_set(w, WORKER_SLOT_HTTP, loop);
-    cr_assert(worker_slot_get(w, WORKER_SLOT_HTTP) == loop);
+    cr_assert(worker_slot_get(w, WORKER_SLOT_FILL) == NULL);
+    worker_slot_set(w, WORKER_SLOT_FILL, loop);
+    cr_assert(worker_slot_get(w, WORKER_SLOT_FILL) == loop);
 }
 
 // Proves that a worker knows itself, and that its slots keep the values from before the start.
