@@ -30,7 +30,7 @@ enum segment_thread_phase {
 #include "store/segment/segment_phases.def"
 };
 
-// What the supply thread is asked for; the higher value includes the lower one.
+// A request to the supply thread; the higher value includes the lower one.
 enum segment_wish {
     SEGMENT_WISH_NOTHING,
     SEGMENT_WISH_LOOK,  // compare spare segments and free space with what is needed
